@@ -1,0 +1,193 @@
+"""Leases of one namespace: watch one by name, write one by name.
+
+The first write of a process takes its Lease over by server-side apply, which creates it where RBAC
+allows this one name (facts, section 6); each later one is a merge patch that carries the
+resourceVersion of the one before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import urllib3
+
+from elasticjob.api.connection import Connection
+from elasticjob.api.errors import ApiError, Unavailable, from_status
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+WATCH_SECONDS = 240
+"""The server ends a watch after so long; a new one begins with the present state."""
+SILENT_WATCH_SECONDS = 75.0
+"""Bookmarks come every 60 s (facts, section 4): a watch that brings nothing for longer is dead."""
+MAX_EVENT_BYTES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What is read of a Lease."""
+
+    resource_version: str
+    holder: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+class LeaseApi(Protocol):
+    """The three calls that a participant makes."""
+
+    def watch(self, name: str) -> Iterator[Lease | None]:
+        """Open a watch: the present state first, then each change; None for a sign of life without one.
+
+        Ends when the server ends it; raises ApiError.
+        """
+
+    def take_over(self, name: str, lease: Mapping[str, Any]) -> Lease:
+        """Create the Lease or make it ours, whatever it said. Raises ApiError."""
+
+    def patch(self, name: str, patch: Mapping[str, Any]) -> Lease:
+        """Merge a change into the Lease; a resourceVersion in it is a precondition (Conflict)."""
+
+    def read(self, name: str) -> Lease:
+        """The Lease as it is now. Raises NotFound and other ApiErrors."""
+
+    def stop(self) -> None:
+        """End the watch from another thread."""
+
+
+class HttpLeaseApi:
+    """``LeaseApi`` over HTTP. The watch holds one connection, everything else shares another."""
+
+    def __init__(self, connection: Connection, namespace: str) -> None:
+        self._connection = connection
+        self._base = f"{connection.base}/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._watch: urllib3.BaseHTTPResponse | None = None
+        self._stopped = False
+
+    def watch(self, name: str) -> Iterator[Lease | None]:
+        """See ``LeaseApi``."""
+        query = (
+            f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}"
+            f"&fieldSelector=metadata.name%3D{name}"
+        )
+        response = self._request("GET", query, read_timeout=SILENT_WATCH_SECONDS, stream=True)
+        self._watch = response
+        try:
+            yield None
+            buffer = b""
+            for chunk in response.stream(65536, decode_content=False):
+                if self._stopped:
+                    return
+                buffer += chunk
+                if len(buffer) > MAX_EVENT_BYTES:
+                    raise Unavailable(
+                        f"watch of Lease {name}: an event is longer than {MAX_EVENT_BYTES} bytes"
+                    )
+                *lines, buffer = buffer.split(b"\n")
+                for line in lines:
+                    if line:
+                        yield _event(name, line)
+        except urllib3.exceptions.HTTPError as error:
+            if not self._stopped:
+                raise Unavailable(f"watch of Lease {name}: {error}") from None
+        finally:
+            self._watch = None
+            response.close()
+
+    def take_over(self, name: str, lease: Mapping[str, Any]) -> Lease:
+        """See ``LeaseApi``."""
+        path = f"/{name}?fieldManager=elasticjob&force=true"
+        return self._write(path, "application/apply-patch+yaml", lease)
+
+    def patch(self, name: str, patch: Mapping[str, Any]) -> Lease:
+        """See ``LeaseApi``."""
+        return self._write(f"/{name}?fieldManager=elasticjob", "application/merge-patch+json", patch)
+
+    def read(self, name: str) -> Lease:
+        """See ``LeaseApi``."""
+        return _lease(_body(self._request("GET", f"/{name}")))
+
+    def stop(self) -> None:
+        """See ``LeaseApi``."""
+        self._stopped = True
+        response = self._watch
+        if response is not None:
+            response.shutdown() if hasattr(response, "shutdown") else response.close()
+
+    def _write(self, path: str, content_type: str, body: Mapping[str, Any]) -> Lease:
+        headers = {"content-type": content_type}
+        return _lease(_body(self._request("PATCH", path, headers, json.dumps(body).encode())))
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        read_timeout: float = ANSWER_SECONDS,
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        try:
+            response = self._connection.pool.request(
+                method,
+                self._base + path,
+                body=body,
+                headers={
+                    "accept": "application/json",
+                    "user-agent": "elasticjob-handler",
+                    **self._connection.headers(),
+                    **(headers or {}),
+                },
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_timeout),
+                preload_content=not stream,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unavailable(f"{method} Lease: {error}") from None
+        if response.status >= 400:
+            if response.status == 401:
+                self._connection.forget_token()
+            text = response.data[:2000].decode("utf-8", "replace")
+            response.release_conn()
+            raise from_status(response.status, _reason(text), float(response.headers.get("retry-after") or 0))
+        return response
+
+
+def _body(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+    try:
+        value = json.loads(response.data)
+    except ValueError as error:
+        raise Unavailable(f"the API server's answer is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Unavailable("the API server's answer is not an object")
+    return value
+
+
+def _event(name: str, line: bytes) -> Lease | None:
+    try:
+        event = json.loads(line)
+        kind, body = event["type"], event["object"]
+    except (ValueError, KeyError, TypeError):
+        raise Unavailable(f"watch of Lease {name}: an event can't be read") from None
+    if kind == "ERROR":
+        raise ApiError(f"watch of Lease {name}: {body.get('message', '')}", int(body.get("code") or 0))
+    if kind not in ("ADDED", "MODIFIED"):
+        return None
+    return _lease(body)
+
+
+def _lease(body: Mapping[str, Any]) -> Lease:
+    metadata = body.get("metadata") or {}
+    return Lease(
+        resource_version=str(metadata.get("resourceVersion", "")),
+        holder=str((body.get("spec") or {}).get("holderIdentity") or ""),
+        annotations=metadata.get("annotations") or {},
+    )
+
+
+def _reason(text: str) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:300]

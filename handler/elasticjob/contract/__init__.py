@@ -1,0 +1,1 @@
+"""What the operator and the participants agree on: names and records. No I/O, no dependencies."""

@@ -1,0 +1,57 @@
+"""Names that both sides of the API server agree on: labels, annotations, environment, objects.
+
+One writer for every object (design, section 3):
+
+====================  ==============  ======================================================
+object                writer          annotation
+====================  ==============  ======================================================
+Lease ``<job>-round``  operator        :data:`ROUND_ANNOTATION`, a ``RoundRecord``
+Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``ParticipantRecord``;
+                                      :data:`FAILURE_ANNOTATION`, a ``FailureReport``;
+                                      :data:`REPORT_ANNOTATION`, a ``RoundReport``
+====================  ==============  ======================================================
+"""
+
+from __future__ import annotations
+
+GROUP = "elasticjob.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "ElasticJob"
+PLURAL = "elasticjobs"
+
+BACKEND = "k8s"
+"""What the user gives to ``--rdzv-backend``."""
+
+JOB_LABEL = f"{GROUP}/job"
+SLOT_LABEL = f"{GROUP}/slot"
+ATTEMPT_LABEL = f"{GROUP}/attempt"
+COMPLETION_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
+
+ROUND_ANNOTATION = f"{GROUP}/round"
+PARTICIPANT_ANNOTATION = f"{GROUP}/participant"
+FAILURE_ANNOTATION = f"{GROUP}/failure"
+REPORT_ANNOTATION = f"{GROUP}/report"
+
+POD_NAME_ENV = "ELASTICJOB_POD_NAME"
+POD_UID_ENV = "ELASTICJOB_POD_UID"
+JOB_UID_ENV = "ELASTICJOB_JOB_UID"
+"""Which job the pod was made for; records of another job of the same name are ignored."""
+ROUND_ENV = "ELASTICJOB_ROUND"
+"""Set in the workers' environment: the round's number, a fencing token for checkpoints."""
+SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
+"""Where token, ca.crt and namespace are, if not in the usual place."""
+
+MAX_JOB_NAME_LENGTH = 45
+"""So that ``<job>-<slot>-<attempt>`` remains a DNS label (63) with a slot and an attempt of 8 digits."""
+
+
+def round_lease(job: str) -> str:
+    """The name of the Lease that carries the job's round record."""
+    return f"{job}-round"
+
+
+def pod_name(job: str, slot: int, attempt: int) -> str:
+    """The name of a pod that the operator makes, and of that pod's Lease."""
+    return f"{job}-{slot}-{attempt}"

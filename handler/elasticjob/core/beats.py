@@ -1,0 +1,65 @@
+"""Who has stopped to beat, and whether that is a loss (design, section 5). Pure.
+
+False alarms are worse than a second of delay: a beat that is missing only makes the judge ask for a
+connection to the other's own port, and the answer to that decides how long it is borne.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+
+BEAT_SECONDS = 1.0
+SUSPECT_SECONDS = 2.5
+"""Two beats missed, and half of one for good measure."""
+OWN_STALL_SECONDS = 1.0
+"""A judge whose loop is later than this was stalled itself: all counters start again."""
+
+
+class Probe(enum.Enum):
+    """What a connection to the suspect's own port met."""
+
+    REFUSED = "the connection to its port is refused"
+    SILENT = "its port does not answer"
+    ACCEPTED = "it accepts connections but does not beat"
+
+
+class BeatJudge:
+    """Watches the beats of some peers, by rank; all times are the caller's monotonic seconds."""
+
+    def __init__(
+        self, ranks: Iterable[int], heartbeat_timeout: float, stall_timeout: float, now: float
+    ) -> None:
+        self._changed = dict.fromkeys(ranks, (0, now))
+        self._heartbeat_timeout = heartbeat_timeout
+        self._stall_timeout = stall_timeout
+        self._last_tick = now
+        self.lost: dict[int, str] = {}
+
+    def tick(self, now: float, counts: Mapping[int, int]) -> list[int]:
+        """Take the counters in; returns the ranks that shall be probed now, longest silent first."""
+        stalled = now - self._last_tick > BEAT_SECONDS + OWN_STALL_SECONDS
+        self._last_tick = now
+        suspects = []
+        for rank, (count, since) in self._changed.items():
+            fresh = counts.get(rank, count)
+            if fresh != count or stalled:
+                self._changed[rank] = (fresh, now)
+            elif rank not in self.lost and now - since > SUSPECT_SECONDS:
+                suspects.append(rank)
+        return sorted(suspects, key=lambda rank: self._changed[rank][1])
+
+    def probed(self, now: float, rank: int, probe: Probe) -> bool:
+        """Take the result of a probe in; returns whether that rank is lost now. A verdict stays."""
+        if rank not in self._changed or rank in self.lost:
+            return rank in self.lost
+        silent = now - self._changed[rank][1]
+        limit = {
+            Probe.REFUSED: SUSPECT_SECONDS,
+            Probe.SILENT: self._heartbeat_timeout,
+            Probe.ACCEPTED: self._stall_timeout,
+        }[probe]
+        if silent > SUSPECT_SECONDS and silent >= limit:
+            self.lost[rank] = f"no beat for {silent:.1f} s, {probe.value}"
+            return True
+        return False

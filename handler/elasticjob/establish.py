@@ -1,0 +1,160 @@
+"""Establishing a round: every member reaches the leader's store and passes a barrier in it.
+
+All of it happens inside ``next_rendezvous``, watching for a newer record all the while. Who does not
+arrive, or a leader that can't be reached, is reported and not judged: the operator breaks the round.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elasticjob.beats import BEAT, HERE
+from elasticjob.contract.records import RoundReport, format_endpoint, parse_endpoint
+from elasticjob.core.participant import Membership
+from elasticjob.stores import KeyValueStore, StoreConnection, StoreGone, Unreachable, connect, serve
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+COUNT, ALL_HERE, WORKERS_PORT = "elasticjob/count", "elasticjob/all", "elasticjob/workers"
+
+
+@dataclass(frozen=True)
+class Established:
+    """The barrier is passed. ``workers_port`` is where the leader serves the workers' store
+    (``workers_server`` on the leader itself)."""
+
+    connection: StoreConnection
+    workers_port: int
+    workers_server: TCPStore | None
+
+
+class Establishment:
+    """One attempt at one round.
+
+    ``over`` says why the round is over ("" while it is not), ``good_for`` for how many seconds this
+    agent's watch has been good, ``report`` tells the operator; ``bell`` rings when any of it may change.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        server: TCPStore,
+        local_addr: str,
+        bell: threading.Condition,
+        over: Callable[[], str],
+        good_for: Callable[[], float],
+        report: Callable[[RoundReport], None],
+    ) -> None:
+        self._m = membership
+        self._leads = membership.rank == 0
+        self._server = server
+        self._local_addr = local_addr
+        self._bell = bell
+        self._over = over
+        self._good_for = good_for
+        self._report = report
+        self._reported = False
+        self._began = time.monotonic()
+        self._workers = serve() if self._leads else None
+        self._connection = StoreConnection(self._open, membership.prefix, bell)
+
+    def run(self) -> Established | None:
+        """Pass the barrier; None if the round is over before that."""
+        call = self._connection.submit(self._arrive)
+        trouble = "it does not answer"
+        while True:
+            with self._bell:
+                while not call.done and not self._over() and not self._late():
+                    self._bell.wait(0.5)
+            if self._over():
+                self._connection.close()
+                return None
+            if call.done:
+                try:
+                    port = call.result()
+                except Unreachable as error:
+                    trouble = str(error)
+                    self._pause(RETRY_SECONDS)
+                    call = self._connection.submit(self._arrive)
+                except StoreGone as error:
+                    self._tell(str(error))
+                    self._pause(0.5)
+                else:
+                    return Established(self._connection, port, self._workers)
+            if self._late():
+                self._tell(trouble)
+
+    def _open(self) -> TCPStore:
+        return self._server if self._leads else connect(self._m.leader)
+
+    def _arrive(self, store: KeyValueStore) -> int:
+        """In the connection's thread: say that we are here, wait for everybody; the workers' port."""
+        m = self._m
+        if self._workers is not None:
+            keys = [WORKERS_PORT, *(f"{BEAT}{rank}" for rank in range(m.size))]
+            store.multi_set(keys, [str(self._workers.port), *("0" for _ in range(m.size))])
+        store.set(f"{HERE}{m.rank}", format_endpoint(self._own_host(), self._server.port))
+        if store.add(COUNT, 1) == m.size:
+            store.set(ALL_HERE, "1")
+        self._connection.wait_for(store, [ALL_HERE], own=self._leads)
+        return int(store.get(WORKERS_PORT))
+
+    def _own_host(self) -> str:
+        """The address by which the leader can reach this agent: the one we reach the leader from."""
+        if self._local_addr:
+            return self._local_addr
+        family, _, _, _, address = socket.getaddrinfo(*parse_endpoint(self._m.leader))[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.connect(address)
+            return str(one.getsockname()[0])
+
+    def _late(self) -> bool:
+        """Whether it takes too long: by our own clock, and only while our own watch is good."""
+        limit = self._m.establish_timeout
+        return not self._reported and time.monotonic() - self._began > limit and self._good_for() > limit
+
+    def _tell(self, trouble: str) -> None:
+        """Report once: the leader who is missing, the others that the leader can't be reached."""
+        if self._reported:
+            return
+        self._reported = True
+        m = self._m
+        if self._leads:
+            missing = self._missing()
+            logger.warning("round %d: %d members have not arrived", m.number, len(missing))
+            self._report(RoundReport(m.nonce, missing=missing, message="did not arrive in time"))
+        else:
+            logger.warning("round %d: the leader can't be reached: %s", m.number, trouble)
+            self._report(RoundReport(m.nonce, leader_lost=True, message=trouble))
+
+    def _missing(self) -> tuple[str, ...]:
+        own = StoreConnection(
+            lambda: connect(format_endpoint("127.0.0.1", self._server.port)), self._m.prefix, self._bell
+        )
+        try:
+            return own.call(
+                lambda store: tuple(
+                    member
+                    for rank, member in enumerate(self._m.members)
+                    if not store.check([f"{HERE}{rank}"])
+                ),
+                self._over,
+            )
+        except StoreGone:
+            return ()
+        finally:
+            own.close()
+
+    def _pause(self, seconds: float) -> None:
+        with self._bell:
+            self._bell.wait(seconds)

@@ -1,0 +1,445 @@
+"""torch's ``RendezvousHandler`` over the Kubernetes API.
+
+The protocol is decided in ``elasticjob.core``; here are the threads and the main thread's waits. The main
+thread is torchrun's: it calls ``next_rendezvous`` once for each round, ``num_nodes_waiting`` ten times a
+second, and ``shutdown`` several times or never. ``SignalException`` is an ``Exception``: nothing here
+catches broadly in the main thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStateError,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from elasticjob.api.connection import ConfigurationError, Connection
+from elasticjob.api.connection import connect as connect_api
+from elasticjob.api.leases import HttpLeaseApi, LeaseApi
+from elasticjob.beats import Beats
+from elasticjob.contract import names
+from elasticjob.contract.records import (
+    FailureReport,
+    RoundRecord,
+    RoundReport,
+    format_endpoint,
+    parse_endpoint,
+)
+from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.establish import Establishment
+from elasticjob.lease_writer import LeaseWriter
+from elasticjob.round_store import RoundStore
+from elasticjob.round_watcher import RoundWatcher
+from elasticjob.settings import Settings, SettingsError, read_settings
+from elasticjob.stores import StoreConnection, StoreGone, serve
+from elasticjob.workers import children, kill_process_groups
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+logger = logging.getLogger(__name__)
+
+SAY_SECONDS = 30.0
+"""How often a waiting participant says for whom it waits."""
+RBAC_SECONDS = 10.0
+"""For so long a 403 may be a cache that lags behind (design, section 3)."""
+LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
+LINGER_SECONDS = 30.0
+FLUSH_SECONDS = 5.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
+    """Read the settings, find the API server and this pod's identity. Raises ValueError with advice."""
+    config = {key: value for key, value in params.config.items() if value is not None}
+    settings = read_settings(params.endpoint, config, params.local_addr)
+    try:
+        connection = connect_api(settings.kubeconfig)
+    except ConfigurationError as error:
+        raise SettingsError(str(error)) from None
+    settings = _identify(settings, connection)
+    logger.info("ElasticJob %s/%s, pod %s", settings.namespace, settings.job, settings.pod)
+    return K8sRendezvousHandler(settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace))
+
+
+def _identify(settings: Settings, connection: Connection) -> Settings:
+    settings = replace(
+        settings,
+        namespace=settings.namespace or connection.namespace,
+        pod=settings.pod or connection.pod[0],
+        pod_uid=settings.pod_uid or connection.pod[1],
+    )
+    if not settings.namespace:
+        raise SettingsError("the namespace is not known: let --rdzv-endpoint be NAMESPACE/NAME")
+    if not settings.pod or not settings.pod_uid:
+        raise SettingsError(
+            f"this pod's name and UID are not known: set {names.POD_NAME_ENV} and {names.POD_UID_ENV} in the "
+            "container's env by valueFrom.fieldRef metadata.name and metadata.uid"
+        )
+    return settings
+
+
+class K8sRendezvousHandler(RendezvousHandler):
+    """One agent's part in the rounds of one ElasticJob. ``open_api`` gives a fresh ``LeaseApi``."""
+
+    def __init__(self, settings: Settings, run_id: str, open_api: Callable[[], LeaseApi]) -> None:
+        self._settings = settings
+        self._run_id = run_id
+        self._bell = threading.Condition()
+        self._core = Participant(settings.job_uid)
+        self._watcher = RoundWatcher(open_api(), names.round_lease(settings.job), self._observed)
+        labels = {names.JOB_LABEL: settings.job}
+        self._lease = LeaseWriter(open_api(), settings.pod, settings.pod_uid, labels)
+        self._servers: list[TCPStore] = []
+        self._store: RoundStore | None = None
+        self._connection: StoreConnection | None = None
+        self._beats: Beats | None = None
+        self._told = False
+        self._in_round = False
+        self._first = True
+        self._silent: tuple[str, ...] = ()
+        self._guarded = 0
+        self._shut = False
+
+    # -- torch's interface ---------------------------------------------------------------------------------
+
+    def get_backend(self) -> str:
+        """The name of the backend."""
+        return names.BACKEND
+
+    def get_run_id(self) -> str:
+        """The value of ``--rdzv-id``."""
+        return self._run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The leader's agent serves a fresh store for the workers of each round."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Whether the job is over."""
+        return isinstance(self._core.next_step(), Stop)
+
+    def set_closed(self) -> None:
+        """Only the operator closes a job (I8): nothing happens."""
+
+    def num_nodes_waiting(self) -> int:
+        """1 if the record says that this round is over, else 0; reads memory only."""
+        if self._in_round and self._core.over():
+            self._told = True
+            return 1
+        return 0
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Join the next round and return when all its members are there.
+
+        Raises RendezvousClosedError when the job has failed, SystemExit(0) when it is complete,
+        RendezvousStateError when another process of this pod has taken over or rights are missing, and
+        RendezvousTimeoutError after ``join_timeout``.
+        """
+        with self._signals():
+            self._leave_round()
+            deadline = time.monotonic() + (self._settings.join_timeout or float("inf"))
+            while True:
+                membership = self._wait_for_round(deadline)
+                info = self._establish(membership)
+                if info is not None:
+                    return info
+
+    def shutdown(self) -> bool:
+        """Let the others pass the exit barrier, leave; closes nothing, never raises but for a signal."""
+        if self._shut:
+            return True
+        self._shut = True
+        store = self._store
+        if store is not None and store.passed and store.rank == 0:
+            self._linger(store)
+        self._lease.flush(FLUSH_SECONDS)
+        self._stop_threads()
+        return True
+
+    # -- joining -------------------------------------------------------------------------------------------
+
+    def _leave_round(self) -> None:
+        """Put the round before behind us; report its workers' failure if that is why torch is here."""
+        membership, store = self._core.membership, self._store
+        if membership is not None and self._in_round:
+            failed = not self._told and not (store is not None and store.degraded)
+            if failed:
+                report = FailureReport(membership.number, membership.rank, "exit code unknown")
+                self._lease.say(failure=report.dump())
+                logger.info("round %d: a worker of this agent failed", membership.number)
+            else:
+                logger.info(
+                    "round %d is over: %s", membership.number, self._core.over() or "its store is gone"
+                )
+        self._in_round, self._told = False, False
+        self._drop_connections()
+
+    def _wait_for_round(self, deadline: float) -> Membership:
+        """Announce this agent and wait until a round has it as a member."""
+        first = self._first
+        server = self._announce()
+        began = said = time.monotonic()
+        while True:
+            with self._bell:
+                step = self._core.next_step()
+                if not isinstance(step, (Enter, AnnounceAgain, Stop)):
+                    self._check(deadline)
+                    self._bell.wait(1.0)
+            if isinstance(step, Enter):
+                self._servers.append(server)
+                return step.membership
+            if isinstance(step, Stop):
+                self._stop(step)
+            if isinstance(step, AnnounceAgain):
+                logger.info("announcing again: %s", step.why)
+                server = self._announce()
+                continue
+            self._renew_while_waiting()
+            now = time.monotonic()
+            due = 5.0 if first and said == began else SAY_SECONDS
+            if now - said >= due:
+                said = now
+                logger.info("%s", self._waiting_text(now - began))
+
+    def _announce(self) -> TCPStore:
+        """Offer a store and write the participant record with a new id. Any joiner may turn out to lead."""
+        server = serve()
+        host = self._settings.local_addr or "127.0.0.1"
+        with self._bell:
+            record = self._core.announce(
+                secrets.token_urlsafe(8),
+                format_endpoint(host, server.port),
+                bool(self._settings.local_addr),
+                self._settings.nproc,
+            )
+        self._lease.say(participant=record.dump())
+        if self._first:
+            self._first = False
+            self._watcher.start()
+        self._renew_while_waiting()
+        return server
+
+    def _renew_while_waiting(self) -> None:
+        record = self._core.latest
+        self._lease.renew_every(float(record.wait_renew_seconds) if record is not None else 5.0)
+
+    def _check(self, deadline: float) -> None:
+        """Reasons to give up waiting."""
+        if self._lease.superseded:
+            raise RendezvousStateError(self._lease.superseded)
+        forbidden = max(self._watcher.forbidden_for(), self._lease.forbidden_for())
+        if forbidden > RBAC_SECONDS:
+            raise RendezvousStateError(self._forbidden_text(forbidden))
+        if time.monotonic() > deadline:
+            raise RendezvousTimeoutError(
+                f"no round within {self._settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
+            )
+
+    def _forbidden_text(self, seconds: float) -> str:
+        s = self._settings
+        return (
+            f"the API server has refused for {seconds:.0f} s: "
+            f"{self._watcher.trouble or self._lease.trouble}. This pod must be allowed to get and watch Lease {names.round_lease(s.job)} and to create and "
+            f"patch Lease {s.pod} in namespace {s.namespace}. Does the ElasticJob exist (kubectl -n "
+            f"{s.namespace} get elasticjob {s.job}), is the operator running (it makes the Role), and does "
+            "the pod's service account have the RoleBinding?"
+        )
+
+    def _waiting_text(self, seconds: float) -> str:
+        """For whom or what this participant waits, in words."""
+        record, s = self._core.latest, self._settings
+        trouble = self._lease.trouble or self._watcher.trouble
+        if trouble:
+            return f"waiting for the API server: {trouble}"
+        if record is None:
+            return (
+                f"waiting for {seconds:.0f} s for the operator: Lease {s.namespace}/"
+                f"{names.round_lease(s.job)} has no round record. Check that the ElasticJob {s.job} exists "
+                "and that the operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob)"
+            )
+        return f"waiting for round {record.number + 1}: {record.waiting or 'joined, not yet chosen'}"
+
+    def _stop(self, stop: Stop) -> None:
+        """The job is over: leave quietly if it is complete, else say why."""
+        self._lease.flush(FLUSH_SECONDS)
+        if stop.complete:
+            logger.info("the job is complete: %s", stop.message)
+            raise SystemExit(0)
+        raise RendezvousClosedError(f"the job has failed: {stop.message}")
+
+    # -- in a round ----------------------------------------------------------------------------------------
+
+    def _establish(self, membership: Membership) -> RendezvousInfo | None:
+        """Pass the barrier in the leader's store. None: the round was over before; announce again."""
+        m = self._with_own_limits(membership)
+        leads = m.rank == 0
+        self._lease.renew_every(LEADER_RENEW_SECONDS if leads else MEMBER_RENEW_SECONDS)
+        attempt = Establishment(
+            m,
+            self._servers[-1],
+            self._settings.local_addr,
+            self._bell,
+            self._core.over,
+            self._watcher.good_for,
+            lambda report: self._lease.say(report=report.dump()),
+        )
+        done = attempt.run()
+        if done is None:
+            logger.info("round %d was over before it was established: %s", m.number, self._core.over())
+            return None
+        if leads:
+            self._lease.say(report=RoundReport(m.nonce, established=True).dump())
+        self._servers = self._servers[-1:]
+        if done.workers_server is not None:
+            self._servers.append(done.workers_server)
+        self._connection = done.connection
+        self._store = RoundStore(
+            done.connection, leads, m.rank, m.size, self._core.over, self._succeeded, self._core.closed_well
+        )
+        self._beats = Beats(m, self._settings.stall_timeout, self._lost)
+        self._beats.start()
+        self._in_round = True
+        os.environ[names.ROUND_ENV] = str(m.number)
+        host, _ = parse_endpoint(m.leader)
+        logger.info(
+            "round %d: rank %d of %d, led by %s%s",
+            m.number,
+            m.rank,
+            m.size,
+            m.leader,
+            " (this agent)" * leads,
+        )
+        return RendezvousInfo(
+            self._store,  # type: ignore[arg-type]  # torch calls methods, it does not look at the type
+            m.rank,
+            m.size,
+            RendezvousStoreInfo(host, done.workers_port),
+        )
+
+    def _with_own_limits(self, m: Membership) -> Membership:
+        s = self._settings
+        return replace(
+            m,
+            establish_timeout=s.establish_timeout or m.establish_timeout,
+            heartbeat_timeout=s.heartbeat_timeout or m.heartbeat_timeout,
+        )
+
+    def _succeeded(self) -> None:
+        """torch enters its exit barrier: the local workers have finished well."""
+        with self._bell:
+            record = None if self._core.over() else self._core.succeeded()
+        if record is not None:
+            logger.info("the workers of this agent have finished")
+            self._lease.say(participant=record.dump())
+
+    def _lost(self, rank: int, why: str) -> None:
+        """From the beats' thread: somebody has stopped to beat."""
+        m, store = self._core.membership, self._store
+        if m is None or self._core.over() or (store is not None and store.passed):
+            return
+        logger.warning("round %d: rank %d is lost: %s", m.number, rank, why)
+        if m.rank != 0:
+            self._lease.say(report=RoundReport(m.nonce, leader_lost=True, message=why).dump())
+            return
+        self._silent = tuple(dict.fromkeys((*self._silent, m.members[rank])))
+        self._lease.say(report=RoundReport(m.nonce, True, silent=self._silent, message=why).dump())
+
+    def _linger(self, store: RoundStore) -> None:
+        """The leader's server stays until everybody has passed the exit barrier."""
+        deadline = time.monotonic() + LINGER_SECONDS
+        try:
+            while not store.all_passed() and time.monotonic() < deadline:
+                with self._bell:
+                    self._bell.wait(0.05)
+        except StoreGone:
+            pass
+
+    # -- threads and signals -------------------------------------------------------------------------------
+
+    def _observed(self, record: RoundRecord) -> None:
+        """From the watcher's thread: a record of the round."""
+        with self._bell:
+            if not self._core.observe(record):
+                return
+            over = self._in_round and bool(self._core.over())
+            self._bell.notify_all()
+        if over:
+            self._guard_workers()
+
+    def _guard_workers(self) -> None:
+        """The round is over: if torch has not come back in time, kill what is left of its workers."""
+        m, pids = self._core.membership, children(os.getpid())
+        if m is None or self._guarded == m.number:
+            return
+        self._guarded = m.number
+
+        def kill() -> None:
+            still = self._core.membership
+            if self._in_round and still is not None and still.number == m.number:
+                killed = kill_process_groups(pids)
+                if killed:
+                    logger.warning(
+                        "round %d is over and its workers did not stop: killed %s", m.number, killed
+                    )
+
+        timer = threading.Timer(self._settings.worker_stop, kill)
+        timer.daemon = True
+        timer.start()
+
+    def _drop_connections(self) -> None:
+        if self._beats is not None:
+            self._beats.stop()
+        if self._connection is not None:
+            self._connection.close()
+        self._beats = self._connection = self._store = None
+        self._silent = ()
+
+    def _stop_threads(self) -> None:
+        self._drop_connections()
+        self._watcher.stop()
+        self._lease.stop()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Signal handlers of our own where torch has none yet (it installs its own with the first workers).
+
+        As PID 1 a process without a handler never sees SIGTERM at all.
+        """
+        previous = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                current = signal.getsignal(number)
+                if current in (signal.SIG_DFL, signal.default_int_handler):
+                    previous[number] = signal.signal(number, self._terminate)
+        try:
+            yield
+        finally:
+            for number, old in previous.items():
+                signal.signal(number, old)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        record = self._core.leaving()
+        if record is not None:
+            self._lease.say(participant=record.dump())
+            self._lease.flush(1.0)
+        raise SystemExit(128 + number)

@@ -1,0 +1,162 @@
+"""The thread that writes this pod's own Lease: the participant's voice.
+
+``say`` leaves what shall stand there; the thread writes it as soon as it can, repeats until it is
+written, and renews it. Several changes while a write is under way become one. The first write of a
+process takes the Lease over; each later one carries the resourceVersion of the one before, so that a
+process that was superseded by another in the same pod learns it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import threading
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound
+from elasticjob.api.leases import LeaseApi
+from elasticjob.contract.names import GROUP
+
+logger = logging.getLogger(__name__)
+
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
+WRITER_ANNOTATION = f"{GROUP}/writer"
+"""A random word of this process: tells an own write whose answer was lost from another process's."""
+
+
+class LeaseWriter:
+    """Writes the Lease ``name`` on behalf of the pod ``holder`` (its UID)."""
+
+    def __init__(self, api: LeaseApi, name: str, holder: str, labels: dict[str, str]) -> None:
+        self._api = api
+        self._name = name
+        self._holder = holder
+        self._labels = labels
+        self._word = secrets.token_hex(8)
+        self._bell = threading.Condition()
+        self._annotations: dict[str, str | None] = {}
+        self._version = ""
+        self._said = self._written = 0
+        self._renew_seconds = 60.0
+        self._stopped = False
+        self._forbidden_since: float | None = None
+        self.superseded = ""
+        self.trouble = ""
+        self._thread = threading.Thread(target=self._run, name="elasticjob-lease", daemon=True)
+        self._started = False
+
+    def say(self, **annotations: str | None) -> None:
+        """Set annotations (short names, without the group; None removes one) and write them soon."""
+        with self._bell:
+            self._annotations.update({f"{GROUP}/{key}": value for key, value in annotations.items()})
+            self._said += 1
+            self._bell.notify_all()
+            if not self._started and not self._stopped:
+                self._started = True
+                self._thread.start()
+
+    def renew_every(self, seconds: float) -> None:
+        """How often the Lease is renewed while nothing new is said."""
+        with self._bell:
+            if seconds != self._renew_seconds:
+                self._renew_seconds = seconds
+                self._bell.notify_all()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all that was said is written, for at most so long. Returns whether it is."""
+        with self._bell:
+            return self._bell.wait_for(lambda: self._written >= self._said or bool(self.superseded), seconds)
+
+    def forbidden_for(self) -> float:
+        """For how many seconds writing has been refused without a break."""
+        since = self._forbidden_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def stop(self) -> None:
+        """End the thread; what is not yet written stays unwritten."""
+        with self._bell:
+            self._stopped = True
+            self._bell.notify_all()
+
+    def _run(self) -> None:
+        pause = MIN_PAUSE_SECONDS
+        while True:
+            with self._bell:
+                due = self._renew_seconds * random.uniform(0.9, 1.1)
+                self._bell.wait_for(lambda: self._stopped or self._said > self._written, due)
+                if self._stopped or self.superseded:
+                    return
+                upto, body = self._said, self._body()
+            try:
+                self._write(body)
+            except ApiError as error:
+                wait = max(pause, error.retry_after) * random.uniform(0.8, 1.2)
+                pause = min(MAX_PAUSE_SECONDS, pause * 2)
+                self._failed(error)
+                with self._bell:
+                    self._bell.wait_for(lambda: self._stopped, wait)
+                continue
+            pause = MIN_PAUSE_SECONDS
+            with self._bell:
+                self._forbidden_since, self.trouble = None, ""
+                self._written = upto
+                self._bell.notify_all()
+
+    def _body(self) -> dict[str, Any]:
+        renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "metadata": {"annotations": {**self._annotations, WRITER_ANNOTATION: self._word}},
+            "spec": {"holderIdentity": self._holder, "renewTime": renew},
+        }
+
+    def _write(self, body: dict[str, Any]) -> None:
+        if not self._version:
+            self._version = self._api.take_over(self._name, self._whole(body)).resource_version
+            return
+        body["metadata"]["resourceVersion"] = self._version
+        try:
+            self._version = self._api.patch(self._name, body).resource_version
+        except NotFound:
+            self._version = ""
+            raise
+        except Conflict:
+            self._resolve()
+            raise
+
+    def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The Lease as server-side apply takes it: owned by the pod, so that it goes with it."""
+        annotations = {k: v for k, v in body["metadata"]["annotations"].items() if v is not None}
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": self._name, "uid": self._holder}
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": self._name,
+                "labels": self._labels,
+                "annotations": annotations,
+                "ownerReferences": [owner],
+            },
+            "spec": body["spec"],
+        }
+
+    def _resolve(self) -> None:
+        """After a conflict: was it an own write whose answer was lost, or has another process taken over?"""
+        current = self._api.read(self._name)
+        if current.annotations.get(WRITER_ANNOTATION) == self._word:
+            self._version = current.resource_version
+            return
+        with self._bell:
+            self.superseded = f"another process of this pod has taken over Lease {self._name}"
+            self._bell.notify_all()
+        logger.error("%s", self.superseded)
+
+    def _failed(self, error: ApiError) -> None:
+        self.trouble = str(error)
+        if isinstance(error, Forbidden):
+            self._forbidden_since = self._forbidden_since or time.monotonic()
+        else:
+            self._forbidden_since = None
+        logger.debug("Lease %s: %s", self._name, error)

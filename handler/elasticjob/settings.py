@@ -1,0 +1,88 @@
+"""The backend's settings: from ``--rdzv-endpoint``, ``--rdzv-conf``, ``--local-addr`` and the environment.
+
+Every ``--rdzv-conf`` key wins over what the operator publishes in the round record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elasticjob.contract import names
+
+KEYS = {
+    "join_timeout": "seconds after which waiting for a round raises; none by default",
+    "establish_timeout": "seconds for all members to reach the leader; from the job",
+    "heartbeat_timeout": "seconds of silence after which a peer that does not answer is lost; from the job",
+    "stall_timeout": "seconds of silence after which a peer that accepts connections is lost; 30",
+    "worker_stop": "seconds after a round's end until what is left of the workers is killed; 10",
+    "kubeconfig": "path of a kubeconfig; default: the pod's service account, else KUBECONFIG",
+    "pod": "name of this pod; default: ELASTICJOB_POD_NAME, else the token's claim",
+    "pod_uid": "UID of this pod; default: ELASTICJOB_POD_UID, else the token's claim",
+}
+IGNORED = {"timeout", "is_host", "store_type", "read_timeout", "rank"}
+"""Keys that torch adds by itself or that belong to its other backends."""
+
+
+class SettingsError(ValueError):
+    """A wrong setting. The text names what was found, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user chose. Seconds; None where the job decides. ``namespace`` may be empty: the pod's own."""
+
+    namespace: str
+    job: str
+    join_timeout: float | None = None
+    establish_timeout: float | None = None
+    heartbeat_timeout: float | None = None
+    stall_timeout: float = 30.0
+    worker_stop: float = 10.0
+    local_addr: str = ""
+    kubeconfig: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    job_uid: str = ""
+    nproc: str = ""
+
+
+def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str | None) -> Settings:
+    """Read and check the settings. Raises SettingsError."""
+    namespace, _, job = endpoint.rpartition("/")
+    if not job or "/" in namespace or any(c.isspace() or c == ":" for c in endpoint):
+        raise SettingsError(
+            f"--rdzv-endpoint is {endpoint!r}, expected [NAMESPACE/]NAME of an ElasticJob, e.g. default/mnist"
+        )
+    unknown = sorted(set(config) - set(KEYS) - IGNORED)
+    if unknown:
+        known = "; ".join(f"{key}: {text}" for key, text in KEYS.items())
+        raise SettingsError(f"--rdzv-conf: unknown {', '.join(unknown)}. Known are: {known}")
+    return Settings(
+        namespace=namespace,
+        job=job,
+        join_timeout=_seconds(config, "join_timeout"),
+        establish_timeout=_seconds(config, "establish_timeout"),
+        heartbeat_timeout=_seconds(config, "heartbeat_timeout"),
+        stall_timeout=_seconds(config, "stall_timeout") or 30.0,
+        worker_stop=_seconds(config, "worker_stop") or 10.0,
+        local_addr=local_addr or "",
+        kubeconfig=str(config.get("kubeconfig", "")),
+        pod=str(config.get("pod", "")) or os.environ.get(names.POD_NAME_ENV, ""),
+        pod_uid=str(config.get("pod_uid", "")) or os.environ.get(names.POD_UID_ENV, ""),
+        job_uid=os.environ.get(names.JOB_UID_ENV, ""),
+        nproc=os.environ.get("PET_NPROC_PER_NODE", "")[:16],
+    )
+
+
+def _seconds(config: Mapping[str, object], key: str) -> float | None:
+    if key not in config:
+        return None
+    try:
+        value = float(str(config[key]))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e7:
+        raise SettingsError(f"--rdzv-conf: {key} is {config[key]!r}, expected a number of seconds above 0")
+    return value

@@ -1,0 +1,213 @@
+"""TCPStores of a round: the servers that an agent keeps, and calls that can be given up.
+
+Any call of a TCPStore client may block for ever inside C++ when its server is frozen (a timed-out wait
+still expects the answer to its cancellation, and prints to stderr), and a main thread that blocks there
+runs no signal handler. So every call runs in a thread of its own connection, and the caller waits in
+Python: for the answer, or until it has a reason to go on without it. A thread that is stuck is left
+behind with its connection; it ends when the server does.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from torch.distributed import PrefixStore, TCPStore
+
+from elasticjob.contract.records import parse_endpoint
+from elasticjob.core.beats import Probe
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5.0
+FOR_EVER = timedelta(days=30)
+OWN_POLL_SECONDS = 0.01
+
+
+class StoreGone(Exception):
+    """The leader's store can't be reached, or waiting for it is of no more use."""
+
+
+class Unreachable(StoreGone):
+    """No connection could be made: nothing has been said to the store yet."""
+
+
+def serve() -> TCPStore:
+    """Start a TCPStore server of our own on a free port; ``.port`` tells which."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300))
+
+
+def connect(endpoint: str) -> TCPStore:
+    """A client of somebody's server. Raises Unreachable.
+
+    A plain connection is tried first: TCPStore itself would retry for minutes, and print to stderr.
+    """
+    host, port = parse_endpoint(endpoint)
+    found = probe({0: endpoint}, CONNECT_SECONDS)[0]
+    if found is not Probe.ACCEPTED:
+        raise Unreachable(f"{endpoint}: {found.value}")
+    try:
+        return TCPStore(
+            host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS)
+        )
+    except RuntimeError as error:
+        raise Unreachable(f"{endpoint}: {error}") from None
+
+
+def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
+    """What connections to these ports meet, all tried at once, within so many seconds."""
+    result: dict[int, Probe] = dict.fromkeys(endpoints, Probe.SILENT)
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for rank, endpoint in endpoints.items():
+            host, port = parse_endpoint(endpoint)
+            try:
+                family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
+                    0
+                ]
+            except OSError:
+                continue
+            one = socket.socket(family, kind, protocol)
+            one.setblocking(False)
+            code = one.connect_ex(address)
+            if code in (0, errno.EINPROGRESS):
+                selector.register(one, selectors.EVENT_WRITE, rank)
+            else:
+                result[rank] = _verdict(code)
+                one.close()
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                assert isinstance(key.fileobj, socket.socket)
+                result[key.data] = _verdict(key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+        for key in list(selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+    return result
+
+
+def _verdict(code: int) -> Probe:
+    if code == 0:
+        return Probe.ACCEPTED
+    return Probe.REFUSED if code == errno.ECONNREFUSED else Probe.SILENT
+
+
+class KeyValueStore(Protocol):
+    """What is used of torch's stores; its own type stubs leave half of it out."""
+
+    def set(self, key: str, value: str | bytes) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def add(self, key: str, amount: int) -> int: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
+    def multi_get(self, keys: list[str]) -> list[bytes]: ...
+    def multi_set(self, keys: list[str], values: list[str] | list[bytes]) -> None: ...
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes: ...
+    def delete_key(self, key: str) -> bool: ...
+
+
+class Call(Generic[T]):
+    """One call on its way through a connection's thread. ``done`` is set under the connection's bell."""
+
+    def __init__(self, work: Callable[[KeyValueStore], T]) -> None:
+        self.work = work
+        self.done = False
+        self._value: T | None = None
+        self._error: Exception | None = None
+
+    def run(self, store: Callable[[], KeyValueStore]) -> None:
+        """Do the work; errors are kept for whoever asks for the result."""
+        try:
+            self._value = self.work(store())
+        except StoreGone as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+            self._error = StoreGone(str(error))
+
+    def result(self) -> T:
+        """What the call returned. Raises StoreGone for whatever went wrong."""
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+
+class StoreConnection:
+    """One connection to a round's store with the thread that alone uses it.
+
+    ``bell`` is notified when a call has ended; it is the condition on which the caller waits for other
+    things too (a newer record).
+    """
+
+    def __init__(self, open_store: Callable[[], TCPStore], prefix: str, bell: threading.Condition) -> None:
+        self._open = open_store
+        self._prefix = prefix
+        self._bell = bell
+        self._calls: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
+        self.closed = False
+        self._thread = threading.Thread(target=self._run, name="elasticjob-store", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[KeyValueStore], T]) -> Call[T]:
+        """Begin a call; the bell rings when it is done."""
+        call = Call(work)
+        self._calls.put(call)
+        return call
+
+    def call(self, work: Callable[[KeyValueStore], T], give_up: Callable[[], str]) -> T:
+        """Make a call and wait for it. ``give_up`` is asked at every ring of the bell and twice a second:
+        a non-empty answer ends the wait, and the connection, with StoreGone."""
+        call = self.submit(work)
+        with self._bell:
+            while not call.done:
+                reason = give_up()
+                if reason:
+                    self.close()
+                    raise StoreGone(reason)
+                self._bell.wait(0.5)
+        return call.result()
+
+    def close(self) -> None:
+        """End the thread once it is free."""
+        self.closed = True
+        self._calls.put(None)
+
+    def wait_for(self, store: KeyValueStore, keys: Iterable[str], own: bool) -> None:
+        """Block the connection's thread until the keys are there.
+
+        In a server of our own (``own``) by looking, so that the thread, and with it the server, can be let
+        go; elsewhere until the server answers or goes.
+        """
+        keys = list(keys)
+        if not own:
+            store.wait(keys, FOR_EVER)
+            return
+        while not store.check(keys):
+            if self.closed:
+                raise StoreGone("given up")
+            time.sleep(OWN_POLL_SECONDS)
+
+    def _run(self) -> None:
+        store: KeyValueStore | None = None
+
+        def opened() -> KeyValueStore:
+            nonlocal store
+            if store is None:
+                store = cast(KeyValueStore, PrefixStore(self._prefix, self._open()))
+            return store
+
+        while True:
+            call = self._calls.get()
+            if call is None or self.closed:
+                return
+            call.run(opened)
+            with self._bell:
+                call.done = True
+                self._bell.notify_all()

@@ -1,0 +1,33 @@
+"""What is left of an agent's workers, and its end (Linux; elsewhere nothing is found)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+
+def children(pid: int) -> list[int]:
+    """The processes whose parent is ``pid``."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def kill_process_groups(pids: list[int]) -> list[int]:
+    """Kill with SIGKILL the process groups that these processes lead (torch starts each worker in its
+    own session); returns those that were there."""
+    killed = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) == pid:
+                os.killpg(pid, signal.SIGKILL)
+                killed.append(pid)
+    return killed

@@ -1,0 +1,56 @@
+"""Conditions: what people and ``kubectl wait`` read. Every one is there from the first write.
+
+The reason of Training is the STATE column: WaitingForPods, FormingRound, WaitingForFencing, Training,
+Establishing, Complete, Failed.
+"""
+
+from __future__ import annotations
+
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.status import Condition, with_condition
+
+
+def describe(p: Pass) -> None:
+    """Bring the conditions up to date with what this pass decided."""
+    if p.before.finished:
+        return
+    outcome = p.round.outcome
+    if outcome:
+        _set(p, "Training", "False", outcome, p.round.message)
+        _set(p, "Complete", "True" if outcome == "Complete" else "False", p.reason, p.round.message)
+        _set(p, "Failed", "True" if outcome == "Failed" else "False", p.reason, p.round.message)
+        return
+    status, reason, message = _training(p)
+    _set(p, "Training", status, reason, message)
+    for kind in ("Complete", "Failed"):
+        if p.status.condition(kind) is None:
+            _set(p, kind, "False", "InProgress", "the job has not ended")
+
+
+def _training(p: Pass) -> tuple[str, str, str]:
+    r = p.round
+    if r.phase == "Active":
+        who = f"round {r.number} with {r.members} of {p.job.spec.replicas} members, leader {r.leader}"
+        if r.established is None:
+            return "False", "Establishing", f"{who}; waiting for the members to reach the leader"
+        done = sum(m.state == "Succeeded" for m in p.status.members())
+        return "True", "Training", who + (f"; {done} have succeeded" if done else "") + _held_up(p)
+    why = f"round {r.number} ended: {r.message}; " if r.number else ""
+    if p.reason:
+        return "False", p.reason, f"{why}{p.waiting}"
+    running = any(p.alive(pod) and pod.running for pod in p.observed.pods)
+    return "False", "FormingRound" if running else "WaitingForPods", f"{why}{p.waiting}{_held_up(p)}"
+
+
+def _held_up(p: Pass) -> str:
+    """Pods that can't be scheduled or started, in the scheduler's or the kubelet's own words."""
+    for pod in p.observed.pods:
+        if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
+            return f"; {pod.name}: {pod.unschedulable or pod.waiting}"
+    ignored = next((lease for lease in p.observed.leases.values() if lease.problem), None)
+    return f"; {ignored.pod} is ignored: {ignored.problem}" if ignored else ""
+
+
+def _set(p: Pass, kind: str, status: str, reason: str, message: str) -> None:
+    condition = Condition(kind, status, reason, message[:4096], observed_generation=p.job.generation)
+    p.set(conditions=with_condition(p.status.conditions, condition, p.now.wall))

@@ -1,0 +1,163 @@
+"""One pass: the inputs, the status as it grows, and what was decided so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from elasticjob.contract.records import State, with_host
+from elasticjob_operator.plan.model import (
+    CreatePod,
+    DeleteLease,
+    DeletePod,
+    Event,
+    Job,
+    Now,
+    Observed,
+    Participant,
+    Pod,
+)
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
+
+
+class Timers:
+    """When this planner first saw each thing that it waits for, by its own monotonic clock (I9).
+
+    A timer that a pass does not ask for is forgotten: it starts again when the wait begins again.
+    """
+
+    def __init__(self, old: Mapping[str, float], now: float) -> None:
+        self._old = old
+        self._now = now
+        self.kept: dict[str, float] = {}
+        self.wake_after: float | None = None
+
+    def elapsed(self, key: str) -> float:
+        """Seconds since the first of the unbroken series of passes that asked for this timer."""
+        start = self.kept.get(key, self._old.get(key, self._now))
+        self.kept[key] = start
+        return self._now - start
+
+    def left(self, key: str, limit: float) -> float:
+        """Seconds until ``limit`` is over, 0 when it is; schedules a pass for that moment."""
+        left = max(0.0, limit - self.elapsed(key))
+        if left > 0:
+            self.wake(left)
+        return left
+
+    def restart(self, key: str) -> None:
+        """Let the timer start now."""
+        self.kept[key] = self._now
+
+    def wake(self, seconds: float) -> None:
+        """Ask for another pass after so many seconds at the latest."""
+        self.wake_after = seconds if self.wake_after is None else min(self.wake_after, seconds)
+
+
+@dataclass
+class Pass:
+    """The working state of one pass. Policies read it and add to it; nothing else is mutable."""
+
+    job: Job
+    before: JobStatus
+    observed: Observed
+    now: Now
+    timers: Timers
+    status: JobStatus
+    actions: list[CreatePod | DeletePod | DeleteLease] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    waiting: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.mine}
+        self.pods_by_name: dict[str, Pod] = {p.name: p for p in self.observed.pods}
+
+    @property
+    def round(self) -> RoundStatus:
+        """The round as this pass has it."""
+        return self.status.round
+
+    def set(self, **changes: Any) -> None:
+        """Change the status."""
+        self.status = replace(self.status, **changes)
+
+    def set_round(self, **changes: Any) -> None:
+        """Change the round in the status."""
+        self.status = replace(self.status, round=replace(self.status.round, **changes))
+
+    def event(self, reason: str, message: str, warning: bool = False) -> None:
+        """Tell people."""
+        self.events.append(Event(reason, message, warning))
+
+    def participant(self, pod: Pod) -> Participant | None:
+        """The pod's Lease, if it is held by this very pod."""
+        lease = self.observed.leases.get(pod.name)
+        return lease if lease is not None and lease.holder == pod.uid else None
+
+    def set_members(self, members: tuple[ParticipantStatus, ...]) -> None:
+        """Replace the members in the status; the others follow them."""
+        others = tuple(p for p in self.status.participants if p.rank is None)
+        self.set(participants=members + others)
+
+    def wait_renew(self) -> int:
+        """Seconds between two renewals of a waiting participant's Lease."""
+        return max(5, len(self.observed.leases) // 50)
+
+    def joined(self) -> tuple[tuple[Pod, ParticipantStatus], ...]:
+        """Live pods whose Lease says Joining with an id that no round has used and nobody refused.
+
+        These are the only ones that may become members (I4): fresh, running, on a ready node, not on
+        their way out, and of the newest attempt of their slot.
+        """
+        spent = {p.id for p in self.status.members()} | set(self.round.refused)
+        result = []
+        for pod in self.observed.pods:
+            lease = self.participant(pod) if self.alive(pod) and pod.running and pod.node_ready else None
+            record = lease.record if lease is not None else None
+            if lease is None or record is None or record.state != State.JOINING.value or record.id in spent:
+                continue
+            if lease.silent > 3 * self.wait_renew():
+                continue
+            state = "Standby" if self.round.phase == "Active" else "Joining"
+            result.append(
+                (
+                    pod,
+                    ParticipantStatus(
+                        id=record.id,
+                        pod=pod.name,
+                        uid=pod.uid,
+                        state=state,
+                        slot=pod.slot,
+                        address=with_host(record, pod.ip).endpoint,
+                        node=pod.node,
+                        nproc=record.nproc,
+                    ),
+                )
+            )
+        return tuple(result)
+
+    def alive(self, pod: Pod) -> bool:
+        """Whether the pod counts for its slot: ours, not ended, not on its way out, not given up."""
+        if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
+            return False
+        if self.superseded(pod):
+            return False
+        if self.job.spec.template is None:
+            return True
+        given_up = {m.uid for m in self.status.members() if m.state == "Lost"}
+        return pod.uid not in given_up
+
+    def superseded(self, pod: Pod) -> bool:
+        """Whether a later attempt has taken this pod's slot."""
+        if self.job.spec.template is None or pod.slot is None or pod.slot >= len(self.status.attempts):
+            return False
+        return pod.attempt < self.status.attempts[pod.slot]
+
+    def missing_slots(self) -> list[int]:
+        """The lowest slots without a live pod, as many as ``replicas`` lacks."""
+        held = {pod.slot for pod in self.observed.pods if self.alive(pod) and pod.slot is not None}
+        lacking = self.job.spec.replicas - len(held)
+        free = (slot for slot in range(self.job.spec.replicas + len(held)) if slot not in held)
+        return [next(free) for _ in range(max(0, lacking))]

@@ -1,0 +1,92 @@
+"""The planner: from what is wanted and what is seen to what shall be done. Pure.
+
+One call is one pass. It may run at any time and any number of times: what it decides follows from the
+status (the truth), from what is observed now, and from timers that may be lost without harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from elasticjob.contract.names import JOB_LABEL
+from elasticjob_operator.plan import conditions, failures, lifecycle, pods, rounds, scaling
+from elasticjob_operator.plan.context import Pass, Timers
+from elasticjob_operator.plan.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.status import JobStatus
+
+SOFT_SECONDS = 1.0
+"""Joins and sentences reach the status at most once in so many seconds."""
+
+
+def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[str, float]) -> Plan:
+    """Decide one pass. Never raises on what comes from pods; ``timers`` are those of the pass before."""
+    p = Pass(job, status, observed, now, Timers(timers, now.mono), status)
+    p.set(
+        observed_generation=job.generation,
+        start=status.start or now.wall,
+        selector=f"{JOB_LABEL}={job.name}",
+        min_replicas=job.spec.minimum,
+    )
+    if not status.finished:
+        _advance(p)
+    if p.round.phase == "Closed":
+        pods.clean_up(p)
+    pods.drop_orphans(p)
+    conditions.describe(p)
+    _soften(p)
+    return Plan(
+        status=p.status,
+        record=rounds.projection(p),
+        pod_names=pods.writers(p),
+        actions=tuple(p.actions),
+        events=tuple(p.events),
+        wake_after=p.timers.wake_after,
+        timers=p.timers.kept,
+    )
+
+
+def _advance(p: Pass) -> None:
+    """One pass of an unfinished job."""
+    failures.refresh_accounts(p)
+    rounds.catch_up(p)
+    if p.round.phase == "Active":
+        rounds.watch_active(p)
+    if lifecycle.check_success(p):
+        return
+    if p.round.phase == "Active":
+        scaling.rescale(p)
+    if p.round.phase == "Broken":
+        rounds.form(p)
+    pods.charge_early_ends(p)
+    if lifecycle.check_failure(p):
+        return
+    pods.keep_pods(p)
+    _list_waiting(p)
+
+
+def _list_waiting(p: Pass) -> None:
+    """Those who have joined and are not members stand behind the members in ``status.participants``."""
+    p.set(participants=p.status.members() + tuple(entry for _, entry in p.joined()))
+
+
+def _soften(p: Pass) -> None:
+    """Keep the status as it was if nothing but joins and sentences changed less than a second ago."""
+    if p.status == p.before or _hard(p.status) != _hard(p.before):
+        p.timers.restart("soft")
+        return
+    if p.timers.left("soft", SOFT_SECONDS) > 0:
+        p.status = p.before
+    else:
+        p.timers.restart("soft")
+
+
+def _hard(status: JobStatus) -> JobStatus:
+    """The status without what may wait a second: who has joined or left, and sentences on waiting."""
+    return replace(
+        status,
+        participants=tuple(
+            replace(m, state="Member", message="") if m.state == "Left" else m for m in status.members()
+        ),
+        conditions=tuple(replace(c, message="") for c in status.conditions),
+    )

@@ -1,0 +1,162 @@
+"""Slots and pods: who shall exist, who is replaced, who is cleaned up.
+
+A pod is named ``<job>-<slot>-<attempt>``; the attempt stands in the status before the pod is made. A
+lost pod is replaced at once under the next attempt number, without waiting for the old one to go.
+"""
+
+from __future__ import annotations
+
+from elasticjob.contract.names import pod_name
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.failures import charge_pod
+from elasticjob_operator.plan.members import describe_exit
+from elasticjob_operator.plan.model import CreatePod, DeleteLease, DeletePod, Pod
+
+MAX_BACKOFF_SECONDS = 60.0
+ORPHAN_SECONDS = 10.0
+"""How long a Lease without a pod is left alone: the two watches are not in step."""
+LINGER_SECONDS = 30.0
+"""How long a pod may take to end by itself after its job is finished or its round gave it up."""
+
+
+def keep_pods(p: Pass) -> None:
+    """Bring the pods of an unfinished job to what is wanted."""
+    if p.job.spec.template is not None:
+        _delete_surplus(p)
+        _create_missing(p)
+        _delete_given_up(p)
+        _delete_old_attempts(p)
+    live = [pod for pod in p.observed.pods if p.alive(pod)]
+    creating = sum(isinstance(a, CreatePod) for a in p.actions)
+    standbys = sum(e.state == "Standby" for e in p.status.participants)
+    p.set(replicas=max(0, len(live) + creating - standbys))
+
+
+def clean_up(p: Pass) -> None:
+    """After the end of the job: pods end by themselves; one that does not is deleted. Ended ones are kept."""
+    if p.job.spec.template is None:
+        return
+    for pod in p.observed.pods:
+        if pod.mine and not pod.ended and not pod.deleting and pod.exit is None:
+            never_ran = not pod.running
+            if never_ran or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0:
+                p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
+
+
+def drop_orphans(p: Pass) -> None:
+    """Delete the Leases of pods that are gone."""
+    for name in p.observed.leases:
+        if name not in p.pods_by_name and p.timers.left(f"orphan:{name}", ORPHAN_SECONDS) == 0:
+            p.actions.append(DeleteLease(name))
+
+
+def writers(p: Pass) -> tuple[str, ...]:
+    """The pods that may write the Lease of their name: all that have not ended, and those being made."""
+    names = {pod.name for pod in p.observed.pods if pod.mine and not pod.ended and not p.superseded(pod)}
+    if p.job.spec.template is not None:
+        names |= {
+            pod_name(p.job.name, slot, attempt)
+            for slot, attempt in enumerate(p.status.attempts)
+            if attempt >= 0
+        }
+    return tuple(sorted(names))
+
+
+def _members(p: Pass) -> set[str]:
+    return {m.uid for m in p.status.members()}
+
+
+def charge_early_ends(p: Pass) -> None:
+    """A pod that ended before it was ever a member hurt nobody else, but it must not go on for ever."""
+    if p.job.spec.template is None:
+        return
+    members = _members(p)
+    for pod in p.observed.pods:
+        if not pod.mine or pod.uid in members or pod.deleting or p.superseded(pod):
+            continue
+        if pod.exit is None and not pod.ended:
+            continue
+        infrastructure = pod.exit is None or (pod.exit.code > 128 and pod.exit.reason != "OOMKilled")
+        how = describe_exit(pod.exit) if pod.exit is not None else (pod.reason or "no reason given")
+        charge_pod(
+            p,
+            INFRASTRUCTURE if infrastructure else APPLICATION,
+            pod.name,
+            f"{pod.name} ended before it was a member of a round: {how}",
+            None if pod.exit is None else pod.exit.code,
+        )
+
+
+def _delete_surplus(p: Pass) -> None:
+    """More pods than wanted, beside a running round or before the first: standbys go, highest slot first.
+
+    Members that a smaller round shall leave out are standbys once it is published.
+    """
+    if p.round.phase != "Active" and p.round.number > 0:
+        return
+    members = _members(p)
+    live = [pod for pod in p.observed.pods if p.alive(pod)]
+    surplus = len(live) - max(p.job.spec.replicas, len(members))
+    others = sorted((pod for pod in live if pod.uid not in members), key=lambda pod: -(pod.slot or 0))
+    for pod in others[: max(0, surplus)]:
+        p.actions.append(DeletePod(pod.name, pod.uid, f"scaled down to {p.job.spec.replicas}"))
+
+
+def _create_missing(p: Pass) -> None:
+    attempts = list(p.status.attempts)
+    for slot in p.missing_slots():
+        attempts.extend([-1] * (slot + 1 - len(attempts)))
+        attempt = attempts[slot]
+        if attempt >= 0 and _known(p, slot, attempt):
+            if _backoff_left(p, slot, attempt) > 0:
+                continue
+            attempt += 1
+        attempt = max(attempt, 0)
+        while pod_name(p.job.name, slot, attempt) in p.pods_by_name:
+            attempt += 1
+        attempts[slot] = attempt
+        p.actions.append(CreatePod(slot, attempt))
+    p.set(attempts=tuple(attempts))
+
+
+def _known(p: Pass, slot: int, attempt: int) -> bool:
+    """Whether the pod of this attempt has existed. If not, an operator died before it made it."""
+    name = pod_name(p.job.name, slot, attempt)
+    return name in p.pods_by_name or any(entry.pod == name for entry in p.status.participants)
+
+
+def _backoff_left(p: Pass, slot: int, attempt: int) -> float:
+    """Seconds until a slot whose pods end before they join gets another one: 1, 2, 4 ... 60 s."""
+    early = {c.pod for a in p.status.accounts for c in a.charges if c.pod}
+    row = 0
+    while attempt - row >= 0 and pod_name(p.job.name, slot, attempt - row) in early:
+        row += 1
+    if row == 0:
+        return 0.0
+    return p.timers.left(f"backoff:{slot}:{attempt}", min(MAX_BACKOFF_SECONDS, 2.0 ** (row - 1)))
+
+
+def _delete_given_up(p: Pass) -> None:
+    """Pods of members that were given up, and running pods of a slot that a later attempt has taken."""
+    lost = {m.uid: m.message for m in p.status.members() if m.state == "Lost"}
+    for pod in p.observed.pods:
+        if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
+            continue
+        if pod.uid in lost:
+            if lost[pod.uid] or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0:
+                p.actions.append(DeletePod(pod.name, pod.uid, lost[pod.uid] or "its round is over"))
+        elif p.superseded(pod):
+            p.actions.append(DeletePod(pod.name, pod.uid, "a later attempt has taken its slot"))
+
+
+def _delete_old_attempts(p: Pass) -> None:
+    """Of each slot's ended pods the newest is kept, so that its log can be read."""
+    newest: dict[int, Pod] = {}
+    for pod in sorted(p.observed.pods, key=lambda pod: pod.attempt):
+        if not pod.mine or pod.slot is None or not pod.ended or pod.deleting:
+            continue
+        older = newest.get(pod.slot)
+        if older is not None:
+            p.actions.append(DeletePod(older.name, older.uid, "a later attempt of its slot has ended"))
+        newest[pod.slot] = pod

@@ -1,0 +1,302 @@
+"""Rounds: breaking one, waiting for the next, publishing it, and seeing it established."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticjob.contract.records import Phase, RoundRecord
+from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide
+from elasticjob_operator.plan import members
+from elasticjob_operator.plan.causes import ESTABLISHING, Evidence
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.failures import charge_round, exhausted, note
+from elasticjob_operator.plan.status import MAX_ROUNDS, ParticipantStatus, RoundHistory, RoundStatus
+
+VERDICT_SECONDS = 5.0
+"""How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
+
+MAX_REFUSED = 50
+
+
+def projection(p: Pass) -> RoundRecord:
+    """The round Lease's record: a pure function of the status (and the timeouts in the spec)."""
+    r = p.round
+    return RoundRecord(
+        job_uid=p.job.uid,
+        number=r.number,
+        phase=r.phase,
+        nonce=r.nonce,
+        members=tuple(m.id for m in p.status.members()),
+        leader=r.leader_endpoint,
+        cause=r.cause,
+        message=r.message,
+        waiting=p.waiting,
+        refused=r.refused,
+        outcome=r.outcome,
+        wait_renew_seconds=p.wait_renew(),
+        establish_timeout_seconds=p.job.spec.rendezvous.establish_timeout,
+        heartbeat_timeout_seconds=p.job.spec.rendezvous.heartbeat_timeout,
+    )
+
+
+def catch_up(p: Pass) -> None:
+    """A round Lease ahead even of a fresh status was restored or edited by hand: number above both."""
+    record, r = p.observed.record, p.round
+    if record is None or record.order <= replace(projection(p), waiting="").order:
+        return
+    text = f"the round Lease says round {record.number} {record.phase}, the status round {r.number} {r.phase}"
+    end_round(p, [Evidence("RecordAhead", text)])
+    p.set_round(number=record.number + 1)
+
+
+def end_round(p: Pass, evidence: list[Evidence]) -> None:
+    """Break the round: everyone rejoins. The end is in the history at once, its charge follows."""
+    wall = p.now.wall
+    if p.round.phase == "Active":
+        failures = p.round.establish_failures + 1 if p.round.established is None else 0
+        p.set_round(
+            phase=Phase.BROKEN.value,
+            broken=wall,
+            cause="",
+            account="",
+            message="",
+            establish_failures=failures,
+        )
+        history = p.status.rounds
+        if history and history[0].number == p.round.number:
+            p.set(rounds=(replace(history[0], end=wall), *history[1:]))
+    note(p, evidence)
+    p.event("RoundBroken", f"round {p.round.number}: {p.round.message}", warning=True)
+
+
+def watch_active(p: Pass) -> None:
+    """A running round: has it been established, is a member lost?"""
+    evidence = members.examine(p)
+    if not evidence:
+        evidence = _establish(p)
+    lost = [m for m in p.status.members() if m.state in ("Left", "Lost", "Unreachable")]
+    if evidence and (lost or any(e.cause in ESTABLISHING for e in evidence)):
+        end_round(p, evidence)
+
+
+def _establish(p: Pass) -> list[Evidence]:
+    """Take note that the leader reports the round established, or that somebody did not arrive."""
+    r = p.round
+    if r.established is not None:
+        return []
+    all_members = p.status.members()
+    leader = all_members[0]
+    report = members.report_of(p, leader)
+    if report is not None and report.established:
+        since = (
+            next((h.end for h in p.status.rounds[1:2] if h.end is not None), None) or r.start or p.now.wall
+        )
+        milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
+        p.set_round(established=p.now.wall, establish_failures=0, missing=(), not_leading=())
+        first, *rest = p.status.rounds
+        p.set(rounds=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
+        p.event("RoundEstablished", f"round {r.number}: {r.members} members train, the leader is {r.leader}")
+        return []
+    if report is not None and report.missing:
+        absent = [m for m in all_members if m.id in report.missing]
+        again = {m.pod for m in absent} & set(r.missing)
+        p.set_round(missing=tuple(m.pod for m in absent))
+        p.set_members(
+            tuple(replace(m, state="Unreachable") if m.pod in again else m for m in p.status.members())
+        )
+        names = ", ".join(m.pod for m in absent)
+        return [Evidence("NotEstablished", f"{names} did not reach the leader {leader.pod} in time", names)]
+    limit = 2 * p.job.spec.rendezvous.establish_timeout
+    if p.timers.left(f"establish:{r.number}", limit) == 0:
+        p.set_round(not_leading=tuple({*r.not_leading, leader.pod}))
+        text = f"the leader {leader.pod} reported nothing for {limit} s"
+        return [Evidence("LeaderUnreachable", text, leader.pod, 0)]
+    return []
+
+
+def form(p: Pass) -> None:
+    """Between rounds: gather evidence, give up who does not come back, publish when it is time."""
+    note(p, members.examine(p))
+    awaited = _survivors(p)
+    last = p.status.members()
+    if last and all(m.state != "Member" for m in last):
+        settle(p)
+    joined = p.joined()
+    seats_before = {m.uid: m.rank for m in last}
+    candidates = [
+        Candidate(
+            id=entry.id,
+            pod=pod.name,
+            slot=pod.slot,
+            last_rank=seats_before.get(pod.uid),
+            may_lead=pod.name not in p.round.not_leading,
+        )
+        for pod, entry in joined
+    ]
+    minimum, replicas = p.job.spec.minimum, p.job.spec.replicas
+    awaited += _newcomers(p, {pod.uid for pod, _ in joined}, len(candidates) >= minimum)
+    if len(candidates) + len(awaited) < minimum:
+        _give_up_unreachable(p)
+    decision = decide(candidates, awaited, minimum, replicas)
+    if isinstance(decision, Form):
+        decision = _hold_back(p) or decision
+    if isinstance(decision, Wait):
+        p.waiting = decision.why
+        if decision.seconds is not None:
+            p.timers.wake(decision.seconds)
+        return
+    _publish(p, decision.members, {pod.uid: entry for pod, entry in joined})
+
+
+def settle(p: Pass) -> None:
+    """The end of the last round is charged: at its successor, or once every member is accounted for.
+
+    A series of rounds that were never established is charged once.
+    """
+    if p.round.number > 0 and p.round.account:
+        series = p.round.cause in ESTABLISHING and p.round.establish_failures > 1
+        if not series:
+            charge_round(p)
+
+
+def _survivors(p: Pass) -> list[Awaited]:
+    """Members of the last round that run and that nobody named lost are on their way, for a while."""
+    limit = p.job.spec.rendezvous.rejoin
+    late = p.timers.left(f"rejoin:{p.round.number}", limit) == 0
+    awaited, result = [], []
+    for member in p.status.members():
+        if member.state in ("Member", "Unreachable") and late:
+            text = f"{member.pod} (rank {member.rank}) did not rejoin within {limit} s"
+            note(p, [Evidence("DidNotRejoin", text, member.pod, member.rank)])
+            member = replace(member, state="Lost", message=text)
+        elif member.state == "Member":
+            left = p.timers.left(f"rejoin:{p.round.number}", limit)
+            awaited.append(Awaited(member.pod, left, "a member of the last round"))
+        result.append(member)
+    p.set_members(tuple(result))
+    return awaited
+
+
+def _give_up_unreachable(p: Pass) -> None:
+    """Without those named lost there are too few: replace them now, not after ``rejoinSeconds``."""
+    p.set_members(
+        tuple(replace(m, state="Lost") if m.state == "Unreachable" else m for m in p.status.members())
+    )
+
+
+def _newcomers(p: Pass, joined: set[str], enough: bool) -> list[Awaited]:
+    """Pods on their way. With a node they are waited for once enough have joined; without one never,
+    but for the moment until the scheduler has spoken."""
+    rendezvous = p.job.spec.rendezvous
+    first = p.round.number == 0
+    limit = rendezvous.start_timeout if first else rendezvous.last_call
+    key = f"lastcall:{p.round.number}"
+    left = p.timers.left(key, limit) if enough else float(limit)
+    known = {m.uid for m in p.status.members()}
+    awaited = []
+    for pod in p.observed.pods:
+        if not p.alive(pod) or pod.uid in joined or pod.uid in known:
+            continue
+        if pod.node:
+            if pod.node_ready:
+                awaited.append(Awaited(pod.name, left, f"its pod is on node {pod.node}"))
+        elif not pod.unschedulable:
+            awaited.append(Awaited(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
+    if p.job.spec.template is not None:
+        for slot in p.missing_slots():
+            awaited.append(Awaited(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being made"))
+    return awaited
+
+
+def _verdict_left(p: Pass, name: str) -> float:
+    return p.timers.left(f"verdict:{name}", VERDICT_SECONDS)
+
+
+def _hold_back(p: Pass) -> Wait | None:
+    """Reasons not to publish although enough have joined: fencing, and a series of failures."""
+    if not members.departed(p):
+        pods = ", ".join(m.pod for m in p.status.members())
+        p.reason = "WaitingForFencing"
+        return Wait(None, f"none of the last round's members is known to have left it: {pods}")
+    failures = p.round.establish_failures
+    if failures >= 3:
+        pause = float(min(60, 2 ** (failures - 2)))
+        left = p.timers.left(f"pause:{p.round.number}", pause)
+        if left > 0:
+            return Wait(left, f"{failures} rounds in a row were not established; next try in {left:.0f} s")
+    return None
+
+
+def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, ParticipantStatus]) -> None:
+    """Write down the next round: its number, members in rank order, leader, and why it is formed."""
+    settle(p)
+    if exhausted(p) is not None:
+        return
+    before, wall = p.round, p.now.wall
+    by_pod = {entry.pod: entry for entry in entries.values()}
+    chosen = tuple(
+        replace(by_pod[c.pod], rank=rank, state="Member", message="") for rank, c in enumerate(seats)
+    )
+    leader = chosen[0]
+    number = before.number + 1
+    cause = before.cause if before.number else "Started"
+    account = before.account if before.number else ""
+    message = before.message if before.number else "the first round"
+    taken_over = _hand_over(p, chosen)
+    if taken_over:
+        message = f"{message}; {taken_over}"
+    counts = [int(m.nproc) for m in chosen if m.nproc.isdigit()]
+    chosen_ids = {m.id for m in chosen}
+    p.set(
+        round=RoundStatus(
+            number=number,
+            phase=Phase.ACTIVE.value,
+            nonce=p.now.nonce,
+            leader=leader.pod,
+            leader_endpoint=leader.address,
+            members=len(chosen),
+            processes=sum(counts) if len(counts) == len(chosen) else None,
+            start=wall,
+            cause=cause,
+            account=account,
+            message=message,
+            refused=_refused(p, chosen_ids),
+            establish_failures=before.establish_failures,
+            missing=before.missing,
+            not_leading=before.not_leading,
+        ),
+        participants=chosen
+        + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),
+        rounds=(
+            RoundHistory(number, cause, account, len(chosen), wall, message=message),
+            *p.status.rounds,
+        )[:MAX_ROUNDS],
+    )
+    p.event("RoundPublished", f"round {number} with {len(chosen)} members: {message}")
+
+
+def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
+    """Who took whose rank, in words."""
+    before = {m.rank: m for m in p.status.members()}
+    said = []
+    for member in chosen:
+        old = before.get(member.rank)
+        if old is not None and old.uid != member.uid and old.state == "Lost":
+            said.append(f"{member.pod} took over rank {member.rank}")
+    return ", ".join(said[:3]) + (f" and {len(said) - 3} more" if len(said) > 3 else "")
+
+
+def _refused(p: Pass, chosen: set[str]) -> tuple[str, ...]:
+    """Waiting ids that were passed over because they were silent: if alive, they announce anew (I4).
+
+    An id stays refused for as long as its Lease shows it.
+    """
+    ids = []
+    for pod in p.observed.pods:
+        lease = p.participant(pod)
+        record = lease.record if lease is not None else None
+        if lease is None or record is None or record.state != "Joining" or record.id in chosen:
+            continue
+        if record.id in p.round.refused or lease.silent > 3 * p.wait_renew():
+            ids.append(record.id)
+    return tuple(ids[:MAX_REFUSED])
