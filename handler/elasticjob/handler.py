@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FIRST_SAY_SECONDS = 5.0
 SAY_SECONDS = 30.0
 """How often a waiting participant says for whom it waits."""
 RBAC_SECONDS = 10.0
@@ -155,10 +156,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         RendezvousTimeoutError after ``join_timeout``.
         """
         with self._signals():
-            self._leave_round()
+            failure = self._leave_round()
             deadline = time.monotonic() + (self._settings.join_timeout or float("inf"))
             while True:
-                membership = self._wait_for_round(deadline)
+                membership = self._wait_for_round(deadline, failure)
+                failure = None
                 info = self._establish(membership)
                 if info is not None:
                     return info
@@ -177,14 +179,14 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     # -- joining -------------------------------------------------------------------------------------------
 
-    def _leave_round(self) -> None:
-        """Put the round before behind us; report its workers' failure if that is why torch is here."""
+    def _leave_round(self) -> FailureReport | None:
+        """Put the round before behind us; the report of its workers' failure if that is why torch is here."""
+        report = None
         membership, store = self._core.membership, self._store
         if membership is not None and self._in_round:
             failed = not self._told and not (store is not None and store.degraded)
             if failed:
                 report = FailureReport(membership.number, membership.rank, "exit code unknown")
-                self._lease.say(failure=report.dump())
                 logger.info("round %d: a worker of this agent failed", membership.number)
             else:
                 logger.info(
@@ -192,11 +194,12 @@ class K8sRendezvousHandler(RendezvousHandler):
                 )
         self._in_round, self._told = False, False
         self._drop_connections()
+        return report
 
-    def _wait_for_round(self, deadline: float) -> Membership:
+    def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
         """Announce this agent and wait until a round has it as a member."""
         first = self._first
-        server = self._announce()
+        server = self._announce(failure)
         began = said = time.monotonic()
         while True:
             with self._bell:
@@ -215,13 +218,14 @@ class K8sRendezvousHandler(RendezvousHandler):
                 continue
             self._renew_while_waiting()
             now = time.monotonic()
-            due = 5.0 if first and said == began else SAY_SECONDS
+            due = FIRST_SAY_SECONDS if first and said == began else SAY_SECONDS
             if now - said >= due:
                 said = now
                 logger.info("%s", self._waiting_text(now - began))
 
-    def _announce(self) -> TCPStore:
-        """Offer a store and write the participant record with a new id. Any joiner may turn out to lead."""
+    def _announce(self, failure: FailureReport | None = None) -> TCPStore:
+        """Offer a store (any joiner may turn out to lead) and write the participant record with a new id,
+        the failure report with it, in one write."""
         server = serve()
         host = self._settings.local_addr or "127.0.0.1"
         with self._bell:
@@ -231,7 +235,10 @@ class K8sRendezvousHandler(RendezvousHandler):
                 bool(self._settings.local_addr),
                 self._settings.nproc,
             )
-        self._lease.say(participant=record.dump())
+        if failure is not None:
+            self._lease.say(participant=record.dump(), failure=failure.dump())
+        else:
+            self._lease.say(participant=record.dump())
         if self._first:
             self._first = False
             self._watcher.start()
@@ -258,10 +265,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         s = self._settings
         return (
             f"the API server has refused for {seconds:.0f} s: "
-            f"{self._watcher.trouble or self._lease.trouble}. This pod must be allowed to get and watch Lease {names.round_lease(s.job)} and to create and "
-            f"patch Lease {s.pod} in namespace {s.namespace}. Does the ElasticJob exist (kubectl -n "
-            f"{s.namespace} get elasticjob {s.job}), is the operator running (it makes the Role), and does "
-            "the pod's service account have the RoleBinding?"
+            f"{self._watcher.trouble or self._lease.trouble}. This pod must be allowed to get and watch "
+            f"Lease {names.round_lease(s.job)} and to create and patch Lease {s.pod} in namespace "
+            f"{s.namespace}. Does the ElasticJob exist (kubectl -n {s.namespace} get elasticjob {s.job}), "
+            "is the operator running (it makes the Role), and does the pod's service account have the "
+            "RoleBinding?"
         )
 
     def _waiting_text(self, seconds: float) -> str:

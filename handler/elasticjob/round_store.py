@@ -144,12 +144,13 @@ class RoundStore:
         return self._connection.call(work, self._over)
 
     def _or_locally(self, work: Callable[[KeyValueStore], T], answer: T) -> T:
+        self.degraded = self.degraded or self._over()
         if not self.degraded:
             try:
                 return self._call(work)
             except StoreGone as gone:
                 self.degraded = str(gone)
-                logger.warning("ranks are assigned locally, the workers will be stopped at once: %s", gone)
+                logger.warning("ranks are assigned locally, the workers will be stopped soon: %s", gone)
         return answer
 
     def _waited(self, store: KeyValueStore, key: str) -> bytes:

@@ -43,7 +43,8 @@ class RoundWatcher:
         """End the thread."""
         self._stop.set()
         self._api.stop()
-        self._thread.join(timeout=2)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=2)
 
     def good_for(self) -> float:
         """For how many seconds the watch has been good without a gap; 0 while it is not."""

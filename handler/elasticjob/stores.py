@@ -54,9 +54,7 @@ def connect(endpoint: str) -> TCPStore:
     if found is not Probe.ACCEPTED:
         raise Unreachable(f"{endpoint}: {found.value}")
     try:
-        return TCPStore(
-            host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=CONNECT_SECONDS)
-        )
+        return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))
     except RuntimeError as error:
         raise Unreachable(f"{endpoint}: {error}") from None
 
@@ -92,6 +90,10 @@ def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()
     return result
+
+
+def _closed() -> TCPStore:
+    raise StoreGone("given up")
 
 
 def _verdict(code: int) -> Probe:
@@ -175,8 +177,9 @@ class StoreConnection:
         return call.result()
 
     def close(self) -> None:
-        """End the thread once it is free."""
+        """End the thread once it is free, and let the store go with it."""
         self.closed = True
+        self._open = _closed
         self._calls.put(None)
 
     def wait_for(self, store: KeyValueStore, keys: Iterable[str], own: bool) -> None:

@@ -117,7 +117,7 @@ def _outside(kubeconfig: str) -> Connection:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)
 
     def headers() -> dict[str, str]:
-        token = configuration.get_api_key_with_prefix("authorization")
+        token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return {"authorization": token} if token else {}
 
     return Connection(

@@ -74,7 +74,7 @@ def decide(
             f"{have}; waiting for {_names(outstanding)} ({last.why}); "
             f"will start with {joined} in {last.left:.0f} s",
         )
-    need = f"{have}, at least {minimum} are needed"
+    need = f"{have}, {minimum} are needed"
     if outstanding:
         return Wait(outstanding[0].left, f"{need}; waiting for {_names(outstanding)} ({outstanding[-1].why})")
     return Wait(None, f"{need}; nobody else is on the way")

@@ -29,8 +29,8 @@ CAUSES: dict[str, str] = {
     "NotEstablished": INFRASTRUCTURE,
     # Worker errors, and what is left.
     "WorkerFailed": APPLICATION,
-    "MemberLeft": INFRASTRUCTURE,
     "RecordAhead": INFRASTRUCTURE,
+    "MemberLeft": INFRASTRUCTURE,
 }
 """Cause to account, best evidence first (design, section 7)."""
 

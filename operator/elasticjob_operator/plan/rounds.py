@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.contract.records import Phase, RoundRecord
+from elasticjob.contract.records import Phase, RoundRecord, State
 from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide
 from elasticjob_operator.plan import members
 from elasticjob_operator.plan.causes import ESTABLISHING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_round, exhausted, note
+from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import MAX_ROUNDS, ParticipantStatus, RoundHistory, RoundStatus
 
 VERDICT_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
+
+UNREACHABLE_SECONDS = 3.0
+"""How long a member that was named lost may still come back by itself when there are too few without it."""
 
 MAX_REFUSED = 50
 
@@ -42,7 +46,10 @@ def projection(p: Pass) -> RoundRecord:
 def catch_up(p: Pass) -> None:
     """A round Lease ahead even of a fresh status was restored or edited by hand: number above both."""
     record, r = p.observed.record, p.round
-    if record is None or record.order <= replace(projection(p), waiting="").order:
+    if record is None:
+        return
+    ours = projection(p).order
+    if record.order < ours or (record.order == ours and record.nonce == r.nonce):
         return
     text = f"the round Lease says round {record.number} {record.phase}, the status round {r.number} {r.phase}"
     end_round(p, [Evidence("RecordAhead", text)])
@@ -178,7 +185,9 @@ def _survivors(p: Pass) -> list[Awaited]:
 
 
 def _give_up_unreachable(p: Pass) -> None:
-    """Without those named lost there are too few: replace them now, not after ``rejoinSeconds``."""
+    """Without those named lost there are too few: replace them soon, not after ``rejoinSeconds``."""
+    if p.timers.left(f"unreachable:{p.round.number}", UNREACHABLE_SECONDS) > 0:
+        return
     p.set_members(
         tuple(replace(m, state="Lost") if m.state == "Unreachable" else m for m in p.status.members())
     )
@@ -195,7 +204,7 @@ def _newcomers(p: Pass, joined: set[str], enough: bool) -> list[Awaited]:
     known = {m.uid for m in p.status.members()}
     awaited = []
     for pod in p.observed.pods:
-        if not p.alive(pod) or pod.uid in joined or pod.uid in known:
+        if not p.alive(pod) or pod.uid in joined or pod.uid in known or _passed_over(p, pod):
             continue
         if pod.node:
             if pod.node_ready:
@@ -206,6 +215,12 @@ def _newcomers(p: Pass, joined: set[str], enough: bool) -> list[Awaited]:
         for slot in p.missing_slots():
             awaited.append(Awaited(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being made"))
     return awaited
+
+
+def _passed_over(p: Pass, pod: Pod) -> bool:
+    """Whether this pod has announced itself and can't be picked: it is silent, or its id is refused."""
+    lease = p.participant(pod)
+    return lease is not None and lease.record is not None and lease.record.state == State.JOINING.value
 
 
 def _verdict_left(p: Pass, name: str) -> float:
@@ -295,7 +310,7 @@ def _refused(p: Pass, chosen: set[str]) -> tuple[str, ...]:
     for pod in p.observed.pods:
         lease = p.participant(pod)
         record = lease.record if lease is not None else None
-        if lease is None or record is None or record.state != "Joining" or record.id in chosen:
+        if lease is None or record is None or record.state != State.JOINING.value or record.id in chosen:
             continue
         if record.id in p.round.refused or lease.silent > 3 * p.wait_renew():
             ids.append(record.id)

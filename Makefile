@@ -1,0 +1,45 @@
+# Thin names for commands that also work by hand. Each makes what it needs and says how long it takes.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: help demo test lint bench format clean
+
+help: ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+
+demo: $(READY) ## train a real model through an ElasticJob, and kill rank 0 while it trains (90 s)
+	@$(BIN)/python -m examples.demo $(ARGS)
+
+test: $(READY) ## every test that fits into 25 minutes (ARGS="-k name" for some)
+	@echo "== tests: pure ones first, then a real control plane, then real torchruns (10-20 minutes on 2 cores)"
+	@$(BIN)/pytest $(ARGS)
+
+lint: $(READY) ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
+
+bench: $(READY) ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+format: $(READY) ## ruff's formatting and safe fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove the virtual environment and caches of tools
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+
+$(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON) (or PYTHON=python3.12 ...; 3.11 or later)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11"; exit 1; }
+	@echo "== virtual environment $(VENV) with torch and the rest: some gigabytes, 1-3 minutes when new"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv
+	@start=$$(date +%s); $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' \
+	  && echo "   done in $$(( $$(date +%s) - start )) s"
+	@touch $@

@@ -1,0 +1,565 @@
+"""The CRD in a real API server: what it accepts, refuses, defaults and shows, as kubectl's user sees it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crds import generate
+from devcluster.access import ClusterAccess
+from devcluster.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+CONTAINER = {"name": "train", "image": "train", "command": ["torchrun", "train.py"]}
+TEMPLATE: dict[str, Any] = {"spec": {"containers": [CONTAINER]}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(cluster: ClusterAccess) -> None:
+    cluster.kubectl("apply", "-f", str(generate.CRD_FILE))
+    cluster.kubectl("wait", "--for=condition=Established", "crd/elasticjobs.elasticjob.dev")
+
+
+def manifest(name: str = "digits", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def apply(cluster: ClusterAccess, namespace: str, job: dict[str, Any]) -> str:
+    """Apply like a user; what kubectl says. Raises KubectlError if it is refused."""
+    return cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job)).stdout
+
+
+def refusal(cluster: ClusterAccess, namespace: str, job: dict[str, Any]) -> str:
+    """Apply what must be refused; what kubectl says."""
+    answer = cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job), check=False)
+    assert answer.returncode != 0, f"accepted: {answer.stdout}"
+    return answer.stderr
+
+
+def get(cluster: ClusterAccess, namespace: str, name: str = "digits") -> dict[str, Any]:
+    answer = cluster.kubectl("get", "-n", namespace, "ej", name, "-o", "json")
+    job: dict[str, Any] = json.loads(answer.stdout)
+    return job
+
+
+def template(**changes: Any) -> dict[str, Any]:
+    """A minimal template whose pod spec has these fields besides."""
+    return {"spec": {"containers": [CONTAINER], **changes}}
+
+
+def labelled(**metadata: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": metadata, **TEMPLATE}
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a name too long": (
+        manifest("a" * 46),
+        "metadata.name: Invalid value: has 46 characters, expected 45 at most, so that "
+        "<name>-<slot>-<attempt> can name a pod: choose a shorter name",
+    ),
+    "a name with a dot": (manifest("my.job"), "metadata.name: Invalid value: must be a DNS label"),
+    "no spec": (
+        {key: value for key, value in manifest().items() if key != "spec"},
+        "spec: Required value",
+    ),
+    "no replicas": (manifest(replicas=0), "spec.replicas in body should be greater than or equal to 1"),
+    "too many replicas": (manifest(replicas=10_001), "should be less than or equal to 10000"),
+    "less than the minimum": (
+        manifest(replicas=1, minReplicas=2),
+        "replicas (1) must not be less than minReplicas (2): raise replicas or lower minReplicas",
+    ),
+    "less than the minimum by default": (manifest(minReplicas=2), "replicas (1) must not be less than"),
+    "more than the maximum": (
+        manifest(replicas=3, maxReplicas=2),
+        "replicas (3) must not be more than maxReplicas (2): lower replicas or raise maxReplicas",
+    ),
+    "minimum above maximum": (
+        manifest(replicas=3, minReplicas=4, maxReplicas=2),
+        "minReplicas (4) must not be more than maxReplicas (2)",
+    ),
+    "a word for processes": (
+        manifest(nprocPerNode="gpus"),
+        'spec.nprocPerNode: Invalid value: "gpus": is gpus, expected a number from 1 on, or one of auto',
+    ),
+    "no processes": (manifest(nprocPerNode=0), "is 0, expected a number from 1 on"),
+    "no processes, as text": (manifest(nprocPerNode="0"), "is 0, expected a number from 1 on"),
+    "processes as a list": (
+        manifest(nprocPerNode=[2]),
+        "nprocPerNode in body must be of type integer,string",
+    ),
+    **{
+        f"{name} of {value}": (
+            manifest(rendezvous={name: value}),
+            f"spec.rendezvous.{name} in body should be greater than or equal to {value + 1}",
+        )
+        for name, value in {
+            "startTimeoutSeconds": -1,
+            "lastCallSeconds": -1,
+            "rejoinSeconds": 0,
+            "establishTimeoutSeconds": 0,
+            "heartbeatTimeoutSeconds": 0,
+            "joinTimeoutSeconds": 0,
+        }.items()
+    },
+    "a timeout as text": (
+        manifest(rendezvous={"rejoinSeconds": "45s"}),
+        "spec.rendezvous.rejoinSeconds in body must be of type integer",
+    ),
+    "a window without a limit": (
+        manifest(failurePolicy={"application": {"windowSeconds": 60}}),
+        "spec.failurePolicy.application: Invalid value: windowSeconds has no meaning without maxRestarts",
+    ),
+    "another window without a limit": (
+        manifest(failurePolicy={"infrastructure": {"windowSeconds": 60}}),
+        "spec.failurePolicy.infrastructure: Invalid value: windowSeconds has no meaning without maxRestarts",
+    ),
+    "less than no restarts": (
+        manifest(failurePolicy={"application": {"maxRestarts": -1}}),
+        "maxRestarts in body should be greater than or equal to 0",
+    ),
+    "a template without pods": (manifest(template={}), "spec.template.spec: Required value"),
+    "no containers": (
+        manifest(template={"spec": {"containers": []}}),
+        "spec.template.spec.containers in body should have at least 1 items",
+    ),
+    "a container without a name": (
+        manifest(template={"spec": {"containers": [{"image": "train"}]}}),
+        "spec.template.spec.containers[0].name: Required value",
+    ),
+    "a container with an empty name": (
+        manifest(template={"spec": {"containers": [{"name": ""}]}}),
+        "spec.template.spec.containers[0].name in body should be at least 1 chars long",
+    ),
+    "two containers with one name": (
+        manifest(template={"spec": {"containers": [CONTAINER, CONTAINER]}}),
+        'spec.template.spec.containers[1]: Duplicate value: {"name":"train"}',
+    ),
+    "a pod that restarts": (
+        manifest(template=template(restartPolicy="OnFailure")),
+        "spec.template: Invalid value: restartPolicy is OnFailure, expected Never or none",
+    ),
+    "a quantity that is none": (
+        manifest(
+            template={"spec": {"containers": [{**CONTAINER, "resources": {"limits": {"memory": "1GB"}}}]}}
+        ),
+        "spec.template.spec.containers[0].resources.limits.memory in body should match",
+    ),
+    "a label of the operator's": (
+        manifest(template=labelled(labels={"app": "a", "elasticjob.dev/slot": "1"})),
+        'label ["elasticjob.dev/slot"] is set by the operator: remove it from the template',
+    ),
+    "an annotation of the operator's": (
+        manifest(template=labelled(annotations={"elasticjob.dev/round": "1"})),
+        'annotation ["elasticjob.dev/round"] is set by the operator: remove it from the template',
+    ),
+    "fields that are not here yet": (
+        manifest(suspend=True, spares=1),
+        'unknown field "spec.spares", unknown field "spec.suspend"',
+    ),
+    "a typing error": (
+        manifest(rendezvous={"joinTimeout": 60}),
+        'unknown field "spec.rendezvous.joinTimeout"',
+    ),
+    "a typing error in the template": (
+        manifest(template={"spec": {"containers": [{**CONTAINER, "img": "train"}]}}),
+        'unknown field "spec.template.spec.containers[0].img"',
+    ),
+    "an account without limits as yet": (
+        manifest(failurePolicy={"preemption": {"maxRestarts": 1}}),
+        'unknown field "spec.failurePolicy.preemption"',
+    ),
+}
+
+
+@pytest.mark.parametrize(("job", "message"), BAD.values(), ids=BAD.keys())
+def test_refused_with_a_reason(cluster: ClusterAccess, job: dict[str, Any], message: str) -> None:
+    assert message in refusal(cluster, "default", job)
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "nothing said": manifest(),
+    "the longest name": manifest("a" * 45, template=TEMPLATE),
+    "a name of one digit": manifest("7"),
+    "all bounds alike": manifest(replicas=3, minReplicas=3, maxReplicas=3),
+    **{
+        f"nprocPerNode {value!r}": manifest(nprocPerNode=value)
+        for value in (1, 64, "8", "auto", "gpu", "cpu", "xpu")
+    },
+    "no waiting for newcomers": manifest(rendezvous={"lastCallSeconds": 0, "startTimeoutSeconds": 0}),
+    "no restarts at all": manifest(failurePolicy={"application": {"maxRestarts": 0}}),
+    "unlimited": manifest(failurePolicy={"application": {}, "infrastructure": {}}),
+    "restartPolicy Never": manifest(template=template(restartPolicy="Never")),
+    "environment that the operator overrides": manifest(
+        template={
+            "spec": {"containers": [{**CONTAINER, "env": [{"name": "PET_RDZV_BACKEND", "value": "c10d"}]}]}
+        }
+    ),
+    "labels of others": manifest(template=labelled(labels={"app.elasticjob.dev/x": "1"}, annotations={})),
+}
+
+
+@pytest.mark.parametrize("job", GOOD.values(), ids=GOOD.keys())
+def test_accepted(cluster: ClusterAccess, job: dict[str, Any]) -> None:
+    answer = cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
+    assert "created (server dry run)" in answer.stdout
+
+
+@pytest.mark.parametrize("example", ["digits", "digits-devcluster"])
+def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, example: str) -> None:
+    answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-k", str(EXAMPLES / example))
+    assert "elasticjob.elasticjob.dev/digits created" in answer.stdout
+
+
+def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
+    cluster: ClusterAccess, namespace: str
+) -> None:
+    apply(cluster, namespace, manifest())
+    assert get(cluster, namespace)["spec"] == {
+        "replicas": 1,
+        "rendezvous": {
+            "startTimeoutSeconds": 300,
+            "lastCallSeconds": 15,
+            "rejoinSeconds": 45,
+            "establishTimeoutSeconds": 15,
+            "heartbeatTimeoutSeconds": 10,
+        },
+    }
+
+
+def test_one_timeout_leaves_the_defaults_of_the_others(cluster: ClusterAccess, namespace: str) -> None:
+    apply(cluster, namespace, manifest(rendezvous={"heartbeatTimeoutSeconds": 3}))
+    rendezvous = get(cluster, namespace)["spec"]["rendezvous"]
+    assert (rendezvous["heartbeatTimeoutSeconds"], rendezvous["rejoinSeconds"]) == (3, 45)
+
+
+def test_applied_twice_is_unchanged(cluster: ClusterAccess, namespace: str) -> None:
+    """The resource, and the definition too: its copy in the annotation of client-side apply fits."""
+    job = manifest(replicas=2, template=TEMPLATE)
+    assert "created" in apply(cluster, namespace, job)
+    assert "unchanged" in apply(cluster, namespace, job)
+    assert "unchanged" in cluster.kubectl("apply", "-f", str(generate.CRD_FILE)).stdout
+
+
+def test_server_side_apply_merges_lists_by_their_keys(cluster: ClusterAccess, namespace: str) -> None:
+    ports = [{"containerPort": 80}, {"containerPort": 80, "protocol": "UDP"}]
+    job = manifest(replicas=2, template={"spec": {"containers": [{**CONTAINER, "ports": ports}]}})
+    command = ("apply", "--server-side", "-n", namespace, "-f", "-")
+    cluster.kubectl(*command, input=json.dumps(job))
+    cluster.kubectl(*command, input=json.dumps(job))
+    container = get(cluster, namespace)["spec"]["template"]["spec"]["containers"][0]
+    assert [port["protocol"] for port in container["ports"]] == ["TCP", "UDP"]
+
+
+def test_the_template_is_immutable(cluster: ClusterAccess, namespace: str) -> None:
+    apply(cluster, namespace, manifest(template=TEMPLATE))
+    changed = refusal(cluster, namespace, manifest(template=template(nodeName="b")))
+    assert "spec.template: Invalid value: template can't be changed; delete the job" in changed
+    removed = refusal(cluster, namespace, manifest())
+    assert "template can be neither added nor removed" in removed
+    apply(cluster, namespace, manifest(replicas=2, minReplicas=1, template=TEMPLATE))
+    assert get(cluster, namespace)["spec"]["replicas"] == 2
+
+
+def test_a_template_cannot_be_added(cluster: ClusterAccess, namespace: str) -> None:
+    apply(cluster, namespace, manifest())
+    assert "template can be neither added nor removed" in refusal(
+        cluster, namespace, manifest(template=TEMPLATE)
+    )
+
+
+def test_scale(cluster: ClusterAccess, namespace: str) -> None:
+    apply(cluster, namespace, manifest(replicas=2, minReplicas=2, maxReplicas=4))
+    scale = ("scale", "-n", namespace, "ej/digits")
+    cluster.kubectl(*scale, "--replicas=3")
+    assert get(cluster, namespace)["spec"]["replicas"] == 3
+    too_many = cluster.kubectl(*scale, "--replicas=5", check=False)
+    assert "replicas (5) must not be more than maxReplicas (4)" in too_many.stderr
+    too_few = cluster.kubectl(*scale, "--replicas=1", check=False)
+    assert "replicas (1) must not be less than minReplicas (2)" in too_few.stderr
+
+
+STATUS: dict[str, Any] = {
+    "observedGeneration": 1,
+    "conditions": [
+        {
+            "type": "Training",
+            "status": "True",
+            "observedGeneration": 1,
+            "lastTransitionTime": "2026-11-21T07:05:00.123456Z",
+            "reason": "Training",
+            "message": "Round 7 runs with 2 members.",
+        },
+        {"type": "Complete", "status": "False"},
+        {"type": "Failed", "status": "Unknown"},
+    ],
+    "startTime": "2026-11-21T07:00:00.000001Z",
+    "completionTime": "2026-11-21T08:00:00Z",
+    "replicas": 2,
+    "selector": "elasticjob.dev/job=digits",
+    "minReplicas": 1,
+    "restarts": 5,
+    "attempts": [0, 3, -1],
+    "round": {
+        "number": 7,
+        "phase": "Active",
+        "nonce": "9f3c",
+        "members": 2,
+        "processes": 16,
+        "leader": "digits-0-0",
+        "leaderEndpoint": "10.0.3.7:41234",
+        "refused": ["aaaa1111"],
+        "startTime": "2026-11-21T07:04:59.000001Z",
+        "establishedTime": "2026-11-21T07:04:59.100001Z",
+        "brokenTime": "2026-11-21T07:04:59.200001Z",
+        "cause": "PodLost",
+        "account": "infrastructure",
+        "message": "digits-1-2 was lost with node b",
+        "outcome": "Complete",
+        "establishFailures": 1,
+        "missing": ["digits-1-2"],
+        "notLeading": ["digits-0-0"],
+    },
+    "participants": [
+        {
+            "id": "k3x9q2ab",
+            "pod": "digits-0-0",
+            "uid": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f10",
+            "slot": 0,
+            "rank": 0,
+            "address": "10.0.3.7:41234",
+            "node": "a",
+            "nproc": "auto",
+            "state": "Member",
+            "message": "",
+        },
+        {"id": "m4y0r3bc", "pod": "digits-1-3", "slot": 1, "state": "Joining"},
+    ],
+    "rounds": [
+        {
+            "number": 7,
+            "cause": "PodLost",
+            "account": "infrastructure",
+            "members": 2,
+            "startTime": "2026-11-21T07:04:59.000001Z",
+            "endTime": "2026-11-21T07:05:59.000001Z",
+            "rendezvousMilliseconds": 85,
+            "message": "digits-1-2 was lost with node b",
+        }
+    ],
+    "accounts": [
+        {
+            "name": "infrastructure",
+            "used": 1,
+            "limit": 20,
+            "windowSeconds": 86400,
+            "charges": [{"round": 6, "pod": "digits-1-2", "time": "2026-11-21T07:04:58.999999Z"}],
+        },
+        {"name": "application", "used": 0},
+        {"name": "preemption", "used": 0},
+        {"name": "scaling", "used": 0, "charges": []},
+    ],
+    "lastFailure": {
+        "pod": "digits-1-2",
+        "rank": 1,
+        "exitCode": -9,
+        "message": "killed",
+        "time": "2026-11-21T07:04:58Z",
+        "round": 6,
+    },
+}
+
+
+@pytest.fixture
+def observed(cluster: ClusterAccess, namespace: str) -> str:
+    """A namespace with a job `digits` that has a full status."""
+    apply(cluster, namespace, manifest(replicas=2))
+    job = {**manifest(replicas=2), "status": STATUS}
+    cluster.kubectl("replace", "-n", namespace, "--subresource=status", "-f", "-", input=json.dumps(job))
+    return namespace
+
+
+def test_a_full_status_is_kept_to_the_letter(cluster: ClusterAccess, observed: str) -> None:
+    assert get(cluster, observed)["status"] == STATUS
+
+
+def test_the_status_is_no_part_of_what_a_user_applies(cluster: ClusterAccess, namespace: str) -> None:
+    apply(cluster, namespace, {**manifest(), "status": STATUS})
+    assert "status" not in get(cluster, namespace)
+
+
+def test_columns(cluster: ClusterAccess, observed: str) -> None:
+    header, row = cluster.kubectl("get", "-n", observed, "ej").stdout.splitlines()
+    assert header.split() == ["NAME", "STATE", "MEMBERS", "REPLICAS", "ROUND", "RESTARTS", "AGE"]
+    assert row.split()[:-1] == ["digits", "Training", "2", "2", "7", "5"]
+    header, row = cluster.kubectl("get", "-n", observed, "ej", "-o", "wide").stdout.splitlines()
+    assert header.split()[-2:] == ["LEADER", "CAUSE"]
+    assert row.split()[-2:] == ["digits-0-0", "PodLost"]
+
+
+def test_an_autoscaler_finds_the_pods(cluster: ClusterAccess, observed: str) -> None:
+    path = f"/apis/elasticjob.dev/v1alpha1/namespaces/{observed}/elasticjobs/digits/scale"
+    scale = json.loads(cluster.kubectl("get", "--raw", path).stdout)
+    assert scale["spec"] == {"replicas": 2}
+    assert scale["status"] == {"replicas": 2, "selector": "elasticjob.dev/job=digits"}
+
+
+def test_explain(cluster: ClusterAccess) -> None:
+    text = cluster.kubectl("explain", "ej.spec.rendezvous.lastCallSeconds").stdout
+    assert "once minReplicas have joined" in " ".join(text.split())
+
+
+RICH_TEMPLATE: dict[str, Any] = yaml.safe_load(
+    """
+metadata:
+  labels: {app: digits, team.example.com/name: research}
+  annotations: {kubectl.kubernetes.io/default-container: train}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 60
+  activeDeadlineSeconds: 100000
+  hostNetwork: true
+  dnsPolicy: ClusterFirstWithHostNet
+  enableServiceLinks: false
+  automountServiceAccountToken: false
+  shareProcessNamespace: true
+  hostAliases: [{ip: 10.1.2.3, hostnames: [storage]}]
+  imagePullSecrets: [{name: registry}]
+  nodeSelector: {gpu: h100}
+  schedulerName: other-scheduler
+  securityContext:
+    runAsUser: 1000
+    runAsNonRoot: true
+    fsGroup: 2000
+    supplementalGroups: [3000]
+    seccompProfile: {type: RuntimeDefault}
+    sysctls: [{name: kernel.shm_rmid_forced, value: "1"}]
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions: [{key: zone, operator: In, values: [a, b]}]
+      preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 5
+        preference: {matchFields: [{key: metadata.name, operator: NotIn, values: [bad]}]}
+    podAntiAffinity:
+      preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 1
+        podAffinityTerm: {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: digits}}}
+  tolerations:
+  - {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}
+  - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
+  topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: zone
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector: {matchExpressions: [{key: app, operator: Exists}]}
+  initContainers:
+  - {name: prepare, image: busybox, command: [sh, -c, "true"]}
+  - name: proxy
+    image: proxy
+    restartPolicy: Always
+    startupProbe: {tcpSocket: {port: 8080}, failureThreshold: 30}
+  containers:
+  - name: train
+    image: train
+    imagePullPolicy: IfNotPresent
+    command: [torchrun, train.py]
+    args: [--epochs=3]
+    workingDir: /workspace
+    env:
+    - {name: PLAIN, value: "1"}
+    - {name: NODE, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}}
+    - {name: CPUS, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: "1"}}}
+    - {name: TOKEN, valueFrom: {secretKeyRef: {name: token, key: token, optional: true}}}
+    envFrom:
+    - {prefix: CONF_, configMapRef: {name: conf, optional: true}}
+    ports:
+    - {name: metrics, containerPort: 9090, protocol: TCP}
+    - {name: metrics-udp, containerPort: 9090, protocol: UDP}
+    resources:
+      requests: {cpu: 2, memory: 1Gi, ephemeral-storage: 500M}
+      limits: {cpu: "2", memory: 1073741824, nvidia.com/gpu: 8, rdma/hca: "1", hugepages-2Mi: 4Mi}
+    lifecycle:
+      preStop: {exec: {command: [sleep, "1"]}}
+    livenessProbe: {httpGet: {path: /healthz, port: metrics, scheme: HTTP}, periodSeconds: 10}
+    readinessProbe: {grpc: {port: 9000, service: ready}}
+    securityContext:
+      capabilities: {add: [IPC_LOCK], drop: [ALL]}
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+    volumeMounts:
+    - {name: shm, mountPath: /dev/shm}
+    - {name: code, mountPath: /workspace, readOnly: true}
+    - {name: data, mountPath: /data, subPath: train, mountPropagation: None}
+    - {name: tokens, mountPath: /var/run/tokens}
+    volumeDevices:
+    - {name: block, devicePath: /dev/block}
+    terminationMessagePolicy: FallbackToLogsOnError
+  - {name: log-shipper, image: log-shipper}
+  volumes:
+  - {name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}
+  - {name: code, configMap: {name: code, defaultMode: 420, items: [{key: train.py, path: train.py}]}}
+  - {name: data, persistentVolumeClaim: {claimName: data, readOnly: true}}
+  - name: block
+    ephemeral:
+      volumeClaimTemplate:
+        metadata: {labels: {app: digits}}
+        spec:
+          accessModes: [ReadWriteOnce]
+          volumeMode: Block
+          storageClassName: fast
+          resources: {requests: {storage: 10Gi}}
+  - name: tokens
+    projected:
+      defaultMode: 420
+      sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3607, audience: storage}
+      - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
+      - configMap: {name: ca, items: [{key: ca.crt, path: ca.crt}]}
+  - {name: host, hostPath: {path: /tmp, type: Directory}}
+  - {name: nfs, nfs: {server: 10.0.0.1, path: /data}}
+  - {name: bucket, csi: {driver: bucket.example.com, volumeAttributes: {bucket: data}}}
+"""
+)
+
+
+def test_a_rich_template_is_kept_to_the_letter(cluster: ClusterAccess, namespace: str) -> None:
+    apply(cluster, namespace, manifest(template=RICH_TEMPLATE))
+    assert get(cluster, namespace)["spec"]["template"] == RICH_TEMPLATE
+
+
+def test_the_rich_template_is_a_pod_that_kubernetes_accepts(cluster: ClusterAccess, namespace: str) -> None:
+    """Else the test above would prove less than it seems to."""
+    pod = {"apiVersion": "v1", "kind": "Pod", **copy.deepcopy(RICH_TEMPLATE)}
+    pod["metadata"]["name"] = "rich"
+    cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-f", "-", input=json.dumps(pod))
+
+
+def test_a_port_without_protocol_is_tcp(cluster: ClusterAccess, namespace: str) -> None:
+    """The one default in the template: the protocol is a key of the list of ports."""
+    ports = [{"containerPort": 80}]
+    apply(cluster, namespace, manifest(template={"spec": {"containers": [{**CONTAINER, "ports": ports}]}}))
+    container = get(cluster, namespace)["spec"]["template"]["spec"]["containers"][0]
+    assert container["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
+
+
+@pytest.mark.devcluster
+def test_the_generated_part_is_what_this_version_of_kubernetes_gives(devcluster: Cluster) -> None:
+    openapi = json.loads(devcluster.kubectl("get", "--raw", "/openapi/v3/api/v1").stdout)
+    text = generate.CRD_FILE.read_text()
+    assert generate.splice(text, generate.template_properties(openapi)) == text, (
+        "run: kubectl get --raw /openapi/v3/api/v1 | python crds/generate.py"
+    )

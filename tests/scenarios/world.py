@@ -1,0 +1,325 @@
+"""A job's world for scenarios: pods and Leases in memory, and the real planner over them.
+
+Every command changes the world; then the planner runs until it has nothing more to say, and its
+decisions are carried out here as the operator would: status first, then the record, then pods. The
+trace of decisions is what a scenario file expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from elasticjob.contract.names import pod_name
+from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob_operator.plan.model import (
+    CreatePod,
+    DeleteLease,
+    DeletePod,
+    Exit,
+    Job,
+    JobSpec,
+    Limit,
+    Now,
+    Observed,
+    Participant,
+    Plan,
+    Pod,
+    Rendezvous,
+)
+from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.status import JobStatus
+
+EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
+JOB = "mnist"
+
+
+@dataclass
+class World:
+    """The state of one scenario. ``mono`` is the operator's clock in seconds."""
+
+    job: Job = field(default_factory=lambda: Job("default", JOB, "job-uid", 1, JobSpec(template={})))
+    status: JobStatus = field(default_factory=JobStatus)
+    record: RoundRecord | None = None
+    pods: dict[str, Pod] = field(default_factory=dict)
+    leases: dict[str, Participant] = field(default_factory=dict)
+    timers: dict[str, float] = field(default_factory=dict)
+    mono: float = 0.0
+    ids: int = 0
+    nonces: int = 0
+    wake_at: float | None = None
+    lease_writes_fail: bool = False
+    trace: list[str] = field(default_factory=list)
+
+    # -- commands ------------------------------------------------------------------------------------------
+
+    def do(self, line: str) -> None:
+        """Carry out one command line."""
+        words = line.split()
+        options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        names = [word for word in words[1:] if "=" not in word]
+        command = getattr(self, f"do_{words[0].replace('-', '_')}")
+        command(*names, **options)
+
+    def do_job(self, **options: str) -> None:
+        """Set fields of the spec; ``template=none`` for pods of others."""
+        spec = self.job.spec
+        limits = {}
+        for account in ("application", "infrastructure"):
+            if account in options:
+                limits[account] = Limit(int(options[account]), 3600)
+        rendezvous = {
+            key: int(options[key])
+            for key in ("start_timeout", "last_call", "rejoin", "establish_timeout", "join_timeout")
+            if key in options
+        }
+        self.job = replace(
+            self.job,
+            generation=self.job.generation + 1,
+            uid=options.get("uid", self.job.uid),
+            spec=replace(
+                spec,
+                replicas=int(options.get("replicas", spec.replicas)),
+                min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
+                template=None if options.get("template") == "none" else spec.template,
+                rendezvous=replace(spec.rendezvous, **rendezvous) if rendezvous else Rendezvous(),
+                **limits,  # type: ignore[arg-type]
+            ),
+        )
+
+    def do_pod(self, *names: str) -> None:
+        """Somebody else's pod appears, running; its number is its slot."""
+        for name in names:
+            slot = name.rpartition("-")[2]
+            self.pods[name] = Pod(
+                name,
+                f"uid-{name}",
+                slot=int(slot) if slot.isdigit() else None,
+                node="n",
+                running=True,
+                ip="1.1.1.1",
+            )
+
+    def do_stranger(self, name: str) -> None:
+        """A pod of the job's former self still holds this name."""
+        self.pods[name] = Pod(name, f"old-{name}", mine=False, deleting=True)
+
+    def do_run(self, *names: str, node: str = "a") -> None:
+        """Pods get a node and run."""
+        for name in names:
+            self.pods[name] = replace(
+                self.pods[name], node=node, running=True, ip="10.0.0.1", unschedulable=""
+            )
+
+    def do_schedule(self, *names: str, node: str = "a") -> None:
+        """Pods get a node and do not run yet."""
+        for name in names:
+            self.pods[name] = replace(self.pods[name], node=node)
+
+    def do_unschedulable(self, *names: str) -> None:
+        """The scheduler finds no node."""
+        for name in names:
+            self.pods[name] = replace(self.pods[name], unschedulable="0/2 nodes are available")
+
+    def do_join(self, *names: str, last: str = "") -> None:
+        """Participants announce themselves with a new id, coming from the round of the record."""
+        for name in names:
+            self._join(name, int(last) if last else None)
+
+    def do_start(self, *names: str, node: str = "a") -> None:
+        """``run`` and ``join`` in one."""
+        for name in names:
+            self.do_run(name, node=node)
+            self._join(name, 0)
+
+    def do_fail(self, *names: str) -> None:
+        """A worker of each of these fails: they report it and announce themselves anew, in one write."""
+        for name in names:
+            number = self.status.round.number
+            self._join(name, number)
+            self.leases[name] = replace(self.leases[name], failure=FailureReport(number, 0, "ValueError"))
+
+    def do_succeed(self, *names: str) -> None:
+        """Participants report that their workers have finished."""
+        for name in names:
+            lease = self.leases[name]
+            assert lease.record is not None
+            record = replace(lease.record, state="Succeeded", last_job_uid=self.job.uid)
+            self.leases[name] = replace(lease, record=replace(record, last_round=self.status.round.number))
+
+    def do_establish(self) -> None:
+        """The leader reports the round established."""
+        self.do_report(self.status.round.leader, established="yes")
+
+    def do_report(self, *names: str, **what: str) -> None:
+        """Members report: ``established=yes missing=a,b silent=a,b leader=lost``."""
+        ids = {entry.pod: entry.id for entry in self.status.members()}
+        for name in names:
+            report = RoundReport(
+                self.status.round.nonce,
+                established="established" in what,
+                missing=tuple(ids[pod] for pod in what.get("missing", "").split(",") if pod),
+                silent=tuple(ids[pod] for pod in what.get("silent", "").split(",") if pod),
+                leader_lost=what.get("leader") == "lost",
+            )
+            self.leases[name] = replace(self.leases[name], report=report)
+
+    def do_exit(self, name: str, code: str, reason: str = "") -> None:
+        """The training container ends."""
+        failed = int(code) != 0
+        self.pods[name] = replace(
+            self.pods[name],
+            running=False,
+            ended=True,
+            exit=Exit(int(code), reason or ("Error" if failed else "")),
+        )
+
+    def do_delete(self, *names: str) -> None:
+        """Somebody deletes pods: they get a deletionTimestamp."""
+        for name in names:
+            self.pods[name] = replace(self.pods[name], deleting=True)
+
+    def do_gone(self, *names: str) -> None:
+        """Pod objects vanish."""
+        for name in names:
+            del self.pods[name]
+
+    def do_silent(self, name: str, seconds: str) -> None:
+        """The observer has seen no change of this Lease for so long."""
+        self.leases[name] = replace(self.leases[name], silent=float(seconds))
+
+    def do_node(self, node: str, state: str) -> None:
+        """``node a notready | ready | gone``."""
+        for name, pod in self.pods.items():
+            if pod.node == node:
+                self.pods[name] = replace(pod, node_ready=state == "ready", node_gone=state == "gone")
+
+    def do_wait(self, seconds: str) -> None:
+        """Time passes; the planner runs whenever it asked to."""
+        until = self.mono + float(seconds)
+        while self.wake_at is not None and self.wake_at <= until:
+            self.mono = max(self.mono, self.wake_at)
+            self.plan_until_quiet()
+        self.mono = until
+
+    def do_operator(self, what: str) -> None:
+        """``operator restarts``: timers are lost. ``cannot-project``: it dies before each Lease write."""
+        if what == "restarts":
+            self.timers = {}
+            self.lease_writes_fail = False
+        elif what == "cannot-project":
+            self.lease_writes_fail = True
+        else:
+            raise ValueError(what)
+
+    def do_stale_status(self, rounds_back: str = "1") -> None:
+        """The record is ahead of every status that can be read (restored or edited by hand)."""
+        assert self.record is not None
+        self.record = replace(self.record, number=self.record.number + int(rounds_back))
+
+    def do_recreate(self, uid: str) -> None:
+        """The job is deleted and made again under the same name; its old pods are still there."""
+        self.job = replace(self.job, uid=uid, generation=1)
+        self.status, self.timers, self.record = JobStatus(), {}, None
+        self.pods = {name: replace(pod, mine=False, deleting=True) for name, pod in self.pods.items()}
+
+    def do_garbage(self, name: str) -> None:
+        """A participant's record can't be read."""
+        self.leases[name] = replace(self.leases[name], record=None, problem="participant record: not JSON")
+
+    def _join(self, name: str, last: int | None) -> None:
+        self.ids += 1
+        number = self.status.round.number if last is None else last
+        record = ParticipantRecord(
+            f"id-{self.ids}",
+            "Joining",
+            "127.0.0.1:4000",
+            last_job_uid=self.job.uid if number else "",
+            last_round=number,
+        )
+        old = self.leases.get(name)
+        self.leases[name] = Participant(
+            name, self.pods[name].uid, record, old.failure if old else None, old.report if old else None
+        )
+
+    # -- planning ------------------------------------------------------------------------------------------
+
+    def plan_until_quiet(self) -> None:
+        """Run passes until one changes nothing."""
+        for _ in range(20):
+            before = (self.status, self.record, tuple(self.pods), tuple(self.leases))
+            self._pass()
+            if before == (self.status, self.record, tuple(self.pods), tuple(self.leases)):
+                return
+        raise AssertionError("the planner does not come to rest")
+
+    def _pass(self) -> Plan:
+        self.nonces += 1
+        observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record)
+        now = Now(EPOCH + timedelta(seconds=self.mono), self.mono, f"nonce-{self.nonces}")
+        result = plan(self.job, self.status, observed, now, self.timers)
+        assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
+        self.trace.extend(_differences(self.status, result.status))
+        self.timers = dict(result.timers)
+        self.wake_at = None if result.wake_after is None else self.mono + result.wake_after
+        self.status = result.status
+        if self.lease_writes_fail:
+            return result
+        if self.record is None or self.record.order <= result.record.order:
+            self.record = result.record
+        for action in result.actions:
+            self._act(action)
+        return result
+
+    def _act(self, action: CreatePod | DeletePod | DeleteLease) -> None:
+        if isinstance(action, CreatePod):
+            name = pod_name(JOB, action.slot, action.attempt)
+            assert name not in self.pods, f"{name} is made twice"
+            uid = f"{self.job.uid}-{name}"
+            self.pods[name] = Pod(name, uid, slot=action.slot, attempt=action.attempt)
+            self.trace.append(f"create {name}")
+        elif isinstance(action, DeletePod):
+            pod = self.pods[action.name]
+            assert pod.uid == action.uid
+            self.trace.append(f"delete {action.name}: {action.why}")
+            if pod.node and not pod.ended:
+                self.pods[action.name] = replace(pod, deleting=True)
+            else:
+                del self.pods[action.name]
+        else:
+            self.trace.append(f"delete Lease {action.name}")
+            del self.leases[action.name]
+
+
+def _differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
+    """What the status says now and did not say before, a line each."""
+    a, b = old.round, new.round
+    if (a.number, a.phase) != (b.number, b.phase):
+        text = f"round {b.number} {b.phase}"
+        if b.phase == "Active":
+            text += " [" + " ".join(m.pod for m in new.members()) + "]"
+        if b.refused and b.refused != a.refused:
+            text += f" refused {' '.join(b.refused)}"
+        yield f"{text} {b.cause}: {b.message}" if b.cause else text
+    elif b.cause != a.cause:
+        yield f"cause {b.cause}: {b.message}"
+    if b.established is not None and a.established is None:
+        yield f"established {b.number}"
+    charges: dict[str, set[Any]] = {
+        account.name: {(c.round, c.pod) for c in account.charges} for account in old.accounts
+    }
+    for account in new.accounts:
+        for charge in account.charges:
+            if (charge.round, charge.pod) not in charges.get(account.name, set()):
+                yield f"charge {account.name}: {charge.pod or f'round {charge.round}'}"
+    states = {m.pod: m.state for m in old.members()}
+    for member in new.members():
+        if member.state != states.get(member.pod, "Member") and member.state in ("Lost", "Unreachable"):
+            yield f"{member.state.lower()} {member.pod}"
+    for condition in new.conditions:
+        before = old.condition(condition.type)
+        changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)
+        if changed and (condition.type == "Training" or condition.status == "True"):
+            yield f"{condition.type}={condition.status} {condition.reason}: {condition.message}"

@@ -1,0 +1,441 @@
+"""torch's interface as the handler keeps it: real TCPStores, real threads, Leases in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousInfo,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from torch.distributed.elastic.utils import store as store_util
+
+from devcluster.wait import wait_for
+from elasticjob.api.errors import Forbidden, Unavailable
+from elasticjob.contract.records import RoundRecord
+from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.settings import Settings
+from tests.unit.memory_api import Leases, MemoryApi, broken
+
+Start = Callable[..., K8sRendezvousHandler]
+
+
+class Joining:
+    """A call of ``next_rendezvous`` in a thread of its own; ``result`` re-raises what it raised."""
+
+    def __init__(self, handler: K8sRendezvousHandler) -> None:
+        self._handler = handler
+        self._info: RendezvousInfo | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._info = self._handler.next_rendezvous()
+        except BaseException as error:  # noqa: BLE001 - SystemExit is one of the answers
+            self._error = error
+
+    def result(self, seconds: float = 30.0) -> RendezvousInfo:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "next_rendezvous has not returned"
+        if self._error is not None:
+            raise self._error
+        assert self._info is not None
+        return self._info
+
+    def waits(self) -> bool:
+        return self._thread.is_alive()
+
+
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
+
+
+@pytest.fixture
+def start(leases: Leases) -> Iterator[Start]:
+    made: list[K8sRendezvousHandler] = []
+
+    def one(pod: str, **settings: Any) -> K8sRendezvousHandler:
+        chosen = Settings("ns", "job", pod=pod, pod_uid=f"uid-{pod}", **settings)
+        made.append(K8sRendezvousHandler(chosen, "run", lambda: MemoryApi(leases)))
+        return made[-1]
+
+    yield one
+    for handler in made:
+        handler.shutdown()
+
+
+def form(leases: Leases, number: int, *pods: str, **fields: Any) -> RoundRecord:
+    """Publish a round of the participants that these pods have announced."""
+    records = [leases.announced(pod) for pod in pods]
+    record = RoundRecord(
+        "uid", number, "Active", f"n{number}", tuple(r.id for r in records), records[0].endpoint, **fields
+    )
+    leases.publish(record)
+    return record
+
+
+def two(leases: Leases, start: Start) -> tuple[list[K8sRendezvousHandler], list[RendezvousInfo], RoundRecord]:
+    handlers = [start("a"), start("b")]
+    joining = [Joining(handler) for handler in handlers]
+    record = form(leases, 1, "a", "b")
+    return handlers, [one.result() for one in joining], record
+
+
+def test_everyone_returns_the_same_round(leases: Leases, start: Start) -> None:
+    """I2, seen from torch."""
+    handlers, infos, _ = two(leases, start)
+    assert [info.rank for info in infos] == [0, 1]
+    assert {info.world_size for info in infos} == {2}
+    stores = {(i.bootstrap_store_info.master_addr, i.bootstrap_store_info.master_port) for i in infos}  # type: ignore[union-attr]
+    assert len(stores) == 1, "one fresh store for the workers"
+    infos[0].store.set("key", "value")
+    assert infos[1].store.get("key") == b"value"
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.established, "the leader reports")
+    assert leases.report("b") is None
+    assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
+    assert os.environ["ELASTICJOB_ROUND"] == "1"
+    workers = TCPStore(*next(iter(stores)), is_master=False, wait_for_workers=False)
+    workers.set("x", "y")
+
+
+def test_one_write_per_participant_and_round(leases: Leases, start: Start) -> None:
+    handlers, _, record = two(leases, start)
+    leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
+    assert leases.writes == 3, "two joins and the leader's report"
+    leases.publish(broken(record))
+    wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 20, "the end is seen", interval=0.01)
+    joining = [Joining(handler) for handler in handlers]
+    leases.announced("a", but=record.members[0])
+    leases.announced("b", but=record.members[1])
+    form(leases, 2, "a", "b")
+    for one in joining:
+        one.result()
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.nonce == "n2", "the leader's report")
+    assert leases.writes == 6, "two joins and the leader's report"
+
+
+def test_every_round_has_fresh_stores(leases: Leases, start: Start) -> None:
+    handlers, infos, record = two(leases, start)
+    infos[0].store.set("torchelastic/role_info/0", "stale")
+    leases.publish(broken(record))
+    joining = [Joining(handler) for handler in handlers]
+    leases.announced("a", but=record.members[0])
+    leases.announced("b", but=record.members[1])
+    form(leases, 2, "b", "a")
+    again = [one.result() for one in joining]
+    assert [info.rank for info in again] == [1, 0]
+    assert not again[0].store.check(["torchelastic/role_info/0"])
+    old, new = infos[0].bootstrap_store_info, again[0].bootstrap_store_info
+    assert old is not None
+    assert new is not None
+    assert old.master_port != new.master_port
+
+
+def test_a_worker_failure_is_reported_with_the_join(leases: Leases, start: Start) -> None:
+    handlers, _, record = two(leases, start)
+    Joining(handlers[1])
+    again = leases.announced("b", but=record.members[1])
+    failure = leases.failure("b")
+    assert failure is not None
+    assert (failure.number, failure.rank) == (1, 1)
+    assert (again.last_job_uid, again.last_round) == ("uid", 1)
+
+
+def test_a_restart_for_a_broken_round_is_no_failure(leases: Leases, start: Start) -> None:
+    handlers, _, record = two(leases, start)
+    leases.publish(broken(record))
+    wait_for(lambda: handlers[1].num_nodes_waiting() > 0, 20, "the end is seen", interval=0.01)
+    Joining(handlers[1])
+    leases.announced("b", but=record.members[1])
+    assert leases.failure("b") is None
+
+
+def test_nothing_is_waiting_while_the_api_server_is_away(leases: Leases, start: Start) -> None:
+    """I5."""
+    handlers, _, _ = two(leases, start)
+    with leases.changed:
+        leases.trouble = Unavailable("no answer")
+        leases.leases.clear()
+        leases.changed.notify_all()
+    assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
+    assert not handlers[0].is_closed()
+
+
+def test_a_member_that_does_not_arrive_is_reported_and_the_round_left(leases: Leases, start: Start) -> None:
+    joining = [Joining(start("a"))]
+    record = leases.announced("a")
+    first = RoundRecord(
+        "uid", 1, "Active", "n1", (record.id, "absent"), record.endpoint, establish_timeout_seconds=1
+    )
+    leases.publish(first)
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.missing == ("absent",), "the report")
+    leases.publish(broken(first, "NotEstablished"))
+    leases.announced("a", but=record.id)
+    form(leases, 2, "a")
+    info = joining[0].result()
+    assert (info.rank, info.world_size) == (0, 1)
+
+
+def test_a_leader_that_cannot_be_reached_is_reported(leases: Leases, start: Start) -> None:
+    joining = Joining(start("a"))
+    record = leases.announced("a")
+    with_dead_leader = RoundRecord(
+        "uid", 1, "Active", "n1", ("dead", record.id), "127.0.0.1:1", establish_timeout_seconds=1
+    )
+    leases.publish(with_dead_leader)
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.leader_lost, "the report")
+    report = leases.report("a")
+    assert report is not None
+    assert "refused" in report.message
+    assert joining.waits()
+
+
+def test_the_end_of_the_job(leases: Leases, start: Start) -> None:
+    one, other = Joining(start("a")), Joining(start("b"))
+    leases.announced("a")
+    leases.announced("b")
+    leases.publish(RoundRecord("uid", 3, "Closed", outcome="Complete", message="done"))
+    for joining in (one, other):
+        with pytest.raises(SystemExit) as exit_:
+            joining.result()
+        assert exit_.value.code == 0
+
+
+def test_the_root_failure_is_in_the_last_lines_of_every_log(leases: Leases, start: Start) -> None:
+    joining = Joining(start("a"))
+    leases.publish(RoundRecord("uid", 3, "Closed", outcome="Failed", message="a worker of b failed"))
+    with pytest.raises(RendezvousClosedError, match="a worker of b failed"):
+        joining.result()
+
+
+def test_only_the_operator_closes(leases: Leases, start: Start) -> None:
+    """I8: whatever an agent does, nothing is closed for the others."""
+    handlers, _, record = two(leases, start)
+    handlers[0].set_closed()
+    handlers[0].shutdown()
+    assert not handlers[1].is_closed()
+    assert handlers[1].num_nodes_waiting() == 0
+    assert leases.leases["job-round"].annotations["elasticjob.dev/round"] == record.dump()
+
+
+def test_shutdown_may_come_several_times(start: Start) -> None:
+    handler = start("a")
+    assert handler.shutdown()
+    assert handler.shutdown()
+
+
+def test_another_process_of_the_pod_supersedes(leases: Leases, start: Start) -> None:
+    first = Joining(start("a"))
+    record = leases.announced("a")
+    second = Joining(start("a"))
+    again = leases.announced("a", but=record.id)
+    leases.publish(RoundRecord("uid", 1, "Broken", refused=(record.id,)))  # makes the first write again
+    with pytest.raises(RendezvousStateError, match="another process of this pod"):
+        first.result()
+    assert second.waits()
+    assert leases.participant("a") == again
+
+
+def test_missing_rights_end_with_advice(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
+    leases.trouble = Forbidden("leases is forbidden", 403)
+    with pytest.raises(RendezvousStateError) as error:
+        Joining(start("a")).result()
+    for words in (
+        "job-round",
+        "Lease a",
+        "RoleBinding",
+        "kubectl -n ns get elasticjob job",
+    ):
+        assert words in str(error.value)
+
+
+def test_an_absent_operator_is_a_line_in_the_log(
+    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    with pytest.raises(RendezvousTimeoutError, match="no round within 3 s"):
+        Joining(start("a", join_timeout=3.0)).result()
+    assert "the operator runs" in caplog.text
+
+
+def test_the_operators_sentence_is_in_the_log(
+    leases: Leases, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    leases.publish(RoundRecord("uid", 0, "Broken", waiting="2 of 4 have joined; will start with 2 in 5 s"))
+    Joining(start("a", join_timeout=3.0))
+    wait_for(lambda: "2 of 4 have joined" in caplog.text, 20, "the sentence in the log", interval=0.01)
+    assert "waiting for round 1" in caplog.text
+
+
+def test_ranks_are_assigned_locally_when_the_round_is_over(leases: Leases, start: Start) -> None:
+    _, infos, record = two(leases, start)
+    store = infos[1].store
+    leases.publish(broken(record))
+    store.set("torchelastic/role_info/1", json.dumps({"role": "d", "rank": 1, "local_world_size": 4}))
+    assert json.loads(store.get("torchelastic/assigned_ranks/1")) == [4, 8, 4, 8]
+
+
+def test_failures_of_workers_that_were_started_locally_are_not_reported(leases: Leases, start: Start) -> None:
+    handlers, infos, record = two(leases, start)
+    leases.publish(broken(record))
+    wait_for(lambda: handlers[1]._core.over(), 20, "the end is seen", interval=0.01)
+    infos[1].store.set(
+        "torchelastic/role_info/1", json.dumps({"role": "d", "rank": 1, "local_world_size": 1})
+    )
+    Joining(handlers[1])
+    leases.announced("b", but=record.members[1])
+    assert leases.failure("b") is None
+
+
+def test_the_exit_barrier_is_success(leases: Leases, start: Start) -> None:
+    handlers, infos, _ = two(leases, start)
+    threads = [
+        threading.Thread(
+            target=store_util.barrier, args=(info.store, 2, "torchelastic/agent/terminal_state"), daemon=True
+        )
+        for info in infos
+    ]
+    threads[0].start()
+    leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
+    first = leases.participant("a")
+    assert first is not None
+    assert first.last_round == 1
+    assert threads[0].is_alive(), "the barrier waits for b"
+    threads[1].start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    leases.wait_for(lambda: (r := leases.participant("b")) and r.state == "Succeeded", "b has succeeded")
+    lingering = threading.Thread(target=handlers[0].shutdown, daemon=True)
+    lingering.start()
+    lingering.join(10)
+    assert not lingering.is_alive(), "all have passed: the leader need not linger"
+
+
+def test_the_exit_barrier_ends_with_the_round(leases: Leases, start: Start) -> None:
+    _, infos, record = two(leases, start)
+    raised: list[Exception] = []
+
+    def enter() -> None:
+        try:
+            store_util.barrier(infos[0].store, 2, "torchelastic/agent/terminal_state")
+        except RuntimeError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=enter, daemon=True)
+    thread.start()
+    leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
+    leases.publish(broken(record, "PodLost"))
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "PodLost" in str(raised[0])
+
+
+def test_a_silent_member_is_reported_by_the_leader(leases: Leases, start: Start) -> None:
+    """Its agent is gone and its port with it: refused is lost, within seconds, whatever its workers do."""
+    handlers, infos, record = two(leases, start)
+    handlers[1]._stop_threads()
+    handlers[1]._servers.clear()
+    infos.clear()
+    leases.wait_for(
+        lambda: (r := leases.report("a")) is not None and r.silent == (record.members[1],), "the report"
+    )
+
+
+def test_members_report_a_leader_that_is_gone(leases: Leases, start: Start) -> None:
+    handlers, infos, _ = two(leases, start)
+    handlers[0]._stop_threads()
+    handlers[0]._servers.clear()
+    infos.clear()
+    leases.wait_for(lambda: (r := leases.report("b")) is not None and r.leader_lost, "the report")
+
+
+def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
+    """As PID 1 of a pod a process without a handler would never see it (facts, 1.4)."""
+    script = textwrap.dedent(
+        """
+        import sys
+        from elasticjob.handler import K8sRendezvousHandler
+        from elasticjob.settings import Settings
+        from tests.unit.memory_api import Leases, MemoryApi
+        leases = Leases()
+        settings = Settings("ns", "job", pod="a", pod_uid="u")
+        handler = K8sRendezvousHandler(settings, "run", lambda: MemoryApi(leases))
+        import threading
+        def say():
+            leases.announced("a")
+            print("joined", flush=True)
+        threading.Thread(target=say).start()
+        try:
+            handler.next_rendezvous()
+        finally:
+            print(leases.participant("a").state, flush=True)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "joined\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert process.stdout.read() == "Leaving\n"
+
+
+def test_what_is_left_of_the_workers_is_killed(leases: Leases, start: Start) -> None:
+    """torch may take a minute to stop workers that ignore SIGTERM; the others wait for them."""
+    handler = start("a", worker_stop=0.5)
+    joining = Joining(handler)
+    record = form(leases, 1, "a")
+    joining.result()
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    leases.publish(broken(record))
+    assert worker.wait(timeout=20) == -signal.SIGKILL
+
+
+def test_importing_the_entry_point_imports_nothing() -> None:
+    heavy = "('torch', 'urllib3', 'kubernetes')"
+    code = f"import sys; import elasticjob.entry; print([m for m in {heavy} if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )
+
+
+def test_torch_finds_the_backend_by_its_name() -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+    with pytest.raises(ValueError, match="--rdzv-endpoint is 'a:1', expected"):
+        get_rendezvous_handler(RendezvousParameters("k8s", "a:1", "run", 1, 2))
+
+
+def test_unknown_settings_are_named() -> None:
+    from elasticjob.settings import SettingsError, read_settings
+
+    with pytest.raises(SettingsError, match="unknown join_timout"):
+        read_settings("ns/job", {"join_timout": "3", "timeout": 900}, None)
+    with pytest.raises(SettingsError, match="join_timeout is 'soon', expected a number of seconds"):
+        read_settings("ns/job", {"join_timeout": "soon"}, None)
+    assert replace(read_settings("job", {}, None), nproc="").namespace == ""

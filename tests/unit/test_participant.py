@@ -1,0 +1,123 @@
+"""The participant's core: what it makes of the records that it sees, in whatever order they come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticjob.contract.records import Outcome, Phase, RoundRecord
+from elasticjob.core.participant import AnnounceAgain, Enter, Participant, Stop, Wait
+
+ROUND = RoundRecord("job", 1, "Active", "n1", ("mine", "other"), "h:1")
+
+
+def joined(record: RoundRecord | None = None, new_id: str = "mine", uid: str = "") -> Participant:
+    core = Participant(uid)
+    core.announce(new_id, "h:1", False, "1")
+    if record is not None:
+        core.observe(record)
+    return core
+
+
+def running() -> Participant:
+    core = joined(ROUND)
+    assert isinstance(core.next_step(), Enter)
+    return core
+
+
+def test_enters_the_round_that_has_its_id() -> None:
+    step = joined(ROUND, "other").next_step()
+    assert isinstance(step, Enter)
+    m = step.membership
+    assert (m.number, m.rank, m.size, m.leader) == (1, 1, 2, "h:1")
+    assert m.prefix == "elasticjob/job/1/n1"
+
+
+def test_waits_while_others_form_a_round() -> None:
+    assert isinstance(joined(ROUND, "third").next_step(), Wait)
+    assert joined(replace(ROUND, phase="Broken", waiting="1 of 2"), "third").next_step() == Wait("1 of 2")
+
+
+def test_a_refused_id_is_announced_anew() -> None:
+    assert isinstance(joined(replace(ROUND, refused=("third",)), "third").next_step(), AnnounceAgain)
+
+
+def test_a_round_that_broke_before_it_was_entered_is_left() -> None:
+    core = joined(replace(ROUND, phase="Broken"))
+    assert isinstance(core.next_step(), AnnounceAgain)
+    record = core.announce("mine-2", "h:1", False, "1")
+    assert (record.last_job_uid, record.last_round) == ("job", 1)
+
+
+def test_the_end_of_the_job() -> None:
+    closed = replace(ROUND, phase=Phase.CLOSED.value, outcome=Outcome.COMPLETE.value, message="done")
+    assert joined(closed, "third").next_step() == Stop(True, "done")
+    assert joined(replace(closed, outcome="Failed"), "third").next_step() == Stop(False, "done")
+
+
+def test_over_if_and_only_if_the_record_says_so() -> None:
+    """I5 and I8: no record, an unknown phase, Draining and a good end change nothing for a running round."""
+    for harmless in (
+        ROUND,
+        replace(ROUND, phase="Draining"),
+        replace(ROUND, phase="SomethingNew"),
+        replace(ROUND, phase="Closed", outcome="Complete"),
+    ):
+        core = running()
+        core.observe(harmless)
+        assert core.over() == ""
+    for end in (
+        replace(ROUND, phase="Broken", cause="PodLost", message="gone"),
+        replace(ROUND, number=2, members=("x", "y")),
+        replace(ROUND, phase="Closed", outcome="Failed"),
+    ):
+        core = running()
+        core.observe(end)
+        assert core.over()
+
+
+def test_the_record_never_goes_back() -> None:
+    core = running()
+    core.observe(replace(ROUND, number=2, members=("x", "y")))
+    assert not core.observe(ROUND)
+    assert core.over()
+
+
+def test_a_job_made_again_is_another_job_and_the_old_one_does_not_come_back() -> None:
+    core = running()
+    assert core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", members=()))
+    assert "made again" in core.over()
+    assert not core.observe(replace(ROUND, number=9))
+
+
+def test_a_pod_made_for_one_job_ignores_another_of_the_same_name() -> None:
+    core = joined(uid="job")
+    assert not core.observe(replace(ROUND, job_uid="job-2"))
+    assert core.observe(ROUND)
+
+
+orders = st.tuples(st.integers(1, 4), st.sampled_from(["Active", "Draining", "Broken"]))
+
+
+@given(st.lists(orders, max_size=12))
+def test_lost_late_and_repeated_records_end_in_the_newest(seen: list[tuple[int, str]]) -> None:
+    """I1 for readers: whatever a lagging or restarted watch brings, the maximum of (round, phase) counts."""
+    core = joined(new_id="nobody")
+    for number, phase in seen:
+        core.observe(replace(ROUND, number=number, phase=phase))
+    if seen:
+        newest = max(replace(ROUND, number=n, phase=p).order for n, p in seen)
+        assert core.latest is not None
+        assert core.latest.order == newest
+    else:
+        assert core.latest is None
+
+
+def test_success_names_the_round_and_keeps_the_id() -> None:
+    core = running()
+    record = core.succeeded()
+    assert record is not None
+    assert (record.id, record.state, record.last_round) == ("mine", "Succeeded", 1)
+    assert core.leaving() is None

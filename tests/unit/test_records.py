@@ -1,0 +1,141 @@
+"""The records: what one side writes the other reads, and nothing from a pod can do more than be refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticjob.contract.records import (
+    FailureReport,
+    ParticipantRecord,
+    RecordError,
+    RoundRecord,
+    RoundReport,
+    format_endpoint,
+    parse_endpoint,
+    with_host,
+)
+
+PARSERS = [RoundRecord.parse, ParticipantRecord.parse, FailureReport.parse, RoundReport.parse]
+ACTIVE = RoundRecord("uid", 3, "Active", "n", ("a" * 11, "b" * 11), "10.0.0.1:4000", "PodLost", "lost")
+
+# Test vectors: these texts stand in Leases of clusters; a change here is a change of the contract.
+VECTORS: list[tuple[Callable[[str], object], str, object]] = [
+    (
+        RoundRecord.parse,
+        '{"version":1,"jobUID":"u","round":7,"phase":"Active","nonce":"9f","members":["id-0","id-1"],'
+        '"leader":"10.0.3.7:41234","cause":"PodLost","message":"m","waiting":"","refused":["id-9"],"outcome":"",'
+        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatTimeoutSeconds":10}',
+        RoundRecord(
+            "u", 7, "Active", "9f", ("id-0", "id-1"), "10.0.3.7:41234", "PodLost", "m", refused=("id-9",)
+        ),
+    ),
+    (
+        ParticipantRecord.parse,
+        '{"version":1,"id":"k3x9q2aaaaa","state":"Joining","endpoint":"10.0.3.7:41234","localAddr":false,'
+        '"lastJobUID":"u","lastRound":6,"nproc":"8"}',
+        ParticipantRecord("k3x9q2aaaaa", "Joining", "10.0.3.7:41234", False, "u", 6, "8"),
+    ),
+    (
+        FailureReport.parse,
+        '{"version":1,"round":6,"rank":2,"exitCode":-9,"message":"killed"}',
+        FailureReport(6, 2, "killed", -9),
+    ),
+    (
+        RoundReport.parse,
+        '{"version":1,"nonce":"9f","established":true,"missing":[],"silent":["id-1"],"leaderLost":false,'
+        '"message":"no beat"}',
+        RoundReport("9f", True, silent=("id-1",), message="no beat"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("parse", "text", "record"), VECTORS, ids=lambda v: getattr(v, "__qualname__", ""))
+def test_vectors(parse: Callable[[str], object], text: str, record: object) -> None:
+    assert parse(text) == record
+    assert record.dump() == text  # type: ignore[attr-defined]
+
+
+def test_old_handlers_meet_new_operators() -> None:
+    fields = {**json.loads(ACTIVE.dump()), "version": 9, "phase": "Paused", "new": {"x": 1}}
+    record = RoundRecord.parse(json.dumps(fields))
+    assert record.phase == "Paused"
+    assert record.order == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"round": -1}, "round is -1"),
+        ({"round": True}, "round is true"),
+        ({"members": ["x", "x"]}, "stands twice"),
+        ({"members": [1]}, "members is [1]"),
+        ({"members": []}, "needs members"),
+        ({"jobUID": ""}, 'jobUID is ""'),
+        ({"waitRenewSeconds": 0}, "waitRenewSeconds is 0"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, object], found: str) -> None:
+    with pytest.raises(RecordError) as error:
+        RoundRecord.parse(json.dumps({**json.loads(ACTIVE.dump()), **change}))
+    assert found in str(error.value)
+
+
+@given(st.sampled_from(PARSERS), st.one_of(st.text(), st.binary().map(lambda b: b.decode("latin-1"))))
+def test_any_text_is_parsed_or_refused(parse: Callable[[str], object], text: str) -> None:
+    with contextlib.suppress(RecordError):
+        parse(text)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(PARSERS), st.data())
+def test_any_value_in_any_field_is_parsed_or_refused(
+    parse: Callable[[str], object], data: st.DataObject
+) -> None:
+    text = next(vector[1] for vector in VECTORS if vector[0] == parse)
+    fields = json.loads(text)
+    for key in data.draw(st.sets(st.sampled_from(sorted(fields)), min_size=1)):
+        fields[key] = data.draw(json_values)
+    with contextlib.suppress(RecordError):
+        parse(json.dumps(fields))
+
+
+def test_too_long_is_refused_before_it_is_read() -> None:
+    with pytest.raises(RecordError, match="longer than"):
+        ParticipantRecord.parse("[" * 5000)
+
+
+def test_a_round_of_1000_members_is_about_14_kilobytes() -> None:
+    ids = tuple(f"{i:011d}" for i in range(1000))
+    assert 14_000 <= len(replace(ACTIVE, members=ids).dump()) < 15_000
+
+
+@given(st.sampled_from(["10.0.0.1", "node-a", "fd00::1"]), st.integers(1, 65535))
+def test_endpoints_round_trip(host: str, port: int) -> None:
+    assert parse_endpoint(format_endpoint(host, port)) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:٣", "a" * 300 + ":1"]
+)
+def test_wrong_endpoints_are_refused(text: str) -> None:
+    with pytest.raises(RecordError):
+        parse_endpoint(text)
+
+
+def test_the_pods_address_wins_unless_the_user_chose_one() -> None:
+    record = ParticipantRecord("id-0", "Joining", "127.0.0.1:4000")
+    assert with_host(record, "10.0.0.5").endpoint == "10.0.0.5:4000"
+    assert with_host(replace(record, local_addr=True), "10.0.0.5").endpoint == "127.0.0.1:4000"

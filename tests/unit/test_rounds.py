@@ -1,0 +1,79 @@
+"""Who is in a round and in which order: I2 and I3, and the rules on ranks."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide, seat
+
+
+@st.composite
+def candidate_lists(draw: st.DrawFn) -> list[Candidate]:
+    size = draw(st.integers(0, 12))
+    ranks = draw(st.permutations(range(15)))
+    newcomers = draw(st.sets(st.integers(0, max(0, size - 1)), max_size=size))
+    may_lead = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    return [
+        Candidate(f"id-{i}", f"pod-{i}", i, None if i in newcomers else ranks[i], may_lead[i])
+        for i in range(size)
+    ]
+
+
+@given(candidate_lists(), st.integers(1, 12))
+def test_seats_are_distinct_and_as_many_as_possible(candidates: list[Candidate], size: int) -> None:
+    seats = seat(candidates, size)
+    assert len(seats) == min(size, len(candidates)) == len({c.id for c in seats})
+    assert set(seats) <= set(candidates)
+
+
+@given(candidate_lists())
+def test_a_survivor_keeps_its_rank_when_newcomers_fill_every_gap(candidates: list[Candidate]) -> None:
+    candidates = [Candidate(c.id, c.pod, c.slot, c.last_rank) for c in candidates]
+    seats = seat(candidates, len(candidates))
+    survivors = [c for c in candidates if c.last_rank is not None]
+    gaps = max((c.last_rank or 0 for c in survivors), default=-1) + 1 - len(survivors)
+    if len(candidates) - len(survivors) >= gaps:
+        assert all(seats[c.last_rank or 0] is c for c in survivors)
+
+
+@given(candidate_lists())
+def test_the_order_of_survivors_never_changes(candidates: list[Candidate]) -> None:
+    candidates = [Candidate(c.id, c.pod, c.slot, c.last_rank) for c in candidates]
+    order = [c.last_rank for c in seat(candidates, len(candidates)) if c.last_rank is not None]
+    assert order == sorted(order)
+
+
+@given(candidate_lists())
+def test_who_may_not_lead_leads_only_if_nobody_may(candidates: list[Candidate]) -> None:
+    seats = seat(candidates, len(candidates))
+    if any(c.may_lead for c in candidates):
+        assert seats[0].may_lead
+
+
+def test_a_spare_takes_over_the_lost_rank() -> None:
+    spare = Candidate("s", "mnist-3-0", 3)
+    left = [Candidate("a", "mnist-0-0", 0, 0), Candidate("c", "mnist-2-0", 2, 2)]
+    assert [c.id for c in seat([*left, spare], 3)] == ["a", "s", "c"]
+
+
+@given(candidate_lists(), st.integers(1, 6), st.integers(0, 6), st.lists(st.floats(0, 60), max_size=4))
+def test_a_round_is_never_smaller_than_minimum_nor_larger_than_replicas(
+    candidates: list[Candidate], minimum: int, more: int, lefts: list[float]
+) -> None:
+    """I3, and I6: what is not formed says what it waits for."""
+    replicas = minimum + more
+    decision = decide(candidates, [Awaited("p", left, "why") for left in lefts], minimum, replicas)
+    if isinstance(decision, Form):
+        assert minimum <= len(decision.members) <= replicas
+    else:
+        assert isinstance(decision, Wait)
+        assert decision.why
+        if len(candidates) >= minimum:
+            assert decision.seconds is not None
+            assert decision.seconds > 0
+
+
+def test_nobody_is_waited_for_once_all_wanted_are_there() -> None:
+    candidates = [Candidate(f"id-{i}", f"p-{i}", i) for i in range(2)]
+    assert isinstance(decide(candidates, [Awaited("late", 40.0, "a member of the last round")], 1, 2), Form)
