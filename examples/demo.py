@@ -184,8 +184,8 @@ def report(story: Story, victim: str, seconds: float) -> None:
     print(
         f"\n  accuracy on images never seen in training: {result['accuracy']:.1%} "
         f"({result['steps']} steps, final loss {result['final_loss']:.4f})"
-        f"\n  kill -9 of rank 0 to the next step of training: {first - wall(story.killed_at):.1f} s, of which"
-        f"\n  the rest is the start of a new torchrun and the import of torch in the workers"
+        f"\n  kill -9 of rank 0 to the next step of training: {first - wall(story.killed_at):.1f} s; most of it is a"
+        f"\n  new torchrun that starts (it is in the rendezvous time above) and workers that import torch"
         f"\n  resumed from step {result['resumed_from_step']}; the whole demo took {seconds:.0f} s\n"
     )
     if result["accuracy"] < 0.9:

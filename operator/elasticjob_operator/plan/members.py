@@ -35,7 +35,9 @@ def examine(p: Pass) -> list[Evidence]:
         state, found = _examine(p, member)
         if found is not None:
             evidence.append(found)
-        members.append(replace(member, state=state, message=found.message if found else member.message))
+        message = found.message if found else member.message
+        same = (state, message) == (member.state, member.message)
+        members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
     if p.round.phase == "Active":
         evidence.extend(_reports(p))

@@ -1,0 +1,156 @@
+"""`python -m benchmarks`: measure, and write `results.json`, `table.md` and `plot.png`.
+
+The files are written again after every measurement: a run that is stopped leaves what it had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import crew, measures, torchruns
+from benchmarks.backends import Backend
+from benchmarks.c10d import C10d
+from benchmarks.environment import environment
+from benchmarks.plan import (
+    BACKENDS,
+    BUDGET_SECONDS,
+    JOIN,
+    KILL_TO_FIRST_STEP,
+    REJOIN,
+    REPLACE,
+    SHRINK,
+    SIZES,
+    WHATS,
+    WORKER_START,
+    Task,
+    in_turns,
+    plan,
+)
+from benchmarks.results import JOB_DIED, OK, STANDBY, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
+from benchmarks.table import table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    """Entry point."""
+    arguments = _parse()
+    tasks = plan(arguments.what, arguments.n, arguments.runs, arguments.backend)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if any(task.whats[0] not in (KILL_TO_FIRST_STEP, WORKER_START) for task in tasks):
+        crew.warm_up()
+    with contextlib.ExitStack() as stack:
+        backends: dict[tuple[str, str], Backend] = {
+            ("c10d", variant): C10d(variant) for variant in ("", STORE_SHARING_OFF)
+        }
+        version = None
+        if any(task.backend == "k8s" for task in tasks):
+            from benchmarks.k8s import ControlPlane, K8s
+
+            plane = stack.enter_context(ControlPlane())
+            version = plane.version
+            backends |= {("k8s", variant): K8s(plane, variant) for variant in ("", STANDBY)}
+        results = Results(environment(version))
+        budget = None if arguments.runs else BUDGET_SECONDS
+        _run(tasks, backends, results, arguments.out, budget)
+    _write(results, arguments.out, picture=True)
+    print(f"\n{table(results)}\nwritten to {arguments.out}")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
+    parser.add_argument("--what", type=_words(WHATS), default=WHATS, help=f"of {','.join(WHATS)}")
+    parser.add_argument("--n", type=_numbers, help=f"participants, default {','.join(map(str, SIZES))}")
+    parser.add_argument("--runs", type=int, help="how often; default: what fits into 40 minutes")
+    parser.add_argument("--backend", type=_words(BACKENDS), default=BACKENDS, help=f"of {','.join(BACKENDS)}")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder, default %(default)s")
+    return parser.parse_args()
+
+
+def _run(
+    tasks: Sequence[Task],
+    backends: Mapping[tuple[str, str], Backend],
+    results: Results,
+    out: Path,
+    budget: float | None,
+) -> None:
+    """Measure in turns. A task that has used up `budget` seconds is not repeated any more."""
+    spent: dict[Task, float] = {}
+    for task in in_turns(tasks):
+        if budget is not None and spent.get(task, 0.0) > budget:
+            continue
+        started = time.monotonic()
+        try:
+            outcomes = _measure(task, backends[task.backend, task.variant])
+        except (crew.CrewError, TimeoutError) as error:
+            failure = TIMEOUT if isinstance(error, TimeoutError) else JOB_DIED
+            outcomes = {what: Outcome(None, failure, str(error)) for what in task.whats}
+        for what, outcome in outcomes.items():
+            results.add(Key(what, task.backend, task.variant, task.n), outcome)
+            _say(what, task, outcome)
+        spent[task] = spent.get(task, 0.0) + time.monotonic() - started
+        _write(results, out, picture=False)
+
+
+def _measure(task: Task, backend: Backend) -> dict[str, Outcome]:
+    """One run of a task: an outcome for each of its `whats`."""
+    (first, *_) = task.whats
+    if first == REPLACE:
+        return {REPLACE: measures.replace(backend, task.n, standby=task.variant == STANDBY)}
+    if first == SHRINK:
+        return {SHRINK: measures.shrink(backend, task.n)}
+    if first == KILL_TO_FIRST_STEP:
+        return {KILL_TO_FIRST_STEP: torchruns.kill_to_first_step(backend)}
+    if first == WORKER_START:
+        return {WORKER_START: torchruns.worker_start(task.n)}
+    join, rejoin = measures.join_and_rejoin(backend, task.n, rejoin=REJOIN in task.whats)
+    found = {JOIN: join, REJOIN: rejoin}
+    return {what: outcome for what, outcome in found.items() if what in task.whats and outcome is not None}
+
+
+def _write(results: Results, out: Path, *, picture: bool) -> None:
+    results.write(out / "results.json")
+    (out / "table.md").write_text(table(results))
+    if picture:
+        from benchmarks.plot import plot
+
+        plot(results, out / "plot.png")
+
+
+def _say(what: str, task: Task, outcome: Outcome) -> None:
+    name = f"{task.backend} {task.variant}".strip()
+    figure = f"{outcome.seconds:.3f} s" if outcome.seconds is not None else outcome.outcome
+    requests = f", {outcome.requests:.2f} API requests each" if outcome.requests is not None else ""
+    print(f"{what:18} n={task.n:<4} {name:24} {figure}{requests}", flush=True)
+    if outcome.outcome != OK and outcome.detail:
+        print(f"    {outcome.detail.strip().splitlines()[-1][:300]}", file=sys.stderr, flush=True)
+
+
+def _words(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        words = tuple(text.split(","))
+        if unknown := set(words) - set(known):
+            raise argparse.ArgumentTypeError(
+                f"unknown {', '.join(sorted(unknown))}; known: {', '.join(known)}"
+            )
+        return words
+
+    return parse
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(int(word) for word in text.split(","))
+    if min(numbers) < 2:
+        raise argparse.ArgumentTypeError("at least 2 participants")
+    return numbers
+
+
+if __name__ == "__main__":
+    main()

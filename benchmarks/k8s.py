@@ -1,0 +1,332 @@
+"""The backend `k8s`: a real control plane, the real operator, pods that the benchmark plays.
+
+The control plane is devcluster's, without nodes. The job has no template, so its pods are somebody else's:
+they are Pod objects on a Node object, and the benchmark writes into their status what kubelet would. Each
+participant process plays one of them and reaches the API server as a process in that pod would: by a service
+account token bound to the pod, with the rights that the operator has granted to it.
+
+The benchmark reports the end of a killed participant's container at once. kubelet needs up to a second for
+that (its relist period); apart from this, detection is part of the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.backends import Seat
+from devcluster.api import ApiClient, Response
+from devcluster.cluster import Cluster
+from devcluster.commands import DEFAULT_CONTROLLERS, Options
+from devcluster.wait import wait_for
+from elasticjob.contract import names
+
+_NAMESPACE = "bench"
+_NODE = "bench"
+_CONTAINER = "train"
+_USER = f"system:serviceaccount:{_NAMESPACE}:default"
+_CRD = Path(__file__).parent.parent / "crds"
+_TIMEOUT_SECONDS = 60.0
+_MERGE_PATCH = "application/merge-patch+json"
+_PODS = f"/api/v1/namespaces/{_NAMESPACE}/pods"
+_JOBS = f"/apis/{names.API_VERSION}/namespaces/{_NAMESPACE}/{names.PLURAL}"
+_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{_NAMESPACE}/leases"
+_RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{_NAMESPACE}"
+
+
+class ControlPlane:
+    """Control plane, operator, one namespace and one node; leaving the context ends it all."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> ControlPlane:
+        # Nobody renews the node's Lease: the controllers that would call the node lost are left out.
+        controllers = [name for name in DEFAULT_CONTROLLERS if name not in _NODE_CONTROLLERS]
+        with contextlib.ExitStack() as stack:
+            self._cluster = stack.enter_context(Cluster(nodes=0, options=Options(controllers=controllers)))
+            self.api: ApiClient = self._cluster.api
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            self._operator_log = folder / "operator.log"
+            self.service_accounts = folder / "pods"
+            self._prepare()
+            stack.callback(_end, self._start_operator())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def audit_log(self) -> Path:
+        """One JSON object per request."""
+        return self._cluster.audit_log
+
+    @property
+    def version(self) -> str:
+        """The API server's version."""
+        return str(self.api.request("GET", "/version").json()["gitVersion"])
+
+    def operator_log(self) -> str:
+        """The operator's last lines, for a measurement that failed."""
+        return self._operator_log.read_text(errors="replace")[-3000:]
+
+    def pod_files(self, pod: str, token: str) -> Path:
+        """A service account's folder as it is mounted into a pod."""
+        folder = self.service_accounts / pod
+        folder.mkdir(parents=True)
+        (folder / "token").write_text(token)
+        (folder / "ca.crt").write_bytes(self._cluster.ca_file.read_bytes())
+        (folder / "namespace").write_text(_NAMESPACE)
+        return folder
+
+    def pod_environment(self) -> dict[str, str]:
+        """How a process in a pod finds the API server."""
+        url = urlsplit(self._cluster.server)
+        return {"KUBERNETES_SERVICE_HOST": str(url.hostname), "KUBERNETES_SERVICE_PORT": str(url.port)}
+
+    def _prepare(self) -> None:
+        self._cluster.apply(_CRD)
+        _done(self.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": _NAMESPACE}}))
+        _done(self.api.request("POST", "/api/v1/nodes", {"metadata": {"name": _NODE}}))
+        ready = [{"type": "Ready", "status": "True", "reason": "Bench"}]
+        path = f"/api/v1/nodes/{_NODE}/status"
+        _done(self.api.request("PATCH", path, {"status": {"conditions": ready}}, content_type=_MERGE_PATCH))
+        account = f"/api/v1/namespaces/{_NAMESPACE}/serviceaccounts/default"
+        wait_for(lambda: self.api.is_ok(account), _TIMEOUT_SECONDS, "the namespace has its service account")
+        wait_for(lambda: self.api.is_ok(_JOBS), _TIMEOUT_SECONDS, f"{names.PLURAL} are served")
+
+    def _start_operator(self) -> subprocess.Popen[bytes]:
+        with self._operator_log.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "elasticjob_operator"],
+                env={**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+
+class K8sSession:
+    """One ElasticJob and its pods."""
+
+    notices = True
+
+    def __init__(self, plane: ControlPlane, job: str, n: int, minimum: int, extra: int) -> None:
+        self._plane = plane
+        self._api = plane.api
+        self._job = job
+        self._n = n
+        self._minimum = minimum
+        self._pods = [f"{job}-{index}" for index in range(n + extra)]
+        self._uids: dict[str, str] = {}
+        self._audit_offset = 0
+
+    def open(self) -> None:
+        """Create job and pods, and wait until the operator has granted them their rights."""
+        spec = {"replicas": self._n, "minReplicas": self._minimum}
+        _done(self._api.request("POST", _JOBS, _job(self._job, spec)))
+        for index, pod in enumerate(self._pods):
+            answer = _done(self._api.request("POST", _PODS, _pod(pod, self._job, index)))
+            self._uids[pod] = answer.json()["metadata"]["uid"]
+            self._patch_status(pod, _running())
+        wait_for(
+            self._granted, _TIMEOUT_SECONDS, lambda: f"the operator's Role\n{self._plane.operator_log()}"
+        )
+        self._audit_offset = self._plane.audit_log.stat().st_size
+
+    def close(self) -> None:
+        """Delete what `open` made; pods first, without grace: there is no kubelet to wait for."""
+        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        selector = f"?labelSelector={names.JOB_LABEL}%3D{self._job}"
+        self._api.request("DELETE", f"{_JOBS}/{self._job}", {"propagationPolicy": "Background"})
+        self._api.request("DELETE", _PODS + selector, at_once, timeout=_TIMEOUT_SECONDS)
+        self._api.request("DELETE", _LEASES + selector, timeout=_TIMEOUT_SECONDS)
+
+    def seat(self, index: int) -> Seat:
+        """The place of the process that plays pod `index`."""
+        pod = self._pods[index]
+        folder = self._plane.pod_files(pod, self._token(pod))
+        return Seat(
+            backend=names.BACKEND,
+            endpoint=f"{_NAMESPACE}/{self._job}",
+            run_id="bench",
+            min_nodes=1,
+            max_nodes=self._n,
+            environment={
+                **self._plane.pod_environment(),
+                names.POD_NAME_ENV: pod,
+                names.POD_UID_ENV: self._uids[pod],
+                names.SERVICE_ACCOUNT_DIR_ENV: str(folder),
+            },
+        )
+
+    def lost(self, index: int) -> None:
+        """What kubelet writes when it sees that the container has ended."""
+        self._patch_status(self._pods[index], _killed())
+
+    def settled(self) -> None:
+        """Wait until the leader has reported the round established; then the pause that c10d gets too."""
+        wait_for(self._established, _TIMEOUT_SECONDS, "the leader reports the round established")
+        time.sleep(1.0)
+
+    def requests(self, since: float, until: float) -> int | None:
+        """Requests in the audit log whose user is a pod of this job; a watch counts when it begins."""
+        count = 0
+        with self._plane.audit_log.open() as log:
+            log.seek(self._audit_offset)
+            for line in log:
+                event = _audit_event(line)
+                if event is not None and since <= _received(event) <= until and self._is_ours(event):
+                    count += event["stage"] == (
+                        "ResponseStarted" if event["verb"] == "watch" else "ResponseComplete"
+                    )
+        return count
+
+    def _is_ours(self, event: Mapping[str, Any]) -> bool:
+        user = event["user"]
+        if user["username"] != _USER:
+            return False
+        pods = user.get("extra", {}).get("authentication.kubernetes.io/pod-name", [])
+        return any(pod in self._uids for pod in pods)
+
+    def _granted(self) -> bool:
+        selector = f"?labelSelector={names.JOB_LABEL}%3D{self._job}"
+        roles = self._api.request("GET", f"{_RBAC}/roles{selector}").json()["items"]
+        bindings = self._api.request("GET", f"{_RBAC}/rolebindings{selector}").json()["items"]
+        granted = {name for role in roles for rule in role["rules"] for name in rule.get("resourceNames", ())}
+        return bool(bindings) and granted.issuperset(self._pods)
+
+    def _established(self) -> bool:
+        round_ = self._api.request("GET", f"{_JOBS}/{self._job}").json().get("status", {}).get("round", {})
+        return round_.get("phase") == "Active" and "establishedTime" in round_
+
+    def _token(self, pod: str) -> str:
+        """A token bound to the pod, as kubelet requests it."""
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": self._uids[pod]}
+        path = f"/api/v1/namespaces/{_NAMESPACE}/serviceaccounts/default/token"
+        answer = self._api.request(
+            "POST", path, {"spec": {"boundObjectRef": bound, "expirationSeconds": 7200}}
+        )
+        return str(_done(answer).json()["status"]["token"])
+
+    def _patch_status(self, pod: str, status: Mapping[str, object]) -> None:
+        path = f"{_PODS}/{pod}/status"
+        _done(self._api.request("PATCH", path, {"status": status}, content_type=_MERGE_PATCH))
+
+
+class K8s:
+    """The backend; its variant only names how the measurement uses it."""
+
+    name = "k8s"
+
+    def __init__(self, plane: ControlPlane, variant: str = "") -> None:
+        self.variant = variant
+        self._plane = plane
+        self._sessions = 0
+
+    @contextlib.contextmanager
+    def session(self, n: int, minimum: int, extra: int = 0) -> Iterator[K8sSession]:
+        """A new job with `n + extra` pods that run."""
+        self._sessions += 1
+        job = f"bench-{self.variant or 'plain'}-{self._sessions}"
+        session = K8sSession(self._plane, job, n, minimum, extra)
+        try:
+            session.open()
+            yield session
+        finally:
+            session.close()
+
+
+_NODE_CONTROLLERS = ("node-lifecycle-controller", "taint-eviction-controller")
+
+
+def _job(name: str, spec: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name, "namespace": _NAMESPACE},
+        "spec": spec,
+    }
+
+
+def _pod(name: str, job: str, slot: int) -> dict[str, object]:
+    return {
+        "metadata": {"name": name, "labels": {names.JOB_LABEL: job, names.SLOT_LABEL: str(slot)}},
+        "spec": {
+            "nodeName": _NODE,
+            "restartPolicy": "Never",
+            "containers": [{"name": _CONTAINER, "image": "played-by-the-benchmark"}],
+        },
+    }
+
+
+def _running() -> dict[str, object]:
+    return _status("Running", {"running": {"startedAt": _timestamp()}}, ready=True)
+
+
+def _killed() -> dict[str, object]:
+    ended = {"exitCode": 128 + signal.SIGKILL, "reason": "Error", "finishedAt": _timestamp()}
+    return _status("Failed", {"terminated": ended}, ready=False)
+
+
+def _status(phase: str, state: Mapping[str, object], *, ready: bool) -> dict[str, object]:
+    container = {
+        "name": _CONTAINER,
+        "image": "played-by-the-benchmark",
+        "imageID": "",
+        "ready": ready,
+        "restartCount": 0,
+        "state": state,
+    }
+    return {
+        "phase": phase,
+        "podIP": "127.0.0.1",
+        "podIPs": [{"ip": "127.0.0.1"}],
+        "conditions": [{"type": "Ready", "status": str(ready)}],
+        "containerStatuses": [container],
+    }
+
+
+def _timestamp() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _audit_event(line: str) -> dict[str, Any] | None:
+    """An event of the audit log; None for a line that is still being written."""
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return event
+
+
+def _received(event: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(str(event["requestReceivedTimestamp"]).replace("Z", "+00:00")).timestamp()
+
+
+def _done(response: Response) -> Response:
+    """The response, if it was a success. Raises RuntimeError with the server's words."""
+    if not response.ok:
+        raise RuntimeError(f"API server: {response.status} {response.text[:500]}")
+    return response
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,134 @@
+"""The measurements with one process per participant.
+
+Each starts a new session of a backend and takes fresh participants through it. Seconds are from the last
+participant's call of `next_rendezvous` to the last participant's return; after a kill, from the kill.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.backends import Backend, Session
+from benchmarks.crew import Answers, Crew, Participant, collect, in_time_for
+from benchmarks.participant import Call, CallOnNotice
+from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
+
+JOIN_TIMEOUT_SECONDS = 180.0
+REFORM_TIMEOUT_SECONDS = 150.0
+_REPORTS_SECONDS = 1.5
+"""How long after a round its reports are still counted as that round's requests."""
+
+
+def join_and_rejoin(backend: Backend, n: int, *, rejoin: bool = True) -> tuple[Outcome, Outcome | None]:
+    """The first call of N fresh participants, and their second after a completed round.
+
+    A re-join that could not be tried because the join failed counts as failed in the same way.
+    """
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        backend.session(n, n) as session,
+        Crew(Path(logs)) as crew,
+    ):
+        participants = _start(crew, session, n)
+        first = _call(participants, n)
+        if not rejoin:
+            return first, None
+        if first.outcome != OK:
+            return first, first
+        session.settled()
+        since = time.time()
+        second = _call(participants, n)
+        requests: float | None = None
+        if second.outcome == OK:
+            time.sleep(_REPORTS_SECONDS)
+            count = session.requests(since, time.time())
+            requests = None if count is None else count / n
+        return first, Outcome(second.seconds, second.outcome, second.detail, requests)
+
+
+def replace(backend: Backend, n: int, *, standby: bool = False) -> Outcome:
+    """kill -9 of one of N where N are needed; a replacement is ready.
+
+    It calls at the moment of the kill or, as a `standby`, has called before.
+    """
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        backend.session(n, n, extra=1) as session,
+        Crew(Path(logs)) as crew,
+    ):
+        participants = _start(crew, session, n)
+        first = _call(participants, n)
+        if first.outcome != OK:
+            return first
+        (replacement,) = crew.start([session.seat(n)])
+        if standby:
+            replacement.tell(Call(time.monotonic()))
+        session.settled()
+        return _kill_last(session, participants, n, replacement, call=not standby)
+
+
+def shrink(backend: Backend, n: int) -> Outcome:
+    """kill -9 of one of N where N - 1 suffice and no replacement is in sight."""
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        backend.session(n, n - 1) as session,
+        Crew(Path(logs)) as crew,
+    ):
+        participants = _start(crew, session, n)
+        first = _call(participants, n)
+        if first.outcome != OK:
+            return first
+        session.settled()
+        return _kill_last(session, participants, n - 1)
+
+
+def _start(crew: Crew, session: Session, n: int) -> list[Participant]:
+    """Participant 0 first: it may be the host of the others' store."""
+    return crew.start([session.seat(0)]) + crew.start([session.seat(index) for index in range(1, n)])
+
+
+def _call(participants: Sequence[Participant], world_size: int) -> Outcome:
+    at = in_time_for(participants)
+    for participant in participants:
+        participant.tell(Call(at))
+    answers = collect(participants, JOIN_TIMEOUT_SECONDS)
+    called = max((answer.called for answer in answers.returned), default=0.0)
+    return _judge(answers, called, world_size)
+
+
+def _kill_last(
+    session: Session,
+    participants: Sequence[Participant],
+    world_size: int,
+    replacement: Participant | None = None,
+    *,
+    call: bool = False,
+) -> Outcome:
+    """Kill the last participant and wait for the survivors' next round, and the replacement's."""
+    *survivors, victim = participants
+    at = in_time_for(participants)
+    for survivor in survivors:
+        survivor.tell(CallOnNotice() if session.notices else Call(at))
+    if replacement is not None and call:
+        replacement.tell(Call(at))
+    time.sleep(max(0.0, at - time.monotonic()))
+    killed = time.monotonic()
+    victim.kill()
+    session.lost(len(survivors))
+    everybody = survivors if replacement is None else [*survivors, replacement]
+    return _judge(collect(everybody, REFORM_TIMEOUT_SECONDS), killed, world_size)
+
+
+def _judge(answers: Answers, since: float, world_size: int) -> Outcome:
+    if answers.raised:
+        return Outcome(None, JOB_DIED, answers.raised[0].error)
+    if answers.missing:
+        return Outcome(None, TIMEOUT, f"{answers.missing} of {world_size} did not return")
+    ranks = sorted(answer.rank for answer in answers.returned)
+    sizes = {answer.world_size for answer in answers.returned}
+    if ranks != list(range(world_size)) or sizes != {world_size}:
+        return Outcome(None, JOB_DIED, f"no common round: ranks {ranks}, world sizes {sorted(sizes)}")
+    return Outcome(max(answer.returned for answer in answers.returned) - since)

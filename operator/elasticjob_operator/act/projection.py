@@ -1,0 +1,151 @@
+"""The round Lease: a projection of the status that never goes back.
+
+Participants read nothing else. So before it is written, it is compared with what is there: a Lease that
+is ahead of the plan means that the plan's status was stale (status and Leases arrive over two watches).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from elasticjob.contract.names import JOB_LABEL, ROUND_ANNOTATION, round_lease
+from elasticjob.contract.records import RoundRecord
+from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.act.template import owner_reference
+from elasticjob_operator.observe.client import MERGE_PATCH, Api
+from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound
+from elasticjob_operator.observe.objects import SeenLease
+from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.model import Job
+
+WAITING_SECONDS = 10.0
+"""The sentence on what is waited for is written at most so often; each write wakes every participant."""
+
+log = logging.getLogger(__name__)
+
+
+class Projector:
+    """Writes round Leases."""
+
+    def __init__(self, api: Api, world: World, clock: Callable[[], float]) -> None:
+        self._api = api
+        self._world = world
+        self._clock = clock
+
+    def check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
+        """Whether the record may be written. Raises Stale if what it was planned on must be read again.
+
+        ``fresh``: job and Lease were read from the API server for this very pass. A Lease that is ahead
+        even then (restored, or edited by hand) is left alone until the planner has numbered above it.
+        """
+        there = self._world.round_lease(job)
+        if there is None or there.record is None or there.record.job_uid != job.uid:
+            return True
+        old = there.record
+        ahead = old.order > record.order
+        other = old.order == record.order and old.nonce != record.nonce
+        if (ahead or other) and not fresh:
+            raise Stale(f"the round Lease says {_name(old)}, the plan {_name(record)}")
+        if ahead:
+            log.warning(
+                "%s/%s: the round Lease is ahead of the status (%s, planned %s); it is left alone",
+                job.namespace,
+                job.name,
+                _name(old),
+                _name(record),
+            )
+        return not ahead
+
+    async def write(self, job: Job, record: RoundRecord, memory: Memory) -> float | None:
+        """Bring the Lease up to date. Returns seconds until a postponed write is due, if there is one.
+
+        Raises Stale when somebody else has written it meanwhile.
+        """
+        there = self._world.round_lease(job)
+        if there is not None and _foreign(there, job):
+            await self._remove(there)
+            there = None
+        if there is None:
+            await self._create(job, record)
+            return None
+        text = record.dump()
+        if there.texts[3] == text:
+            return None
+        if there.record is not None and replace(there.record, waiting=record.waiting) == record:
+            left = memory.waiting_at + WAITING_SECONDS - self._clock()
+            if left > 0:
+                return left
+        memory.waiting_at = self._clock()
+        await self._update(job, there, text)
+        return None
+
+    async def refresh(self, job: Job) -> None:
+        """Read the Lease from the API server."""
+        name = round_lease(job.name)
+        try:
+            self._world.saw_lease(await self._api.get(_path(job, name)))
+        except NotFound:
+            self._world.leases.remove(job.namespace, name)
+
+    async def _create(self, job: Job, record: RoundRecord) -> None:
+        body: dict[str, Any] = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": round_lease(job.name),
+                "namespace": job.namespace,
+                "labels": {JOB_LABEL: job.name},
+                "annotations": {ROUND_ANNOTATION: record.dump()},
+                "ownerReferences": [owner_reference(job)],
+            },
+            "spec": {},
+        }
+        try:
+            self._world.saw_lease(await self._api.create(_path(job), body))
+        except AlreadyExists as error:
+            raise Stale(str(error)) from error
+
+    async def _update(self, job: Job, there: SeenLease, text: str) -> None:
+        meta: dict[str, Any] = {
+            "uid": there.uid,
+            "resourceVersion": str(there.version),
+            "annotations": {ROUND_ANNOTATION: text},
+        }
+        if there.owner != job.uid:
+            meta["ownerReferences"] = [owner_reference(job)]
+        try:
+            self._world.saw_lease(
+                await self._api.patch(_path(job, there.name), {"metadata": meta}, MERGE_PATCH)
+            )
+        except (Conflict, NotFound) as error:
+            raise Stale(str(error)) from error
+
+    async def _remove(self, there: SeenLease) -> None:
+        """Delete the Lease of a former job of this name."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{there.namespace}/leases/{there.name}"
+        try:
+            await self._api.delete(path, uid=there.uid)
+        except NotFound:
+            pass
+        except Conflict as error:
+            raise Stale(str(error)) from error
+        self._world.leases.remove(there.namespace, there.name, uid=there.uid)
+
+
+def _foreign(lease: SeenLease, job: Job) -> bool:
+    """Whether the Lease belongs to a former job of the same name."""
+    if lease.record is not None:
+        return lease.record.job_uid != job.uid
+    return lease.owner not in ("", job.uid)
+
+
+def _path(job: Job, name: str = "") -> str:
+    base = f"/apis/coordination.k8s.io/v1/namespaces/{job.namespace}/leases"
+    return f"{base}/{name}" if name else base
+
+
+def _name(record: RoundRecord) -> str:
+    return f"round {record.number} {record.phase}"

@@ -1,0 +1,199 @@
+"""From a job's pod template to the pod of one slot and attempt. Pure; the input is never changed.
+
+What the operator does to a template is all here, and it is little (design, section 8): labels, the owner,
+a name, ``restartPolicy: Never``, environment for the training container alone, an identity, and a grace
+period that is only ever raised. Everything else is the user's, field by field.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from elasticjob.contract.names import (
+    API_VERSION,
+    ATTEMPT_LABEL,
+    BACKEND,
+    JOB_LABEL,
+    JOB_UID_ENV,
+    KIND,
+    POD_NAME_ENV,
+    POD_UID_ENV,
+    SERVICE_ACCOUNT_DIR_ENV,
+    SLOT_LABEL,
+    pod_name,
+)
+from elasticjob_operator.observe.objects import training_container
+from elasticjob_operator.plan.model import Job
+
+MIN_GRACE_SECONDS = 35
+"""torch gives its workers up to 30 s to stop."""
+MAX_RESTARTS = "1000000"
+"""torchrun's own count is set out of the way; the job's accounts decide."""
+TOKEN_DIR = "/var/run/secrets/elasticjob.dev/serviceaccount"
+TOKEN_VOLUME = "elasticjob-token"
+TOKEN_SECONDS = 3607
+"""What Kubernetes itself asks for in its own token volumes."""
+
+_DEFAULT_GRACE_SECONDS = 30
+_CUDA_RESOURCE = re.compile(r"(nvidia|amd)\.com/(gpu|mig-.*)")
+_OVERRIDING = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--nnodes", "--max-restarts", "--standalone")
+
+
+def job_identity(job: Job) -> str:
+    """The name of the job's own ServiceAccount, Role and RoleBinding."""
+    return f"{job.name}-elasticjob"
+
+
+def owner_reference(job: Job, controller: bool = True) -> dict[str, Any]:
+    """What makes an object go when the job goes."""
+    reference = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}
+    return {**reference, "controller": True, "blockOwnerDeletion": True} if controller else reference
+
+
+def service_account(job: Job) -> str | None:
+    """The ServiceAccount that the template names for itself, if any."""
+    spec = _spec(job)
+    return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "") or None
+
+
+def pod_of(job: Job, slot: int, attempt: int) -> dict[str, Any]:
+    """The manifest of the pod. The job must have a template."""
+    template: dict[str, Any] = copy.deepcopy(dict(job.spec.template or {}))
+    given = template.get("metadata") or {}
+    spec: dict[str, Any] = template.get("spec") or {}
+    meta: dict[str, Any] = {
+        "name": pod_name(job.name, slot, attempt),
+        "namespace": job.namespace,
+        "labels": {
+            **(given.get("labels") or {}),
+            JOB_LABEL: job.name,
+            SLOT_LABEL: str(slot),
+            ATTEMPT_LABEL: str(attempt),
+        },
+        "ownerReferences": [owner_reference(job)],
+    }
+    for key in ("annotations", "finalizers"):
+        if given.get(key):
+            meta[key] = given[key]
+    spec["restartPolicy"] = "Never"
+    grace = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
+    spec["terminationGracePeriodSeconds"] = max(grace, MIN_GRACE_SECONDS)
+    container = _training_container(given, spec)
+    forced, offered = _environment(job, container)
+    if service_account(job) is None:
+        spec["serviceAccountName"] = job_identity(job)
+    if spec.get("automountServiceAccountToken") is False:
+        _project_token(spec, container)
+        forced.append({"name": SERVICE_ACCOUNT_DIR_ENV, "value": TOKEN_DIR})
+    container["env"] = _merged(container.get("env") or [], forced, offered)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def warnings(job: Job) -> tuple[str, ...]:
+    """What in the training container's command works against the environment that it is given.
+
+    Only words before the script count: what follows ``train.py`` are the script's own arguments.
+    """
+    if job.spec.template is None:
+        return ()
+    container = _training_container(job.spec.template.get("metadata") or {}, _spec(job))
+    found = []
+    for word in _words([*(container.get("command") or ()), *(container.get("args") or ())]):
+        if word.endswith(".py"):
+            break
+        flag = word.partition("=")[0].replace("_", "-")
+        if flag in _OVERRIDING:
+            found.append(word)
+    return tuple(
+        f"container {container.get('name')!r} has the flag {word}, which overrides what the operator sets "
+        f"in the environment; remove it, or the pod will not take part in the job's rounds"
+        for word in dict.fromkeys(found)
+    )
+
+
+def nproc_per_node(job: Job, container: Mapping[str, Any]) -> str:
+    """Worker processes per pod, in torch's words."""
+    if job.spec.nproc_per_node is not None:
+        return job.spec.nproc_per_node
+    return "gpu" if _has_gpu(container) else "1"
+
+
+def _spec(job: Job) -> Mapping[str, Any]:
+    return (job.spec.template or {}).get("spec") or {}
+
+
+def _training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    name = training_container(meta, spec)
+    container: dict[str, Any]
+    for container in spec.get("containers") or ():
+        if container.get("name") == name:
+            return container
+    return {}
+
+
+def _has_gpu(container: Mapping[str, Any]) -> bool:
+    resources = container.get("resources") or {}
+    asked = [*(resources.get("limits") or ()), *(resources.get("requests") or ())]
+    return any(_CUDA_RESOURCE.fullmatch(str(name)) for name in asked)
+
+
+def _environment(job: Job, container: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What is set whatever the user says, and what is set unless the user says otherwise."""
+    most = job.spec.replicas if job.spec.max_replicas is None else job.spec.max_replicas
+    forced: list[dict[str, Any]] = [
+        {"name": POD_NAME_ENV, "valueFrom": _field("metadata.name")},
+        {"name": POD_UID_ENV, "valueFrom": _field("metadata.uid")},
+        {"name": JOB_UID_ENV, "value": job.uid},
+        {"name": "PET_RDZV_BACKEND", "value": BACKEND},
+        {"name": "PET_RDZV_ENDPOINT", "value": f"{job.namespace}/{job.name}"},
+        {"name": "PET_RDZV_ID", "value": job.uid},
+        {"name": "PET_NNODES", "value": f"{job.spec.minimum}:{max(most, job.spec.minimum)}"},
+        {"name": "PET_MAX_RESTARTS", "value": MAX_RESTARTS},
+    ]
+    nproc = nproc_per_node(job, container)
+    # A value of envFrom can't be seen here and would lose against env: leave torch's own default (1) to it.
+    hidden = nproc == "1" and job.spec.nproc_per_node is None and container.get("envFrom")
+    offered: list[dict[str, Any]] = [] if hidden else [{"name": "PET_NPROC_PER_NODE", "value": nproc}]
+    return forced, offered
+
+
+def _merged(
+    users: list[dict[str, Any]], forced: list[dict[str, Any]], offered: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Ours first, so that the user's values may refer to them by ``$(NAME)``; the user's keep their order."""
+    reserved = {entry["name"] for entry in forced}
+    kept = [entry for entry in users if entry.get("name") not in reserved]
+    named = {entry.get("name") for entry in kept}
+    return forced + [entry for entry in offered if entry["name"] not in named] + kept
+
+
+def _project_token(spec: dict[str, Any], container: dict[str, Any]) -> None:
+    """A token for the training container alone; the rest of the pod stays without, as the user wants it."""
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": _field_ref("metadata.namespace")}]}},
+    ]
+    spec["volumes"] = [
+        *(spec.get("volumes") or []),
+        {"name": TOKEN_VOLUME, "projected": {"sources": sources}},
+    ]
+    mount = {"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True}
+    container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+
+
+def _field(path: str) -> dict[str, Any]:
+    return {"fieldRef": _field_ref(path)}
+
+
+def _field_ref(path: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "fieldPath": path}
+
+
+def _words(command: Iterable[object]) -> Iterable[str]:
+    """The words of a command, also of a line handed to a shell."""
+    for part in command:
+        yield from str(part).split()

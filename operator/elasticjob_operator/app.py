@@ -1,0 +1,150 @@
+"""The operator as a kopf application: ``kopf run -m elasticjob_operator.app -A``, or ``__main__``.
+
+kopf is the shell: process, log-in, the watch of ElasticJobs, probes. Its handlers are ``on.event`` only, so
+that it writes nothing into the user's objects and puts no finalizer on them; the work is in ``reconcile``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import kopf
+
+from elasticjob.contract.names import GROUP, PLURAL, VERSION
+from elasticjob_operator.observe.client import Client
+from elasticjob_operator.observe.credentials import Credentials, load
+from elasticjob_operator.observe.errors import ApiError, Forbidden, NotFound
+from elasticjob_operator.reconcile import Reconciler
+from elasticjob_operator.settings import Settings, from_environment
+
+_RETRY_SECONDS = 2.0
+
+log = logging.getLogger("elasticjob.operator")
+
+
+class _Running:
+    """What ``startup`` has made, for the other handlers of this process."""
+
+    settings: Settings | None = None
+    client: Client | None = None
+    reconciler: Reconciler | None = None
+
+
+running = _Running()
+
+
+@kopf.on.login()
+def login(**_: Any) -> kopf.ConnectionInfo:
+    """kopf logs in with what our own client uses; after a 401 it asks again."""
+    found = load()
+    scheme, _space, token = (found.authorization or "").partition(" ")
+    return kopf.ConnectionInfo(
+        server=found.server,
+        ca_path=found.ca_path,
+        insecure=not found.verify,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=found.certificate_path,
+        private_key_path=found.key_path,
+        proxy_url=found.proxy,
+    )
+
+
+@kopf.on.startup()
+async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Configure kopf, wait for the resource to be there, and start the reconciler."""
+    configure(settings)
+    chosen = running.settings or from_environment()
+    running.client = Client(Credentials())
+    await _resource(running.client, chosen)
+    running.reconciler = Reconciler(running.client, chosen)
+    running.reconciler.start()
+    log.info("serving %s", ", ".join(chosen.namespaces) or "all namespaces")
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """The settings of kopf that we rely on (facts.md, section 4)."""
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = 70
+    settings.watching.reconnect_backoff = 0.2
+    settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 5, 5, 5, 5, 5)
+    settings.process.ultimate_exiting_timeout = 10
+
+
+@kopf.on.event(GROUP, VERSION, PLURAL)
+async def job_event(event: Any, **_: Any) -> None:
+    """Hand the object over; nothing is decided here."""
+    if running.reconciler is None:
+        return
+    if event["type"] == "DELETED":
+        running.reconciler.job_deleted(event["object"])
+    else:
+        running.reconciler.job_changed(event["object"])
+
+
+@kopf.on.cleanup()
+async def cleanup(**_: Any) -> None:
+    """End our tasks before kopf closes the loop."""
+    if running.reconciler is not None:
+        await running.reconciler.aclose()
+    if running.client is not None:
+        await running.client.aclose()
+    running.reconciler = running.client = None
+
+
+@kopf.on.probe(id="health", errors=kopf.ErrorsMode.PERMANENT)
+async def health(**_: Any) -> dict[str, Any]:
+    """The state of each informer. Raises, and so fails the probe, when one is deaf or the loop is stuck."""
+    reconciler = running.reconciler
+    if reconciler is None:
+        return {"started": False}
+    return report(reconciler)
+
+
+def report(reconciler: Reconciler) -> dict[str, Any]:
+    """What the probe answers. Raises kopf.PermanentError when the process should be restarted."""
+    settings, now = reconciler.settings, reconciler.clock()
+    ages = {i.path: round(now - i.heard_at, 1) for i in reconciler.world.informers() if not i.forbidden}
+    lag = reconciler.world.loop_lag
+    deaf = [path for path, age in ages.items() if age > settings.max_silence]
+    if len(deaf) == len(ages) and deaf:
+        # All of them: the API server is away, and a restart would only add to its troubles.
+        log.warning("no informer has heard anything for %.0f s", min(ages.values()))
+    elif deaf:
+        raise kopf.PermanentError(f"nothing heard of {', '.join(deaf)} for {settings.max_silence:.0f} s")
+    if lag > settings.max_loop_lag:
+        raise kopf.PermanentError(f"the event loop is {lag:.0f} s late")
+    return {
+        "started": True,
+        "heardSeconds": {path: age for path, age in ages.items() if age < float("inf")},
+        "loopLagSeconds": round(lag, 3),
+        "jobs": len(reconciler.jobs()),
+    }
+
+
+async def _resource(client: Client, settings: Settings) -> None:
+    """Wait until ElasticJobs are served: kopf looks for the resource only once."""
+    scope = f"/namespaces/{settings.namespaces[0]}" if settings.namespaces else ""
+    path = f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}"
+    said = ""
+    while True:
+        try:
+            await client.get(path, {"limit": "1"})
+            return
+        except NotFound:
+            problem = f"{PLURAL}.{GROUP} is not installed; apply the file in crds/"
+        except Forbidden as error:
+            problem = f"RBAC does not allow to list {PLURAL}.{GROUP}: {error.message}"
+        except ApiError as error:
+            problem = f"the API server can't be reached yet: {error}"
+        if problem != said:
+            log.warning("%s", problem)
+            said = problem
+        await asyncio.sleep(_RETRY_SECONDS)

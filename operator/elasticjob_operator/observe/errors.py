@@ -1,0 +1,117 @@
+"""What can go wrong with a request to the API server, as types that callers act upon.
+
+Each error says what was asked and what the server answered, so that its text can stand in a log alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_MAX_MESSAGE = 1_000
+_LONGEST_RETRY_AFTER = 30.0
+"""Seconds; a server that asks for more is asked again all the same."""
+
+
+class ApiError(Exception):
+    """A request failed. ``status`` is the HTTP status, 0 where there was no answer."""
+
+    def __init__(self, request: str, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{request}: {status or 'no answer'} {reason}: {message[:_MAX_MESSAGE]}")
+        self.status = status
+        self.reason = reason
+        self.message = message[:_MAX_MESSAGE]
+
+
+class NotFound(ApiError):
+    """404: the object or the resource is not there."""
+
+
+class Conflict(ApiError):
+    """409, or the 422 of a JSON patch whose ``test`` failed: somebody else was quicker; read again."""
+
+
+class AlreadyExists(Conflict):
+    """409 of a create: the name is taken."""
+
+
+class Gone(ApiError):
+    """410: the resource version is too old; list again."""
+
+
+class Unauthorized(ApiError):
+    """401, also with fresh credentials."""
+
+
+class Forbidden(ApiError):
+    """403: RBAC, quota or admission."""
+
+
+class Invalid(ApiError):
+    """400 or 422: the object will not be accepted as it is."""
+
+
+class Unavailable(ApiError):
+    """No answer, a time-out, or a 5xx: try later. ``retry_after`` (seconds) if the server said so."""
+
+    def __init__(
+        self, request: str, status: int, reason: str, message: str, retry_after: float | None = None
+    ) -> None:
+        super().__init__(request, status, reason, message)
+        self.retry_after = retry_after
+
+
+class TooManyRequests(Unavailable):
+    """429: priority and fairness, or an eviction that must wait."""
+
+
+def error_of(
+    request: str, status: int, headers: Mapping[str, str], body: bytes, json_patch: bool = False
+) -> ApiError:
+    """The error for an answer that is no success."""
+    answer: dict[str, Any] = {}
+    text = body[:_MAX_MESSAGE].decode("utf-8", "replace")
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        parsed = None
+    if isinstance(parsed, dict):
+        answer = parsed
+    reason = str(answer.get("reason") or "")
+    message = str(answer.get("message") or text)
+    if status == 401:
+        return Unauthorized(request, status, reason, message)
+    if status == 403:
+        return Forbidden(request, status, reason, message)
+    if status == 404:
+        return NotFound(request, status, reason, message)
+    if status == 409:
+        kind = AlreadyExists if reason == "AlreadyExists" else Conflict
+        return kind(request, status, reason, message)
+    if status == 410:
+        return Gone(request, status, reason, message)
+    if status == 422 and json_patch and not _names_a_field(answer):
+        return Conflict(request, status, reason, message)
+    if status in (400, 413, 415, 422):
+        return Invalid(request, status, reason, message)
+    retry_after = _seconds(headers.get("Retry-After"))
+    if status == 429:
+        return TooManyRequests(request, status, reason, message, retry_after)
+    if status >= 500:
+        return Unavailable(request, status, reason, message, retry_after)
+    return ApiError(request, status, reason, message)
+
+
+def _names_a_field(answer: Mapping[str, Any]) -> bool:
+    """A failed validation names the fields that it dislikes; a failed ``test`` of a patch names none."""
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return isinstance(causes, list) and any(isinstance(c, dict) and c.get("field") for c in causes)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return min(max(float(text or ""), 0.0), _LONGEST_RETRY_AFTER)
+    except ValueError:
+        return None

@@ -1,0 +1,300 @@
+"""Pods, Leases and Nodes as the operator keeps them: slim, frozen, judged once when they arrive.
+
+An object of the API server is 2 to 10 KB of JSON, of which the planner needs some words. It is read
+once; a change that none of these words shows is no news (``==`` ignores the version) and starts no pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from elasticjob.contract.names import (
+    ATTEMPT_LABEL,
+    COMPLETION_INDEX_LABEL,
+    FAILURE_ANNOTATION,
+    JOB_LABEL,
+    PARTICIPANT_ANNOTATION,
+    POD_INDEX_LABEL,
+    REPORT_ANNOTATION,
+    ROUND_ANNOTATION,
+    SLOT_LABEL,
+)
+from elasticjob.contract.records import (
+    FailureReport,
+    ParticipantRecord,
+    RecordError,
+    RoundRecord,
+    RoundReport,
+)
+from elasticjob_operator.plan.model import Exit, Participant, Pod
+
+DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+
+_MAX_TEXT = 1_024
+"""Characters kept of any message that another component wrote."""
+_MAX_INDEX = 1_000_000
+_STARTING = ("ContainerCreating", "PodInitializing", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What every kept object has. ``job`` is the value of its job label; ``version`` its
+    resourceVersion, as a number (comparable within one resource, KEP-5504)."""
+
+    namespace: str
+    name: str
+    uid: str
+    job: str
+    version: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod(Seen):
+    """A labelled pod. ``owner`` is the UID of its controller; ``pod`` leaves out what depends on others:
+    whose it is, and its node's state."""
+
+    owner: str
+    service_account: str
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLease(Seen):
+    """A labelled Lease: a participant's, or the round's. ``texts`` are its annotations as they stand
+    (participant, failure, report, round)."""
+
+    owner: str
+    holder: str
+    texts: tuple[str | None, str | None, str | None, str | None]
+    participant: Participant = field(compare=False)
+    record: RoundRecord | None = field(compare=False)
+    problem: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode(Seen):
+    """A node."""
+
+    ready: bool
+
+
+T = TypeVar("T", bound=Seen)
+
+
+def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
+    """Slim a Pod."""
+    meta, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
+    labels = _map(meta, "labels")
+    name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
+    container = training_container(meta, spec)
+    state = _state(status, container)
+    phase = str(status.get("phase", ""))
+    conditions = {c.get("type"): c for c in _maps(status, "conditions")}
+    disruption = conditions.get("DisruptionTarget", {})
+    disrupted = disruption if disruption.get("status") == "True" else {}
+    return SeenPod(
+        namespace=str(meta.get("namespace", "")),
+        name=name,
+        uid=uid,
+        job=str(labels.get(JOB_LABEL, "")),
+        version=version_of(meta),
+        owner=controller_of(meta),
+        service_account=str(spec.get("serviceAccountName") or "default"),
+        pod=Pod(
+            name=name,
+            uid=uid,
+            slot=_first_index(labels, SLOT_LABEL, COMPLETION_INDEX_LABEL, POD_INDEX_LABEL),
+            attempt=_first_index(labels, ATTEMPT_LABEL) or 0,
+            node=str(spec.get("nodeName") or ""),
+            ip=_address(status),
+            running=phase == "Running" and (state is None or "running" in state),
+            ended=phase in ("Succeeded", "Failed"),
+            exit=_exit(state),
+            deleting=bool(meta.get("deletionTimestamp")),
+            unschedulable=_unschedulable(conditions.get("PodScheduled", {})),
+            waiting=_waiting(status, container),
+            reason=_text(status.get("reason") or disrupted.get("reason")),
+            message=_text(status.get("message") or disrupted.get("message")),
+        ),
+    )
+
+
+def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLease:
+    """Slim a Lease. Texts that ``old`` had are not parsed again. Never raises for what stands in them."""
+    meta, spec = _map(raw, "metadata"), _map(raw, "spec")
+    annotations = _map(meta, "annotations")
+    name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
+    holder = str(spec.get("holderIdentity") or "")
+    texts = (
+        _optional(annotations.get(PARTICIPANT_ANNOTATION)),
+        _optional(annotations.get(FAILURE_ANNOTATION)),
+        _optional(annotations.get(REPORT_ANNOTATION)),
+        _optional(annotations.get(ROUND_ANNOTATION)),
+    )
+    if old is not None and old.uid == uid and old.texts == texts and old.holder == holder:
+        participant, record, problem = old.participant, old.record, old.problem
+    else:
+        participant = _participant(name, holder, texts)
+        record, problem = _round(texts[3])
+    return SeenLease(
+        namespace=str(meta.get("namespace", "")),
+        name=name,
+        uid=uid,
+        job=str(_map(meta, "labels").get(JOB_LABEL, "")),
+        version=version_of(meta),
+        owner=controller_of(meta) or first_owner_of(meta),
+        holder=holder,
+        texts=texts,
+        participant=participant,
+        record=record,
+        problem=problem,
+    )
+
+
+def read_node(raw: Mapping[str, Any], _old: SeenNode | None = None) -> SeenNode:
+    """Slim a Node. One without a Ready condition is taken for ready: nothing speaks against it yet."""
+    meta = _map(raw, "metadata")
+    ready = next((c for c in _maps(_map(raw, "status"), "conditions") if c.get("type") == "Ready"), None)
+    return SeenNode(
+        namespace="",
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        job="",
+        version=version_of(meta),
+        ready=ready is None or ready.get("status") == "True",
+    )
+
+
+def version_of(meta: Mapping[str, Any]) -> int:
+    """The resourceVersion as a number, 0 where it is none."""
+    text = str(meta.get("resourceVersion", ""))
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def controller_of(meta: Mapping[str, Any]) -> str:
+    """UID of the controlling owner, or empty."""
+    return next((str(o.get("uid", "")) for o in _maps(meta, "ownerReferences") if o.get("controller")), "")
+
+
+def first_owner_of(meta: Mapping[str, Any]) -> str:
+    """UID of the first owner, or empty."""
+    return next((str(o.get("uid", "")) for o in _maps(meta, "ownerReferences")), "")
+
+
+def training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """Name of the container that trains: the annotated default container, else the first."""
+    names = [str(c.get("name", "")) for c in _maps(spec, "containers")]
+    wanted = str(_map(meta, "annotations").get(DEFAULT_CONTAINER_ANNOTATION, ""))
+    return wanted if wanted in names else (names[0] if names else "")
+
+
+def _participant(
+    name: str, holder: str, texts: tuple[str | None, str | None, str | None, str | None]
+) -> Participant:
+    problems: list[str] = []
+    record: ParticipantRecord | None = None
+    failure: FailureReport | None = None
+    report: RoundReport | None = None
+    try:
+        record = None if texts[0] is None else ParticipantRecord.parse(texts[0])
+    except RecordError as error:
+        problems.append(str(error))
+    try:
+        failure = None if texts[1] is None else FailureReport.parse(texts[1])
+    except RecordError as error:
+        problems.append(str(error))
+    try:
+        report = None if texts[2] is None else RoundReport.parse(texts[2])
+    except RecordError as error:
+        problems.append(str(error))
+    return Participant(
+        pod=name,
+        holder=holder,
+        record=record,
+        failure=failure,
+        report=report,
+        problem=_text("; ".join(problems)),
+    )
+
+
+def _round(text: str | None) -> tuple[RoundRecord | None, str]:
+    if text is None:
+        return None, ""
+    try:
+        return RoundRecord.parse(text), ""
+    except RecordError as error:
+        return None, _text(str(error))
+
+
+def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any] | None:
+    """The state of the container, None while no status of any container is there."""
+    statuses = _maps(status, "containerStatuses")
+    if not statuses:
+        return None
+    return next((_map(s, "state") for s in statuses if s.get("name") == container), {})
+
+
+def _exit(state: Mapping[str, Any] | None) -> Exit | None:
+    if state is None or "terminated" not in state:
+        return None
+    end = _map(state, "terminated")
+    code = end.get("exitCode")
+    return Exit(
+        code=code if isinstance(code, int) else -1,
+        reason=_text(end.get("reason")),
+        message=_text(end.get("message")),
+    )
+
+
+def _waiting(status: Mapping[str, Any], container: str) -> str:
+    """Why a container can't start (the training container's reason first), empty while all is well."""
+    statuses = _maps(status, "containerStatuses") + _maps(status, "initContainerStatuses")
+    for found in sorted(statuses, key=lambda s: s.get("name") != container):
+        waiting = _map(_map(found, "state"), "waiting")
+        reason = _text(waiting.get("reason"))
+        if reason not in _STARTING:
+            message = _text(waiting.get("message"))
+            return f"{reason}: {message}" if message else reason
+    return ""
+
+
+def _unschedulable(condition: Mapping[str, Any]) -> str:
+    if condition.get("status") != "False" or condition.get("reason") not in (
+        "Unschedulable",
+        "SchedulingGated",
+    ):
+        return ""
+    return _text(condition.get("message") or condition.get("reason"))
+
+
+def _address(status: Mapping[str, Any]) -> str:
+    addresses = _maps(status, "podIPs")
+    return str(addresses[0].get("ip", "")) if addresses else str(status.get("podIP") or "")
+
+
+def _first_index(labels: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        text = str(labels.get(name, ""))
+        if text.isascii() and text.isdigit() and int(text[:9]) < _MAX_INDEX:
+            return int(text[:9])
+    return None
+
+
+def _map(fields: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = fields.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _maps(fields: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = fields.get(key)
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return str(value or "")[:_MAX_TEXT]
+
+
+def _optional(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,91 @@
+"""The objects of one resource as last heard of, by name and by job, with the time of each one's last change.
+
+Two sources feed it: the informer's watch, and the answers to our own writes, which come first. So an
+older version never replaces a newer one, and a list taken before our write does not remove its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic
+
+from elasticjob_operator.observe.objects import T
+
+Key = tuple[str, str]
+"""(namespace, name)."""
+
+
+class Store(Generic[T]):
+    """See the module. ``changed`` is called for each object with news: made, changed, or removed."""
+
+    def __init__(self, changed: Callable[[T], None], clock: Callable[[], float]) -> None:
+        self._changed = changed
+        self._clock = clock
+        self._items: dict[Key, T] = {}
+        self._jobs: dict[Key, dict[str, T]] = {}
+        self._touched: dict[Key, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, namespace: str, name: str) -> T | None:
+        """The object, or None."""
+        return self._items.get((namespace, name))
+
+    def of_job(self, namespace: str, job: str) -> Mapping[str, T]:
+        """The objects that bear the job's label, by name."""
+        return self._jobs.get((namespace, job), {})
+
+    def all(self) -> Iterable[T]:
+        """Every object."""
+        return self._items.values()
+
+    def touched(self, namespace: str, name: str) -> float:
+        """Monotonic time of the last change of the object that was seen, news or not."""
+        return self._touched.get((namespace, name), float("-inf"))
+
+    def put(self, item: T, quiet: bool = False) -> None:
+        """Take over a version of an object unless a newer one is here. ``quiet``: it is our own doing."""
+        key = (item.namespace, item.name)
+        old = self._items.get(key)
+        if old is not None and (item.version, item.uid) == (old.version, old.uid):
+            return
+        if old is not None and item.version < old.version:
+            return
+        self._items[key] = item
+        self._touched[key] = self._clock()
+        if old is not None and old.job != item.job:
+            self._leave(old)
+            self._changed(old)
+        self._jobs.setdefault((item.namespace, item.job), {})[item.name] = item
+        if not quiet and old != item:
+            self._changed(item)
+
+    def remove(self, namespace: str, name: str, uid: str | None = None, version: int | None = None) -> None:
+        """The object is gone: this very one if ``uid`` is given, and unless it is newer than ``version``."""
+        key = (namespace, name)
+        old = self._items.get(key)
+        if old is None or (uid is not None and old.uid != uid):
+            return
+        if version is not None and old.version > version:
+            return
+        del self._items[key]
+        self._touched.pop(key, None)
+        self._leave(old)
+        self._changed(old)
+
+    def replace(self, items: Iterable[T], version: int) -> None:
+        """Take over a list of everything as of ``version``; what is not in it has been deleted."""
+        present = set()
+        for item in items:
+            present.add((item.namespace, item.name))
+            self.put(item)
+        for key in [k for k in self._items if k not in present]:
+            self.remove(*key, version=version)
+
+    def _leave(self, item: T) -> None:
+        group = self._jobs.get((item.namespace, item.job))
+        if group is not None:
+            group.pop(item.name, None)
+            if not group:
+                del self._jobs[(item.namespace, item.job)]

@@ -1,0 +1,212 @@
+"""What the planner sees of one job: pods, Leases and nodes joined into an ``Observed``.
+
+It also answers whether the view can be trusted with a judgement on silence: clocks run only while the
+watches and the requests are known to be good and this process has not been standing still (I9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from elasticjob.contract.names import JOB_LABEL, round_lease
+from elasticjob_operator.observe import objects
+from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.informer import Informer
+from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
+from elasticjob_operator.observe.store import Store
+from elasticjob_operator.plan.model import Job, Observed, Participant, Pod
+
+Dirty = Callable[[str, str], None]
+"""Called with (namespace, job) when something about that job is new."""
+
+_STANDSTILL_SECONDS = 3.0
+_PULSE_SECONDS = 0.5
+_MAX_GONE_NODES = 10_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The informers of one namespace, or of all ("")."""
+
+    pods: Informer[SeenPod]
+    leases: Informer[SeenLease]
+
+
+class World:
+    """See the module. ``namespaces`` empty: all of them."""
+
+    def __init__(self, api: Api, namespaces: Sequence[str], dirty: Dirty, clock: Callable[[], float]) -> None:
+        self._api = api
+        self._dirty = dirty
+        self._clock = clock
+        self._beat_at = clock()
+        self.loop_lag = 0.0
+        """Seconds by which the event loop was late at the last pulse."""
+        self._standstills = 0
+        self._gone_nodes: dict[str, None] = {}
+        self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
+        self.leases: Store[SeenLease] = Store(self._lease_changed, clock)
+        self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
+        self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
+        self._nodes = Informer(api, "/api/v1/nodes", objects.read_node, self.nodes, clock, optional=True)
+
+    def informers(self) -> Iterable[Informer[SeenPod] | Informer[SeenLease] | Informer[SeenNode]]:
+        """All informers, each to be run as a task."""
+        for watched in self._watched.values():
+            yield watched.pods
+            yield watched.leases
+        yield self._nodes
+
+    async def synced(self) -> None:
+        """Wait until everything has been listed once: nothing may be decided before."""
+        for informer in self.informers():
+            await informer.synced.wait()
+
+    async def pulse(self) -> None:
+        """Notice when this process stood still (stopped, starved, suspended); run it as a task."""
+        while True:
+            await asyncio.sleep(_PULSE_SECONDS)
+            now = self._clock()
+            self.loop_lag = max(0.0, now - self._beat_at - _PULSE_SECONDS)
+            self._check_standstill(now)
+
+    def continuity(self, namespace: str) -> tuple[int, ...]:
+        """A value that changes whenever something may have been missed in that namespace."""
+        self._check_standstill(self._clock())
+        watched = self._watched_in(namespace)
+        if watched is None:
+            return (-1,)
+        return (self._standstills, watched.pods.gaps, watched.leases.gaps)
+
+    def trusted(self, namespace: str) -> bool:
+        """Whether the watches of that namespace are connected now."""
+        watched = self._watched_in(namespace)
+        return (
+            watched is not None
+            and watched.pods.good_since is not None
+            and watched.leases.good_since is not None
+        )
+
+    def covers(self, namespace: str) -> bool:
+        """Whether that namespace is watched at all."""
+        return self._watched_in(namespace) is not None
+
+    def observe(self, job: Job) -> Observed:
+        """Everything about one job, as of now."""
+        now = self._clock()
+        self._check_standstill(now)
+        templated = job.spec.template is not None
+        pods = self.pods.of_job(job.namespace, job.name)
+        leases = self.leases.of_job(job.namespace, job.name)
+        own = round_lease(job.name)
+        good_since = self._leases_good_since(job.namespace)
+        participants: dict[str, Participant] = {}
+        for name, lease in leases.items():
+            if name != own:
+                participants[name] = self._participant(lease, good_since, now)
+        record = leases[own].record if own in leases else None
+        return Observed(
+            pods=tuple(self._pod(pods[name], job.uid, templated) for name in sorted(pods)),
+            leases=participants,
+            record=record if record is not None and record.job_uid == job.uid else None,
+        )
+
+    def service_accounts(self, job: Job) -> tuple[str, ...]:
+        """The service accounts of the job's pods."""
+        return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
+
+    def round_lease(self, job: Job) -> SeenLease | None:
+        """The Lease ``<job>-round``, whatever stands in it."""
+        return self.leases.get(job.namespace, round_lease(job.name))
+
+    def retry(self, job: Job) -> None:
+        """Something about the job must be looked at again."""
+        self._dirty(job.namespace, job.name)
+
+    def saw_pod(self, raw: Json, deleting: bool = False) -> None:
+        """Take over the answer to a write of ours: the next pass must know of it already."""
+        seen = objects.read_pod(raw)
+        if deleting and not seen.pod.deleting:
+            seen = replace(seen, pod=replace(seen.pod, deleting=True))
+        self.pods.put(seen, quiet=True)
+
+    def saw_lease(self, raw: Json) -> None:
+        """Take over the answer to a write of ours."""
+        seen = objects.read_lease(raw, None)
+        self.leases.put(seen, quiet=True)
+
+    def _informers(self, namespace: str) -> Watched:
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return Watched(
+            pods=Informer(
+                self._api, f"/api/v1{scope}/pods", objects.read_pod, self.pods, self._clock, JOB_LABEL
+            ),
+            leases=Informer(
+                self._api,
+                f"/apis/coordination.k8s.io/v1{scope}/leases",
+                objects.read_lease,
+                self.leases,
+                self._clock,
+                JOB_LABEL,
+            ),
+        )
+
+    def _watched_in(self, namespace: str) -> Watched | None:
+        return self._watched.get(namespace) or self._watched.get("")
+
+    def _leases_good_since(self, namespace: str) -> float | None:
+        watched = self._watched_in(namespace)
+        if watched is None or watched.leases.good_since is None:
+            return None
+        return max(watched.leases.good_since, self._api.failed_at)
+
+    def _participant(self, lease: SeenLease, good_since: float | None, now: float) -> Participant:
+        known = lease.participant
+        if good_since is None:
+            return known
+        silent = now - max(good_since, self.leases.touched(lease.namespace, lease.name))
+        if silent < 1.0:
+            # Nothing is decided by less than a second, and a storm of joins need not copy them all.
+            return known
+        return Participant(
+            known.pod, known.holder, known.record, known.failure, known.report, silent, known.problem
+        )
+
+    def _pod(self, seen: SeenPod, job_uid: str, templated: bool) -> Pod:
+        pod = seen.pod
+        mine = not templated or seen.owner == job_uid
+        node = self.nodes.get("", pod.node) if pod.node else None
+        ready = node is None or node.ready
+        gone = node is None and pod.node in self._gone_nodes
+        if mine and ready and not gone:
+            return pod
+        return replace(pod, mine=mine, node_ready=ready, node_gone=gone)
+
+    def _check_standstill(self, now: float) -> None:
+        if now - self._beat_at > _STANDSTILL_SECONDS:
+            log.warning("stood still for %.1f s: all clocks about silence start again", now - self._beat_at)
+            self._standstills += 1
+            for informer in self.informers():
+                informer.stalled()
+        self._beat_at = now
+
+    def _pod_changed(self, pod: SeenPod) -> None:
+        self._dirty(pod.namespace, pod.job)
+
+    def _lease_changed(self, lease: SeenLease) -> None:
+        self._dirty(lease.namespace, lease.job)
+
+    def _node_changed(self, node: SeenNode) -> None:
+        if self.nodes.get("", node.name) is None:
+            self._gone_nodes[node.name] = None
+            if len(self._gone_nodes) > _MAX_GONE_NODES:
+                del self._gone_nodes[next(iter(self._gone_nodes))]
+        else:
+            self._gone_nodes.pop(node.name, None)
+        for namespace, job in {(p.namespace, p.job) for p in self.pods.all() if p.pod.node == node.name}:
+            self._dirty(namespace, job)

@@ -1,0 +1,365 @@
+"""From "something about this job is new" to a pass over it: level-triggered, one at a time per job.
+
+A change marks its job dirty. A dirty job has one worker, which runs passes until the job is clean: observe,
+plan, write. Changes that arrive during a pass accumulate and cost one more pass, which is all the
+coalescing there is: nothing sleeps between an event and the plan.
+
+A pass starts only from a status at least as new as our own last write: the view of a job is the maximum,
+by resource version, of what kopf's watch said and what our writes returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from elasticjob.contract.names import GROUP, PLURAL, VERSION
+from elasticjob_operator.act.apply import Applier, earliest, job_path
+from elasticjob_operator.act.memory import Memory, Stale, Vanished
+from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.errors import ApiError, NotFound, Unavailable
+from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
+from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.model import Event, Job, Now, Observed, Plan
+from elasticjob_operator.plan.planner import plan as real_plan
+from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.settings import Settings
+
+Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[str, float]], Plan]
+Key = tuple[str, str]
+
+_FIRST_BACK_OFF = 0.2
+_LONGEST_BACK_OFF = 30.0
+_EVENT_BACK_OFF = 1.0
+"""An event shows that the API server is back: a job in back-off then waits no longer than this."""
+_SHORTEST_WAKE = 0.005
+_REREADS = 5
+
+log = logging.getLogger("elasticjob.operator")
+
+
+@dataclass
+class Entry:
+    """One ElasticJob, by UID. ``gone`` is set when it was deleted: its worker then ends."""
+
+    view: JobView
+    memory: Memory = field(default_factory=Memory)
+    dirty: bool = False
+    worker: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    wake_at: float = float("inf")
+    failures: int = 0
+    not_before: float = float("-inf")
+    """While in back-off: no pass before this time, not even after an event."""
+    gone: bool = False
+
+
+class Reconciler:
+    """See the module. ``start`` runs it in the current event loop, ``aclose`` ends it."""
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Settings,
+        plan: Planner = real_plan,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.clock = clock or time.monotonic
+        self.settings = settings
+        self.world = World(api, settings.namespaces, self.mark, self.clock)
+        self.passes = 0
+        """How many passes were planned."""
+        self._api = api
+        self._plan = plan
+        self._applier = Applier(api, self.world, self.clock)
+        self._entries: dict[Key, Entry] = {}
+        self._gate = asyncio.Semaphore(settings.max_passes)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready = False
+
+    def start(self) -> None:
+        """Start the informers and, once they have listed everything, the passes."""
+        for informer in self.world.informers():
+            self._spawn(informer.run(), f"informer {informer.path}")
+        self._spawn(self.world.pulse(), "pulse")
+        self._spawn(self._open(), "first lists")
+        self._spawn(self._relist(), "relist")
+
+    async def aclose(self) -> None:
+        """End all tasks. What they have not written, the next operator writes."""
+        self._ready = False
+        for entry in self._entries.values():
+            if entry.timer is not None:
+                entry.timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def job_changed(self, raw: Json) -> None:
+        """An ElasticJob was made or changed, or was found in a list."""
+        meta = raw["metadata"]
+        key = (str(meta["namespace"]), str(meta["name"]))
+        if not self.world.covers(key[0]):
+            return
+        entry = self._entries.get(key)
+        if entry is not None and version_of(meta) <= entry.view.version:
+            return
+        try:
+            view = read_job(raw, entry.view if entry is not None else None)
+        except MalformedJob as error:
+            log.error("%s", error)
+            return
+        if entry is not None and entry.view.job.uid == view.job.uid:
+            entry.view = view
+        else:
+            if entry is not None:
+                self._forget(key, entry)
+            self._entries[key] = Entry(view)
+        self.mark(*key)
+
+    def job_deleted(self, raw: Json) -> None:
+        """An ElasticJob was deleted. What it owns is collected by the cluster."""
+        meta = raw["metadata"]
+        key = (str(meta["namespace"]), str(meta["name"]))
+        entry = self._entries.get(key)
+        if entry is not None and entry.view.job.uid == meta["uid"]:
+            self._forget(key, entry)
+
+    def mark(self, namespace: str, name: str) -> None:
+        """Something about this job is new."""
+        entry = self._entries.get((namespace, name))
+        if entry is None:
+            return
+        entry.dirty = True
+        if self._ready and entry.worker is None:
+            left = entry.not_before - self.clock() if entry.failures else 0.0
+            if left > 0:
+                self._wake(entry, left)
+            else:
+                self._work(entry)
+
+    def jobs(self) -> list[JobView]:
+        """All jobs known."""
+        return [entry.view for entry in self._entries.values()]
+
+    def _work(self, entry: Entry) -> None:
+        if entry.worker is None and not entry.gone:
+            job = entry.view.job
+            entry.worker = self._spawn(self._run(entry), f"worker {job.namespace}/{job.name}")
+
+    async def _run(self, entry: Entry) -> None:
+        """Pass after pass until the job is clean, or has to wait."""
+        try:
+            while entry.dirty and not entry.gone:
+                entry.dirty = False
+                self._cancel_timer(entry)
+                async with self._gate:
+                    delay = await self._guarded_pass(entry)
+                if delay is not None:
+                    self._wake(entry, delay)
+                if entry.failures:
+                    return
+        finally:
+            entry.worker = None
+
+    async def _guarded_pass(self, entry: Entry) -> float | None:
+        """One pass. Returns seconds until the next one is due without an event; errors become a delay."""
+        job = entry.view.job
+        who = f"{job.namespace}/{job.name}"
+        try:
+            delay = await self._pass(entry)
+        except Vanished:
+            self._forget((job.namespace, job.name), entry)
+            return None
+        except (ApiError, Stale) as error:
+            # Said once, then now and then: an outage must not fill the log with every job's every try.
+            level = logging.WARNING if entry.failures % 10 == 0 else logging.DEBUG
+            log.log(level, "%s: the pass ended early: %s", who, error)
+            retry_after = error.retry_after if isinstance(error, Unavailable) else None
+        except Exception:
+            # One job must not end the service for all the others.
+            log.exception("%s: the pass failed", who)
+            retry_after = None
+        else:
+            entry.failures = 0
+            return delay
+        entry.failures += 1
+        back_off = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2.0 ** min(entry.failures - 1, 16))
+        entry.not_before = self.clock() + max(min(back_off, _EVENT_BACK_OFF), retry_after or 0.0)
+        # Others may have been unable to write as well: nobody was silent (I9).
+        entry.memory.timers = {}
+        entry.dirty = True
+        return max(back_off * random.uniform(0.5, 1.0), retry_after or 0.0)
+
+    async def _pass(self, entry: Entry) -> float | None:
+        """Observe, plan and write, reading anew as often as something turns out to be old."""
+        fresh = False
+        for attempt in range(_REREADS):
+            view = entry.view
+            if entry.gone or view.deleting or not view.ours:
+                return None
+            try:
+                return await self._plan_and_write(entry, view, fresh)
+            except Stale as error:
+                log.info("%s/%s: reading again: %s", view.job.namespace, view.job.name, error)
+                if attempt == _REREADS - 1:
+                    raise
+                await self._read_again(entry)
+                fresh = True
+        return None
+
+    async def _plan_and_write(self, entry: Entry, view: JobView, fresh: bool) -> float | None:
+        memory = entry.memory
+        job = view.job
+        continuity = self.world.continuity(job.namespace)
+        if memory.continuity != continuity or not self.world.trusted(job.namespace):
+            memory.timers = {}
+        memory.continuity = continuity
+        now = Now(wall=datetime.now(timezone.utc), mono=self.clock(), nonce=secrets.token_hex(4))
+        self.passes += 1
+        decided = self._plan(job, view.status, self.world.observe(job), now, memory.timers)
+        written, may_project = await self._applier.write_status(view, decided, fresh)
+        if written.version > entry.view.version:
+            # A change of the spec that arrived while we wrote is older than this write: the test of the
+            # resource version has seen to that. One that is newer stays.
+            entry.view = written
+        memory.timers = decided.timers
+        _tell(view, decided)
+        events: tuple[Event, ...] = decided.events
+        try:
+            rest = await self._applier.write_rest(job, decided, memory, may_project)
+            events += rest.events
+        finally:
+            if events:
+                self._spawn(self._applier.recorder.send(job, events, memory), "events")
+        return earliest(decided.wake_after, rest.wake_after)
+
+    async def _read_again(self, entry: Entry) -> None:
+        job = entry.view.job
+        try:
+            raw = await self._api.get(job_path(job.namespace, job.name))
+        except NotFound as error:
+            raise Vanished(str(error)) from error
+        if raw["metadata"]["uid"] != job.uid:
+            self.job_changed(raw)
+            raise Vanished("made anew under the same name")
+        if version_of(raw["metadata"]) >= entry.view.version:
+            try:
+                entry.view = read_job(raw)
+            except MalformedJob as error:
+                raise ApiError(f"GET {job.name}", 0, "Malformed", str(error)) from error
+        await self._applier.refresh_round(job)
+
+    def _forget(self, key: Key, entry: Entry) -> None:
+        entry.gone = True
+        self._cancel_timer(entry)
+        if self._entries.get(key) is entry:
+            del self._entries[key]
+
+    def _wake(self, entry: Entry, delay: float) -> None:
+        """Let a pass begin after ``delay`` seconds at the latest."""
+        at = self._loop.time() + max(delay, _SHORTEST_WAKE)
+        if entry.gone or (entry.timer is not None and entry.wake_at <= at):
+            return
+        self._cancel_timer(entry)
+        entry.wake_at = at
+        entry.timer = self._loop.call_at(at, self._woken, entry)
+
+    def _woken(self, entry: Entry) -> None:
+        entry.timer = None
+        entry.dirty = True
+        self._work(entry)
+
+    @staticmethod
+    def _cancel_timer(entry: Entry) -> None:
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+
+    async def _open(self) -> None:
+        """Passes begin when everything has been listed once."""
+        await self.world.synced()
+        self._ready = True
+        for namespace, name in list(self._entries):
+            self.mark(namespace, name)
+
+    async def _relist(self) -> None:
+        """Take the list of jobs now and then: it finds jobs that came or went unseen."""
+        while True:
+            await asyncio.sleep(self.settings.relist_seconds * random.uniform(0.8, 1.2))
+            for namespace in self.settings.namespaces or ("",):
+                try:
+                    await self.relist(namespace)
+                except ApiError as error:
+                    log.warning("the list of jobs could not be read: %s", error)
+
+    async def relist(self, namespace: str) -> None:
+        """Compare the jobs known with those that there are; then give each a pass. Raises ApiError."""
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        path = f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}"
+        query = {"limit": "100"}
+        there: set[tuple[str, str, str]] = set()
+        while True:
+            page = await self._api.get(path, query)
+            for raw in page.get("items") or ():
+                meta = raw["metadata"]
+                there.add((str(meta["namespace"]), str(meta["name"]), str(meta["uid"])))
+                self.job_changed(raw)
+            if not page["metadata"].get("continue"):
+                break
+            query["continue"] = page["metadata"]["continue"]
+        version = version_of(page["metadata"])
+        for key, entry in list(self._entries.items()):
+            if entry.gone:
+                continue
+            if namespace and key[0] != namespace:
+                continue
+            if (*key, entry.view.job.uid) not in there and entry.view.version <= version:
+                log.info("%s/%s: vanished unseen", *key)
+                self._forget(key, entry)
+            else:
+                entry.memory.access = None  # somebody may have deleted what a pod's identity needs
+                self.mark(*key)
+                await asyncio.sleep(min(1.0, self.settings.relist_seconds / 2 / max(1, len(there))))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s ended", task.get_name(), exc_info=task.exception())
+
+
+def _tell(before: JobView, decided: Plan) -> None:
+    """One log line for each decision."""
+    who = f"{before.job.namespace}/{before.job.name}"
+    old, new = before.status.round, decided.status.round
+    if (old.number, old.phase) != (new.number, new.phase):
+        log.info(
+            "%s: round %d %s, %d members, leader %s, cause %s: %s",
+            who,
+            new.number,
+            new.phase,
+            new.members,
+            new.leader or "none",
+            new.cause or "none",
+            new.message or new.outcome or "-",
+        )
+    for event in decided.events:
+        log.log(
+            logging.WARNING if event.warning else logging.INFO, "%s: %s: %s", who, event.reason, event.message
+        )

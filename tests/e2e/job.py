@@ -1,0 +1,244 @@
+"""What end-to-end tests do with a job: apply it, follow its status, hurt it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from devcluster.access import ClusterAccess
+from devcluster.cluster import Cluster
+from devcluster.wait import wait_for
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCRIPTS = Path(__file__).parent / "scripts"
+DIGITS = ROOT / "examples" / "digits" / "train.py"
+DEADLINE = 120.0
+"""Seconds after which a wait has hung; two torchruns start in about ten on two idle cores."""
+
+
+class Operator:
+    """The operator as a process of its own, serving one namespace."""
+
+    def __init__(
+        self, cluster: ClusterAccess, namespace: str, log: Path, kubeconfig: Path | None = None
+    ) -> None:
+        self._kubeconfig = kubeconfig or cluster.kubeconfig
+        self._namespace = namespace
+        self.log = log
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "elasticjob_operator", "--namespace", self._namespace],
+                env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def restart(self) -> None:
+        """Start a new process (the old one must be dead)."""
+        assert self.process.poll() is not None
+        self.process = self._start()
+
+    def stop(self) -> None:
+        """End it well."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+
+
+class JobRun:
+    """One ElasticJob of a test. ``folder`` is where its training script writes."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path, name: str = "job") -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.folder = folder
+        self.name = name
+        self.steps_in_outage = 0
+
+    # -- making it -----------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        command: Sequence[str] | None = None,
+        annotations: dict[str, str] | None = None,
+        pod: dict[str, Any] | None = None,
+        **spec: Any,
+    ) -> None:
+        """Apply the job; ``command`` defaults to torchrun with the script that trains until ``stop()``.
+
+        ``annotations`` and ``pod`` go into the template's metadata and spec.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        container = {
+            "name": "train",
+            "image": "elasticjob-test",
+            "command": list(command or ["torchrun", str(SCRIPTS / "steps.py"), str(self.folder)]),
+            "env": [
+                {"name": "OMP_NUM_THREADS", "value": "1"},
+                {"name": "TORCH_CPP_LOG_LEVEL", "value": "ERROR"},
+            ],
+        }
+        template = {
+            "metadata": {"annotations": annotations or {}},
+            "spec": {"containers": [container], **(pod or {})},
+        }
+        body = {
+            "apiVersion": "elasticjob.dev/v1alpha1",
+            "kind": "ElasticJob",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {"replicas": 2, "template": template, **spec},
+        }
+        self.cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
+
+    def delete(self, *flags: str) -> None:
+        """kubectl delete."""
+        self.cluster.kubectl("-n", self.namespace, "delete", "elasticjob", self.name, *flags)
+
+    def scale(self, replicas: int) -> None:
+        """kubectl scale."""
+        self.cluster.kubectl(
+            "-n", self.namespace, "scale", f"elasticjob/{self.name}", f"--replicas={replicas}"
+        )
+
+    def stop(self) -> None:
+        """Let the script come to its end."""
+        (self.folder / "stop").touch()
+
+    # -- following it --------------------------------------------------------------------------------------
+
+    def get(self) -> dict[str, Any]:
+        """The object."""
+        answer = self.cluster.kubectl("-n", self.namespace, "get", "elasticjob", self.name, "-o", "json")
+        found: dict[str, Any] = json.loads(answer.stdout)
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Its status, {} before the first."""
+        found: dict[str, Any] = self.get().get("status", {})
+        return found
+
+    def round(self) -> dict[str, Any]:
+        """status.round, {} before the first."""
+        found: dict[str, Any] = self.status().get("round", {})
+        return found
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The history, oldest first."""
+        return list(reversed(self.status().get("rounds", [])))
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """A condition, {} if it is not there."""
+        found = (c for c in self.status().get("conditions", []) if c["type"] == kind)
+        return next(found, {})
+
+    def wait_for(self, predicate: Callable[[], Any], message: str, seconds: float = DEADLINE) -> Any:
+        """Wait; the message of a failure tells the state of the job."""
+        try:
+            return wait_for(predicate, seconds, message, interval=0.1)
+        except TimeoutError as error:
+            status = json.dumps({k: v for k, v in self.status().items() if k != "accounts"}, indent=1)
+            raise AssertionError(f"{error}\n{status[:6000]}") from None
+
+    def training(self, number: int, members: int | None = None) -> dict[str, Any]:
+        """Wait until this round, or a later one, trains (has made a step); returns status.round."""
+
+        def trains() -> dict[str, Any] | None:
+            now = self.round()
+            if now.get("number", 0) < number or "establishedTime" not in now or now["phase"] != "Active":
+                return None
+            if members is not None and now["members"] != members:
+                return None
+            return now if self.steps(now["number"]) else None
+
+        found: dict[str, Any] = self.wait_for(
+            trains, f"round {number} trains" + (f" with {members} members" if members else "")
+        )
+        return found
+
+    def complete(self, seconds: float = DEADLINE) -> None:
+        """Wait until the job is Complete."""
+        self.wait_for(lambda: self.condition("Complete").get("status") == "True", "Complete", seconds)
+
+    def failed(self, seconds: float = DEADLINE) -> dict[str, Any]:
+        """Wait until the job has Failed; returns the condition."""
+        self.wait_for(lambda: self.condition("Failed").get("status") == "True", "Failed", seconds)
+        return self.condition("Failed")
+
+    def steps(self, number: int | None = None) -> list[dict[str, Any]]:
+        """What the script has logged, of one round or of all."""
+        found = []
+        for path in sorted(self.folder.glob("steps*.jsonl")):
+            for line in path.read_text().splitlines():
+                if line.endswith("}"):
+                    found.append(json.loads(line))
+        return [s for s in found if number is None or s["round"] == number]
+
+    def goes_on(self, number: int) -> None:
+        """Wait until this round has made steps beyond those of now: nobody hangs."""
+        before = len(self.steps(number))
+        self.wait_for(lambda: len(self.steps(number)) > before + 3, f"round {number} goes on")
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The job's pods by name."""
+        answer = self.cluster.kubectl(
+            "-n", self.namespace, "get", "pods", "-l", f"elasticjob.dev/job={self.name}", "-o", "json"
+        )
+        return {p["metadata"]["name"]: p for p in json.loads(answer.stdout)["items"]}
+
+    def log(self, pod: str) -> str:
+        """What the pod's container has printed."""
+        return Path(self.cluster.nodes.logs_path(self.namespace, pod)).read_text(errors="replace")
+
+    # -- hurting it ----------------------------------------------------------------------------------------
+
+    def kill_pod(self, pod: str) -> None:
+        """SIGKILL to the container's main process, and with it to all of the container."""
+        self.cluster.nodes.kill_container(self.namespace, pod, signal=signal.SIGKILL)
+
+    def worker_pids(self, pod: str) -> list[int]:
+        """The training processes of a pod, without torchrun itself."""
+        found = []
+        for pid in self.cluster.nodes.pids(self.namespace, pod):
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(w.endswith((b"steps.py", b"train.py")) for w in words) and not any(
+                b"torchrun" in w for w in words
+            ):
+                found.append(pid)
+        return found
+
+    def kill_worker(self, pod: str) -> None:
+        """SIGKILL to one worker process."""
+        pids = self.worker_pids(pod)
+        assert pids, f"no worker process in {pod}"
+        os.kill(pids[0], signal.SIGKILL)
+
+
+def poll_until(predicate: Callable[[], bool], seconds: float) -> bool:
+    """Whether it became so within the time; for races that a test provokes as fast as it can."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if predicate():
+            return True
+    return False

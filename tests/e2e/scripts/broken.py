@@ -1,0 +1,3 @@
+"""Fails at once, on every rank."""
+
+raise ValueError("there is a bug in this script")

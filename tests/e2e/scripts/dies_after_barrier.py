@@ -1,0 +1,28 @@
+"""torchrun, except that slot 1's first agent dies by SIGKILL when ``next_rendezvous`` has returned.
+
+Usage: dies_after_barrier.py SCRIPT ARGS...
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from torch.distributed.elastic.rendezvous import RendezvousInfo
+from torch.distributed.run import main
+
+from elasticjob.handler import K8sRendezvousHandler
+
+original = K8sRendezvousHandler.next_rendezvous
+
+
+def next_rendezvous(self: K8sRendezvousHandler) -> RendezvousInfo:
+    info = original(self)
+    if os.environ["ELASTICJOB_POD_NAME"].endswith("-1-0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return info
+
+
+K8sRendezvousHandler.next_rendezvous = next_rendezvous  # type: ignore[method-assign]
+main(sys.argv[1:])

@@ -1,0 +1,264 @@
+"""The Kubernetes client against a small HTTP server that misbehaves on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from elasticjob_operator.observe import client as client_module
+from elasticjob_operator.observe.client import JSON_PATCH, MERGE_PATCH, Client
+from elasticjob_operator.observe.credentials import Connection, Credentials
+from elasticjob_operator.observe.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    error_of,
+)
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class FakeCredentials:
+    """Plain HTTP; each reload gives the next token."""
+
+    def __init__(self, server: str) -> None:
+        self.reloads = 0
+        self.connection = self._connection(server)
+
+    def stale(self) -> bool:
+        return False
+
+    def reload(self) -> None:
+        self.reloads += 1
+        self.connection = self._connection(self.connection.server)
+
+    def ssl_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
+
+    def _connection(self, server: str) -> Connection:
+        return Connection(server, None, True, None, None, None, None, f"Bearer t{self.reloads}")
+
+
+def play(answer: Answer, scenario: Callable[[Client, FakeCredentials], Awaitable[None]]) -> None:
+    async def main() -> None:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", answer)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        credentials = FakeCredentials(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        client = Client(cast(Credentials, credentials), timeout=0.5)
+        try:
+            await scenario(client, credentials)
+        finally:
+            await client.aclose()
+            await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def failure(status: int, reason: str = "", **details: Any) -> bytes:
+    return json.dumps(
+        {"kind": "Status", "code": status, "reason": reason, "message": "m", **details}
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "json_patch", "kind"),
+    [
+        (401, "Unauthorized", False, Unauthorized),
+        (403, "Forbidden", False, Forbidden),
+        (404, "NotFound", False, NotFound),
+        (409, "Conflict", False, Conflict),
+        (409, "AlreadyExists", False, AlreadyExists),
+        (410, "Expired", False, Gone),
+        (422, "Invalid", False, Invalid),
+        (422, "Invalid", True, Conflict),
+        (429, "TooManyRequests", False, TooManyRequests),
+        (500, "InternalError", False, Unavailable),
+        (503, "", False, Unavailable),
+        (418, "", False, ApiError),
+    ],
+)
+def test_statuses(status: int, reason: str, json_patch: bool, kind: type[ApiError]) -> None:
+    error = error_of("GET /x", status, {}, failure(status, reason), json_patch)
+    assert type(error) is kind
+    assert str(error).startswith(f"GET /x: {status} ")
+
+
+def test_a_validation_error_of_a_json_patch_is_no_conflict() -> None:
+    details = {"causes": [{"reason": "FieldValueInvalid", "field": "status.round", "message": "x"}]}
+    error = error_of("PATCH /x", 422, {}, failure(422, "Invalid", details=details), True)
+    assert type(error) is Invalid
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("3", 3.0), ("999999", 30.0), ("soon", None), (None, None)])
+def test_retry_after(header: str | None, seconds: float | None) -> None:
+    error = error_of("GET /x", 429, {"Retry-After": header} if header else {}, b"slow down")
+    assert isinstance(error, TooManyRequests)
+    assert error.retry_after == seconds
+    assert error.message == "slow down"
+
+
+def test_an_expired_token_is_read_again_once() -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        seen.append(request.headers["Authorization"])
+        return web.json_response({}, status=200 if seen[-1] == "Bearer t1" else 401)
+
+    async def scenario(client: Client, credentials: FakeCredentials) -> None:
+        assert await client.patch("/x", {}, MERGE_PATCH) == {}
+        assert seen == ["Bearer t0", "Bearer t1"]
+        assert credentials.reloads == 1
+
+    play(answer, scenario)
+
+
+def test_a_token_that_stays_wrong_is_an_error() -> None:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({}, status=401)
+
+    async def scenario(client: Client, credentials: FakeCredentials) -> None:
+        with pytest.raises(Unauthorized):
+            await client.get("/x")
+        assert credentials.reloads == 1
+
+    play(answer, scenario)
+
+
+def test_a_dropped_connection_is_tried_once_more() -> None:
+    tries = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            assert request.transport is not None
+            request.transport.close()
+        return web.json_response({"tries": tries})
+
+    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+        assert await client.patch("/x", [], JSON_PATCH) == {"tries": 2}
+        assert client.failed_at == float("-inf")
+
+    play(answer, scenario)
+
+
+def test_no_answer_is_remembered() -> None:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(5)
+        return web.json_response({})
+
+    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+        with pytest.raises(Unavailable, match="GET /x: no answer"):
+            await client.get("/x")
+        assert client.failed_at > 0
+
+    play(answer, scenario)
+
+
+def test_a_refused_connection_is_unavailable() -> None:
+    async def main() -> None:
+        client = Client(cast(Credentials, FakeCredentials("http://127.0.0.1:1")))
+        try:
+            with pytest.raises(Unavailable):
+                await client.get("/x")
+            with pytest.raises(Unavailable):
+                await anext(client.watch("/x", {}))
+        finally:
+            await client.aclose()
+
+    asyncio.run(main())
+
+
+def streaming(*chunks: bytes, hang: bool = False) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.query["watch"] == "1"
+        assert request.query["allowWatchBookmarks"] == "true"
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+            await asyncio.sleep(0.01)
+        if hang:
+            await asyncio.sleep(5)
+        return response
+
+    return answer
+
+
+def event(kind: str, **item: Any) -> bytes:
+    return json.dumps({"type": kind, "object": item}).encode() + b"\n"
+
+
+async def collect(batches: AsyncIterator[Any], into: list[tuple[str, Any]]) -> None:
+    async for batch in batches:
+        into.extend(batch)
+
+
+def test_watch_lines_may_come_in_any_pieces() -> None:
+    big = event("ADDED", name="a", text="x" * 200_000)
+    stream = big + event("MODIFIED", name="b") + event("BOOKMARK", name="c")
+    pieces = [stream[:100], stream[100:150_000], stream[150_000 : len(big) + 3], stream[len(big) + 3 :]]
+
+    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+        found: list[tuple[str, Any]] = []
+        await collect(client.watch("/x", {}), found)
+        assert [(kind, item["name"]) for kind, item in found] == [
+            ("ADDED", "a"),
+            ("MODIFIED", "b"),
+            ("BOOKMARK", "c"),
+        ]
+
+    play(streaming(*pieces), scenario)
+
+
+def test_events_before_an_error_event_are_delivered() -> None:
+    stream = event("ADDED", name="a")
+    error = event("ERROR", code=410, reason="Expired", message="too old")
+
+    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+        found: list[tuple[str, Any]] = []
+        with pytest.raises(Gone, match="too old"):
+            await collect(client.watch("/x", {}), found)
+        assert [kind for kind, _item in found] == ["ADDED"]
+
+    play(streaming(stream, error), scenario)
+
+
+def test_a_watch_refused_with_410() -> None:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.Response(status=410, body=failure(410, "Expired"))
+
+    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+        with pytest.raises(Gone):
+            await anext(client.watch("/x", {}))
+
+    play(answer, scenario)
+
+
+def test_a_silent_watch_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_WATCH_SILENCE", 0.2)
+
+    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+        found: list[tuple[str, Any]] = []
+        with pytest.raises(Unavailable):
+            await collect(client.watch("/x", {}), found)
+        assert [kind for kind, _item in found] == ["ADDED"]
+
+    play(streaming(event("ADDED", name="a"), hang=True), scenario)

@@ -1,0 +1,330 @@
+"""Objects of the API server, joined into what the planner sees of one job."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import pytest
+
+from elasticjob.contract.names import JOB_LABEL
+from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.objects import read_lease, read_node, read_pod
+from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.model import Exit, Job, JobSpec, Observed, Pod
+
+TEMPLATED = Job("ns", "job", "job-uid", 1, JobSpec(template={"spec": {}}))
+FOREIGN = Job("ns", "job", "job-uid", 1, JobSpec())
+
+
+class NoApi:
+    failed_at = float("-inf")
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.api = NoApi()
+        self.dirty: list[tuple[str, str]] = []
+        self.world = World(
+            cast(Api, self.api), (), lambda ns, job: self.dirty.append((ns, job)), lambda: self.now
+        )
+        self.version = 1
+        for informer in self.world.informers():
+            informer.good_since = 900.0
+
+    def pod(self, name: str = "job-0-0", **changes: Any) -> None:
+        self.world.pods.put(read_pod(raw_pod(name, version=self.tick(), **changes)))
+
+    def lease(self, name: str = "job-0-0", version: int | None = None, **texts: str) -> None:
+        meta = {
+            "namespace": "ns",
+            "name": name,
+            "uid": f"lease-{name}",
+            "labels": {JOB_LABEL: "job"},
+            "resourceVersion": str(version or self.tick()),
+            "annotations": {f"elasticjob.dev/{key}": text for key, text in texts.items()},
+        }
+        self.world.leases.put(read_lease({"metadata": meta, "spec": {"holderIdentity": f"uid-{name}"}}))
+
+    def node(self, name: str, ready: str | None = "True") -> None:
+        conditions = [] if ready is None else [{"type": "Ready", "status": ready}]
+        meta = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(self.tick())}
+        self.world.nodes.put(read_node({"metadata": meta, "status": {"conditions": conditions}}))
+
+    def tick(self) -> int:
+        self.version += 1
+        return self.version
+
+    def pass_time(self, seconds: float) -> None:
+        """Time in which this process was running."""
+        while seconds > 0:
+            self.now += min(seconds, 1.0)
+            seconds -= 1.0
+            self.world.continuity("ns")
+
+    def observe(self, job: Job = TEMPLATED) -> Observed:
+        return self.world.observe(job)
+
+    def only(self, job: Job = TEMPLATED) -> Pod:
+        (pod,) = self.observe(job).pods
+        return pod
+
+
+def raw_pod(name: str = "job-0-0", version: int = 1, **changes: Any) -> dict[str, Any]:
+    raw: dict[str, Any] = {
+        "metadata": {
+            "namespace": "ns",
+            "name": name,
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+            "labels": {JOB_LABEL: "job", "elasticjob.dev/slot": "0", "elasticjob.dev/attempt": "3"},
+            "ownerReferences": [{"uid": "job-uid", "controller": True}],
+            "annotations": {},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}, {"name": "sidecar"}]},
+        "status": {
+            "phase": "Running",
+            "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+            "podIP": "10.0.0.1",
+        },
+    }
+    for part, fields in changes.items():
+        raw[part] = {**raw[part], **copy.deepcopy(fields)}
+    return raw
+
+
+def status(name: str, **state: Any) -> dict[str, Any]:
+    return {"name": name, "state": state}
+
+
+def test_a_running_pod() -> None:
+    scene = Scene()
+    scene.pod()
+    assert scene.only() == Pod(
+        name="job-0-0", uid="uid-job-0-0", slot=0, attempt=3, node="n1", ip="10.0.0.1", running=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "running"),
+    [
+        (None, True),
+        ([status("main", running={})], True),
+        ([status("main", waiting={"reason": "ContainerCreating"})], False),
+        ([status("main", terminated={"exitCode": 0}), status("sidecar", running={})], False),
+        ([status("main", running={}), status("sidecar", terminated={"exitCode": 1})], True),
+    ],
+)
+def test_running_is_the_training_container(statuses: list[Any] | None, running: bool) -> None:
+    scene = Scene()
+    scene.pod(status={"containerStatuses": statuses} if statuses else {})
+    assert scene.only().running is running
+
+
+def test_a_pending_pod_does_not_run() -> None:
+    scene = Scene()
+    scene.pod(status={"phase": "Pending"})
+    assert not scene.only().running
+
+
+def test_exit_is_the_training_containers_though_a_sidecar_goes_on() -> None:
+    scene = Scene()
+    ended = status("main", terminated={"exitCode": 137, "reason": "OOMKilled", "message": "too much"})
+    scene.pod(status={"containerStatuses": [status("sidecar", running={}), ended]})
+    assert scene.only().exit == Exit(137, "OOMKilled", "too much")
+    assert not scene.only().ended
+
+
+def test_the_annotated_container_trains() -> None:
+    scene = Scene()
+    scene.pod(
+        metadata={
+            **raw_pod()["metadata"],
+            "annotations": {"kubectl.kubernetes.io/default-container": "sidecar"},
+        },
+        status={
+            "containerStatuses": [
+                status("main", terminated={"exitCode": 1}),
+                status("sidecar", running={}),
+            ]
+        },
+    )
+    assert scene.only().exit is None
+    assert scene.only().running
+
+
+def test_phase_reason_and_message() -> None:
+    scene = Scene()
+    scene.pod(status={"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"})
+    pod = scene.only()
+    assert (pod.ended, pod.reason, pod.message) == (True, "Evicted", "The node was low on memory")
+
+
+def test_a_disruption_is_a_reason() -> None:
+    scene = Scene()
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "m",
+    }
+    scene.pod(status={"conditions": [condition]})
+    assert (scene.only().reason, scene.only().message) == ("PreemptionByScheduler", "m")
+
+
+@pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated"])
+def test_unschedulable(reason: str) -> None:
+    scene = Scene()
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/3 nodes"}
+    scene.pod(status={"phase": "Pending", "conditions": [condition]})
+    assert scene.only().unschedulable == "0/3 nodes"
+
+
+def test_waiting_for_an_image() -> None:
+    scene = Scene()
+    waiting = status("main", waiting={"reason": "ErrImagePull", "message": "no such image"})
+    scene.pod(status={"phase": "Pending", "containerStatuses": [waiting]})
+    assert scene.only().waiting == "ErrImagePull: no such image"
+
+
+def test_waiting_in_an_init_container() -> None:
+    scene = Scene()
+    scene.pod(
+        status={
+            "phase": "Pending",
+            "containerStatuses": [status("main", waiting={"reason": "PodInitializing"})],
+            "initContainerStatuses": [status("fetch", waiting={"reason": "CrashLoopBackOff"})],
+        }
+    )
+    assert scene.only().waiting == "CrashLoopBackOff"
+
+
+def test_mine_is_by_owner_with_a_template_and_by_label_without() -> None:
+    scene = Scene()
+    scene.pod(metadata={**raw_pod()["metadata"], "ownerReferences": [{"uid": "former", "controller": True}]})
+    assert not scene.only(TEMPLATED).mine
+    assert scene.only(FOREIGN).mine
+
+
+@pytest.mark.parametrize(
+    ("labels", "slot"),
+    [
+        ({"batch.kubernetes.io/job-completion-index": "4"}, 4),
+        ({"apps.kubernetes.io/pod-index": "5"}, 5),
+        ({"elasticjob.dev/slot": "1", "apps.kubernetes.io/pod-index": "5"}, 1),
+        ({}, None),
+        ({"elasticjob.dev/slot": "x"}, None),
+        ({"elasticjob.dev/slot": "-1"}, None),
+    ],
+)
+def test_slot(labels: dict[str, str], slot: int | None) -> None:
+    scene = Scene()
+    scene.pod(metadata={**raw_pod()["metadata"], "labels": {JOB_LABEL: "job", **labels}})
+    assert scene.only(FOREIGN).slot == slot
+
+
+def test_pods_of_other_jobs_are_not_seen() -> None:
+    scene = Scene()
+    scene.pod(metadata={**raw_pod()["metadata"], "labels": {JOB_LABEL: "other"}})
+    assert scene.observe().pods == ()
+
+
+def test_nodes() -> None:
+    scene = Scene()
+    scene.pod()
+    assert scene.only().node_ready, "an unknown node is taken for ready"
+    scene.node("n1")
+    scene.dirty.clear()
+    scene.node("n1", "Unknown")
+    assert scene.dirty == [("ns", "job")]
+    assert not scene.only().node_ready
+    scene.node("n1", "Unknown")
+    assert scene.dirty == [("ns", "job")], "a node status without news marks nothing"
+    scene.world.nodes.remove("", "n1")
+    assert scene.only().node_gone
+    scene.node("n1")
+    assert not scene.only().node_gone
+    assert scene.only().node_ready
+
+
+def test_a_participant_and_its_reports() -> None:
+    scene = Scene()
+    record = ParticipantRecord(id="abcdefgh", state="Joining", endpoint="h:1")
+    failure = FailureReport(number=2, rank=1, message="boom", exit_code=-9)
+    report = RoundReport(nonce="n", established=True)
+    scene.lease(participant=record.dump(), failure=failure.dump(), report=report.dump())
+    found = scene.observe().leases["job-0-0"]
+    assert (found.record, found.failure, found.report) == (record, failure, report)
+    assert found.holder == "uid-job-0-0"
+    assert found.problem == ""
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id":1}', "x" * 10_000])
+def test_a_bad_record_is_a_problem_and_hides_nothing_else(text: str) -> None:
+    scene = Scene()
+    report = RoundReport(nonce="n")
+    scene.lease(participant=text, report=report.dump())
+    found = scene.observe().leases["job-0-0"]
+    assert found.record is None
+    assert found.report == report
+    assert 0 < len(found.problem) <= 1_024
+
+
+def test_silence_counts_from_the_last_change_while_the_watch_is_good() -> None:
+    scene = Scene()
+    scene.lease(version=5)
+    scene.pass_time(20.0)
+    assert scene.observe().leases["job-0-0"].silent == pytest.approx(20.0)
+    scene.lease(version=6)
+    assert scene.observe().leases["job-0-0"].silent == 0.0
+    scene.pass_time(20.0)
+    leases = list(scene.world.informers())[1]
+    leases.good_since = None
+    assert scene.observe().leases["job-0-0"].silent == 0.0
+    leases.good_since = 1035.0
+    assert scene.observe().leases["job-0-0"].silent == pytest.approx(5.0)
+
+
+def test_silence_does_not_count_while_requests_fail() -> None:
+    scene = Scene()
+    scene.lease()
+    scene.pass_time(20.0)
+    scene.api.failed_at = 1018.0
+    assert scene.observe().leases["job-0-0"].silent == pytest.approx(2.0)
+
+
+def test_a_standstill_of_this_process_is_nobodys_silence() -> None:
+    scene = Scene()
+    scene.lease()
+    before = scene.world.continuity("ns")
+    scene.now += 60.0
+    assert scene.observe().leases["job-0-0"].silent == 0.0
+    assert scene.world.continuity("ns") != before, "the planner's timers start again too"
+
+
+def test_the_round_lease() -> None:
+    scene = Scene()
+    record = RoundRecord(job_uid="job-uid", number=0, phase="Broken")
+    scene.lease("job-round", round=record.dump())
+    observed = scene.observe()
+    assert observed.record == record
+    assert observed.leases == {}
+    scene.lease("job-round", round=RoundRecord(job_uid="former", number=9, phase="Broken").dump())
+    assert scene.observe().record is None
+    seen = scene.world.round_lease(TEMPLATED)
+    assert seen is not None
+    assert seen.record is not None
+    assert seen.record.number == 9
+
+
+def test_own_writes_are_seen_at_once_and_quietly() -> None:
+    scene = Scene()
+    scene.world.saw_pod(raw_pod(version=7))
+    assert scene.only().name == "job-0-0"
+    assert scene.dirty == []
+    scene.world.saw_pod(raw_pod(version=8), deleting=True)
+    assert scene.only().deleting
+    scene.pod()  # the watch comes later, with an older version
+    assert scene.only().deleting

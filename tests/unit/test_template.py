@@ -1,0 +1,246 @@
+"""What the operator does to a template, and above all what it leaves alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from elasticjob_operator.act.template import (
+    TOKEN_DIR,
+    TOKEN_VOLUME,
+    pod_of,
+    service_account,
+    warnings,
+)
+from elasticjob_operator.plan.model import Job, JobSpec
+
+RICH: dict[str, Any] = {
+    "metadata": {
+        "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "gpu"},
+        "annotations": {
+            "kubectl.kubernetes.io/default-container": "trainer",
+            "sidecar.istio.io/inject": "true",
+        },
+    },
+    "spec": {
+        "initContainers": [
+            {"name": "fetch", "image": "fetch:1", "env": [{"name": "PET_NNODES", "value": "untouched"}]},
+            {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"},
+        ],
+        "containers": [
+            {"name": "logs", "image": "logs:1", "env": [{"name": "A", "value": "1"}]},
+            {
+                "name": "trainer",
+                "image": "trainer:1",
+                "command": ["torchrun", "train.py"],
+                "env": [
+                    {"name": "FIRST", "value": "$(PET_RDZV_ID)"},
+                    {"name": "PET_NNODES", "value": "7"},
+                    {"name": "PET_LOCAL_ADDR", "value": "10.0.0.1"},
+                    {"name": "LAST", "value": "$(FIRST)"},
+                ],
+                "resources": {"limits": {"nvidia.com/gpu": "8", "rdma/hca": "1"}},
+                "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+                "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+                "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
+                "ports": [{"containerPort": 1}],
+            },
+        ],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "affinity": {"podAntiAffinity": {"x": 1}},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "priorityClassName": "high",
+        "imagePullSecrets": [{"name": "pull"}],
+        "runtimeClassName": "nvidia",
+        "hostNetwork": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "schedulerName": "volcano",
+        "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
+        "topologySpreadConstraints": [{"maxSkew": 1}],
+        "nodeSelector": {"a": "b"},
+        "terminationGracePeriodSeconds": 600,
+        "securityContext": {"fsGroup": 1},
+        "resourceClaims": [{"name": "c"}],
+        "serviceAccountName": "mine",
+    },
+}
+TOUCHED_IN_SPEC = {"restartPolicy", "containers"}
+
+
+def a_job(template: dict[str, Any] | None, **spec: Any) -> Job:
+    return Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template, **spec))
+
+
+def env_of(container: dict[str, Any]) -> dict[str, Any]:
+    return {e["name"]: e.get("value", e.get("valueFrom")) for e in container["env"]}
+
+
+def simple(**container: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "main", "image": "i", **container}]}}
+
+
+def test_what_need_not_be_touched_is_equal() -> None:
+    before = copy.deepcopy(RICH)
+    pod = pod_of(a_job(RICH, replicas=4), 2, 1)
+    assert before == RICH, "the template itself was changed"
+    for key, value in RICH["spec"].items():
+        if key not in TOUCHED_IN_SPEC:
+            assert pod["spec"][key] == value, key
+    assert set(pod["spec"]) - set(RICH["spec"]) == {"restartPolicy"}
+    logs, trainer = pod["spec"]["containers"]
+    assert logs == RICH["spec"]["containers"][0]
+    for key, value in RICH["spec"]["containers"][1].items():
+        if key != "env":
+            assert trainer[key] == value, key
+    assert set(trainer) == set(RICH["spec"]["containers"][1])
+    assert pod["metadata"]["annotations"] == RICH["metadata"]["annotations"]
+    for key, value in RICH["metadata"]["labels"].items():
+        assert pod["metadata"]["labels"][key] == value
+
+
+def test_identity() -> None:
+    pod = pod_of(a_job(RICH, replicas=4), 2, 1)
+    assert pod["metadata"]["name"] == "mnist-2-1"
+    assert pod["metadata"]["namespace"] == "team-a"
+    labels = pod["metadata"]["labels"]
+    assert labels["elasticjob.dev/job"] == "mnist"
+    assert labels["elasticjob.dev/slot"] == "2"
+    assert labels["elasticjob.dev/attempt"] == "1"
+    (owner,) = pod["metadata"]["ownerReferences"]
+    assert owner == {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "name": "mnist",
+        "uid": "uid-1",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    assert pod["spec"]["restartPolicy"] == "Never"
+
+
+def test_environment_of_the_training_container() -> None:
+    trainer = pod_of(a_job(RICH, replicas=4, min_replicas=2, max_replicas=8), 0, 0)["spec"]["containers"][1]
+    env = env_of(trainer)
+    assert env["PET_RDZV_BACKEND"] == "k8s"
+    assert env["PET_RDZV_ENDPOINT"] == "team-a/mnist"
+    assert env["PET_RDZV_ID"] == "uid-1"
+    assert env["PET_NNODES"] == "2:8", "the operator's value wins"
+    assert env["PET_MAX_RESTARTS"] == "1000000"
+    assert env["PET_NPROC_PER_NODE"] == "gpu"
+    assert env["PET_LOCAL_ADDR"] == "10.0.0.1", "the user's value wins"
+    assert env["ELASTICJOB_POD_NAME"]["fieldRef"]["fieldPath"] == "metadata.name"
+    assert env["ELASTICJOB_POD_UID"]["fieldRef"]["fieldPath"] == "metadata.uid"
+    names = [e["name"] for e in trainer["env"]]
+    assert len(names) == len(set(names))
+    assert names.index("PET_RDZV_ID") < names.index("FIRST") < names.index("LAST"), "$(VAR) looks backwards"
+
+
+@pytest.mark.parametrize(
+    ("spec", "nnodes"),
+    [
+        ({"replicas": 1}, "1:1"),
+        ({"replicas": 4}, "4:4"),
+        ({"replicas": 4, "min_replicas": 2}, "2:4"),
+        ({"replicas": 2, "min_replicas": 3, "max_replicas": 8}, "3:8"),
+        ({"replicas": 2, "min_replicas": 3}, "3:3"),
+    ],
+)
+def test_nnodes(spec: dict[str, Any], nnodes: str) -> None:
+    pod = pod_of(a_job(simple(), **spec), 0, 0)
+    assert env_of(pod["spec"]["containers"][0])["PET_NNODES"] == nnodes
+
+
+@pytest.mark.parametrize(
+    ("container", "nproc_per_node", "expected"),
+    [
+        ({}, None, "1"),
+        ({}, "4", "4"),
+        ({"resources": {"limits": {"nvidia.com/gpu": 2}}}, None, "gpu"),
+        ({"resources": {"requests": {"amd.com/gpu": 2}}}, None, "gpu"),
+        ({"resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}, None, "gpu"),
+        ({"resources": {"limits": {"nvidia.com/gpu": 2}}}, "auto", "auto"),
+        ({"env": [{"name": "PET_NPROC_PER_NODE", "value": "3"}]}, "4", "3"),
+        ({"envFrom": [{"configMapRef": {"name": "x"}}]}, None, None),
+        ({"envFrom": [{"configMapRef": {"name": "x"}}]}, "4", "4"),
+    ],
+)
+def test_processes_per_pod(
+    container: dict[str, Any], nproc_per_node: str | None, expected: str | None
+) -> None:
+    pod = pod_of(a_job(simple(**container), nproc_per_node=nproc_per_node), 0, 0)
+    assert env_of(pod["spec"]["containers"][0]).get("PET_NPROC_PER_NODE") == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 35), (5, 35), (35, 35), (600, 600)])
+def test_grace_is_only_raised(given: int | None, expected: int) -> None:
+    template = simple()
+    if given is not None:
+        template["spec"]["terminationGracePeriodSeconds"] = given
+    assert pod_of(a_job(template), 0, 0)["spec"]["terminationGracePeriodSeconds"] == expected
+
+
+def test_first_container_trains_by_default() -> None:
+    template = {"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}
+    first, second = pod_of(a_job(template), 0, 0)["spec"]["containers"]
+    assert "PET_RDZV_ID" in env_of(first)
+    assert second == {"name": "b"}
+
+
+def test_service_account() -> None:
+    assert pod_of(a_job(simple()), 0, 0)["spec"]["serviceAccountName"] == "mnist-elasticjob"
+    assert service_account(a_job(simple())) is None
+    assert pod_of(a_job(RICH), 0, 0)["spec"]["serviceAccountName"] == "mine"
+    assert service_account(a_job(RICH)) == "mine"
+
+
+def test_token_is_projected_where_automounting_is_off() -> None:
+    template = simple(volumeMounts=[{"name": "d", "mountPath": "/d"}])
+    template["spec"]["automountServiceAccountToken"] = False
+    template["spec"]["volumes"] = [{"name": "d", "emptyDir": {}}]
+    template["spec"]["containers"].append({"name": "sidecar"})
+    spec = pod_of(a_job(template), 0, 0)["spec"]
+    main, sidecar = spec["containers"]
+    assert spec["automountServiceAccountToken"] is False
+    assert env_of(main)["ELASTICJOB_SERVICE_ACCOUNT_DIR"] == TOKEN_DIR
+    assert main["volumeMounts"][0] == {"name": "d", "mountPath": "/d"}
+    assert main["volumeMounts"][1] == {"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True}
+    sources = spec["volumes"][1]["projected"]["sources"]
+    paths = [
+        sources[0]["serviceAccountToken"]["path"],
+        sources[1]["configMap"]["items"][0]["path"],
+        sources[2]["downwardAPI"]["items"][0]["path"],
+    ]
+    assert paths == ["token", "ca.crt", "namespace"]
+    assert sidecar == {"name": "sidecar"}
+    assert "ELASTICJOB_SERVICE_ACCOUNT_DIR" not in env_of(
+        pod_of(a_job(simple()), 0, 0)["spec"]["containers"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        (["torchrun", "train.py"], []),
+        (["torchrun", "--nproc-per-node=2", "train.py"], []),
+        (["torchrun", "--standalone", "train.py"], ["--standalone"]),
+        (["torchrun", "--rdzv-backend", "c10d", "train.py"], ["--rdzv-backend"]),
+        (
+            ["torchrun", "--rdzv_endpoint=h:1", "--nnodes=1:2", "t.py"],
+            ["--rdzv_endpoint=h:1", "--nnodes=1:2"],
+        ),
+        (["torchrun", "--max-restarts=3", "--rdzv_id=a", "t.py"], ["--max-restarts=3", "--rdzv_id=a"]),
+        (["sh", "-c", "exec torchrun --max_restarts 3 t.py"], ["--max_restarts"]),
+        (["torchrun", "train.py", "--nnodes", "3"], []),
+    ],
+)
+def test_warnings_on_flags(command: list[str], flags: list[str]) -> None:
+    found = warnings(a_job(simple(command=command[:1], args=command[1:])))
+    assert len(found) == len(flags)
+    for text, flag in zip(found, flags, strict=True):
+        assert f"the flag {flag}," in text
+
+
+def test_no_warnings_without_template() -> None:
+    assert warnings(a_job(None)) == ()
