@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devcluster import crd
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 
@@ -55,10 +56,7 @@ def show(keep: bool) -> int:
     shutil.rmtree(CHECKPOINTS, ignore_errors=True)
     say("starting a control plane and 3 nodes (its first start on a machine builds it: about 5 minutes)")
     with Cluster(nodes=3, images={"elasticjob-digits": str(Path(sys.executable).parent)}) as cluster:
-        cluster.kubectl("apply", "-f", str(CRD))
-        cluster.kubectl(
-            "wait", "--for=condition=Established", "crd/elasticjobs.elasticjob.dev", "--timeout=30s"
-        )
+        crd.install(cluster, CRD)
         with operator(cluster.kubeconfig):
             say("$ kubectl apply -k examples/digits-devcluster")
             cluster.kubectl("apply", "-k", str(ROOT / "examples" / "digits-devcluster"))
@@ -184,8 +182,8 @@ def report(story: Story, victim: str, seconds: float) -> None:
     print(
         f"\n  accuracy on images never seen in training: {result['accuracy']:.1%} "
         f"({result['steps']} steps, final loss {result['final_loss']:.4f})"
-        f"\n  kill -9 of rank 0 to the next step of training: {first - wall(story.killed_at):.1f} s; most of it is a"
-        f"\n  new torchrun that starts (it is in the rendezvous time above) and workers that import torch"
+        f"\n  kill -9 of rank 0 to the next step of training: {first - wall(story.killed_at):.1f} s; most of"
+        f"\n  it is a new torchrun starting (within the rendezvous time above) and workers that import torch"
         f"\n  resumed from step {result['resumed_from_step']}; the whole demo took {seconds:.0f} s\n"
     )
     if result["accuracy"] < 0.9:

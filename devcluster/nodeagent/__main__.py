@@ -36,6 +36,8 @@ def _arguments() -> Settings:
     parser.add_argument(
         "--max-backoff", type=float, default=30.0, help="seconds before later restarts, at most"
     )
+    parser.add_argument("--netns", action="store_true", help="give every pod a network of its own (root)")
+    parser.add_argument("--rootless", action="store_true", help="use no namespaces, also as root")
     given = parser.parse_args()
     return Settings(
         kubeconfig=given.kubeconfig,
@@ -45,6 +47,8 @@ def _arguments() -> Settings:
         control=given.control,
         capacity=given.capacity,
         backoff=Backoff(given.backoff, given.max_backoff),
+        netns=given.netns,
+        rootless=given.rootless,
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,16 @@ from devcluster.nodeagent.containers import Runtime
 from devcluster.nodeagent.control import ControlError, ControlServer
 from devcluster.nodeagent.images import Images
 from devcluster.nodeagent.logs_server import LogServer, server_context
+from devcluster.nodeagent.netns import Direction, Fabric
 from devcluster.nodeagent.network import LoopbackRange, PodNetwork
 from devcluster.nodeagent.nodes import Node
-from devcluster.nodeagent.pods import Directories, Environment, PodWorker
+from devcluster.nodeagent.pods import Attach, Directories, Environment, PodWorker
 from devcluster.nodeagent.watch import PodWatch
 from devcluster.nodeagent.workload import Backoff
 from devcluster.proxy import TcpProxy
 
-_logger = logging.getLogger(__name__)
+_ANNOTATION = "devcluster/network"
+"""Of a pod: "netns" gives it a network of its own."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Settings:
     control: Path
     capacity: Mapping[str, str]
     backoff: Backoff
+    netns: bool
+    """Every pod gets a network of its own, not only those that ask for it."""
+    rootless: bool
+    """Do without namespaces, also as root."""
 
 
 @dataclass
@@ -75,6 +81,7 @@ class Agent:
         self._tls = server_context(state / "pki")
         self._machines: dict[str, _Machine] = {}
         self._workers: dict[str, PodWorker] = {}
+        self._fabric = Fabric()
         self._watch = PodWatch(api, settings.nodes, self._on_pod)
 
     @classmethod
@@ -82,7 +89,7 @@ class Agent:
         """Play the nodes until ``stop`` is set; then every container is killed."""
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         addresses = LoopbackRange()
-        runtime = await Runtime.start(on_loss=stop.set)
+        runtime = await Runtime.start(on_loss=stop.set, rootless=settings.rootless)
         try:
             async with Api(Credentials.load(settings.kubeconfig)) as api:
                 agent = cls(settings, api, runtime, addresses)
@@ -103,6 +110,8 @@ class Agent:
                 "thaw_node": self._thaw_node,
                 "cut_node": self._cut_node,
                 "restore_node": self._restore_node,
+                "cut_pod": self._cut_pod,
+                "restore_pod": self._restore_pod,
                 "kill_container": self._kill_container,
                 "pids": self._pids,
                 "logs_path": self._logs_path,
@@ -130,6 +139,7 @@ class Agent:
     async def _close(self) -> None:
         for worker in self._workers.values():
             worker.power_off()
+        self._fabric.close()
         for machine in self._machines.values():
             if machine.registering is not None:
                 machine.registering.cancel()
@@ -160,14 +170,18 @@ class Agent:
     def _start_worker(self, node: Node, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
         proxy = self._machines[node.name].proxy
-        address = self._addresses.pods.take()
-
-        async def attach() -> PodNetwork:
-            return PodNetwork(address, (proxy.host, proxy.port))
-
-        worker = PodWorker(
-            pod, node, self._environment, attach, lambda: self._addresses.pods.give_back(address)
-        )
+        api = (proxy.host, proxy.port)
+        attach: Attach
+        if self._settings.netns or (pod["metadata"].get("annotations") or {}).get(_ANNOTATION) == "netns":
+            attach, detach = (
+                partial(self._fabric.attach, node.name, uid, api),
+                partial(self._fabric.detach, uid),
+            )
+        else:
+            address = self._addresses.pods.take()
+            attach = partial(_on_loopback, address, api)
+            detach = partial(self._addresses.pods.give_back, address)
+        worker = PodWorker(pod, node, self._environment, attach, detach)
         self._workers[uid] = worker
         worker.start(on_end=lambda: self._worker_ended(uid))
 
@@ -196,6 +210,7 @@ class Agent:
         for worker in lost:
             worker.power_off()
             del self._workers[worker.uid]
+        self._fabric.remove_node(name)
         await asyncio.to_thread(machine.proxy.refuse)
         await machine.logs.stop()
         if ends:
@@ -231,12 +246,25 @@ class Agent:
     async def _cut_node(self, name: str) -> None:
         _, node = self._running(name)
         await asyncio.to_thread(node.cut)
+        await self._fabric.cut_node(name)
 
     async def _restore_node(self, name: str) -> None:
         _, node = self._running(name)
+        await self._fabric.restore_node(name)
         node.restore()
         if node.reachable.is_set():
             self._resync(node)
+
+    async def _cut_pod(self, namespace: str, pod: str, direction: Direction) -> None:
+        try:
+            await self._fabric.cut_pod(self._worker(namespace, pod).uid, direction)
+        except KeyError:
+            needed = f"annotate it with {_ANNOTATION}: netns, or cut its node"
+            raise ControlError(f"pod {namespace}/{pod} has no network of its own: {needed}") from None
+
+    async def _restore_pod(self, namespace: str, pod: str) -> None:
+        with suppress(KeyError):
+            await self._fabric.restore_pod(self._worker(namespace, pod).uid)
 
     async def _kill_container(
         self, namespace: str, pod: str, container: str | None, signal: int, group: bool
@@ -284,3 +312,7 @@ class Agent:
             if (worker.node.name, worker.namespace, worker.name) == (node, namespace, pod):
                 return worker
         return None
+
+
+async def _on_loopback(address: str, api: tuple[str, int]) -> PodNetwork:
+    return PodNetwork(address, api)

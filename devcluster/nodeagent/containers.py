@@ -88,9 +88,9 @@ class Runtime:
         """Containers have namespaces of their own."""
 
     @classmethod
-    async def start(cls, on_loss: Callable[[], None]) -> Runtime:
+    async def start(cls, on_loss: Callable[[], None], rootless: bool) -> Runtime:
         """Start the runtime process. ``on_loss`` is called should it end by itself."""
-        isolated = os.geteuid() == 0 and can_isolate()
+        isolated = not rootless and os.geteuid() == 0 and can_isolate()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "devcluster.nodeagent.runtime", str(theirs.fileno())]
         if isolated:

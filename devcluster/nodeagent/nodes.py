@@ -17,6 +17,7 @@ _logger = logging.getLogger(__name__)
 _RENEW_SECONDS = 3.0
 _LEASE_SECONDS = 12
 _RETRY_SECONDS = 0.5
+_CONFLICT_SECONDS = 0.02
 
 
 def timestamp() -> str:
@@ -98,25 +99,35 @@ class Node:
             "status": self._status(),
         }
         try:
-            node = await self.request("POST", "/api/v1/nodes", node)
+            await self.request("POST", "/api/v1/nodes", node)
         except ApiError as error:
             if error.status != 409:
                 raise
             await self._patch_status()
-            node = await self.request("GET", f"/api/v1/nodes/{self.name}")
-        await self._admit(node)
+        while not await self._admit():
+            await asyncio.sleep(_CONFLICT_SECONDS)
 
-    async def _admit(self, node: Object) -> None:
-        """Remove the taint that admission gives to every new node: it is ready from the start."""
+    async def _admit(self) -> bool:
+        """Remove the taint that admission gives to every new node: it is ready from the start.
+
+        False if the node controller changed it in the same moment: look again.
+        """
+        node = await self.request("GET", f"/api/v1/nodes/{self.name}")
         taints = node["spec"].get("taints") or []
         kept = [
             t for t in taints if t["key"] != "node.kubernetes.io/not-ready" or t["effect"] != "NoSchedule"
         ]
         if len(kept) == len(taints):
-            return
+            return True
         version = node["metadata"]["resourceVersion"]
         body = {"metadata": {"resourceVersion": version}, "spec": {"taints": kept or None}}
-        await self.request("PATCH", f"/api/v1/nodes/{self.name}", body, MERGE)
+        try:
+            await self.request("PATCH", f"/api/v1/nodes/{self.name}", body, MERGE)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return False
+        return True
 
     async def _renew(self) -> None:
         path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -174,10 +185,8 @@ class Node:
                 }
                 for kind, (verdict, reason) in healthy.items()
             ],
-            "addresses": [
-                {"type": "InternalIP", "address": self.address},
-                {"type": "Hostname", "address": self.name},
-            ],
+            # No Hostname: the API server would prefer it, and nobody could resolve it.
+            "addresses": [{"type": "InternalIP", "address": self.address}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._log_port}},
             "nodeInfo": {
                 "machineID": self.name,

@@ -20,6 +20,7 @@ from devcluster.nodeagent.api import STRATEGIC, UNREACHABLE, ApiError, Object
 from devcluster.nodeagent.containers import Process, Runtime, Scope
 from devcluster.nodeagent.env import PodFacts, Sources
 from devcluster.nodeagent.images import Images
+from devcluster.nodeagent.netns import NetworkError
 from devcluster.nodeagent.network import PodNetwork
 from devcluster.nodeagent.nodes import Node, timestamp
 from devcluster.nodeagent.status import Addresses, Waiting, failed, pod_status
@@ -252,8 +253,8 @@ class PodWorker:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._temporary.mkdir(parents=True, exist_ok=True)
         environment = self._environment
-        self.network = network = await self._attach()
-        sandbox = Sandbox(
+        network = await self._prepare()
+        return Sandbox(
             node=self.node,
             runtime=environment.runtime,
             images=environment.images,
@@ -266,11 +267,16 @@ class PodWorker:
             temporary=self._temporary,
             logs=self.logs,
         )
+
+    async def _prepare(self) -> PodNetwork:
+        """Get an address and the volumes, however long they take to be there."""
         while True:
             try:
+                if self.network is None:
+                    self.network = await self._attach()
                 await self._volumes.prepare(self._facts())
-                return sandbox
-            except Waits as error:
+                return self.network
+            except (Waits, NetworkError) as error:
                 for workload in self.workloads:
                     workload.hold(str(error))
             except UNREACHABLE as error:
@@ -309,9 +315,8 @@ class PodWorker:
         self._volumes.remove()
         for directory in (self._directory, self._temporary):
             shutil.rmtree(directory, ignore_errors=True)
-        if self.network is not None:
-            self.network = None
-            self._detach()
+        self.network = None
+        self._detach()
 
     # Status
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from devcluster import crd
 from devcluster.cluster import Cluster
 from tests.e2e.job import ROOT, JobRun, Operator
 
@@ -14,10 +15,7 @@ from tests.e2e.job import ROOT, JobRun, Operator
 @pytest.fixture(scope="session")
 def installed(devcluster: Cluster) -> Cluster:
     """The session's cluster with the resource definition."""
-    devcluster.kubectl("apply", "-f", str(ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"))
-    devcluster.kubectl(
-        "wait", "--for=condition=Established", "crd/elasticjobs.elasticjob.dev", "--timeout=60s"
-    )
+    crd.install(devcluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
     return devcluster
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from crds import generate
+from devcluster import crd
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
 
@@ -24,8 +25,7 @@ TEMPLATE: dict[str, Any] = {"spec": {"containers": [CONTAINER]}}
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed(cluster: ClusterAccess) -> None:
-    cluster.kubectl("apply", "-f", str(generate.CRD_FILE))
-    cluster.kubectl("wait", "--for=condition=Established", "crd/elasticjobs.elasticjob.dev")
+    crd.install(cluster, generate.CRD_FILE)
 
 
 def manifest(name: str = "digits", **spec: Any) -> dict[str, Any]:

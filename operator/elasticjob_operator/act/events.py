@@ -41,11 +41,13 @@ class Recorder:
 
     async def send(self, job: Job, events: Iterable[Event], memory: Memory) -> None:
         """Send what the job's budget allows. Never raises for an API error."""
-        for event in events:
-            try:
-                await self._send(job, event, memory)
-            except ApiError as error:
-                log.debug("%s/%s: event %s was not sent: %s", job.namespace, job.name, event.reason, error)
+        async with memory.events_turn:
+            for event in events:
+                try:
+                    await self._send(job, event, memory)
+                except ApiError as error:
+                    who = f"{job.namespace}/{job.name}"
+                    log.debug("%s: event %s was not sent: %s", who, event.reason, error)
 
     async def _send(self, job: Job, event: Event, memory: Memory) -> None:
         now = self._clock()

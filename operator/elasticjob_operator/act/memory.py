@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -47,5 +48,7 @@ class Memory:
     warned_generation: int = -1
     """The generation whose template was last examined for warnings."""
     events: dict[tuple[str, str], SentEvent] = field(default_factory=dict)
+    events_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Events are sent behind the pass's back, one pass's after the other's."""
     event_tokens: float = 25.0
     event_tokens_at: float = 0.0

@@ -1,0 +1,123 @@
+"""What the benchmarks make of raw figures: plan, summaries, table, plot, and the JSON in between."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
+from benchmarks.plot import plot
+from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
+from benchmarks.table import ratio, table
+
+
+def measured(what: str, backend: str, variant: str, n: int, *figures: float | str) -> Results:
+    """Results of one series: seconds, or the word for how a run ended."""
+    results = Results({"cpus": 2})
+    add(results, what, backend, variant, n, *figures)
+    return results
+
+
+def add(results: Results, what: str, backend: str, variant: str, n: int, *figures: float | str) -> None:
+    for figure in figures:
+        outcome = Outcome(None, figure) if isinstance(figure, str) else Outcome(figure)
+        results.add(Key(what, backend, variant, n), outcome)
+
+
+@pytest.fixture
+def comparison() -> Results:
+    results = measured("replace", "k8s", "", 8, 0.2, 0.1, 0.4)
+    add(results, "replace", "c10d", "", 8, JOB_DIED)
+    add(results, "replace", "c10d", STORE_SHARING_OFF, 8, 14.0, TIMEOUT, 16.0)
+    add(results, "join", "k8s", "", 128, 0.5)
+    add(results, "join", "c10d", "", 128, TIMEOUT, TIMEOUT)
+    add(results, "kill_to_first_step", "k8s", "", 2, 5.0)
+    add(results, "worker_start", "c10d", "", 2, 4.5)
+    results.add(Key("rejoin", "k8s", "", 2), Outcome(0.02, requests=1.5))
+    return results
+
+
+class TestSummary:
+    def test_median_and_spread_leave_failures_out(self, comparison: Results) -> None:
+        summary = comparison.summary(Key("replace", "c10d", STORE_SHARING_OFF, 8))
+        assert summary is not None
+        assert (summary.median, summary.low, summary.high) == (15.0, 14.0, 16.0)
+        assert (summary.runs, summary.failures, summary.ended) == (3, {TIMEOUT: 1}, "")
+
+    def test_a_series_in_which_nothing_ended_well_says_how_it_ended(self, comparison: Results) -> None:
+        summary = comparison.summary(Key("join", "c10d", "", 128))
+        assert summary is not None
+        assert (summary.median, summary.ended) == (None, TIMEOUT)
+
+    def test_what_was_not_measured_has_no_summary(self, comparison: Results) -> None:
+        assert comparison.summary(Key("shrink", "k8s", "", 8)) is None
+
+
+class TestRatio:
+    def test_is_by_the_best_variant(self) -> None:
+        results = measured("join", "k8s", "", 8, 0.5)
+        add(results, "join", "c10d", "", 8, 2.0)
+        add(results, "join", "c10d", STORE_SHARING_OFF, 8, 1.0)
+        assert ratio(results, "join", 8) == 0.5
+
+    def test_is_none_where_one_side_never_ended_well(self, comparison: Results) -> None:
+        assert ratio(comparison, "join", 128) is None
+
+
+class TestTable:
+    def test_a_row_has_median_spread_failures_and_ratio(self, comparison: Results) -> None:
+        row = (
+            "| 8 | 0.20 (0.10 to 0.40) | job died (1 of 1) | 15.0 (14.0 to 16.0); timeout (1 of 3) | 0.013 |"
+        )
+        assert row in table(comparison)
+
+    def test_first_steps_stand_beside_the_bare_start(self, comparison: Results) -> None:
+        assert "| kill -9 to first step, k8s | 5.00 (5.00 to 5.00) | 0.50 |" in table(comparison)
+
+    def test_requests_have_a_column_where_they_were_counted(self, comparison: Results) -> None:
+        assert "| 2 | 0.020 (0.020 to 0.020) |  | 1.50 |" in table(comparison)
+
+
+def test_json_keeps_the_figures_and_the_environment(comparison: Results, tmp_path: Path) -> None:
+    comparison.write(tmp_path / "results.json")
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["environment"] == {"cpus": 2}
+    assert content["results"][2] == {
+        "what": "replace",
+        "backend": "c10d",
+        "variant": STORE_SHARING_OFF,
+        "n": 8,
+        "seconds": [14.0, None, 16.0],
+        "outcomes": ["ok", "timeout", "ok"],
+    }
+    assert table(Results.read(tmp_path / "results.json")) == table(comparison)
+
+
+def test_plot_is_a_png_even_where_a_backend_never_ended_well(comparison: Results, tmp_path: Path) -> None:
+    plot(comparison, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+class TestPlan:
+    def test_a_plain_run_stops_c10d_at_32_where_it_is_slow(self) -> None:
+        tasks = plan(WHATS, None, None, BACKENDS)
+        for what in ("replace", "shrink"):
+            sizes = {
+                backend: {t.n for t in tasks if t.whats == (what,) and t.backend == backend}
+                for backend in BACKENDS
+            }
+            assert sizes == {"k8s": set(SIZES), "c10d": {2, 8, 32}}
+
+    def test_what_was_asked_for_is_taken_at_its_word(self) -> None:
+        (task,) = plan(["shrink"], [64], 7, ["k8s"])
+        assert (task.whats, task.backend, task.n, task.runs) == (("shrink",), "k8s", 64, 7)
+
+    def test_join_and_rejoin_share_their_sessions(self) -> None:
+        assert {task.whats for task in plan(["rejoin", "join"], [2], 1, BACKENDS)} == {("join", "rejoin")}
+
+    def test_backends_take_turns_run_by_run(self) -> None:
+        turns = in_turns(plan(["join"], [2, 8], 2, BACKENDS))
+        order = [(task.n, task.backend) for task in turns if task.variant == ""]
+        assert order == [(n, backend) for n in (2, 8) for _ in range(2) for backend in BACKENDS]
