@@ -16,7 +16,7 @@ from benchmarks.crew import Answers, Crew, Participant, collect, in_time_for
 from benchmarks.participant import Call, CallOnNotice
 from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
 
-JOIN_TIMEOUT_SECONDS = 180.0
+JOIN_TIMEOUT_SECONDS = 120.0
 REFORM_TIMEOUT_SECONDS = 150.0
 _REPORTS_SECONDS = 1.5
 """How long after a round its reports are still counted as that round's requests."""

@@ -81,7 +81,7 @@ class Agent:
         self._tls = server_context(state / "pki")
         self._machines: dict[str, _Machine] = {}
         self._workers: dict[str, PodWorker] = {}
-        self._fabric = Fabric()
+        self._fabric = Fabric(available=runtime.isolated)
         self._watch = PodWatch(api, settings.nodes, self._on_pod)
 
     @classmethod

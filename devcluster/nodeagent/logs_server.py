@@ -87,7 +87,7 @@ async def _copy(
     """Send the file; with ``follow`` also what is written until this run of the container has ended."""
     with file.open("rb") as stream:
         if tail is not None:
-            stream.seek(_start_of_last_lines(file, tail))
+            stream.seek(start_of_last_lines(file, tail))
         while True:
             running = workload.process is not None and workload.status.restarts == run
             while chunk := stream.read(_CHUNK):
@@ -97,7 +97,7 @@ async def _copy(
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _start_of_last_lines(file: Path, count: int) -> int:
+def start_of_last_lines(file: Path, count: int) -> int:
     """Offset of the last ``count`` lines."""
     with file.open("rb") as stream:
         position = stream.seek(0, os.SEEK_END)

@@ -120,9 +120,11 @@ class _Pod:
 
 
 class Fabric:
-    """The networks of all pods of an agent that have one. Needs root."""
+    """The networks of all pods of an agent that have one."""
 
-    def __init__(self) -> None:
+    def __init__(self, available: bool) -> None:
+        """``available``: containers have namespaces here, so a network can be given to them."""
+        self._available = available
         self._core: _Namespace | None = None
         self._routers: dict[str, _Router] = {}
         self._pods: dict[str, _Pod] = {}
@@ -134,6 +136,8 @@ class Fabric:
 
         :raises NetworkError: the kernel or ``ip`` refused it
         """
+        if not self._available:
+            raise NetworkError("a network of its own for a pod needs root, and namespaces that root may make")
         try:
             async with self._building:
                 router = await self._router(node, api)

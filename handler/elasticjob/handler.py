@@ -67,8 +67,25 @@ FLUSH_SECONDS = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
+def _log_to_stderr() -> None:
+    """torchrun sets up no logging but torch's own: without this nobody would read a word of ours.
+
+    ``LOGLEVEL`` is honoured as in torch, with INFO as default. Whoever has set up logging keeps it.
+    """
+    own = logging.getLogger("elasticjob")
+    if own.handlers or logging.getLogger().handlers:
+        return
+    stream = logging.StreamHandler()
+    stream.setFormatter(logging.Formatter("%(asctime)s elasticjob %(levelname).1s %(message)s"))
+    own.addHandler(stream)
+    level = os.environ.get("LOGLEVEL", "INFO").upper()
+    own.setLevel(level if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL") else "INFO")
+    own.propagate = False
+
+
 def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
     """Read the settings, find the API server and this pod's identity. Raises ValueError with advice."""
+    _log_to_stderr()
     config = {key: value for key, value in params.config.items() if value is not None}
     settings = read_settings(params.endpoint, config, params.local_addr)
     try:

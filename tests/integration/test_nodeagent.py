@@ -622,13 +622,14 @@ def test_unknown_names_are_refused(pods: Pods) -> None:
 _NETNS = {"annotations": {"devcluster/network": "netns"}}
 
 _ECHO = """
-import socket
-server = socket.create_server(("", 7000))
-print("up")
-while True:
-    connection, _ = server.accept()
+import socket, threading
+def echo(connection):
     while data := connection.recv(100):
         connection.sendall(data)
+server = socket.create_server(("", 7000))
+while True:
+    connection, _ = server.accept()
+    threading.Thread(target=echo, args=[connection], daemon=True).start()
 """
 
 _CALL = """
@@ -700,6 +701,13 @@ def test_pods_with_networks_talk_and_can_be_cut(isolated_pods: Pods) -> None:
         assert pods.log(name).count("connected") == 1, "the connection has lived through it all"
     client.cut_pod(pods.namespace, "beats", "both")
     hears("beats", "lost")
+
+
+def test_network_without_namespaces_is_refused(pods: Pods) -> None:
+    if "rootless" not in pods.agent.nodes[0]:
+        pytest.skip("namespaces can be had here")
+    pods.run("netns", ["true"], metadata=_NETNS)
+    assert "needs root" in pods.wait_waiting("netns", "ContainerCreating")
 
 
 # The end

@@ -225,6 +225,12 @@ class World:
         self.status, self.timers, self.record = JobStatus(), {}, None
         self.pods = {name: replace(pod, mine=False, deleting=True) for name, pod in self.pods.items()}
 
+    def do_status(self) -> None:
+        """Say what a person reads now."""
+        training = self.status.condition("Training")
+        assert training is not None
+        self.trace.append(training.message)
+
     def do_garbage(self, name: str) -> None:
         """A participant's record can't be read."""
         self.leases[name] = replace(self.leases[name], record=None, problem="participant record: not JSON")

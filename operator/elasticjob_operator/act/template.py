@@ -141,7 +141,11 @@ def _has_gpu(container: Mapping[str, Any]) -> bool:
 
 
 def _environment(job: Job, container: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What is set whatever the user says, and what is set unless the user says otherwise."""
+    """What is set whatever the user says, and what is set unless the user says otherwise.
+
+    The backend ignores torch's bounds. A minimum of 1 lets a command that uses another backend by mistake
+    come to its end, and so to the reason NeverJoined, instead of waiting there for others.
+    """
     most = job.spec.replicas if job.spec.max_replicas is None else job.spec.max_replicas
     forced: list[dict[str, Any]] = [
         {"name": POD_NAME_ENV, "valueFrom": _field("metadata.name")},
@@ -150,7 +154,7 @@ def _environment(job: Job, container: Mapping[str, Any]) -> tuple[list[dict[str,
         {"name": "PET_RDZV_BACKEND", "value": BACKEND},
         {"name": "PET_RDZV_ENDPOINT", "value": f"{job.namespace}/{job.name}"},
         {"name": "PET_RDZV_ID", "value": job.uid},
-        {"name": "PET_NNODES", "value": f"{job.spec.minimum}:{max(most, job.spec.minimum)}"},
+        {"name": "PET_NNODES", "value": f"1:{most}"},
         {"name": "PET_MAX_RESTARTS", "value": MAX_RESTARTS},
     ]
     nproc = nproc_per_node(job, container)

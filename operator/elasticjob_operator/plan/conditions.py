@@ -9,6 +9,9 @@ from __future__ import annotations
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.status import Condition, with_condition
 
+UNJOINED_SECONDS = 60.0
+"""How long a container may run without joining before the status names it."""
+
 
 def describe(p: Pass) -> None:
     """Bring the conditions up to date with what this pass decided."""
@@ -43,10 +46,17 @@ def _training(p: Pass) -> tuple[str, str, str]:
 
 
 def _held_up(p: Pass) -> str:
-    """Pods that can't be scheduled or started, in the scheduler's or the kubelet's own words."""
+    """Pods that can't be scheduled or started, in the scheduler's or the kubelet's own words, and those that
+    run and do not join."""
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             return f"; {pod.name}: {pod.unschedulable or pod.waiting}"
+        silent = p.alive(pod) and pod.running and p.participant(pod) is None
+        if silent and p.timers.left(f"unjoined:{pod.uid}", UNJOINED_SECONDS) == 0:
+            return (
+                f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined: "
+                "is its command torchrun train.py, without flags for another rendezvous?"
+            )
     ignored = next((lease for lease in p.observed.leases.values() if lease.problem), None)
     return f"; {ignored.pod} is ignored: {ignored.problem}" if ignored else ""
 

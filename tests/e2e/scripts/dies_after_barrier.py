@@ -1,4 +1,6 @@
-"""torchrun, except that slot 1's first agent dies by SIGKILL when ``next_rendezvous`` has returned.
+"""torchrun, except that slot 1's first agent dies at once when ``next_rendezvous`` has returned.
+
+By ``_exit``: as PID 1 of its container it can't send itself a SIGKILL.
 
 Usage: dies_after_barrier.py SCRIPT ARGS...
 """
@@ -6,7 +8,6 @@ Usage: dies_after_barrier.py SCRIPT ARGS...
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from torch.distributed.elastic.rendezvous import RendezvousInfo
@@ -20,7 +21,7 @@ original = K8sRendezvousHandler.next_rendezvous
 def next_rendezvous(self: K8sRendezvousHandler) -> RendezvousInfo:
     info = original(self)
     if os.environ["ELASTICJOB_POD_NAME"].endswith("-1-0"):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(137)
     return info
 
 

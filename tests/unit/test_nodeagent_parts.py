@@ -1,0 +1,66 @@
+"""Small parts of the node agent: addresses, images, back-off, the end of a log."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from devcluster.nodeagent.images import Images, PullError
+from devcluster.nodeagent.logs_server import start_of_last_lines
+from devcluster.nodeagent.network import AddressPool, LoopbackRange
+from devcluster.nodeagent.workload import Backoff
+
+
+def test_address_is_used_again_as_late_as_possible() -> None:
+    pool = AddressPool(IPv4Network("10.0.0.0/29"))
+    taken = [pool.take() for _ in range(3)]
+    assert taken == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    pool.give_back("10.0.0.1")
+    assert [pool.take() for _ in range(4)] == ["10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.1"]
+    with pytest.raises(RuntimeError, match="are taken"):
+        pool.take()
+
+
+def test_agents_on_one_machine_have_different_addresses() -> None:
+    first, second = LoopbackRange(), LoopbackRange()
+    try:
+        assert len({r.take() for r in (first.pods, first.nodes, second.pods, second.nodes)}) == 4
+    finally:
+        first.close()
+        second.close()
+
+
+def test_images(tmp_path: Path) -> None:
+    file = tmp_path / "images.json"
+    file.write_text(json.dumps({"known:1": {"path": "/one"}, "short:1": "/two"}))
+    images = Images.load(file)
+    assert (images.path("known:1"), images.path("short:1")) == ("/one", "/two")
+    with pytest.raises(PullError, match="no environment for image 'other:1'"):
+        images.path("other:1")
+    assert Images({"*": "/all"}).path("other:1") == "/all"
+
+
+def test_backoff() -> None:
+    backoff = Backoff(first=1, cap=30)
+    assert [backoff.delay(failures) for failures in range(1, 9)] == [0, 1, 2, 4, 8, 16, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "expected"),
+    [
+        ("a\nb\nc\n", 1, "c\n"),
+        ("a\nb\nc\n", 2, "b\nc\n"),
+        ("a\nb\nc\n", 9, "a\nb\nc\n"),
+        ("a\nb\nc", 1, "c"),
+        ("a\n", 0, ""),
+        ("", 3, ""),
+        ("x" * 200_000 + "\nend\n", 1, "end\n"),
+    ],
+)
+def test_end_of_a_log(tmp_path: Path, text: str, lines: int, expected: str) -> None:
+    file = tmp_path / "log"
+    file.write_text(text)
+    assert text[start_of_last_lines(file, lines) :] == expected
