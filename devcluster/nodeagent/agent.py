@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ from devcluster.nodeagent.netns import Direction, Fabric
 from devcluster.nodeagent.network import LoopbackRange, PodNetwork
 from devcluster.nodeagent.nodes import Node
 from devcluster.nodeagent.pods import Attach, Directories, Environment, PodWorker
+from devcluster.nodeagent.runtime import is_stopped
 from devcluster.nodeagent.watch import PodWatch
 from devcluster.nodeagent.workload import Backoff
 from devcluster.proxy import TcpProxy
 
 _ANNOTATION = "devcluster/network"
 """Of a pod: "netns" gives it a network of its own."""
+
+_STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -230,10 +234,17 @@ class Agent:
     async def _freeze_node(self, name: str) -> None:
         _, node = self._running(name)
         node.freeze()
-        for worker in self._workers.values():
-            if worker.node is node:
-                worker.signal(signal.SIGSTOP, "all")
+        frozen = [worker for worker in self._workers.values() if worker.node is node]
+        for worker in frozen:
+            worker.signal(signal.SIGSTOP, "all")
         await self._environment.runtime.settled()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in [process for worker in frozen for process in worker.processes.values()]:
+            # A process that runs on another CPU stops a moment after the signal was sent.
+            while not all(map(is_stopped, process.members())):
+                if time.monotonic() > deadline:
+                    raise ControlError(f"processes of {name} did not stop within {_STOP_SECONDS:g} s")
+                await asyncio.sleep(0.001)
 
     async def _thaw_node(self, name: str) -> None:
         _, node = self._running(name)

@@ -318,6 +318,19 @@ def members(container: str, namespace: str | None) -> list[int]:
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether no thread of the process can run: stopped, or ended."""
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/stat", "rb") as stream:
+                # The state follows the command's name, which may itself hold parentheses and blanks.
+                if stream.read().rpartition(b")")[2].split()[0] not in (b"T", b"t", b"Z", b"X"):
+                    return False
+    except OSError:
+        return True
+    return True
+
+
 def _signal_all(child: _Child, number: int) -> None:
     """Signal every process of the container, also those that it forks meanwhile."""
     done: set[int] = set()

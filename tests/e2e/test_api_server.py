@@ -13,7 +13,7 @@ import pytest
 
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
-from tests.e2e.job import JobRun
+from tests.e2e.job import JobRun, Operator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
@@ -118,3 +118,29 @@ def audited(path: Path, namespace: str) -> list[dict[str, Any]]:
 
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def test_operator_and_pods_speak_to_two_api_servers(
+    job: JobRun, installed: Cluster, namespace: str, tmp_path: Path, operator: Operator
+) -> None:
+    """Watch caches of different age: what the operator sees late it does not undo (I1)."""
+    operator.stop()
+    second = installed.second_apiserver()
+    other = Operator(installed, namespace, tmp_path / "operator-2.log", second.kubeconfig)
+    try:
+        job.apply()
+        job.training(1, members=2)
+        job.kill_pod("job-0-0")
+        job.training(2, members=2)
+        other.kill()
+        operator.restart()  # the first server again, in the middle of the round
+        job.goes_on(2)
+        job.kill_pod("job-1-0")
+        job.training(3, members=2)
+        assert [r["number"] for r in job.rounds()] == [1, 2, 3]
+        assert job.status()["restarts"] == 2
+        job.stop()
+        job.complete()
+    finally:
+        other.stop()
+        second.stop()
