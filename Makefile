@@ -6,15 +6,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: help demo test lint bench format clean
+.PHONY: help demo test lint bench controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
 
-demo: $(READY) ## train a real model through an ElasticJob, and kill rank 0 while it trains (90 s)
+demo: $(READY) controlplane ## train a real model through an ElasticJob, and kill rank 0 while it trains (90 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-test: $(READY) ## every test that fits into 25 minutes (ARGS="-k name" for some)
+test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some)
 	@echo "== tests: pure ones first, then a real control plane, then real torchruns (10-20 minutes on 2 cores)"
 	@$(BIN)/pytest $(ARGS)
 
@@ -26,8 +26,11 @@ lint: $(READY) ## ruff, mypy --strict, import-linter
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 
-bench: $(READY) ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
+bench: $(READY) controlplane ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+controlplane: $(READY) # etcd, kube-apiserver and the rest from their Go modules; cached
+	@$(BIN)/python -m devcluster build >/dev/null
 
 format: $(READY) ## ruff's formatting and safe fixes
 	@$(BIN)/ruff format .

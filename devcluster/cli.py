@@ -40,6 +40,12 @@ def main() -> None:
 
 
 @main.command()
+def build() -> None:
+    """Build the control plane if it is not in the cache, and say where it is."""
+    click.echo(ensure_built())
+
+
+@main.command()
 @_name_option
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(0), help="How many nodes.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready, and leave it running.")

@@ -19,6 +19,7 @@ from devcluster.nodeagent.runtime import MARKER, can_isolate, members
 
 Scope = Literal["main", "group", "all"]
 
+_LINE_BYTES = 1 << 20
 _ANSWER_LIMIT = 20.0
 """Seconds that the runtime may take to get to a request."""
 
@@ -77,10 +78,15 @@ class Runtime:
     """The connection to the runtime process. Make it with :meth:`start`."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], writer: asyncio.StreamWriter, isolated: bool
+        self,
+        process: subprocess.Popen[bytes],
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        isolated: bool,
+        on_loss: Callable[[], None],
     ) -> None:
         self._process = process
-        self._writer = writer
+        reader, self._writer = streams
+        self._reading = asyncio.create_task(self._read(reader, on_loss))
         self._starting: dict[str, asyncio.Future[Process]] = {}
         self._running: dict[str, Process] = {}
         self._echoes: dict[str, asyncio.Future[None]] = {}
@@ -97,12 +103,8 @@ class Runtime:
             command.append("--isolate")
         with theirs:
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 22)
-        runtime = cls(process, writer, isolated)
-        runtime._reading = asyncio.create_task(runtime._read(reader, on_loss))
-        return runtime
-
-    _reading: asyncio.Task[None]
+        streams = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
+        return cls(process, streams, isolated, on_loss)
 
     async def close(self) -> None:
         """End every container and the runtime."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -154,7 +153,8 @@ class PodWorker:
 
     def power_off(self) -> None:
         """Its node has lost power: nothing is said to anybody any more."""
-        self.signal(signal.SIGKILL, "all")
+        for workload in self.workloads:
+            workload.abandon()
         if self._task is not None:
             self._task.cancel()
         self._clean_up()

@@ -315,6 +315,14 @@ class Workload:
         if self.process is not None:
             self.process.signal(number, scope)
 
+    def abandon(self) -> None:
+        """Its node has lost power: kill it, also if it is being started at this moment."""
+        self.signal(signal.SIGKILL, "all")
+        if self._launch is not None:
+            self._launch.cancel()
+        for task in self._probing:
+            task.cancel()
+
     async def stop(self, sandbox: Sandbox, deadline: Callable[[], float]) -> None:
         """preStop, SIGTERM, and at the deadline SIGKILL. Returns when it has ended.
 

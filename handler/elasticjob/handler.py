@@ -215,7 +215,6 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
         """Announce this agent and wait until a round has it as a member."""
-        first = self._first
         server = self._announce(failure)
         began = said = time.monotonic()
         while True:
@@ -235,7 +234,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 continue
             self._renew_while_waiting()
             now = time.monotonic()
-            due = FIRST_SAY_SECONDS if first and said == began else SAY_SECONDS
+            due = FIRST_SAY_SECONDS if said == began else SAY_SECONDS
             if now - said >= due:
                 said = now
                 logger.info("%s", self._waiting_text(now - began))

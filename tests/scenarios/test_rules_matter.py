@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from elasticjob.contract.records import Outcome
 from elasticjob.core import beats
 from elasticjob.core import rounds as core_rounds
 from elasticjob.core.rounds import Candidate, Form
@@ -54,7 +55,7 @@ def break_below_minimum(p: Any) -> None:
 
 def complete_with_the_first(p: Any) -> bool:
     if p.round.phase == "Active" and any(m.state == "Succeeded" for m in p.status.members()):
-        lifecycle._close(p, lifecycle.Outcome.COMPLETE, "Succeeded", "one has succeeded")
+        lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
         return True
     return False
 
