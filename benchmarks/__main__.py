@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import crew, measures, torchruns
+from benchmarks import measures, torchruns
 from benchmarks.backends import Backend
 from benchmarks.c10d import C10d
+from benchmarks.crew import CrewError, Zygote
 from benchmarks.environment import environment
 from benchmarks.plan import (
     BACKENDS,
@@ -44,9 +45,8 @@ def main() -> None:
     tasks = plan(arguments.what, arguments.n, arguments.runs, arguments.backend)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    if any(task.whats[0] not in (KILL_TO_FIRST_STEP, WORKER_START) for task in tasks):
-        crew.warm_up()
     with contextlib.ExitStack() as stack:
+        zygote = stack.enter_context(Zygote())
         backends: dict[tuple[str, str], Backend] = {
             ("c10d", variant): C10d(variant) for variant in ("", STORE_SHARING_OFF)
         }
@@ -59,7 +59,7 @@ def main() -> None:
             backends |= {("k8s", variant): K8s(plane, variant) for variant in ("", STANDBY)}
         results = Results(environment(version))
         budget = None if arguments.runs else BUDGET_SECONDS
-        _run(tasks, backends, results, arguments.out, budget)
+        _run(zygote, tasks, backends, results, arguments.out, budget)
     _write(results, arguments.out, picture=True)
     print(f"\n{table(results)}\nwritten to {arguments.out}")
 
@@ -75,6 +75,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _run(
+    zygote: Zygote,
     tasks: Sequence[Task],
     backends: Mapping[tuple[str, str], Backend],
     results: Results,
@@ -88,8 +89,8 @@ def _run(
             continue
         started = time.monotonic()
         try:
-            outcomes = _measure(task, backends[task.backend, task.variant])
-        except (crew.CrewError, TimeoutError) as error:
+            outcomes = _measure(zygote, task, backends[task.backend, task.variant])
+        except (CrewError, TimeoutError) as error:
             failure = TIMEOUT if isinstance(error, TimeoutError) else JOB_DIED
             outcomes = {what: Outcome(None, failure, str(error)) for what in task.whats}
         for what, outcome in outcomes.items():
@@ -99,18 +100,18 @@ def _run(
         _write(results, out, picture=False)
 
 
-def _measure(task: Task, backend: Backend) -> dict[str, Outcome]:
+def _measure(zygote: Zygote, task: Task, backend: Backend) -> dict[str, Outcome]:
     """One run of a task: an outcome for each of its `whats`."""
     (first, *_) = task.whats
     if first == REPLACE:
-        return {REPLACE: measures.replace(backend, task.n, standby=task.variant == STANDBY)}
+        return {REPLACE: measures.replace(zygote, backend, task.n, standby=task.variant == STANDBY)}
     if first == SHRINK:
-        return {SHRINK: measures.shrink(backend, task.n)}
+        return {SHRINK: measures.shrink(zygote, backend, task.n)}
     if first == KILL_TO_FIRST_STEP:
         return {KILL_TO_FIRST_STEP: torchruns.kill_to_first_step(backend)}
     if first == WORKER_START:
         return {WORKER_START: torchruns.worker_start(task.n)}
-    join, rejoin = measures.join_and_rejoin(backend, task.n, rejoin=REJOIN in task.whats)
+    join, rejoin = measures.join_and_rejoin(zygote, backend, task.n, rejoin=REJOIN in task.whats)
     found = {JOIN: join, REJOIN: rejoin}
     return {what: outcome for what, outcome in found.items() if what in task.whats and outcome is not None}
 

@@ -1,24 +1,28 @@
 """The benchmark's side: one process per participant, the same start signal for all, nothing left behind.
 
-Participants are forked from multiprocessing's fork server, which has imported torch once and has no threads:
-they start in milliseconds and share torch's memory. The start signal is a moment: each is told before when to
-call, and all wake by the same clock, so that the order in which they are told costs nothing.
+Participants are forked from a process that has imported torch once (`benchmarks.zygote`): they start in
+milliseconds and share torch's memory. The start signal is a moment: each is told before when to call, and all
+wake by the same clock, so that the order in which they are told costs nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from benchmarks.backends import Seat
-from benchmarks.participant import Call, CallOnNotice, Raised, Ready, Returned, serve
+from benchmarks.participant import Call, CallOnNotice, Raised, Ready, Returned
 
 START_TIMEOUT_SECONDS = 120.0
 QUIET = {
@@ -36,7 +40,7 @@ that answers 50 queries a second, both backends take 5 to 180 s from N = 16 on. 
 fails at once, after which torch asks no more; addresses and /etc/hosts work as ever.
 """
 
-_context = multiprocessing.get_context("forkserver")
+_ZYGOTE = Path(__file__).parent / "zygote.py"
 
 
 class CrewError(RuntimeError):
@@ -52,15 +56,52 @@ class Answers:
     missing: int
 
 
+class Zygote:
+    """The process that participants are forked from. A context manager; it ends with its last descriptor."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_ZYGOTE), str(theirs.fileno())],
+                env={**os.environ, **QUIET},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._reply()  # torch is imported
+
+    def __enter__(self) -> Zygote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def fork(self, connection: Connection, seat: Seat, log: Path) -> int:
+        """Start a participant that is told what to do over `connection`; returns its process id."""
+        socket.send_fds(self._socket, [pickle.dumps(("fork", seat, str(log)))], [connection.fileno()])
+        return self._reply()
+
+    def reap(self, pid: int) -> None:
+        """Wait for a participant that was killed. Until then its process id is not used again."""
+        self._socket.send(pickle.dumps(("reap", pid)))
+        self._reply()
+
+    def _reply(self) -> int:
+        reply = self._socket.recv(64)
+        if not reply:
+            raise CrewError("the process that participants are forked from has ended")
+        return int(reply)
+
+
 class Participant:
     """A handle on one participant process."""
 
-    def __init__(self, seat: Seat, log: Path) -> None:
+    def __init__(self, zygote: Zygote, seat: Seat, log: Path) -> None:
         self.log = log
-        self.connection, theirs = _context.Pipe()
-        self.process: BaseProcess = _context.Process(target=serve, args=(theirs, seat, str(log)), daemon=True)
-        self.process.start()
-        theirs.close()
+        self.connection, theirs = Pipe()
+        with theirs:
+            self.pid = zygote.fork(theirs, seat, log)
 
     def answer(self) -> object:
         """What it has said; call when its connection is ready."""
@@ -76,14 +117,15 @@ class Participant:
             self.connection.send(command)
 
     def kill(self) -> None:
-        """SIGKILL."""
-        self.process.kill()
+        """SIGKILL; once it was reaped its process id may be somebody else's."""
+        os.kill(self.pid, signal.SIGKILL)
 
 
 class Crew:
     """All participants of one session; leaving the context kills what is left of them."""
 
-    def __init__(self, log_dir: Path) -> None:
+    def __init__(self, zygote: Zygote, log_dir: Path) -> None:
+        self._zygote = zygote
         self._log_dir = log_dir
         self._all: list[Participant] = []
 
@@ -94,14 +136,16 @@ class Crew:
         for participant in self._all:
             participant.kill()
         for participant in self._all:
-            participant.process.join()
+            self._zygote.reap(participant.pid)
             participant.connection.close()
 
     def start(self, seats: Iterable[Seat]) -> list[Participant]:
         """Start a participant for each seat and wait until their handlers are there. Raises CrewError."""
         started = []
         for seat in seats:
-            started.append(Participant(seat, self._log_dir / f"participant-{len(self._all)}.log"))
+            started.append(
+                Participant(self._zygote, seat, self._log_dir / f"participant-{len(self._all)}.log")
+            )
             self._all.append(started[-1])
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         for participant in started:
@@ -111,17 +155,6 @@ class Crew:
             if not isinstance(answer, Ready):
                 raise CrewError(f"{answer}\n{participant.log.read_text()[-2000:]}")
         return started
-
-
-def warm_up() -> None:
-    """Start the fork server, which imports torch: before anything is timed, and with `QUIET` in force."""
-    os.environ.update(QUIET)
-    _context.set_forkserver_preload(
-        ["torch.distributed.elastic.rendezvous.registry", "benchmarks.participant"]
-    )
-    process = _context.Process(target=int, daemon=True)
-    process.start()
-    process.join()
 
 
 def in_time_for(participants: Sequence[Participant]) -> float:

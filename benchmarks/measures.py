@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.backends import Backend, Session
-from benchmarks.crew import Answers, Crew, Participant, collect, in_time_for
+from benchmarks.crew import Answers, Crew, Participant, Zygote, collect, in_time_for
 from benchmarks.participant import Call, CallOnNotice
 from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
 
@@ -22,7 +22,9 @@ _REPORTS_SECONDS = 1.5
 """How long after a round its reports are still counted as that round's requests."""
 
 
-def join_and_rejoin(backend: Backend, n: int, *, rejoin: bool = True) -> tuple[Outcome, Outcome | None]:
+def join_and_rejoin(
+    zygote: Zygote, backend: Backend, n: int, *, rejoin: bool = True
+) -> tuple[Outcome, Outcome | None]:
     """The first call of N fresh participants, and their second after a completed round.
 
     A re-join that could not be tried because the join failed counts as failed in the same way.
@@ -30,7 +32,7 @@ def join_and_rejoin(backend: Backend, n: int, *, rejoin: bool = True) -> tuple[O
     with (
         tempfile.TemporaryDirectory() as logs,
         backend.session(n, n) as session,
-        Crew(Path(logs)) as crew,
+        Crew(zygote, Path(logs)) as crew,
     ):
         participants = _start(crew, session, n)
         first = _call(participants, n)
@@ -49,7 +51,7 @@ def join_and_rejoin(backend: Backend, n: int, *, rejoin: bool = True) -> tuple[O
         return first, Outcome(second.seconds, second.outcome, second.detail, requests)
 
 
-def replace(backend: Backend, n: int, *, standby: bool = False) -> Outcome:
+def replace(zygote: Zygote, backend: Backend, n: int, *, standby: bool = False) -> Outcome:
     """kill -9 of one of N where N are needed; a replacement is ready.
 
     It calls at the moment of the kill or, as a `standby`, has called before.
@@ -57,7 +59,7 @@ def replace(backend: Backend, n: int, *, standby: bool = False) -> Outcome:
     with (
         tempfile.TemporaryDirectory() as logs,
         backend.session(n, n, extra=1) as session,
-        Crew(Path(logs)) as crew,
+        Crew(zygote, Path(logs)) as crew,
     ):
         participants = _start(crew, session, n)
         first = _call(participants, n)
@@ -70,12 +72,12 @@ def replace(backend: Backend, n: int, *, standby: bool = False) -> Outcome:
         return _kill_last(session, participants, n, replacement, call=not standby)
 
 
-def shrink(backend: Backend, n: int) -> Outcome:
+def shrink(zygote: Zygote, backend: Backend, n: int) -> Outcome:
     """kill -9 of one of N where N - 1 suffice and no replacement is in sight."""
     with (
         tempfile.TemporaryDirectory() as logs,
         backend.session(n, n - 1) as session,
-        Crew(Path(logs)) as crew,
+        Crew(zygote, Path(logs)) as crew,
     ):
         participants = _start(crew, session, n)
         first = _call(participants, n)

@@ -1,7 +1,7 @@
 """A participant's side: one process with one rendezvous handler, which does what it is told over a pipe.
 
-The process is forked from a server that has imported torch (`benchmarks.crew`), so this module imports
-nothing heavy by itself, and 128 of them share torch's pages.
+The process is forked from one that has imported torch (`benchmarks.zygote`). This module imports nothing
+heavy by itself: the benchmark's own process needs its types.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 from benchmarks.backends import Seat
 
@@ -52,7 +53,7 @@ class Raised:
     error: str
 
 
-def serve(connection: Connection, seat: Seat, log: str) -> None:
+def serve(connection: Connection, seat: Seat, log: str) -> NoReturn:
     """The process's whole life: make the handler, obey until the pipe is closed."""
     _redirect(log)
     os.environ.update(seat.environment)

@@ -26,6 +26,7 @@ from benchmarks.results import JOB_DIED, TIMEOUT, Outcome
 AGENTS = 2
 START_TIMEOUT_SECONDS = 120.0
 KILL_TIMEOUT_SECONDS = 180.0
+_TORCHRUN = Path(sys.executable).parent / "torchrun"
 _WORKER = Path(__file__).parent / "worker.py"
 _POLL_SECONDS = 0.02
 _LOG_BYTES = 2000
@@ -40,7 +41,7 @@ class _Torchruns:
 
     def start(self, agent: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start one; `agent` is its name in the stamps."""
-        command = [sys.executable, "-m", "torch.distributed.run", *arguments, str(_WORKER)]
+        command = [str(_TORCHRUN), *arguments, str(_WORKER)]
         stamps = {"BENCH_STAMPS": str(self._folder), "BENCH_AGENT": agent}
         with (self._folder / f"{agent}.log").open("wb") as log:
             self._processes[agent] = subprocess.Popen(

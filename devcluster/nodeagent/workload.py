@@ -319,6 +319,8 @@ class Workload:
         """Its node has lost power: kill it, also if it is being started at this moment."""
         self.signal(signal.SIGKILL, "all")
         if self._launch is not None:
+            # It may fail at this moment because its volumes are removed: nobody wants to hear of that.
+            self._launch.add_done_callback(lambda launch: launch.cancelled() or launch.exception())
             self._launch.cancel()
         for task in self._probing:
             task.cancel()

@@ -7,7 +7,9 @@ that it writes nothing into the user's objects and puts no finalizer on them; th
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kopf
@@ -64,6 +66,16 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
     log.info("serving %s", ", ".join(chosen.namespaces) or "all namespaces")
 
 
+class ForEver:
+    """Pauses between tries that do not end: kopf would give up, and the process with it, after the last."""
+
+    def __init__(self, pauses: Sequence[float]) -> None:
+        self._pauses = pauses
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain(self._pauses, itertools.repeat(self._pauses[-1]))
+
+
 def configure(settings: kopf.OperatorSettings) -> None:
     """The settings of kopf that we rely on (facts.md, section 4)."""
     settings.posting.enabled = False
@@ -74,7 +86,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.inactivity_timeout = 70
     settings.watching.reconnect_backoff = 0.2
     settings.networking.request_timeout = 30
-    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 5, 5, 5, 5, 5)
+    settings.networking.error_backoffs = ForEver((0.2, 0.5, 1.0, 2.0, 5.0))
     settings.process.ultimate_exiting_timeout = 10
 
 

@@ -29,7 +29,7 @@ from elasticjob_operator.observe.store import Store
 _PAGE = "500"
 _WATCH_SECONDS = (240, 300)
 _NO_GAP_SECONDS = 1.0
-_BACK_OFF = (0.1, 15.0)
+_BACK_OFF = (0.1, 5.0)
 _FORBIDDEN_SECONDS = 300.0
 
 log = logging.getLogger(__name__)
