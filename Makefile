@@ -45,6 +45,6 @@ $(READY): pyproject.toml
 	@echo "== virtual environment $(VENV) with torch and the rest: some gigabytes, 1-3 minutes when new"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check uv
-	@start=$$(date +%s); $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' \
+	@start=$$(date +%s); UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1 $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' \
 	  && echo "   done in $$(( $$(date +%s) - start )) s"
 	@touch $@
