@@ -21,6 +21,6 @@ def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Make the handler from torchrun's parameters. Raises ValueError for wrong settings."""
-    from elasticjob.handler import make_handler
+    from elasticjob.create import make_handler
 
     return make_handler(params)

@@ -20,19 +20,17 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousHandler,
     RendezvousInfo,
-    RendezvousParameters,
     RendezvousStateError,
     RendezvousStoreInfo,
     RendezvousTimeoutError,
 )
 
-from elasticjob.api.connection import ConfigurationError, Connection
-from elasticjob.api.connection import connect as connect_api
-from elasticjob.api.leases import HttpLeaseApi, LeaseApi
+from elasticjob.api.leases import LeaseApi
 from elasticjob.beats import Beats
 from elasticjob.contract import names
 from elasticjob.contract.records import (
@@ -47,7 +45,7 @@ from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
-from elasticjob.settings import Settings, SettingsError, read_settings
+from elasticjob.settings import Settings
 from elasticjob.stores import StoreConnection, StoreGone, serve
 from elasticjob.workers import children, kill_process_groups
 
@@ -65,53 +63,6 @@ LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-
-
-def _log_to_stderr() -> None:
-    """torchrun sets up no logging but torch's own: without this nobody would read a word of ours.
-
-    ``LOGLEVEL`` is honoured as in torch, with INFO as default. Whoever has set up logging keeps it.
-    """
-    own = logging.getLogger("elasticjob")
-    if own.handlers or logging.getLogger().handlers:
-        return
-    stream = logging.StreamHandler()
-    stream.setFormatter(logging.Formatter("%(asctime)s elasticjob %(levelname).1s %(message)s"))
-    own.addHandler(stream)
-    level = os.environ.get("LOGLEVEL", "INFO").upper()
-    own.setLevel(level if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL") else "INFO")
-    own.propagate = False
-
-
-def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
-    """Read the settings, find the API server and this pod's identity. Raises ValueError with advice."""
-    _log_to_stderr()
-    config = {key: value for key, value in params.config.items() if value is not None}
-    settings = read_settings(params.endpoint, config, params.local_addr)
-    try:
-        connection = connect_api(settings.kubeconfig)
-    except ConfigurationError as error:
-        raise SettingsError(str(error)) from None
-    settings = _identify(settings, connection)
-    logger.info("ElasticJob %s/%s, pod %s", settings.namespace, settings.job, settings.pod)
-    return K8sRendezvousHandler(settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace))
-
-
-def _identify(settings: Settings, connection: Connection) -> Settings:
-    settings = replace(
-        settings,
-        namespace=settings.namespace or connection.namespace,
-        pod=settings.pod or connection.pod[0],
-        pod_uid=settings.pod_uid or connection.pod[1],
-    )
-    if not settings.namespace:
-        raise SettingsError("the namespace is not known: let --rdzv-endpoint be NAMESPACE/NAME")
-    if not settings.pod or not settings.pod_uid:
-        raise SettingsError(
-            f"this pod's name and UID are not known: set {names.POD_NAME_ENV} and {names.POD_UID_ENV} in the "
-            "container's env by valueFrom.fieldRef metadata.name and metadata.uid"
-        )
-    return settings
 
 
 class K8sRendezvousHandler(RendezvousHandler):
@@ -175,12 +126,16 @@ class K8sRendezvousHandler(RendezvousHandler):
         with self._signals():
             failure = self._leave_round()
             deadline = time.monotonic() + (self._settings.join_timeout or float("inf"))
-            while True:
-                membership = self._wait_for_round(deadline, failure)
-                failure = None
-                info = self._establish(membership)
-                if info is not None:
-                    return info
+            try:
+                while True:
+                    membership = self._wait_for_round(deadline, failure)
+                    failure = None
+                    info = self._establish(membership)
+                    if info is not None:
+                        return info
+            except SignalException:
+                self._say_leaving()
+                raise
 
     def shutdown(self) -> bool:
         """Let the others pass the exit barrier, leave; closes nothing, never raises but for a signal."""
@@ -462,8 +417,11 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         del frame
+        self._say_leaving()
+        raise SystemExit(128 + number)
+
+    def _say_leaving(self) -> None:
         record = self._core.leaving()
         if record is not None:
             self._lease.say(participant=record.dump())
             self._lease.flush(1.0)
-        raise SystemExit(128 + number)

@@ -1,0 +1,64 @@
+"""Making the handler: settings, the way to the API server, this pod's identity, and a log that is read."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+from elasticjob.api.connection import ConfigurationError, Connection, connect
+from elasticjob.api.leases import HttpLeaseApi
+from elasticjob.contract import names
+from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.settings import Settings, SettingsError, read_settings
+
+logger = logging.getLogger(__name__)
+
+
+def _log_to_stderr() -> None:
+    """torchrun sets up no logging but torch's own: without this nobody would read a word of ours.
+
+    ``LOGLEVEL`` is honoured as in torch, with INFO as default. Whoever has set up logging keeps it.
+    """
+    own = logging.getLogger("elasticjob")
+    if own.handlers or logging.getLogger().handlers:
+        return
+    stream = logging.StreamHandler()
+    stream.setFormatter(logging.Formatter("%(asctime)s elasticjob %(levelname).1s %(message)s"))
+    own.addHandler(stream)
+    level = os.environ.get("LOGLEVEL", "INFO").upper()
+    own.setLevel(level if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL") else "INFO")
+    own.propagate = False
+
+
+def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
+    """Read the settings, find the API server and this pod's identity. Raises ValueError with advice."""
+    _log_to_stderr()
+    config = {key: value for key, value in params.config.items() if value is not None}
+    settings = read_settings(params.endpoint, config, params.local_addr)
+    try:
+        connection = connect(settings.kubeconfig)
+    except ConfigurationError as error:
+        raise SettingsError(str(error)) from None
+    settings = _identify(settings, connection)
+    logger.info("ElasticJob %s/%s, pod %s", settings.namespace, settings.job, settings.pod)
+    return K8sRendezvousHandler(settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace))
+
+
+def _identify(settings: Settings, connection: Connection) -> Settings:
+    settings = replace(
+        settings,
+        namespace=settings.namespace or connection.namespace,
+        pod=settings.pod or connection.pod[0],
+        pod_uid=settings.pod_uid or connection.pod[1],
+    )
+    if not settings.namespace:
+        raise SettingsError("the namespace is not known: let --rdzv-endpoint be NAMESPACE/NAME")
+    if not settings.pod or not settings.pod_uid:
+        raise SettingsError(
+            f"this pod's name and UID are not known: set {names.POD_NAME_ENV} and {names.POD_UID_ENV} in the "
+            "container's env by valueFrom.fieldRef metadata.name and metadata.uid"
+        )
+    return settings
