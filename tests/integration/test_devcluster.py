@@ -115,9 +115,10 @@ def test_a_taken_port_is_neither_free_nor_ones_own() -> None:
 # The parent makes the cluster in a thread that ends, forks a copy of itself that holds all its file
 # descriptors, and freezes etcd: each of these has been the reason that a child outlived its parent.
 PARENT = """
-import os, psutil, sys, threading, time
+import os, psutil, signal, sys, threading, time
 from devcluster.cluster import Cluster
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell is started deaf to it
 cluster = Cluster(nodes=0)
 thread = threading.Thread(target=cluster.start)
 thread.start()
