@@ -20,13 +20,14 @@ from benchmarks.crew import CrewError, Zygote
 from benchmarks.environment import environment
 from benchmarks.plan import (
     BACKENDS,
-    BUDGET_SECONDS,
     JOIN,
     KILL_TO_FIRST_STEP,
     REJOIN,
     REPLACE,
     SHRINK,
     SIZES,
+    TASK_SECONDS,
+    TOTAL_SECONDS,
     WHATS,
     WORKER_START,
     Task,
@@ -58,8 +59,7 @@ def main() -> None:
             version = plane.version
             backends |= {("k8s", variant): K8s(plane, variant) for variant in ("", STANDBY)}
         results = Results(environment(version))
-        budget = None if arguments.runs else BUDGET_SECONDS
-        _run(zygote, tasks, backends, results, arguments.out, budget)
+        _run(zygote, tasks, backends, results, arguments.out, thrifty=arguments.runs is None)
     _write(results, arguments.out, picture=True)
     print(f"\n{table(results)}\nwritten to {arguments.out}")
 
@@ -80,12 +80,15 @@ def _run(
     backends: Mapping[tuple[str, str], Backend],
     results: Results,
     out: Path,
-    budget: float | None,
+    *,
+    thrifty: bool,
 ) -> None:
-    """Measure in turns. A task that has used up `budget` seconds is not repeated any more."""
+    """Measure in turns. If `thrifty`, tasks that take long are repeated less often than planned."""
+    began = time.monotonic()
     spent: dict[Task, float] = {}
     for task in in_turns(tasks):
-        if budget is not None and spent.get(task, 0.0) > budget:
+        late = time.monotonic() - began > TOTAL_SECONDS
+        if thrifty and task in spent and (late or spent[task] > TASK_SECONDS):
             continue
         started = time.monotonic()
         try:
@@ -97,6 +100,7 @@ def _run(
             results.add(Key(what, task.backend, task.variant, task.n), outcome)
             _say(what, task, outcome)
         spent[task] = spent.get(task, 0.0) + time.monotonic() - started
+        results.environment["minutes"] = round((time.monotonic() - began) / 60, 1)
         _write(results, out, picture=False)
 
 

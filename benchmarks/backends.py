@@ -38,8 +38,9 @@ class Session(Protocol):
     def settled(self) -> None:
         """Return when the round that was joined is in its steady state."""
 
-    def requests(self, since: float, until: float) -> int | None:
-        """API requests that the participants made between two wall-clock times; None where there are none."""
+    def requests(self, since: float) -> int | None:
+        """API requests that the participants have made for the round that was joined since then (wall-clock
+        seconds), its reports included; None where there are none to count."""
 
 
 class Backend(Protocol):

@@ -27,18 +27,20 @@ WHATS = (JOIN, REJOIN, REPLACE, SHRINK, KILL_TO_FIRST_STEP, WORKER_START)
 BACKENDS = ("k8s", "c10d")
 
 SIZES = (2, 8, 32, 64, 128)
-BUDGET_SECONDS = 50.0
+TASK_SECONDS = 45.0
 """In a plain run a task that has taken longer than this is not repeated: c10d may need minutes to give up."""
+TOTAL_SECONDS = 32 * 60.0
+"""When a plain run has taken this long, nothing is repeated any more."""
 _C10D_REFORM_SIZES = (2, 8, 32)
 _TORCHRUNS = 2
-_RUNS = 5
+_RUNS = {JOIN: 5, REJOIN: 5, REPLACE: 3, SHRINK: 3, KILL_TO_FIRST_STEP: 3, WORKER_START: 3}
 _C10D_RUNS = {
     (REPLACE, ""): 1,
-    (REPLACE, STORE_SHARING_OFF): 3,
+    (REPLACE, STORE_SHARING_OFF): 2,
     (SHRINK, ""): 1,
-    (SHRINK, STORE_SHARING_OFF): 2,
+    (SHRINK, STORE_SHARING_OFF): 1,
     (KILL_TO_FIRST_STEP, ""): 1,
-    (KILL_TO_FIRST_STEP, STORE_SHARING_OFF): 3,
+    (KILL_TO_FIRST_STEP, STORE_SHARING_OFF): 2,
 }
 
 
@@ -71,7 +73,7 @@ def plan(
                     tasks.append(Task(group, backend, variant, n, times))
     if WORKER_START in whats:
         # `torchrun --standalone` is c10d with a store of its own; n is the number of workers.
-        tasks += [Task((WORKER_START,), "c10d", "", n, runs or _RUNS) for n in (1, _TORCHRUNS)]
+        tasks += [Task((WORKER_START,), "c10d", "", n, runs or _RUNS[WORKER_START]) for n in (1, _TORCHRUNS)]
     return tasks
 
 
@@ -94,4 +96,6 @@ def _sizes(what: str, backend: str) -> tuple[int, ...]:
 
 
 def _default_runs(what: str, backend: str, variant: str) -> int:
-    return _C10D_RUNS.get((what, variant), _RUNS) if backend == "c10d" else _RUNS
+    if backend == "c10d" and (what, variant) in _C10D_RUNS:
+        return _C10D_RUNS[what, variant]
+    return _RUNS[what]

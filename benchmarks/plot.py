@@ -27,7 +27,9 @@ _COLOURS = {
     ("c10d", ""): "#b0301c",
     ("c10d", STORE_SHARING_OFF): "#e8913c",
 }
-_END_HEIGHTS = (0.97, 0.90)
+_HEADROOM = 3.0
+"""How far above the slowest figure the axis goes: there the failures are."""
+_END_HEIGHTS = (0.97, 0.91)
 """Where a failure is written, as a fraction of the axis: one line per variant of c10d."""
 
 
@@ -73,7 +75,8 @@ def _by_size(axes: Any, results: Results, what: str) -> None:
         colour = _COLOURS.get((backend, variant))
         label = column_name(backend, variant)
         if sizes:
-            axes.plot(sizes, medians, marker="o", markersize=4, color=colour, label=label)
+            style = "--" if variant else "-"
+            axes.plot(sizes, medians, style, marker="o", markersize=4, color=colour, label=label)
             axes.fill_between(sizes, lows, highs, color=colour, alpha=0.2, linewidth=0)
         for outcome, where in ended.items():
             height = _END_HEIGHTS[failures % len(_END_HEIGHTS)]
@@ -90,6 +93,8 @@ def _by_size(axes: Any, results: Results, what: str) -> None:
     axes.set(xscale="log", yscale="log", title=_PANELS[what], xlabel="participants", ylabel="seconds")
     axes.set_xticks(results.sizes(what), [str(n) for n in results.sizes(what)])
     axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(top=axes.get_ylim()[1] * _HEADROOM)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
 

@@ -56,8 +56,11 @@ def _head(environment: Mapping[str, object]) -> str:
     return (
         "# Joining and re-forming\n\n"
         "Seconds: median (minimum to maximum) of the runs that ended well, from the last participant's call "
-        "of `next_rendezvous`, or from the kill, to the last return. One process per participant, "
-        "all on one machine, both backends in turns. `ratio` is k8s by the best variant of c10d.\n\n"
+        "of `next_rendezvous`, or from the kill, to the last return. One process per participant, all on one "
+        "machine, both backends in turns. `ratio` is k8s by the best variant of c10d. After a kill, c10d's "
+        "survivors are told at once (perfect detection); ours notice by themselves, from the moment when the "
+        "pod's status says that its container has ended, which the benchmark writes right after the kill "
+        "(kubelet takes up to a second).\n\n"
         f"{facts}"
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from devcluster import crd
+from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
+from devcluster.existing import ExistingCluster
 from devcluster.wait import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,10 +40,22 @@ def main() -> int:
     """Run the demo; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the cluster up at the end, until Ctrl-C")
+    parser.add_argument("--kubeconfig", type=Path, help="a cluster of your own instead of devcluster's")
+    parser.add_argument("--example", default="digits", help="with --kubeconfig: the folder below examples/")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        return show(options.keep)
+        if options.kubeconfig:
+            show(YourCluster(options.kubeconfig, options.example))
+            return 0
+        shutil.rmtree(CHECKPOINTS, ignore_errors=True)
+        say("starting a control plane and 3 nodes (its first start on a machine builds it: about 5 minutes)")
+        with Cluster(nodes=3, images={"elasticjob-digits": str(Path(sys.executable).parent)}) as cluster:
+            show(OurCluster(cluster))
+            if options.keep:
+                say(f"export KUBECONFIG={cluster.kubeconfig}   (Ctrl-C ends the cluster)")
+                signal.pause()
+        return 0
     except Failure as failure:
         print(f"\nThe demo failed: {failure}", file=sys.stderr)
         return 1
@@ -50,29 +65,106 @@ class Failure(Exception):
     """Something that the demo promises did not happen."""
 
 
-def show(keep: bool) -> int:
+def show(stage: Stage) -> None:
     """The demo itself."""
     began = time.monotonic()
-    shutil.rmtree(CHECKPOINTS, ignore_errors=True)
-    say("starting a control plane and 3 nodes (its first start on a machine builds it: about 5 minutes)")
-    with Cluster(nodes=3, images={"elasticjob-digits": str(Path(sys.executable).parent)}) as cluster:
-        crd.install(cluster, CRD)
-        with operator(cluster.kubeconfig):
-            say("$ kubectl apply -k examples/digits-devcluster")
-            cluster.kubectl("apply", "-k", str(ROOT / "examples" / "digits-devcluster"))
-            story = Story(cluster)
-            story.follow(lambda: steps_done() >= 100, "100 steps of training")
-            victim = story.rank_0()
-            say(f"$ kill -9 the training container of {victim}, which is rank 0, after step {steps_done()}")
-            story.kill(victim)
-            story.follow(lambda: story.finished, "the end of the job")
-            say("$ kubectl get elasticjob digits")
-            print(cluster.kubectl("get", "elasticjob", JOB).stdout.rstrip())
-            report(story, victim, time.monotonic() - began)
-            if keep:
-                say(f"export KUBECONFIG={cluster.kubeconfig}   (Ctrl-C ends the cluster)")
-                signal.pause()
-    return 0
+    crd.install(stage.cluster, CRD)
+    with operator(stage.cluster.kubeconfig):
+        say(f"$ kubectl apply -k examples/{stage.example}")
+        stage.cluster.kubectl("apply", "-k", str(ROOT / "examples" / stage.example))
+        story = Story(stage)
+        story.follow(lambda: stage.steps_done() >= 100, "100 steps of training")
+        victim = story.rank_0()
+        say(f"$ {stage.how_to_kill} {victim}, which is rank 0, after step {stage.steps_done()}")
+        story.kill(victim)
+        story.follow(lambda: story.finished, "the end of the job")
+        say("$ kubectl get elasticjob digits")
+        print(stage.cluster.kubectl("get", "elasticjob", JOB).stdout.rstrip())
+        report(story, victim, time.monotonic() - began)
+
+
+class Stage(Protocol):
+    """A cluster, and what can be done and learnt there."""
+
+    cluster: ClusterAccess
+    example: str
+    how_to_kill: str
+    causes: tuple[str, ...]
+
+    def kill(self, pod: str) -> None:
+        """End rank 0 without a word of warning to its processes."""
+
+    def steps_done(self) -> int:
+        """The newest step of training."""
+
+    def next_step_time(self, round_number: int) -> float | None:
+        """When (seconds since 1970) that round made its first step, if it can be known."""
+
+    def accuracy(self) -> float:
+        """What the training has reached. Raises Failure."""
+
+
+class OurCluster:
+    """devcluster: containers are processes that can be killed, checkpoints a folder of this machine."""
+
+    example = "digits-devcluster"
+    how_to_kill = "kill -9 the training container of"
+    causes: tuple[str, ...] = ("PodLost",)
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster: ClusterAccess = cluster
+        self._nodes = cluster.nodes
+
+    def kill(self, pod: str) -> None:
+        """SIGKILL to the container's main process, torchrun; the runtime ends the rest of the container."""
+        self._nodes.kill_container("default", pod, signal=9)
+
+    def steps_done(self) -> int:
+        """See ``Stage``."""
+        return max((int(one["step"]) for one in step_log()), default=0)
+
+    def next_step_time(self, round_number: int) -> float | None:
+        """See ``Stage``."""
+        return min((float(one["time"]) for one in step_log() if one["round"] >= round_number), default=None)
+
+    def accuracy(self) -> float:
+        """See ``Stage``."""
+        return float(json.loads((CHECKPOINTS / "result.json").read_text())["accuracy"])
+
+
+class YourCluster:
+    """A cluster of the user's own, whose containers only kubelet can kill: the pod is deleted by force."""
+
+    how_to_kill = "kubectl delete pod --force --grace-period=0"
+    causes: tuple[str, ...] = ("PodDeleted", "PodLost")
+
+    def __init__(self, kubeconfig: Path, example: str) -> None:
+        self.cluster: ClusterAccess = ExistingCluster(kubeconfig)
+        self.example = example
+
+    def kill(self, pod: str) -> None:
+        """See ``Stage``."""
+        self.cluster.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
+
+    def steps_done(self) -> int:
+        """See ``Stage``."""
+        return max((int(step) for step in re.findall(r"step (\d+)/", self._logs())), default=0)
+
+    def next_step_time(self, round_number: int) -> float | None:
+        """See ``Stage``."""
+        del round_number  # the clocks of a real cluster's nodes are not ours
+        return None
+
+    def accuracy(self) -> float:
+        """See ``Stage``."""
+        found = re.findall(r"accuracy ([0-9.]+)", self._logs())
+        if not found:
+            raise Failure("no log of a pod tells the accuracy")
+        return float(found[-1])
+
+    def _logs(self) -> str:
+        names = self.cluster.kubectl("get", "pods", "-l", f"elasticjob.dev/job={JOB}", "-o", "name").stdout
+        return "".join(self.cluster.kubectl("logs", name, check=False).stdout for name in names.split())
 
 
 @contextmanager
@@ -102,13 +194,12 @@ def operator(kubeconfig: Path) -> Iterator[None]:
 
 @dataclass
 class Story:
-    """What happens to the job, told as it happens. Times are seconds since the job was applied."""
+    """What happens to the job, told as it happens, in seconds since it was applied."""
 
-    cluster: Cluster
+    stage: Stage
     began: float = field(default_factory=time.monotonic)
     status: dict[str, Any] = field(default_factory=dict)
     killed_at: float = 0.0
-    training_again_at: float = 0.0
     last_said: str = ""
 
     @property
@@ -126,15 +217,15 @@ class Story:
         return str(self.status["round"]["leader"])
 
     def kill(self, pod: str) -> None:
-        """SIGKILL to the container's main process, torchrun; the runtime ends the rest of the container."""
-        self.killed_at = time.monotonic()
-        self.cluster.nodes.kill_container("default", pod, signal=9)
+        """End rank 0."""
+        self.killed_at = time.time()
+        self.stage.kill(pod)
 
     def follow(self, until: Any, what: str) -> None:
         """Tell what the status says until something is so."""
 
         def look() -> bool:
-            answer = self.cluster.kubectl("get", "elasticjob", JOB, "-o", "json")
+            answer = self.stage.cluster.kubectl("get", "elasticjob", JOB, "-o", "json")
             self.status = json.loads(answer.stdout).get("status", {})
             self._tell()
             if self.condition("Failed") == "True":
@@ -153,13 +244,6 @@ class Story:
             return
         self.last_said = line
         print(f"  {time.monotonic() - self.began:6.1f} s  {line}", flush=True)
-        if (
-            self.killed_at
-            and training["status"] == "True"
-            and not self.training_again_at
-            and now["number"] > 1
-        ):
-            self.training_again_at = time.monotonic()
 
 
 def report(story: Story, victim: str, seconds: float) -> None:
@@ -173,52 +257,28 @@ def report(story: Story, victim: str, seconds: float) -> None:
             f"  {one['number']:<6}{one['members']:<9}{one['cause']:<12}{account:<16}{rendezvous:<12}"
             f"{one['message']}"
         )
-    if len(rounds) < 2 or rounds[1]["cause"] != "PodLost" or victim not in rounds[1]["message"]:
+    if len(rounds) < 2 or rounds[1]["cause"] not in story.stage.causes or victim not in rounds[1]["message"]:
         raise Failure("round 2 was not formed for the loss of rank 0")
     if story.condition("Complete") != "True":
         raise Failure("the job is not complete")
-    result = json.loads((CHECKPOINTS / "result.json").read_text())
-    first = first_step_after(rounds[1]["number"])
-    print(
-        f"\n  accuracy on images never seen in training: {result['accuracy']:.1%} "
-        f"({result['steps']} steps, final loss {result['final_loss']:.4f})"
-        f"\n  kill -9 of rank 0 to the next step of training: {first - wall(story.killed_at):.1f} s; most of"
-        f"\n  it is a new torchrun starting (within the rendezvous time above) and workers that import torch"
-        f"\n  resumed from step {result['resumed_from_step']}; the whole demo took {seconds:.0f} s\n"
-    )
-    if result["accuracy"] < 0.9:
-        raise Failure(f"the accuracy is only {result['accuracy']:.1%}")
+    accuracy = story.stage.accuracy()
+    print(f"\n  accuracy on images never seen in training: {accuracy:.1%} ({story.stage.steps_done()} steps)")
+    first = story.stage.next_step_time(rounds[1]["number"])
+    if first is not None:
+        print(
+            f"  kill -9 of rank 0 to the next step of training: {first - story.killed_at:.1f} s; most of"
+            "\n  it is a new torchrun starting (within the rendezvous time above) and workers importing torch"
+        )
+    print(f"  the whole demo took {seconds:.0f} s\n")
+    if accuracy < 0.9:
+        raise Failure(f"the accuracy is only {accuracy:.1%}")
 
 
-def wall(mono: float) -> float:
-    """The wall-clock time of a monotonic time of this process."""
-    return time.time() - (time.monotonic() - mono)
-
-
-def steps() -> list[dict[str, Any]]:
+def step_log() -> list[dict[str, Any]]:
     """The step log so far; a line that is being written is left out."""
     path = CHECKPOINTS / "steps.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
-def steps_done() -> int:
-    """The newest step in the log."""
-    return max((int(one["step"]) for one in steps()), default=0)
-
-
-def first_step_after(round_number: int) -> float:
-    """When the first step of a round was done. Raises Failure if there is none."""
-    times = [float(one["time"]) for one in steps() if one["round"] >= round_number]
-    if not times:
-        raise Failure(f"round {round_number} made no step")
-    return min(times)
+    return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 def say(text: str) -> None:
