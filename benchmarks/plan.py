@@ -78,11 +78,17 @@ def plan(
 
 
 def in_turns(tasks: Sequence[Task]) -> Iterator[Task]:
-    """Every task as often as it has runs, the backends of one measurement and N in turns."""
-    for _, group in groupby(tasks, key=lambda task: (task.whats, task.n)):
+    """Every task as often as it has runs: the backends of one measurement and N in turns, and all that real
+    torchruns do, so that a kill and the bare start beside it meet the same machine."""
+    for _, group in groupby(tasks, key=_turn):
         together = list(group)
         for run in range(max(task.runs for task in together)):
             yield from (task for task in together if run < task.runs)
+
+
+def _turn(task: Task) -> tuple[tuple[str, ...], int]:
+    torchruns = (KILL_TO_FIRST_STEP, WORKER_START)
+    return (torchruns, 0) if task.whats[0] in torchruns else (task.whats, task.n)
 
 
 def _variants(what: str, backend: str) -> tuple[str, ...]:

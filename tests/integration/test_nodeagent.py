@@ -729,7 +729,6 @@ def _of(state_dir: Path) -> list[psutil.Process]:
 def test_nothing_is_left_when_the_agent_ends(
     devcluster: Cluster, namespace: str, tmp_path: Path, number: signal.Signals, options: list[str]
 ) -> None:
-    before = {*Path("/tmp").glob("dc-*"), *Path("/dev/shm").glob("dc-*")}
     agent = Agent(devcluster, tmp_path, "doomed", *options)
     pods = Pods(agent, namespace)
     memory = {"name": "m", "emptyDir": {"medium": "Memory"}}
@@ -737,11 +736,18 @@ def test_nothing_is_left_when_the_agent_ends(
     pods.wait_phase("main", "Running")
     wait_for(lambda: len(_of(agent.state_dir)) == 2, _SECONDS, "both processes are up")
     children = psutil.Process(agent.process.pid).children(recursive=True)
+    uid = devcluster.kubectl("-n", namespace, "get", "pod", "main", "-o", "jsonpath={.metadata.uid}").stdout
+    folders = [
+        f for place in ("/tmp", "/dev/shm") for f in Path(place).glob("dc-*") if any(f.glob(f"{uid[:8]}*"))
+    ]
+    assert {str(f.parent) for f in folders} == {"/tmp", "/dev/shm"}, (
+        "what the agent has made outside its folder"
+    )
     agent.process.send_signal(number)
     agent.process.wait(_SECONDS)
     wait_for(lambda: not any(child.is_running() for child in children), _SECONDS, "no process is left")
     assert not _of(agent.state_dir)
-    assert {*Path("/tmp").glob("dc-*"), *Path("/dev/shm").glob("dc-*")} <= before
+    assert not any(folder.exists() for folder in folders)
     pods.delete("main", gracePeriodSeconds=0)
     for node in agent.nodes:
         devcluster.kubectl("delete", "node", node)

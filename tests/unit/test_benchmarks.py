@@ -117,6 +117,10 @@ class TestPlan:
     def test_join_and_rejoin_share_their_sessions(self) -> None:
         assert {task.whats for task in plan(["rejoin", "join"], [2], 1, BACKENDS)} == {("join", "rejoin")}
 
+    def test_a_kill_takes_turns_with_the_bare_start_beside_it(self) -> None:
+        turns = list(in_turns(plan(["kill_to_first_step", "worker_start"], None, 2, ["k8s"])))
+        assert [task.whats[0] for task in turns] == ["kill_to_first_step", "worker_start", "worker_start"] * 2
+
     def test_backends_take_turns_run_by_run(self) -> None:
         turns = in_turns(plan(["join"], [2, 8], 2, BACKENDS))
         order = [(task.n, task.backend) for task in turns if task.variant == ""]

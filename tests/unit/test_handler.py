@@ -62,6 +62,12 @@ class Joining:
         return self._thread.is_alive()
 
 
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler sets this variable for the workers that its process starts; here it must not stay."""
+    monkeypatch.setenv("ELASTICJOB_ROUND", "")
+
+
 @pytest.fixture
 def leases() -> Leases:
     return Leases()
