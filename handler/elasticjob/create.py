@@ -12,6 +12,7 @@ from elasticjob.api.connection import ConfigurationError, Connection, connect
 from elasticjob.api.leases import HttpLeaseApi
 from elasticjob.contract import names
 from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.resolver import shorten_lookups
 from elasticjob.settings import Settings, SettingsError, read_settings
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ def _log_to_stderr() -> None:
 def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
     """Read the settings, find the API server and this pod's identity. Raises ValueError with advice."""
     _log_to_stderr()
+    shorten_lookups()
     config = {key: value for key, value in params.config.items() if value is not None}
     settings = read_settings(params.endpoint, config, params.local_addr)
     try:

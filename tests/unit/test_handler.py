@@ -28,6 +28,7 @@ from devcluster.wait import wait_for
 from elasticjob.api.errors import Forbidden, Unavailable
 from elasticjob.contract.records import RoundRecord
 from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.resolver import shorten_lookups
 from elasticjob.settings import Settings
 from tests.unit.memory_api import Leases, MemoryApi, broken
 
@@ -60,6 +61,12 @@ class Joining:
 
     def waits(self) -> bool:
         return self._thread.is_alive()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_look_ups() -> None:
+    """As ``make_handler`` does, and more: these tests are to take milliseconds."""
+    shorten_lookups("attempts:0")
 
 
 @pytest.fixture(autouse=True)
