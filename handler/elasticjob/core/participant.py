@@ -6,7 +6,7 @@ and asks what to do. Nothing here blocks, writes, or reads a clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elasticjob.contract.records import Outcome, ParticipantRecord, Phase, RoundRecord, State
 
@@ -174,14 +174,8 @@ class Participant:
         mine, announced = self.membership, self.announced
         if mine is None or announced is None:
             return None
-        self.announced = ParticipantRecord(
-            announced.id,
-            State.SUCCEEDED.value,
-            announced.endpoint,
-            announced.local_addr,
-            mine.job_uid,
-            mine.number,
-            announced.nproc,
+        self.announced = replace(
+            announced, state=State.SUCCEEDED.value, last_job_uid=mine.job_uid, last_round=mine.number
         )
         return self.announced
 
@@ -190,13 +184,5 @@ class Participant:
         announced = self.announced
         if announced is None or announced.state == State.SUCCEEDED.value:
             return None
-        self.announced = ParticipantRecord(
-            announced.id,
-            State.LEAVING.value,
-            announced.endpoint,
-            announced.local_addr,
-            announced.last_job_uid,
-            announced.last_round,
-            announced.nproc,
-        )
+        self.announced = replace(announced, state=State.LEAVING.value)
         return self.announced
