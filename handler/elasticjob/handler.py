@@ -59,6 +59,8 @@ SAY_SECONDS = 30.0
 """How often a waiting participant says for whom it waits."""
 RBAC_SECONDS = 10.0
 """For so long a 403 may be a cache that lags behind (design, section 3)."""
+NO_JOB_SECONDS = 10.0
+"""For so long there may be no round record before it is asked whether there is a job at all."""
 LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
@@ -75,7 +77,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._core = Participant(settings.job_uid)
         self._watcher = RoundWatcher(open_api(), names.round_lease(settings.job), self._observed)
         labels = {names.JOB_LABEL: settings.job}
-        self._lease = LeaseWriter(open_api(), settings.pod, settings.pod_uid, labels)
+        self._api = open_api()
+        self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers: list[TCPStore] = []
         self._store: RoundStore | None = None
         self._connection: StoreConnection | None = None
@@ -172,6 +175,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         """Announce this agent and wait until a round has it as a member."""
         server = self._announce(failure)
         began = said = time.monotonic()
+        asked = False
         while True:
             with self._bell:
                 step = self._core.next_step()
@@ -189,6 +193,9 @@ class K8sRendezvousHandler(RendezvousHandler):
                 continue
             self._renew_while_waiting()
             now = time.monotonic()
+            if self._core.latest is None and not asked and now - began > NO_JOB_SECONDS:
+                asked = True
+                self._ask_for_job()
             due = FIRST_SAY_SECONDS if said == began else SAY_SECONDS
             if now - said >= due:
                 said = now
@@ -230,6 +237,16 @@ class K8sRendezvousHandler(RendezvousHandler):
         if time.monotonic() > deadline:
             raise RendezvousTimeoutError(
                 f"no round within {self._settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
+            )
+
+    def _ask_for_job(self) -> None:
+        """Without a record: an absent operator may come, an absent job is a mistake."""
+        s = self._settings
+        if self._api.job_exists(s.job) is False:
+            raise RendezvousStateError(
+                f"there is no ElasticJob {s.job} in namespace {s.namespace}, or the resource is not "
+                "installed: apply it first, or correct --rdzv-endpoint; see: "
+                f"kubectl -n {s.namespace} get elasticjobs"
             )
 
     def _forbidden_text(self, seconds: float) -> str:

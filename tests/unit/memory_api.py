@@ -24,6 +24,7 @@ class Leases:
         self.leases: dict[str, Lease] = {}
         self.trouble: ApiError | None = None
         self.writes = 0
+        self.jobs: dict[str, bool] = {}
         self._version = 0
 
     def put(self, name: str, annotations: Mapping[str, str | None], holder: str = "") -> Lease:
@@ -106,6 +107,9 @@ class MemoryApi:
 
     def read(self, name: str) -> Lease:
         return self._leases.leases[name]
+
+    def job_exists(self, job: str) -> bool | None:
+        return self._leases.jobs.get(job)
 
     def stop(self) -> None:
         self._stopped = True

@@ -282,6 +282,13 @@ def test_missing_rights_end_with_advice(
         assert words in str(error.value)
 
 
+def test_a_missing_job_is_an_error(leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elasticjob.handler.NO_JOB_SECONDS", 0.1)
+    leases.jobs["job"] = False
+    with pytest.raises(RendezvousStateError, match="there is no ElasticJob job in namespace ns"):
+        Joining(start("a")).result()
+
+
 def test_an_absent_operator_is_a_line_in_the_log(
     start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import urllib3
 
 from elasticjob.api.connection import Connection
-from elasticjob.api.errors import ApiError, Unavailable, from_status
+from elasticjob.api.errors import ApiError, NotFound, Unavailable, from_status
+from elasticjob.contract import names
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -36,7 +37,7 @@ class Lease:
 
 
 class LeaseApi(Protocol):
-    """The three calls that a participant makes."""
+    """The calls that a participant makes."""
 
     def watch(self, name: str) -> Iterator[Lease | None]:
         """Open a watch: the present state first, then each change; None for a sign of life without one.
@@ -53,6 +54,9 @@ class LeaseApi(Protocol):
     def read(self, name: str) -> Lease:
         """The Lease as it is now. Raises NotFound and other ApiErrors."""
 
+    def job_exists(self, job: str) -> bool | None:
+        """Whether there is an ElasticJob of that name; None if this identity may not know."""
+
     def stop(self) -> None:
         """End the watch from another thread."""
 
@@ -63,6 +67,7 @@ class HttpLeaseApi:
     def __init__(self, connection: Connection, namespace: str) -> None:
         self._connection = connection
         self._base = f"{connection.base}/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._jobs = f"{connection.base}/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
         self._watch: urllib3.BaseHTTPResponse | None = None
         self._stopped = False
 
@@ -72,7 +77,7 @@ class HttpLeaseApi:
             f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}"
             f"&fieldSelector=metadata.name%3D{name}"
         )
-        response = self._request("GET", query, read_timeout=SILENT_WATCH_SECONDS, stream=True)
+        response = self._request("GET", self._base + query, read_timeout=SILENT_WATCH_SECONDS, stream=True)
         self._watch = response
         try:
             yield None
@@ -107,7 +112,17 @@ class HttpLeaseApi:
 
     def read(self, name: str) -> Lease:
         """See ``LeaseApi``."""
-        return _lease(_body(self._request("GET", f"/{name}")))
+        return _lease(_body(self._request("GET", f"{self._base}/{name}")))
+
+    def job_exists(self, job: str) -> bool | None:
+        """See ``LeaseApi``."""
+        try:
+            self._request("GET", f"{self._jobs}/{job}")
+        except NotFound:
+            return False
+        except ApiError:
+            return None
+        return True
 
     def stop(self) -> None:
         """See ``LeaseApi``."""
@@ -118,12 +133,12 @@ class HttpLeaseApi:
 
     def _write(self, path: str, content_type: str, body: Mapping[str, Any]) -> Lease:
         headers = {"content-type": content_type}
-        return _lease(_body(self._request("PATCH", path, headers, json.dumps(body).encode())))
+        return _lease(_body(self._request("PATCH", self._base + path, headers, json.dumps(body).encode())))
 
     def _request(
         self,
         method: str,
-        path: str,
+        url: str,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         read_timeout: float = ANSWER_SECONDS,
@@ -132,7 +147,7 @@ class HttpLeaseApi:
         try:
             response = self._connection.pool.request(
                 method,
-                self._base + path,
+                url,
                 body=body,
                 headers={
                     "accept": "application/json",
@@ -144,7 +159,7 @@ class HttpLeaseApi:
                 preload_content=not stream,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unavailable(f"{method} Lease: {error}") from None
+            raise Unavailable(f"{method} {url}: {error}") from None
         if response.status >= 400:
             if response.status == 401:
                 self._connection.forget_token()
