@@ -37,6 +37,9 @@ CAUSES: dict[str, str] = {
 _RANK = {cause: position for position, cause in enumerate(CAUSES)}
 
 ESTABLISHING = frozenset({"NotEstablished", "LeaderUnreachable"})
+"""Causes that end a round before it is established, whatever the members' states."""
+
+CHARGED_ONCE = ESTABLISHING | {"Unreachable", "MemberLeft"}
 """Causes of which a series of rounds that were never established is charged once."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from elasticjob.contract.records import Phase, RoundRecord, State
 from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide
 from elasticjob_operator.plan import members
-from elasticjob_operator.plan.causes import ESTABLISHING, Evidence
+from elasticjob_operator.plan.causes import CHARGED_ONCE, ESTABLISHING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_round, exhausted, note
 from elasticjob_operator.plan.model import Pod
@@ -161,7 +161,7 @@ def settle(p: Pass) -> None:
     A series of rounds that were never established is charged once.
     """
     if p.round.number > 0 and p.round.account:
-        series = p.round.cause in ESTABLISHING and p.round.establish_failures > 1
+        series = p.round.cause in CHARGED_ONCE and p.round.establish_failures > 1
         if not series:
             charge_round(p)
 
