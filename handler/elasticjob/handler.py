@@ -34,6 +34,8 @@ from elasticjob.api.leases import LeaseApi
 from elasticjob.beats import Beats
 from elasticjob.contract import names
 from elasticjob.contract.records import (
+    LEADER_RENEW_SECONDS,
+    MEMBER_RENEW_SECONDS,
     FailureReport,
     RoundRecord,
     RoundReport,
@@ -61,7 +63,6 @@ RBAC_SECONDS = 10.0
 """For so long a 403 may be a cache that lags behind (design, section 3)."""
 NO_JOB_SECONDS = 10.0
 """For so long there may be no round record before it is asked whether there is a job at all."""
-LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

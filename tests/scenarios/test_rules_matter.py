@@ -74,6 +74,7 @@ MUTATIONS: list[Mutation] = [
         "member_missing_in_two_establishments_is_lost",
     ),
     ("I5 two witnesses", members, "_examine", convict_by_silence, "stale_lease_accuses_but_does_not_convict"),
+    ("I5 not without a witness", members, "_silent", lambda *_: True, "kubelet_dies_alone"),
     ("I6 losses end rounds", members, "_examine", ignore_what_ended, "rank_0_is_killed_and_replaced"),
     ("I7 charged once", failures, "_charged", lambda *_, **__: False, "one_root_failure_is_charged_once"),
     (

@@ -16,6 +16,9 @@ from dataclasses import dataclass, replace
 
 RECORD_VERSION = 1
 
+LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
+"""How often the members of a running round renew their Leases when they have nothing to say."""
+
 MAX_ROUND_BYTES = 200_000
 """A round record of 10,000 members is 150 KB; all annotations of an object share 256 KiB."""
 MAX_PARTICIPANT_BYTES = 4_096

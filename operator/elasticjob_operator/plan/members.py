@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.contract.records import RoundReport, State
+from elasticjob.contract.records import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS, RoundReport, State
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Exit, Participant, Pod
@@ -77,7 +77,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return "Lost", _ended(member, pod, who)
     if pod.deleting:
         return "Lost", _evidence("PodDeleted", member, f"{who} is being deleted")
-    if pod.node_gone or (not pod.node_ready and _stale(p, lease)):
+    if pod.node_gone or (not pod.node_ready and _silent(p, member, lease)):
         what = "is gone" if pod.node_gone else "is not ready and the pod is silent"
         return "Lost", _evidence("NodeLost", member, f"{who} was lost: node {pod.node} {what}")
     if record is None:
@@ -134,8 +134,15 @@ def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: in
     return Evidence(cause, message, member.pod, member.rank, exit_code)
 
 
-def _stale(p: Pass, lease: Participant | None) -> bool:
-    return lease is None or lease.silent > p.job.spec.rendezvous.heartbeat_timeout
+def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
+    """The second witness against a pod on a node that is not ready: it was named lost, or its Lease was
+    not renewed three times. A kubelet that died alone takes no training with it."""
+    if member.state == "Unreachable" or lease is None:
+        return True
+    left = 3 * (LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS) - lease.silent
+    if left >= 0:
+        p.timers.wake(left + 1)  # silence makes no event
+    return left < 0
 
 
 def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
