@@ -167,6 +167,7 @@ def _reports(p: Pass) -> list[Evidence]:
                 why = report.message or "its beats stopped"
                 named[member.id] = f"{member.pod} (rank {member.rank}) is unreachable: {why}"
                 evidence.append(_evidence("Unreachable", member, named[member.id]))
+        suspect_leader(p, leader, len(named), len(members) - 1)
     accusers = [m for m in members[1:] if _accuses(p, m)]
     if accusers:
         others = max(1, len(members) - 1)
@@ -174,7 +175,7 @@ def _reports(p: Pass) -> list[Evidence]:
             said = next((r.message for m in accusers if (r := report_of(p, m)) is not None and r.message), "")
             text = f"{len(accusers)} of {others} other members can't reach the leader {leader.pod}"
             named[leader.id] = f"{text}: {said}" if said else text
-            p.set_round(not_leading=tuple({*p.round.not_leading, leader.pod}))
+            p.set_round(not_leading=tuple(sorted({*p.round.not_leading, leader.pod})))
             evidence.append(_evidence("LeaderUnreachable", leader, named[leader.id]))
         elif p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) == 0:
             for member in accusers:
@@ -190,6 +191,13 @@ def _reports(p: Pass) -> list[Evidence]:
             )
         )
     return evidence
+
+
+def suspect_leader(p: Pass, leader: ParticipantStatus, named: int, others: int) -> None:
+    """A leader that reaches fewer than half of several others may be the one who is cut off: it shall not
+    lead the next round."""
+    if others >= 2 and 2 * named > others:
+        p.set_round(not_leading=tuple(sorted({*p.round.not_leading, leader.pod})))
 
 
 def _accuses(p: Pass, member: ParticipantStatus) -> bool:

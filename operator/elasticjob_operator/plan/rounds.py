@@ -19,7 +19,7 @@ VERDICT_SECONDS = 5.0
 UNREACHABLE_SECONDS = 3.0
 """How long a member that was named lost may still come back by itself when there are too few without it."""
 
-MAX_REFUSED = 50
+MAX_REFUSED = 1000
 
 
 def projection(p: Pass) -> RoundRecord:
@@ -106,16 +106,21 @@ def _establish(p: Pass) -> list[Evidence]:
         return []
     if report is not None and report.missing:
         absent = [m for m in all_members if m.id in report.missing]
+        members.suspect_leader(p, leader, len(absent), len(all_members) - 1)
         again = {m.pod for m in absent} & set(r.missing)
         p.set_round(missing=tuple(m.pod for m in absent))
-        p.set_members(
-            tuple(replace(m, state="Unreachable") if m.pod in again else m for m in p.status.members())
-        )
         names = ", ".join(m.pod for m in absent)
+        text = f"did not reach the leader {leader.pod} twice in a row"
+        p.set_members(
+            tuple(
+                replace(m, state="Lost", message=f"{m.pod} {text}") if m.pod in again else m
+                for m in p.status.members()
+            )
+        )
         return [Evidence("NotEstablished", f"{names} did not reach the leader {leader.pod} in time", names)]
     limit = 2 * p.job.spec.rendezvous.establish_timeout
     if p.timers.left(f"establish:{r.number}", limit) == 0:
-        p.set_round(not_leading=tuple({*r.not_leading, leader.pod}))
+        p.set_round(not_leading=tuple(sorted({*r.not_leading, leader.pod})))
         text = f"the leader {leader.pod} reported nothing for {limit} s"
         return [Evidence("LeaderUnreachable", text, leader.pod, 0)]
     return []
@@ -152,6 +157,7 @@ def form(p: Pass) -> None:
         if decision.seconds is not None:
             p.timers.wake(decision.seconds)
         return
+    _replace_absent(p, {pod.uid for pod, _ in joined})
     _publish(p, decision.members, {pod.uid: entry for pod, entry in joined})
 
 
@@ -191,6 +197,18 @@ def _give_up_unreachable(p: Pass) -> None:
     p.set_members(
         tuple(replace(m, state="Lost") if m.state == "Unreachable" else m for m in p.status.members())
     )
+
+
+def _replace_absent(p: Pass, joined: set[str]) -> None:
+    """Who was named lost and is not back when the round forms without it leaves its slot to a new pod."""
+    attempts = list(p.status.attempts)
+    for member in p.status.members():
+        pod = p.pods_by_uid.get(member.uid)
+        if member.state != "Unreachable" or member.uid in joined or pod is None or pod.slot is None:
+            continue
+        if pod.slot < len(attempts):
+            attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
+    p.set(attempts=tuple(attempts))
 
 
 def _newcomers(p: Pass, joined: set[str], enough: bool) -> list[Awaited]:
@@ -302,16 +320,20 @@ def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
 
 
 def _refused(p: Pass, chosen: set[str]) -> tuple[str, ...]:
-    """Waiting ids that were passed over because they were silent: if alive, they announce anew (I4).
+    """Ids that no later round may have (I4): those passed over because they were silent, and those of
+    members that have not announced themselves anew. If alive, they do.
 
     An id stays refused for as long as its Lease shows it.
     """
-    ids = []
+    spent = {m.id for m in p.status.members()} | set(p.round.refused)
+    ids: list[str] = []
     for pod in p.observed.pods:
         lease = p.participant(pod)
         record = lease.record if lease is not None else None
         if lease is None or record is None or record.state != State.JOINING.value or record.id in chosen:
             continue
-        if record.id in p.round.refused or lease.silent > 3 * p.wait_renew():
+        if not p.alive(pod):
+            continue
+        if record.id in spent or lease.silent > 3 * p.wait_renew():
             ids.append(record.id)
     return tuple(ids[:MAX_REFUSED])
