@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -233,12 +232,3 @@ class JobRun:
         pids = self.worker_pids(pod)
         assert pids, f"no worker process in {pod}"
         os.kill(pids[0], signal.SIGKILL)
-
-
-def poll_until(predicate: Callable[[], bool], seconds: float) -> bool:
-    """Whether it became so within the time; for races that a test provokes as fast as it can."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if predicate():
-            return True
-    return False

@@ -87,6 +87,10 @@ class Pass:
         """Change the round in the status."""
         self.status = replace(self.status, round=replace(self.status.round, **changes))
 
+    def bar_from_leading(self, pod: str) -> None:
+        """This pod shall not lead the next round."""
+        self.set_round(not_leading=tuple(sorted({*self.round.not_leading, pod})))
+
     def event(self, reason: str, message: str, warning: bool = False) -> None:
         """Tell people."""
         self.events.append(Event(reason, message, warning))

@@ -175,7 +175,7 @@ def _reports(p: Pass) -> list[Evidence]:
             said = next((r.message for m in accusers if (r := report_of(p, m)) is not None and r.message), "")
             text = f"{len(accusers)} of {others} other members can't reach the leader {leader.pod}"
             named[leader.id] = f"{text}: {said}" if said else text
-            p.set_round(not_leading=tuple(sorted({*p.round.not_leading, leader.pod})))
+            p.bar_from_leading(leader.pod)
             evidence.append(_evidence("LeaderUnreachable", leader, named[leader.id]))
         elif p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) == 0:
             for member in accusers:
@@ -197,7 +197,7 @@ def suspect_leader(p: Pass, leader: ParticipantStatus, named: int, others: int) 
     """A leader that reaches fewer than half of several others may be the one who is cut off: it shall not
     lead the next round."""
     if others >= 2 and 2 * named > others:
-        p.set_round(not_leading=tuple(sorted({*p.round.not_leading, leader.pod})))
+        p.bar_from_leading(leader.pod)
 
 
 def _accuses(p: Pass, member: ParticipantStatus) -> bool:

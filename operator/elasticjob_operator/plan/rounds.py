@@ -120,7 +120,7 @@ def _establish(p: Pass) -> list[Evidence]:
         return [Evidence("NotEstablished", f"{names} did not reach the leader {leader.pod} in time", names)]
     limit = 2 * p.job.spec.rendezvous.establish_timeout
     if p.timers.left(f"establish:{r.number}", limit) == 0:
-        p.set_round(not_leading=tuple(sorted({*r.not_leading, leader.pod})))
+        p.bar_from_leading(leader.pod)
         text = f"the leader {leader.pod} reported nothing for {limit} s"
         return [Evidence("LeaderUnreachable", text, leader.pod, 0)]
     return []
