@@ -45,10 +45,9 @@ class Projector:
         if there is None or there.record is None or there.record.job_uid != job.uid:
             return True
         old = there.record
-        ahead = old.order > record.order
-        other = old.order == record.order and old.nonce != record.nonce
-        if (ahead or other) and not fresh:
+        if _ahead(old, record) and not fresh:
             raise Stale(f"the round Lease says {_name(old)}, the plan {_name(record)}")
+        ahead = _ahead(old, record)
         if ahead:
             log.warning(
                 "%s/%s: the round Lease is ahead of the status (%s, planned %s); it is left alone",
@@ -71,6 +70,9 @@ class Projector:
         if there is None:
             await self._create(job, record)
             return None
+        if there.record is not None and _ahead(there.record, record):
+            # It came over the watch after ``check``, while something else was being written.
+            raise Stale(f"the round Lease says {_name(there.record)}, the plan {_name(record)}")
         text = record.dump()
         if there.texts[3] == text:
             return None
@@ -133,6 +135,11 @@ class Projector:
         except Conflict as error:
             raise Stale(str(error)) from error
         self._world.leases.remove(there.namespace, there.name, uid=there.uid)
+
+
+def _ahead(old: RoundRecord, record: RoundRecord) -> bool:
+    """Whether the Lease says more than the plan knew: a later round or phase, or another such round."""
+    return old.order > record.order or (old.order == record.order and old.nonce != record.nonce)
 
 
 def _foreign(lease: SeenLease, job: Job) -> bool:

@@ -122,7 +122,9 @@ class Pass:
             record = lease.record if lease is not None else None
             if lease is None or record is None or record.state != State.JOINING.value or record.id in spent:
                 continue
-            if lease.silent > 3 * self.wait_renew():
+            if self.silent_announcement(pod) is not None:
+                if self.round.phase != "Active" or self.round.members < self.job.spec.replicas:
+                    self.timers.wake(self.wait_renew())  # a renewal makes no event
                 continue
             state = "Standby" if self.round.phase == "Active" else "Joining"
             result.append(
@@ -141,6 +143,16 @@ class Pass:
                 )
             )
         return tuple(result)
+
+    def silent_announcement(self, pod: Pod) -> float | None:
+        """For how many seconds a live pod has been silent that has announced itself, if for three
+        intervals or longer."""
+        lease = self.participant(pod) if self.alive(pod) else None
+        if lease is None or lease.record is None or lease.record.state != State.JOINING.value:
+            return None
+        if lease.record.id in {m.id for m in self.status.members()}:
+            return None
+        return lease.silent if lease.silent > 3 * self.wait_renew() else None
 
     def alive(self, pod: Pod) -> bool:
         """Whether the pod counts for its slot: ours, not ended, not on its way out, not given up."""

@@ -6,6 +6,8 @@ lost pod is replaced at once under the next attempt number, without waiting for 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from elasticjob.contract.names import pod_name
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE
 from elasticjob_operator.plan.context import Pass
@@ -23,6 +25,7 @@ LINGER_SECONDS = 30.0
 def keep_pods(p: Pass) -> None:
     """Bring the pods of an unfinished job to what is wanted."""
     if p.job.spec.template is not None:
+        _replace_silent(p)
         _delete_surplus(p)
         _create_missing(p)
         _delete_given_up(p)
@@ -101,6 +104,31 @@ def _delete_surplus(p: Pass) -> None:
     others = sorted((pod for pod in live if pod.uid not in members), key=lambda pod: -(pod.slot or 0))
     for pod in others[: max(0, surplus)]:
         p.actions.append(DeletePod(pod.name, pod.uid, f"scaled down to {p.job.spec.replicas}"))
+
+
+def _replace_silent(p: Pass) -> None:
+    """Who has announced itself and stopped to renew its Lease is not picked; while it is needed, it gets as
+    long to come back as a member to rejoin."""
+    if p.round.phase == "Active" and p.round.members >= p.job.spec.replicas:
+        return
+    attempts = list(p.status.attempts)
+    lost: dict[str, str] = {}
+    for pod in p.observed.pods:
+        silent = p.silent_announcement(pod)
+        if silent is None or silent <= p.job.spec.rendezvous.rejoin:
+            continue
+        text = f"{pod.name} waited for a round and has been silent for {silent:.0f} s"
+        p.event("PodReplaced", text, warning=True)
+        if pod.uid in _members(p):
+            lost[pod.uid] = text
+        elif pod.slot is not None and pod.slot < len(attempts):
+            attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
+    p.set(attempts=tuple(attempts))
+    p.set_members(
+        tuple(
+            replace(m, state="Lost", message=lost[m.uid]) if m.uid in lost else m for m in p.status.members()
+        )
+    )
 
 
 def _create_missing(p: Pass) -> None:

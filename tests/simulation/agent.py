@@ -1,0 +1,547 @@
+"""An agent: torchrun with our handler around the real participant core, as far as others can tell.
+
+Its threads are the handler's: the main thread (torch's), the writer of its Lease, the watch of the
+round, and the beats. The round's store is a dictionary in the leader's agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from elasticjob.contract.records import (
+    LEADER_RENEW_SECONDS,
+    MEMBER_RENEW_SECONDS,
+    FailureReport,
+    ParticipantRecord,
+    RoundReport,
+)
+from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Probe
+from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob_operator.plan.model import Pod
+from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
+from tests.simulation.kernel import Kernel, Script, Thread
+
+STALL_TIMEOUT = 30.0
+POLL_SECONDS = 0.1
+WORKER_STOP_SECONDS = 10.0
+LINGER_SECONDS = 30.0
+
+
+class LeaseValue(NamedTuple):
+    """A participant's Lease."""
+
+    holder: str
+    writer: str
+    record: ParticipantRecord | None = None
+    failure: FailureReport | None = None
+    report: RoundReport | None = None
+
+
+class Network(Protocol):
+    """What an agent needs to know of the machines below it."""
+
+    def reaches_api(self, agent: Agent) -> bool:
+        """Whether its path to the API server is whole."""
+
+    def connected(self, one: Agent, other: Agent) -> bool:
+        """Whether packets pass both ways between two agents."""
+
+    def answers(self, agent: Agent) -> bool:
+        """Whether the kernel under it answers."""
+
+    def agent_ended(self, agent: Agent) -> None:
+        """A container has ended."""
+
+
+@dataclass
+class RoundKeys:
+    """What members leave in a round's store."""
+
+    here: set[int] = field(default_factory=set)
+    beats: dict[int, int] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    passed: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Behaviour:
+    """How this job's training behaves. ``needed``: seconds of training in all, None: it never ends."""
+
+    needed: float | None = None
+    echo: float = 0.7
+    """How probable it is that a worker's collective fails when a peer is lost."""
+    slow_stop: float = 0.05
+
+
+class Ground(Protocol):
+    """What agents tell the oracle: the truth, which no protocol message carries."""
+
+    behaviour: Behaviour
+    progress: float
+
+    def agents(self) -> list[Agent]:
+        """Everybody who ever ran."""
+
+    def by_address(self, address: str) -> Agent | None:
+        """Whose pod had this IP."""
+
+    def returned(self, agent: Agent, membership: Membership) -> None:
+        """``next_rendezvous`` has returned."""
+
+    def left(self, agent: Agent, membership: Membership) -> None:
+        """The agent's workers of this round have ended."""
+
+    def worker_failed(self, agent: Agent, membership: Membership) -> None:
+        """A worker has failed."""
+
+    def finished(self, agent: Agent, membership: Membership) -> None:
+        """The workers have ended well."""
+
+
+class Agent(Client):
+    """One process in one pod."""
+
+    def __init__(
+        self, kernel: Kernel, api: Api, network: Network, ground: Ground, pod: Pod, job_uid: str
+    ) -> None:
+        super().__init__(kernel, pod.name)
+        self.api = api
+        self.pod = pod
+        self.uid = pod.uid
+        self.exit_code = 137
+        self._network = network
+        self._ground = ground
+        self.core = Participant(job_uid)
+        self.stores: dict[str, RoundKeys] = {}
+        """The stores that this agent serves, by round prefix."""
+        self.endpoints: list[str] = []
+        self._offered = ""
+        self._ports = 4000
+        self.in_round: Membership | None = None
+        """Ground truth: the round whose workers run here."""
+        self.worker_fails = False
+        self.in_rendezvous = True
+        self._word = f"{kernel.rng.getrandbits(32):08x}"
+        self._voice = LeaseValue(pod.uid, self._word)
+        self._said = self._written = 0
+        self._version = 0
+        self._renew = 5.0
+        self.superseded = False
+        self._silent: tuple[str, ...] = ()
+        self._judge: BeatJudge | None = None
+        self._answers = 0
+        self._last_beat = -1.0
+        self._passed = False
+        self._watch_since: float | None = None
+        self.watch = Watch(
+            api,
+            self,
+            lambda key: key[0] == "round",
+            self._take,
+            self._relist,
+            self._connected,
+            may_be_old=True,
+        )
+        self._main: Thread = self.spawn(self._torch())
+        self._writer: Thread = self.spawn(self._write())
+        self._beater: Thread = self.spawn(self._beat())
+
+    # -- from outside --------------------------------------------------------------------------------------
+
+    def reaches_api(self) -> bool:
+        """See ``Client``."""
+        return self._network.reaches_api(self)
+
+    def end(self, code: int) -> None:
+        """The process ends."""
+        if self.alive:
+            self.exit_code = code
+            self.die()
+
+    def die(self) -> None:
+        """The process is gone, with its workers and its stores."""
+        if not self.alive:
+            return
+        super().die()
+        self.watch.close()
+        self._leave()
+        self.kernel.say(f"{self.name} ended with {self.exit_code}")
+        self._network.agent_ended(self)
+
+    def terminate(self) -> None:
+        """SIGTERM. Torch runs our handler only inside ``next_rendezvous``."""
+        if self.frozen:
+            self.when_thawed(self.terminate)
+            return
+        if self.in_rendezvous:
+            record = self.core.leaving()
+            if record is not None:
+                self._say(self._voice._replace(record=record))
+            self.kernel.after(self.kernel.between(0.05, 1.0), self.end, 143)
+        else:
+            self.kernel.after(self.kernel.between(0.05, 3.0), self.end, 1)
+
+    def look(self) -> None:
+        """Something in the world has changed that beats may tell."""
+        self._beater.wake()
+
+    def train_on(self) -> None:
+        """The training may be done."""
+        self._main.wake()
+
+    def fail_worker(self, m: Membership) -> None:
+        """A worker of this round dies, if it still runs."""
+        if self.alive and self.in_round is m and not self.frozen:
+            self.worker_fails = True
+            self._main.wake()
+
+    # -- the watch -----------------------------------------------------------------------------------------
+
+    def _take(self, key: Key, item: Item | None, version: int) -> None:
+        del key, version
+        if item is not None and self.core.observe(item.value):
+            self._main.wake()
+            m = self.in_round
+            if m is not None and self.core.over():
+                self.kernel.after(WORKER_STOP_SECONDS, self._kill_workers, m)
+
+    def _relist(self, items: dict[Key, Item], version: int) -> None:
+        for key, item in items.items():
+            self._take(key, item, version)
+
+    def _connected(self, seconds: float) -> None:
+        if seconds > 1.0 or self._watch_since is None:
+            self._watch_since = self.kernel.now
+
+    def _watch_good_for(self) -> float:
+        if not self.watch.good or self._watch_since is None:
+            return 0.0
+        return self.kernel.now - self._watch_since
+
+    def _kill_workers(self, m: Membership) -> None:
+        """What is left of the workers ten seconds after the end of the round."""
+        if self.in_round is m and self.alive and not self.frozen:
+            self._leave()
+
+    # -- the Lease -----------------------------------------------------------------------------------------
+
+    def _say(self, voice: LeaseValue) -> None:
+        self._voice = voice
+        self._said += 1
+        self._writer.wake()
+
+    def _write(self) -> Script:
+        pause = 0.2
+        while not self.superseded:
+            due = self.kernel.now + self._renew * self.kernel.between(0.9, 1.1)
+            while self._said == self._written and (self.kernel.now < due or not self._said):
+                yield max(due - self.kernel.now, 1.0)
+            upto, voice = self._said, self._voice
+            try:
+                if self._version:
+                    self._version = yield self.api.request(self, partial(self._patch, voice))
+                else:
+                    self._version = yield self.api.request(self, partial(self._take_over, voice))
+                self._written = max(self._written, upto)
+                pause = 0.2
+            except Conflict:
+                yield from self._resolve()
+                yield pause
+            except NotFound:
+                self._version = 0
+                yield pause
+            except Unavailable:
+                yield pause * self.kernel.between(0.8, 1.2)
+                pause = min(10.0, pause * 2)
+
+    def _key(self) -> Key:
+        return ("lease", self.name)
+
+    def _patch(self, voice: LeaseValue) -> int:
+        return self.api.put(self._key(), voice, version=self._version).version
+
+    def _take_over(self, voice: LeaseValue) -> int:
+        return self.api.put(self._key(), voice).version
+
+    def _resolve(self) -> Script:
+        try:
+            item = yield self.api.request(self, lambda: self.api.get(self._key()))
+        except (NotFound, Unavailable):
+            return
+        if item.value.writer == self._word:
+            self._version = item.version
+            return
+        self.superseded = True
+        self._main.wake()
+
+    def _flush(self) -> Script:
+        until = self.kernel.now + 5.0
+        while self._written < self._said and self.kernel.now < until and not self.superseded:
+            yield 0.1
+
+    # -- torch's main thread -------------------------------------------------------------------------------
+
+    def _torch(self) -> Script:
+        yield self.kernel.between(0.5, 2.0)
+        failure: FailureReport | None = None
+        while True:
+            self.in_rendezvous = True
+            membership = yield from self._next_rendezvous(failure)
+            if membership is None:
+                return
+            self.in_rendezvous = False
+            outcome = yield from self._train(membership)
+            if outcome is True:
+                self.end(0)
+                return
+            failure = outcome
+
+    def _announce(self, failure: FailureReport | None) -> None:
+        self._ports += 1
+        self._offered = f"{self.pod.ip}:{self._ports}"
+        record = self.core.announce(f"{self.kernel.rng.getrandbits(64):016x}", self._offered, False, "1")
+        voice = self._voice._replace(record=record)
+        self._say(voice._replace(failure=failure) if failure is not None else voice)
+        self._renew = 5.0
+
+    def _next_rendezvous(self, failure: FailureReport | None) -> Script:
+        """Returns the membership, or None when the process has ended."""
+        while True:
+            self._announce(failure)
+            failure = None
+            while True:
+                step = self.core.next_step()
+                if isinstance(step, Enter):
+                    break
+                if isinstance(step, Stop):
+                    yield from self._flush()
+                    self.end(0 if step.complete else 1)
+                    return None
+                if self.superseded:
+                    self.end(1)
+                    return None
+                if isinstance(step, AnnounceAgain):
+                    self._announce(None)
+                    continue
+                latest = self.core.latest
+                self._renew = float(latest.wait_renew_seconds) if latest is not None else 5.0
+                yield 60.0
+            self.endpoints.append(self._offered)
+            if (yield from self._establish(step.membership)):
+                return step.membership
+
+    def _store(self, m: Membership) -> tuple[str, Agent | None]:
+        """What a call to the round's store meets: "here", "refused" or "silent"."""
+        if m.rank == 0:
+            return "here", self
+        leader = self._ground.by_address(m.leader.partition(":")[0])
+        if leader is None or not self._network.connected(self, leader) or not self._network.answers(leader):
+            return "silent", None
+        if not leader.alive or m.leader not in (*leader.endpoints, leader._offered):
+            return "refused", None
+        return ("silent" if leader.frozen else "here"), leader
+
+    def _establish(self, m: Membership) -> Script:
+        self._renew = LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS
+        self._silent, self._passed = (), False
+        began, reported, arrived = self.kernel.now, False, False
+        while not self.core.over():
+            what, keys = self._keys(m)
+            if keys is not None:
+                keys.here.add(m.rank)
+                if len(keys.here) == m.size:
+                    if not arrived:
+                        self._wake_mates()
+                    break
+                arrived = True
+            late = (
+                self.kernel.now - began > m.establish_timeout and self._watch_good_for() > m.establish_timeout
+            )
+            if not reported and (late or (arrived and what == "refused")):
+                reported = True
+                self._report_trouble(m)
+            yield 0.5
+        else:
+            return False
+        if m.rank == 0:
+            self._say(self._voice._replace(report=RoundReport(m.nonce, established=True)))
+        self.endpoints = self.endpoints[-1:]
+        self.in_round = m
+        self._ground.returned(self, m)
+        self._judge = None
+        self._beater.wake()
+        return True
+
+    def _keys(self, m: Membership) -> tuple[str, RoundKeys | None]:
+        """The round's keys in the leader's store, if a call to it is answered."""
+        what, leader = self._store(m)
+        if leader is None or what != "here":
+            return what, None
+        return what, leader.stores.setdefault(m.prefix, RoundKeys())
+
+    def _wake_mates(self) -> None:
+        """The last one opens a barrier for all."""
+        for agent in self._ground.agents():
+            if agent is not self:
+                agent._main.wake()
+
+    def _report_trouble(self, m: Membership) -> None:
+        if m.rank == 0:
+            here = self.stores.setdefault(m.prefix, RoundKeys()).here
+            missing = tuple(member for rank, member in enumerate(m.members) if rank not in here)
+            report = RoundReport(m.nonce, missing=missing)
+        else:
+            report = RoundReport(m.nonce, leader_lost=True)
+        self._say(self._voice._replace(report=report))
+
+    def _leave(self) -> None:
+        if self.in_round is not None:
+            m, self.in_round = self.in_round, None
+            self._ground.left(self, m)
+
+    def _train(self, m: Membership) -> Script:
+        """Workers of one round. Returns a failure to report, None to rejoin quietly, True at the good end."""
+        behaviour, kernel = self._ground.behaviour, self.kernel
+        self.worker_fails = False
+        yield kernel.between(0.5, 3.0)
+        told = False
+        while True:
+            if self.core.over():
+                yield kernel.between(0.0, POLL_SECONDS)
+                told = True
+                break
+            if self.worker_fails or self.in_round is not m:
+                break
+            if behaviour.needed is not None and self._ground.progress >= behaviour.needed:
+                return (yield from self._exit_barrier(m))
+            yield 5.0
+        failed = not told and self.worker_fails
+        if failed:
+            self._ground.worker_failed(self, m)
+        if kernel.rng.random() < behaviour.slow_stop:
+            yield kernel.between(1.0, 30.0)
+        else:
+            yield kernel.between(0.0, 0.3)
+        self._leave()
+        return FailureReport(m.number, m.rank, "exit code unknown") if failed else None
+
+    def _exit_barrier(self, m: Membership) -> Script:
+        """The local workers have ended well: say so and wait for the others. Torch logs what the barrier
+        raises and ends well all the same."""
+        self._ground.finished(self, m)
+        record = None if self.core.over() else self.core.succeeded()
+        if record is not None:
+            self._say(self._voice._replace(record=record))
+        arrived = False
+        while not self.core.closed_well() and not self.core.over():
+            what, keys = self._keys(m)
+            if what == "refused":
+                break
+            if keys is not None:
+                keys.finished.add(m.rank)
+                if not arrived:
+                    arrived = True
+                    self._wake_mates()
+                if len(keys.finished) == m.size:
+                    keys.passed.add(m.rank)
+                    self._passed = True
+                    break
+            yield 0.5
+        if m.rank == 0 and self._passed:
+            until = self.kernel.now + LINGER_SECONDS
+            while len(self.stores[m.prefix].passed) < m.size and self.kernel.now < until:
+                yield 0.2
+        yield from self._flush()
+        self._leave()
+        return True
+
+    # -- beats ---------------------------------------------------------------------------------------------
+
+    def _beat(self) -> Script:
+        """Beats are played only while something is wrong with a member: else they tell nothing new."""
+        while True:
+            m = self.in_round
+            if m is None or m.size == 1 or not self._troubled(m):
+                self._judge = None
+                yield 1e9
+                continue
+            if self._judge is None:
+                peers = range(1, m.size) if m.rank == 0 else [0]
+                self._judge = BeatJudge(peers, m.heartbeat_timeout, STALL_TIMEOUT, self.kernel.now)
+            yield from self._one_beat(m)
+
+    def _one_beat(self, m: Membership) -> Script:
+        due = self.kernel.now + BEAT_SECONDS
+        while self.kernel.now < due - 1e-6:
+            yield due - self.kernel.now
+        if self.in_round is not m or self._judge is None:
+            return
+        counts: dict[int, int] = {}
+        _, keys = self._keys(m)
+        if keys is not None:
+            if m.rank == 0:
+                self._play_others(m, keys.beats)
+                counts = dict(keys.beats)
+            else:
+                keys.beats[m.rank] = keys.beats.get(m.rank, 0) + 1
+                self._answers += 1
+                counts = {0: self._answers}
+        for rank in self._judge.tick(self.kernel.now, counts):
+            probe = self._probe(m, rank)
+            if probe is not None and self._judge.probed(self.kernel.now, rank, probe):
+                self._lost(m, rank)
+
+    def _play_others(self, m: Membership, beats: dict[int, int]) -> None:
+        """Members whose own beats are not played, since nothing is wrong with them, beat all the same."""
+        for agent in self._ground.agents():
+            other = agent.in_round
+            if (
+                other is not None
+                and other.prefix == m.prefix
+                and agent.alive
+                and not agent.frozen
+                and self._network.answers(agent)
+                and self._network.connected(self, agent)
+                and agent._judge is None
+            ):
+                beats[other.rank] = beats.get(other.rank, 0) + 1
+
+    def _peer(self, m: Membership, rank: int) -> Agent | None:
+        ids = m.members[rank]
+        for agent in self._ground.agents():
+            held = agent.core.membership
+            if held is not None and held.id == ids:
+                return agent
+        return None
+
+    def _probe(self, m: Membership, rank: int) -> Probe | None:
+        peer = self._peer(m, rank)
+        if peer is None:
+            return Probe.REFUSED
+        if not self._network.connected(self, peer) or not self._network.answers(peer):
+            return Probe.SILENT
+        return Probe.ACCEPTED if peer.alive else Probe.REFUSED
+
+    def _troubled(self, m: Membership) -> bool:
+        """Whether anything is wrong with any member of this round, or with the paths between them."""
+        if self._judge is not None and self._judge.lost:
+            return True
+        mates = [a for a in self._ground.agents() if a.in_round is not None and a.in_round.prefix == m.prefix]
+        if len(mates) < m.size:
+            return True
+        leader = next((a for a in mates if a.in_round is not None and a.in_round.rank == 0), None)
+        return leader is None or any(
+            a.frozen or not self._network.answers(a) or not self._network.connected(a, leader) for a in mates
+        )
+
+    def _lost(self, m: Membership, rank: int) -> None:
+        if self.core.over() or self._passed:
+            return
+        self.kernel.say(f"{self.name}: rank {rank} of round {m.number} is lost")
+        if m.rank != 0:
+            self._say(self._voice._replace(report=RoundReport(m.nonce, leader_lost=True)))
+            return
+        self._silent = tuple(dict.fromkeys((*self._silent, m.members[rank])))
+        self._say(self._voice._replace(report=RoundReport(m.nonce, True, silent=self._silent)))

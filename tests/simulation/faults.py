@@ -1,0 +1,419 @@
+"""What can go wrong. Each fault takes the world, does its harm, and arranges for its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from elasticjob.contract.records import RoundRecord
+from tests.simulation.agent import Agent
+from tests.simulation.cluster import Node
+from tests.simulation.operator import JOB_KEY, ROUND_KEY
+from tests.simulation.world import World
+
+Fault = Callable[[World], None]
+
+
+def _agent(w: World) -> Agent | None:
+    running = w.running()
+    return w.kernel.rng.choice(running) if running else None
+
+
+def _node(w: World) -> Node:
+    return w.cluster.nodes[w.kernel.rng.choice(sorted(w.cluster.nodes))]
+
+
+def _on(w: World, node: Node) -> list[str]:
+    return [a.uid for a in w.cluster.agents.values() if a.pod.node == node.name]
+
+
+def kill_agent(w: World) -> None:
+    """kill -9 of an agent."""
+    agent = _agent(w)
+    if agent is not None:
+        w.disturb(f"{agent.name} is killed", agent.uid)
+        agent.end(137)
+
+
+def kill_worker(w: World) -> None:
+    """kill -9 of a worker."""
+    agent = _agent(w)
+    if agent is not None and agent.in_round is not None:
+        w.disturb(f"a worker of {agent.name} is killed", agent.uid)
+        agent.fail_worker(agent.in_round)
+
+
+def kill_leader(w: World) -> None:
+    """kill -9 of rank 0's agent."""
+    for agent in w.running():
+        held = agent.core.membership
+        if held is not None and held.rank == 0:
+            w.disturb(f"the leader {agent.name} is killed", agent.uid)
+            agent.end(137)
+            return
+
+
+def freeze_agent(w: World) -> None:
+    """SIGSTOP for a while."""
+    agent = _agent(w)
+    if agent is not None and not agent.frozen:
+        seconds = w.kernel.rng.choice((1.0, 5.0, 12.0, 35.0, 120.0))
+        w.disturb(f"{agent.name} is frozen for {seconds:.0f} s", agent.uid, lightly=seconds < 29)
+        agent.freeze()
+        w.later(seconds, _thaw, w, agent)
+
+
+def _thaw(w: World, agent: Agent) -> None:
+    if agent.alive and agent.frozen and not w.cluster.node_of(agent).frozen:
+        w.disturb(f"{agent.name} is thawed")
+        agent.thaw()
+
+
+def freeze_node(w: World) -> None:
+    """A machine stands still."""
+    node = _node(w)
+    if node.frozen or not node.power:
+        return
+    seconds = w.kernel.rng.choice((3.0, 15.0, 60.0))
+    w.disturb(f"{node.name} is frozen for {seconds:.0f} s", *_on(w, node), lightly=seconds < 9)
+    node.frozen = True
+    for agent in w.running():
+        if agent.pod.node == node.name:
+            agent.freeze()
+    w.cluster.changed(node)
+    w.later(seconds, _thaw_node, w, node)
+
+
+def _thaw_node(w: World, node: Node) -> None:
+    if not node.frozen:
+        return
+    node.frozen = False
+    w.disturb(f"{node.name} is thawed")
+    for agent in w.running():
+        if agent.pod.node == node.name:
+            agent.thaw()
+    w.cluster.changed(node)
+
+
+def cut_node(w: World) -> None:
+    """A node loses its path to the API server, to its peers, or both."""
+    node = _node(w)
+    which = w.kernel.rng.choice(("api", "peers", "both"))
+    seconds = w.kernel.rng.choice((2.0, 8.0, 20.0, 100.0))
+    # A path to the API server alone takes nothing from a running round, until its node is NotReady, too.
+    lightly = seconds < (30 if which == "api" else 9)
+    w.disturb(f"{node.name} is cut off ({which}) for {seconds:.0f} s", *_on(w, node), lightly=lightly)
+    if which in ("api", "both"):
+        node.api = False
+    if which in ("peers", "both"):
+        node.peers = False
+    w.cluster.changed(node)
+    w.later(seconds, _mend_node, w, node)
+
+
+def _mend_node(w: World, node: Node) -> None:
+    if node.power and node.exists:
+        node.api = node.peers = True
+        w.disturb(f"{node.name} is reachable again")
+        w.cluster.changed(node)
+
+
+def sever_pair(w: World) -> None:
+    """Two pods can't reach each other."""
+    running = w.running()
+    if len(running) < 2:
+        return
+    one, other = w.kernel.rng.sample(running, 2)
+    seconds = w.kernel.rng.choice((3.0, 20.0, 60.0))
+    what = f"{one.name} and {other.name} can't reach each other for {seconds:.0f} s"
+    w.disturb(what, one.uid, other.uid, lightly=seconds < 9)
+    w.cluster.severed.add((one.uid, other.uid))
+    w.later(seconds, _join_pair, w, one, other)
+
+
+def _join_pair(w: World, one: Agent, other: Agent) -> None:
+    w.cluster.severed.discard((one.uid, other.uid))
+    w.disturb(f"{one.name} and {other.name} reach each other again")
+
+
+def node_dies(w: World) -> None:
+    """Power off; the machine comes back later, or its object is deleted."""
+    node = _node(w)
+    if not node.power:
+        return
+    w.disturb(f"{node.name} dies", *_on(w, node))
+    node.power = node.peers = node.api = False
+    for agent in w.running():
+        if agent.pod.node == node.name:
+            agent.end(137)
+    w.cluster.changed(node)
+    if w.kernel.rng.random() < 0.5:
+        w.later(w.kernel.between(5.0, 60.0), w.cluster.remove_node, node)
+    w.later(w.kernel.between(60.0, 150.0), _node_back, w, node)
+
+
+def _node_back(w: World, node: Node) -> None:
+    if not node.power:
+        w.disturb(f"{node.name} is back", *_on(w, node))
+        w.cluster.add_node_again(node)
+
+
+def remove_node(w: World) -> None:
+    """A node object is deleted while its pods run on."""
+    node = _node(w)
+    if node.exists and node.power:
+        w.disturb(f"the object of {node.name} is deleted", *_on(w, node))
+        w.cluster.remove_node(node)
+        w.later(w.kernel.between(30.0, 90.0), _register, w, node)
+
+
+def _register(w: World, node: Node) -> None:
+    if not node.exists:
+        w.disturb(f"{node.name} registers again", *_on(w, node))
+        w.cluster.add_node_again(node)
+
+
+def delete_pod(w: World) -> None:
+    """Somebody deletes a pod."""
+    pods = [k[1] for k, i in w.api.items.items() if k[0] == "pod" and not i.value.deleting]
+    if pods:
+        name = w.kernel.rng.choice(pods)
+        w.disturb(f"somebody deletes pod {name}", w.api.items[("pod", name)].uid)
+        w.cluster.delete_pod(name)
+
+
+def crash_operator(w: World) -> None:
+    """kill -9 of the operator; another comes soon."""
+    operator = w.operators[-1]
+    if operator.alive:
+        w.disturb("the operator is killed")
+        operator.die()
+        w.later(w.kernel.between(0.1, 20.0), _new_operator, w)
+
+
+def _new_operator(w: World) -> None:
+    if not w.operators[-1].alive:
+        w.disturb("a new operator starts")
+        w.start_operator()
+
+
+def freeze_operator(w: World) -> None:
+    """SIGSTOP of the operator."""
+    operator = w.operators[-1]
+    if operator.alive and not operator.frozen:
+        w.disturb("the operator is frozen")
+        operator.freeze()
+        w.later(w.kernel.rng.choice((0.5, 5.0, 60.0)), operator.thaw)
+
+
+def depose_operator(w: World) -> None:
+    """Another operator takes over while the old one believes that it leads, perhaps within a pass."""
+    old = w.operators[-1]
+    if not old.alive:
+        return
+    w.disturb("another operator takes over, the old one goes on for a while")
+    if w.kernel.rng.random() < 0.5:
+        old.freeze()
+        w.later(w.kernel.between(0.5, 20.0), old.thaw)
+    w.start_operator()
+    w.later(w.kernel.between(0.5, 30.0), _end_old, w, old)
+
+
+def _end_old(w: World, old: object) -> None:
+    for operator in w.operators[:-1]:
+        if operator is old and operator.alive:
+            w.kernel.say(f"{operator.name} learns that it leads no more")
+            operator.thaw()
+            operator.die()
+
+
+def cut_operator(w: World) -> None:
+    """The operator can't reach the API server."""
+    operator = w.operators[-1]
+    if operator.alive:
+        w.disturb("the operator is cut off")
+        operator.api_path = False
+        w.later(w.kernel.rng.choice((1.0, 10.0, 60.0)), _mend_operator, w)
+
+
+def _mend_operator(w: World) -> None:
+    for operator in w.operators:
+        operator.api_path = True
+
+
+def api_down(w: World) -> None:
+    """The API server is away."""
+    w.disturb("the API server is away")
+    w.api.weather.down = True
+    w.api.drop_watches()
+    w.later(w.kernel.rng.choice((0.5, 5.0, 30.0, 90.0)), _api_up, w)
+
+
+def _api_up(w: World) -> None:
+    if w.api.weather.down:
+        w.disturb("the API server is back")
+        w.api.weather.down = False
+
+
+def api_slow(w: World) -> None:
+    """Every request takes seconds."""
+    w.disturb("the API server is slow")
+    w.api.weather.slow = True
+    w.later(w.kernel.between(5.0, 40.0), setattr, w.api.weather, "slow", False)
+
+
+def lose_answers(w: World) -> None:
+    """Requests are carried out and their answers are lost."""
+    w.disturb("answers are lost")
+    w.api.weather.loses_answers = True
+    w.later(w.kernel.between(1.0, 15.0), setattr, w.api.weather, "loses_answers", False)
+
+
+def watches_lag(w: World) -> None:
+    """Watches run late."""
+    w.disturb("watches lag")
+    w.api.weather.lag = w.kernel.rng.choice((0.5, 2.0, 8.0))
+    w.later(w.kernel.between(5.0, 40.0), setattr, w.api.weather, "lag", 0.0)
+
+
+def watches_drop(w: World) -> None:
+    """All watches break."""
+    w.disturb("all watches break")
+    w.api.drop_watches()
+
+
+def one_watch_drops(w: World) -> None:
+    """One watch breaks."""
+    if w.api.watches:
+        w.disturb("one watch breaks")
+        w.kernel.rng.choice(w.api.watches).break_off()
+
+
+def scale(w: World) -> None:
+    """kubectl scale."""
+    to = w.kernel.rng.randint(1, 5)
+    w.disturb(f"scaled to {to}")
+    w.change_spec(
+        lambda s: replace(
+            s,
+            replicas=to,
+            min_replicas=None if s.min_replicas is None else min(s.min_replicas, to),
+        )
+    )
+
+
+def change_minimum(w: World) -> None:
+    """Somebody edits minReplicas."""
+    value = w.job
+    if value is not None:
+        to = w.kernel.rng.randint(1, value.job.spec.replicas)
+        w.disturb(f"minReplicas is {to}")
+        w.change_spec(lambda s: replace(s, min_replicas=min(to, s.replicas)))
+
+
+def delete_record(w: World) -> None:
+    """Somebody deletes the round Lease."""
+    if ROUND_KEY in w.api.items:
+        w.disturb("somebody deletes the round Lease", "*")
+        w.api.remove(ROUND_KEY)
+
+
+def set_record_back(w: World) -> None:
+    """Somebody restores an older round Lease."""
+    older = [item for key, item in w.api.log if key == ROUND_KEY and item is not None]
+    now = w.api.items.get(ROUND_KEY)
+    if now is not None and older:
+        value = w.kernel.rng.choice(older).value
+        if value.job_uid == now.value.job_uid:
+            w.disturb(f"somebody sets the round Lease back to {value.number} {value.phase}", "*")
+            _by_hand(w, value)
+
+
+def set_record_forward(w: World) -> None:
+    """Somebody edits the round Lease's number."""
+    now = w.api.items.get(ROUND_KEY)
+    if now is not None:
+        w.disturb("somebody sets the round Lease forward", "*")
+        value = replace(now.value, number=now.value.number + w.kernel.rng.randint(1, 3), nonce="by-hand")
+        _by_hand(w, value)
+
+
+def _by_hand(w: World, value: RoundRecord) -> None:
+    w.oracle.by_hand = True
+    w.api.put(ROUND_KEY, value)
+    w.oracle.by_hand = False
+
+
+def delete_lease(w: World) -> None:
+    """Somebody deletes a participant's Lease."""
+    leases = [k for k in w.api.items if k[0] == "lease"]
+    if leases:
+        key = w.kernel.rng.choice(leases)
+        w.disturb(f"somebody deletes Lease {key[1]}")
+        w.api.remove(key)
+
+
+def no_room(w: World) -> None:
+    """Pods find no node for a while."""
+    w.disturb("no node has room")
+    w.cluster.no_room = True
+    w.later(w.kernel.between(10.0, 90.0), setattr, w.cluster, "no_room", False)
+
+
+def recreate_job(w: World) -> None:
+    """The job is deleted and made again under the same name."""
+    item = w.api.items.get(JOB_KEY)
+    if item is None:
+        return
+    w.disturb("the job is deleted and made again", "*")
+    w.api.remove(JOB_KEY)
+    for key, pod in list(w.api.items.items()):
+        if key[0] == "pod":
+            w.kernel.after(w.kernel.between(0.1, 3.0), w.cluster.collect, key[1], pod.uid)
+    if ROUND_KEY in w.api.items:
+        w.kernel.after(w.kernel.between(0.1, 3.0), _collect_record, w, w.api.items[ROUND_KEY].uid)
+    w.progress = 0.0
+    w.make_job()
+
+
+def _collect_record(w: World, uid: str) -> None:
+    item = w.api.items.get(ROUND_KEY)
+    if item is not None and item.uid == uid:
+        w.api.remove(ROUND_KEY, uid)
+
+
+HARMLESS: tuple[Fault, ...] = (
+    crash_operator,
+    freeze_operator,
+    depose_operator,
+    cut_operator,
+    api_down,
+    api_slow,
+    lose_answers,
+    watches_lag,
+    watches_drop,
+    one_watch_drops,
+    delete_lease,
+    change_minimum,
+    no_room,
+)
+"""Faults that may break no established round (I5)."""
+
+HARMFUL: tuple[Fault, ...] = (
+    kill_agent,
+    kill_agent,
+    kill_worker,
+    kill_leader,
+    freeze_agent,
+    freeze_node,
+    cut_node,
+    sever_pair,
+    node_dies,
+    remove_node,
+    delete_pod,
+    scale,
+    delete_record,
+    set_record_back,
+    set_record_forward,
+    recreate_job,
+)

@@ -1,0 +1,349 @@
+"""The operator's shell in small: informers' caches, passes, and writes in the order of the protocol.
+
+It keeps the rules of ``reconcile.py`` and ``act/``: a pass starts from a status at least as new as the
+operator's own last write; the status is written first, with its version; the round Lease never goes
+back; what is stale is read again from the API server; timers die with every gap and every failed pass.
+The planner is the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+from elasticjob.contract.names import pod_name
+from elasticjob.contract.records import RoundRecord
+from elasticjob_operator.plan.model import (
+    CreatePod,
+    DeleteLease,
+    DeletePod,
+    Job,
+    Now,
+    Observed,
+    Participant,
+    Plan,
+    Pod,
+)
+from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.status import JobStatus
+from tests.simulation.agent import LeaseValue
+from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
+from tests.simulation.kernel import Kernel, Script, Thread
+
+EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
+JOB_KEY: Key = ("job", "")
+ROUND_KEY: Key = ("round", "")
+REREADS = 5
+
+
+class JobValue(NamedTuple):
+    """The ElasticJob: what is wanted, and the status as one text (what an operator writes it can read)."""
+
+    job: Job
+    status: JobStatus
+
+
+class Stale(Exception):
+    """Read again and plan again."""
+
+
+class Vanished(Exception):
+    """The job is gone, or another one bears its name."""
+
+
+@dataclass
+class Cache:
+    """The informers' stores: by key the newest version heard of, and when it last changed."""
+
+    items: dict[Key, Item] = field(default_factory=dict)
+    touched: dict[Key, float] = field(default_factory=dict)
+
+    def put(self, key: Key, item: Item, now: float) -> bool:
+        """Returns whether it is news."""
+        old = self.items.get(key)
+        if old is not None and item.version <= old.version:
+            return False
+        self.items[key] = item
+        self.touched[key] = now
+        return old is None or (old.value, old.uid) != (item.value, item.uid)
+
+    def remove(self, key: Key, version: int | None = None, uid: str = "") -> bool:
+        """Unless it is newer than ``version`` or another one. Returns whether it was there."""
+        old = self.items.get(key)
+        if old is None or (version is not None and old.version > version) or (uid and old.uid != uid):
+            return False
+        del self.items[key]
+        return True
+
+
+class Operator(Client):
+    """One operator process. ``wall`` and ``mono`` are what its clocks are off by, in seconds."""
+
+    def __init__(
+        self, kernel: Kernel, api: Api, name: str, wall: float, mono: float, told: Callable[[str], None]
+    ) -> None:
+        super().__init__(kernel, name)
+        self.api = api
+        self.api_path = True
+        self.wall, self.mono = wall, mono
+        self.cache = Cache()
+        self.timers: dict[str, float] = {}
+        self.passes = 0
+        self._told = told
+        self._gaps = 0
+        self._continuity = -1
+        self._good_since: float | None = None
+        self._failed_at = float("-inf")
+        self._ran_at = kernel.now
+        self._dirty = True
+        self._ready = False
+        self._waiting_at = float("-inf")
+        self.watch = Watch(
+            api, self, lambda _: True, self._take, self._relist, self._connected, may_be_old=False
+        )
+        self._loop: Thread = self.spawn(self._run())
+
+    def reaches_api(self) -> bool:
+        """See ``Client``."""
+        return self.api_path
+
+    def die(self) -> None:
+        """SIGKILL."""
+        super().die()
+        self.watch.close()
+
+    # -- what the watches bring ----------------------------------------------------------------------------
+
+    def _take(self, key: Key, item: Item | None, version: int) -> None:
+        now = self.kernel.now
+        if self.cache.remove(key, version) if item is None else self.cache.put(key, item, now):
+            self._mark()
+
+    def _relist(self, items: dict[Key, Item], version: int) -> None:
+        for key, item in items.items():
+            self._take(key, item, version)
+        for key in [key for key in self.cache.items if key not in items]:
+            self._take(key, None, version)
+        self._gaps += 1
+        self._ready = True
+        self._mark()
+
+    def _connected(self, seconds: float) -> None:
+        if seconds > 1.0 or self._good_since is None:
+            self._gaps += 1
+            self._good_since = self.kernel.now
+
+    def _mark(self) -> None:
+        self._dirty = True
+        self._loop.wake()
+
+    # -- passes --------------------------------------------------------------------------------------------
+
+    def _run(self) -> Script:
+        failures = 0
+        while True:
+            while not self._ready:
+                yield 0.5
+            if not self._dirty:
+                yield 1e9
+                self._dirty = True
+            self._dirty = False
+            wake: float | None = None
+            try:
+                wake = yield from self._pass()
+                failures = 0
+            except (Unavailable, Stale, Conflict, NotFound) as error:
+                if isinstance(error, Unavailable):
+                    self._failed_at = self.kernel.now
+                self.timers = {}
+                failures += 1
+                wake = min(30.0, 0.2 * 2.0 ** min(failures - 1, 16)) * self.kernel.between(0.5, 1.0)
+                yield min(wake, 1.0)
+                self._dirty = True
+                continue
+            except Vanished:
+                wake = None
+            if not self._dirty:
+                yield 1e9 if wake is None else max(wake, 0.005)
+                self._dirty = True
+
+    def _pass(self) -> Script:
+        fresh = False
+        for attempt in range(REREADS):
+            item = self.cache.items.get(JOB_KEY)
+            if item is None:
+                return None
+            try:
+                return (yield from self._plan_and_write(item, fresh))
+            except Stale:
+                if attempt == REREADS - 1:
+                    raise
+                yield from self._read_again(item)
+                fresh = True
+        return None
+
+    def _check_standstill(self) -> None:
+        if self.kernel.now - self._ran_at > 3.0 and self._stood_still:
+            self._gaps += 1
+            self._good_since = self.kernel.now
+        self._stood_still = False
+        self._ran_at = self.kernel.now
+
+    _stood_still = False
+
+    def thaw(self) -> None:
+        """SIGCONT: the pulse notices that it stood still."""
+        self._stood_still = True
+        super().thaw()
+
+    def _plan_and_write(self, item: Item, fresh: bool) -> Script:
+        value: JobValue = item.value
+        self._check_standstill()
+        if self._continuity != self._gaps or not self.watch.good:
+            self.timers = {}
+        self._continuity = self._gaps
+        now = Now(
+            EPOCH + timedelta(seconds=self.kernel.now + self.wall),
+            self.kernel.now + self.mono,
+            f"{self.kernel.rng.getrandbits(32):08x}",
+        )
+        self.passes += 1
+        decided = plan(value.job, value.status, self.observe(value.job), now, self.timers)
+        may_project = self._check(value.job, decided.record, fresh)
+        if decided.status != value.status:
+            written = yield self.api.request(self, lambda: self._write_status(item, decided))
+            self.cache.put(JOB_KEY, written, self.kernel.now)
+        self.timers = dict(decided.timers)
+        postponed = None
+        if may_project:
+            postponed = yield from self._project(value.job, decided.record)
+        for action in decided.actions:
+            yield from self._act(value.job, action)
+        delays = [d for d in (decided.wake_after, postponed) if d is not None]
+        return min(delays, default=None)
+
+    def observe(self, job: Job) -> Observed:
+        """The caches joined, as ``World.observe`` does it."""
+        now = self.kernel.now
+        pods: list[Pod] = []
+        leases: dict[str, Participant] = {}
+        record: RoundRecord | None = None
+        nodes = {key[1]: item.value for key, item in self.cache.items.items() if key[0] == "node"}
+        good = max(self._good_since, self._failed_at) if self._good_since is not None else None
+        for key, item in self.cache.items.items():
+            if key[0] == "pod":
+                pod: Pod = item.value
+                if pod.node:
+                    ready, gone = bool(nodes.get(pod.node)), pod.node not in nodes
+                    if not ready or gone:
+                        pod = replace(pod, node_ready=ready, node_gone=gone)
+                if not pod.uid.startswith(f"{job.uid}-"):
+                    pod = replace(pod, mine=False)
+                pods.append(pod)
+            elif key[0] == "lease":
+                lease: LeaseValue = item.value
+                silent = 0.0 if good is None else max(0.0, now - max(self.cache.touched[key], good))
+                leases[key[1]] = Participant(
+                    key[1], lease.holder, lease.record, lease.failure, lease.report, silent
+                )
+            elif key[0] == "round" and item.value.job_uid == job.uid:
+                record = item.value
+        return Observed(tuple(sorted(pods, key=lambda p: p.name)), leases, record)
+
+    def _check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
+        """``Projector.check``."""
+        there = self.cache.items.get(ROUND_KEY)
+        if there is None or there.value.job_uid != job.uid:
+            return True
+        if _ahead(there.value, record) and not fresh:
+            raise Stale
+        return not _ahead(there.value, record)
+
+    def _write_status(self, item: Item, decided: Plan) -> Item:
+        """The JSON patch with its tests of UID and version."""
+        there = self.api.get(JOB_KEY)
+        if there.uid != item.uid or there.version != item.version:
+            raise Conflict("the ElasticJob is not the one that was planned on")
+        return self.api.put(JOB_KEY, JobValue(item.value.job, decided.status), version=item.version)
+
+    def _project(self, job: Job, record: RoundRecord) -> Script:
+        """``Projector.write``. Returns seconds until a postponed write is due."""
+        there = self.cache.items.get(ROUND_KEY)
+        try:
+            if there is not None and there.value.job_uid != job.uid:
+                gone = there
+                yield self.api.request(self, lambda: self.api.remove(ROUND_KEY, gone.uid))
+                self.cache.remove(ROUND_KEY, uid=gone.uid)
+                there = None
+            if there is None:
+                made = yield self.api.request(self, lambda: self.api.create(ROUND_KEY, record))
+                self.cache.put(ROUND_KEY, made, self.kernel.now)
+                return None
+            if _ahead(there.value, record):
+                raise Stale
+            if there.value == record:
+                return None
+            if replace(there.value, waiting=record.waiting) == record:
+                left = self._waiting_at + 10.0 - self.kernel.now
+                if left > 0:
+                    return left
+            self._waiting_at = self.kernel.now
+            version = there.version
+            put = yield self.api.request(self, lambda: self.api.put(ROUND_KEY, record, version=version))
+            self.cache.put(ROUND_KEY, put, self.kernel.now)
+        except NotFound as error:
+            self.cache.remove(ROUND_KEY)
+            raise Stale from error
+        except Conflict as error:
+            raise Stale from error
+        return None
+
+    def _act(self, job: Job, action: CreatePod | DeletePod | DeleteLease) -> Script:
+        """``PodWriter``."""
+        if isinstance(action, CreatePod):
+            name = pod_name(job.name, action.slot, action.attempt)
+            uid = f"{job.uid}-{self.kernel.rng.getrandbits(32):08x}"
+            pod = Pod(name, uid, slot=action.slot, attempt=action.attempt)
+            try:
+                made = yield self.api.request(self, lambda: self.api.create(("pod", name), pod, uid))
+                self.cache.put(("pod", name), made, self.kernel.now)
+            except Conflict:
+                self._mark()
+        elif isinstance(action, DeletePod):
+            self._told(f"{self.name} deletes {action.name}: {action.why}")
+            try:
+                yield self.api.request(self, lambda: self.delete_pod(action.name, action.uid))
+            except (NotFound, Conflict):
+                self.cache.remove(("pod", action.name), uid=action.uid)
+        else:
+            seen = self.cache.items.get(("lease", action.name))
+            if seen is None:
+                return
+            with contextlib.suppress(NotFound, Conflict):
+                yield self.api.request(self, lambda: self.api.remove(("lease", action.name), seen.uid))
+            self.cache.remove(("lease", action.name), uid=seen.uid)
+
+    delete_pod: Callable[[str, str], None]
+    """The cluster's; set by the world."""
+
+    def _read_again(self, item: Item) -> Script:
+        try:
+            read = yield self.api.request(self, lambda: self.api.get(JOB_KEY))
+        except NotFound as error:
+            self.cache.remove(JOB_KEY)
+            raise Vanished from error
+        self.cache.put(JOB_KEY, read, self.kernel.now)
+        if read.uid != item.uid:
+            raise Vanished
+        try:
+            read = yield self.api.request(self, lambda: self.api.get(ROUND_KEY))
+            self.cache.put(ROUND_KEY, read, self.kernel.now)
+        except NotFound:
+            self.cache.remove(ROUND_KEY)
+
+
+def _ahead(old: RoundRecord, record: RoundRecord) -> bool:
+    return old.order > record.order or (old.order == record.order and old.nonce != record.nonce)

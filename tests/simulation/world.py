@@ -1,0 +1,301 @@
+"""The whole simulated world, what can be done to it, and what must be true when it has come to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from elasticjob.core.participant import Membership
+from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
+from elasticjob_operator.plan.status import JobStatus
+from tests.simulation.agent import Agent, Behaviour
+from tests.simulation.api import Api, Item, Key
+from tests.simulation.cluster import Cluster
+from tests.simulation.kernel import Kernel
+from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue, Operator
+from tests.simulation.oracle import Oracle, Violation
+
+SETTLE_SECONDS = 600.0
+REST_SECONDS = 120.0
+
+
+class World:
+    """One job on some nodes, with one operator. Everything is drawn from the seed."""
+
+    def __init__(self, seed: int, clocks: float = 3600.0) -> None:
+        self.kernel = kernel = Kernel(seed)
+        rng = kernel.rng
+        self.seed = seed
+        self.clocks = clocks
+        self.api = Api(kernel)
+        self.oracle = Oracle(lambda: kernel.now)
+        self.oracle.pod_uids = self._live_pod_uids  # type: ignore[method-assign]
+        self.api.committed.append(self.oracle.committed)
+        self.api.committed.append(self._tell)
+        self.behaviour = Behaviour(needed=kernel.between(20.0, 200.0) if rng.random() < 0.5 else None)
+        self.progress = 0.0
+        self._whole_since: tuple[tuple[str, int], float] | None = None
+        self.cluster = Cluster(self.api, kernel, rng.choice((2, 3)), self._start_agent)
+        self.cluster.owner_is_there = lambda pod: self.job_uid == pod.uid.partition("-")[0]
+        self._by_address: dict[str, Agent] = {}
+        self.mended = False
+        self._jobs = 0
+        self.generation = 1
+        self.make_job()
+        self.operators: list[Operator] = []
+        self.start_operator()
+
+    # -- the world as agents see it (``Ground``) -----------------------------------------------------------
+
+    def agents(self) -> list[Agent]:
+        """Everybody who ever ran."""
+        return list(self.cluster.agents.values())
+
+    def by_address(self, address: str) -> Agent | None:
+        """Whose pod had this IP."""
+        return self._by_address.get(address)
+
+    def returned(self, agent: Agent, membership: Membership) -> None:
+        """``next_rendezvous`` has returned."""
+        self.kernel.say(f"{agent.name} is rank {membership.rank} of {membership.size} in {membership.number}")
+        self.oracle.agent_returned(agent, membership)
+        key = (membership.job_uid, membership.number)
+        if len(self.oracle.training[key]) == membership.size and self._all_live(membership):
+            self._whole_since = (key, self.kernel.now + 3.0)
+            if self.behaviour.needed is not None:
+                left = max(0.0, self.behaviour.needed - self.progress) + 3.0
+                self.kernel.after(left, self._trained, key)
+
+    def left(self, agent: Agent, membership: Membership) -> None:
+        """The agent's workers of this round have ended."""
+        self._break_whole((membership.job_uid, membership.number))
+        self.oracle.agent_left(agent, membership)
+        self._echo(membership)
+        self._look()
+
+    def worker_failed(self, agent: Agent, membership: Membership) -> None:
+        """A worker has failed."""
+        self.kernel.say(f"a worker of {agent.name} fails in round {membership.number}")
+        self.oracle.agent_failed(agent, membership)
+
+    def finished(self, agent: Agent, membership: Membership) -> None:
+        """The workers have ended well."""
+        self.kernel.say(f"{agent.name} has finished round {membership.number}")
+        self.oracle.agent_finished(membership)
+
+    # -- what can be done to it ----------------------------------------------------------------------------
+
+    def make_job(self) -> None:
+        """Somebody creates the ElasticJob."""
+        rng = self.kernel.rng
+        replicas = rng.choice((1, 2, 2, 3, 3, 4))
+        spec = JobSpec(
+            replicas=replicas,
+            min_replicas=rng.choice((None, 1, max(1, replicas - 1))),
+            template={},
+            application=Limit(),
+            infrastructure=Limit(),
+        )
+        self._jobs += 1
+        job = Job("default", "mnist", f"job{self._jobs}", 1, spec)
+        self.job_uid = job.uid
+        self.api.create(JOB_KEY, JobValue(job, JobStatus()), job.uid)
+
+    def start_operator(self) -> Operator:
+        """Another operator process, with clocks of its own."""
+        rng = self.kernel.rng
+        operator = Operator(
+            self.kernel,
+            self.api,
+            f"operator-{len(self.operators)}",
+            rng.uniform(-self.clocks, self.clocks),
+            rng.uniform(0.0, 2 * self.clocks),
+            self.kernel.say,
+        )
+        operator.delete_pod = self.cluster.delete_pod
+        self.operators.append(operator)
+        return operator
+
+    @property
+    def job(self) -> JobValue | None:
+        """The ElasticJob as it stands, or None."""
+        item = self.api.items.get(JOB_KEY)
+        return None if item is None else item.value
+
+    @property
+    def status(self) -> JobStatus:
+        """Its status."""
+        return self.job.status if self.job is not None else JobStatus()
+
+    def running(self) -> list[Agent]:
+        """Agents that live."""
+        return [a for a in self.cluster.agents.values() if a.alive]
+
+    def later(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
+        """A fault goes on or ends; not after everything was mended."""
+
+        def unless_mended() -> None:
+            if not self.mended:
+                action(*args)
+
+        self.kernel.after(seconds, unless_mended)
+
+    def disturb(self, what: str, *uids: str, lightly: bool = False) -> None:
+        """Say what is done, and to whom; whoever beats looks up. ``lightly``: not for long enough to break a
+        round that is established."""
+        self.kernel.say(f"** {what}")
+        for uid in uids:
+            self.oracle.excuse(uid, lightly)
+        self._look()
+
+    def change_spec(self, change: Callable[[JobSpec], JobSpec]) -> None:
+        """A user edits the job."""
+        item = self.api.items.get(JOB_KEY)
+        if item is None:
+            return
+        value: JobValue = item.value
+        job = replace(value.job, generation=value.job.generation + 1, spec=change(value.job.spec))
+        self.oracle.excuse("*")
+        self.api.put(JOB_KEY, JobValue(job, value.status))
+
+    # -- at rest -------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Everything that can be mended is mended; what has died is dead."""
+        self.kernel.say("** everything is mended")
+        self.mended = True
+        weather = self.api.weather
+        weather.down = weather.slow = weather.loses_answers = False
+        weather.lag = 0.0
+        self.cluster.no_room = False
+        self.cluster.severed.clear()
+        for node in self.cluster.nodes.values():
+            if not node.exists or not node.power:
+                self.cluster.add_node_again(node)
+            node.api = node.peers = True
+            node.frozen = False
+            self.cluster.changed(node)
+        for host in (*self.running(), *self.operators):
+            host.thaw()
+        for operator in self.operators:
+            operator.api_path = True
+        for operator in self.operators[:-1]:
+            if operator.alive:
+                operator.die()
+        if not self.operators[-1].alive:
+            self.start_operator()
+        if self.api.items.get(JOB_KEY) is None:
+            self.make_job()
+        for agent in self.running():
+            self.oracle.excuse(agent.uid)
+        self._look()
+
+    def settle(self) -> None:
+        """After the faults end: everyone who can be in a round is in one, or the status says what it waits
+        for; and then nothing happens any more. Raises Violation."""
+        self.heal()
+        self.kernel.run(SETTLE_SECONDS)
+        self._check_rest()
+        number, phase = self.status.round.number, self.status.round.phase
+        passes = self.operators[-1].passes
+        self.kernel.run(REST_SECONDS)
+        if (self.status.round.number, self.status.round.phase) not in ((number, phase), (number, "Closed")):
+            raise Violation("Liveness", f"round {number} {phase} became {self.status.round} without a cause")
+        if self.operators[-1].passes - passes > 60:
+            raise Violation("Liveness", f"{self.operators[-1].passes - passes} passes for nothing")
+        self._check_rest()
+
+    def _check_rest(self) -> None:
+        value = self.job
+        assert value is not None
+        status, spec = value.status, value.job.spec
+        alive = self.running()
+        if status.finished:
+            if alive:
+                raise Violation("Liveness", f"finished, and {[a.name for a in alive]} still run")
+            return
+        training = status.condition("Training")
+        said = f"{training.reason}: {training.message}" if training is not None else "nothing"
+        if status.round.phase != "Active" or status.round.established is None:
+            raise Violation("Liveness", f"no round after everything was mended; the status says {said}")
+        if status.round.members != spec.replicas:
+            raise Violation(
+                "Liveness", f"{status.round.members} of {spec.replicas} members; the status says {said}"
+            )
+        ours = [a for a in alive if a.in_round is not None and a.in_round.number == status.round.number]
+        if len(ours) != status.round.members or len(alive) != len(ours):
+            raise Violation(
+                "Liveness",
+                f"in round {status.round.number}: {[a.name for a in ours]}, alive: {[a.name for a in alive]}",
+            )
+        pods = [k[1] for k, i in self.api.items.items() if k[0] == "pod"]
+        leases = [k[1] for k in self.api.items if k[0] == "lease"]
+        if set(leases) - set(pods):
+            raise Violation("Liveness", f"Leases without pods: {set(leases) - set(pods)}")
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _start_agent(self, pod: Pod) -> Agent:
+        agent = Agent(self.kernel, self.api, self.cluster, self, pod, pod.uid.partition("-")[0])
+        self._by_address[pod.ip] = agent
+        return agent
+
+    def _all_live(self, m: Membership) -> bool:
+        uids = self.oracle.training[(m.job_uid, m.number)].values()
+        return all(self.cluster.agents[uid].alive and not self.cluster.agents[uid].frozen for uid in uids)
+
+    def _trained(self, key: tuple[str, int]) -> None:
+        if self._whole_since is not None and self._whole_since[0] == key:
+            assert self.behaviour.needed is not None
+            since = self._whole_since[1]
+            if self.progress + self.kernel.now - since >= self.behaviour.needed - 1e-6:
+                self.progress = self.behaviour.needed
+                for agent in self.running():
+                    agent.train_on()
+
+    def _break_whole(self, key: tuple[str, int]) -> None:
+        if self._whole_since is not None and self._whole_since[0] == key:
+            self.progress += max(0.0, self.kernel.now - self._whole_since[1])
+            self._whole_since = None
+
+    def _echo(self, m: Membership) -> None:
+        """The collectives of the others' workers fail, or hang."""
+        if self.behaviour.needed is not None and self.progress >= self.behaviour.needed:
+            return
+        for mate in self.running():
+            same = mate.in_round is not None and mate.in_round.prefix == m.prefix
+            if same and self.kernel.rng.random() < self.behaviour.echo:
+                self.kernel.after(self.kernel.between(0.02, 3.0), mate.fail_worker, mate.in_round)
+
+    def _look(self) -> None:
+        for agent in self.running():
+            agent.look()
+
+    def _live_pod_uids(self) -> set[str]:
+        return {i.uid for k, i in self.api.items.items() if k[0] == "pod" and not i.value.ended}
+
+    def _tell(self, key: Key, old: Item | None, item: Item | None) -> None:
+        """What people would want to read in a trace."""
+        if key == JOB_KEY and item is not None:
+            a = old.value.status if old is not None else JobStatus()
+            b = item.value.status
+            if (a.round.number, a.round.phase) != (b.round.number, b.round.phase):
+                members = " ".join(m.pod for m in b.members()) if b.round.phase == "Active" else ""
+                self.kernel.say(
+                    f"status: round {b.round.number} {b.round.phase} [{members}] "
+                    f"{b.round.cause}: {b.round.message}"
+                )
+            elif a.round.established is None and b.round.established is not None:
+                self.kernel.say(f"status: round {b.round.number} is established")
+        elif key == ROUND_KEY:
+            self.kernel.say(
+                "record: deleted" if item is None else f"record: {item.value.number} {item.value.phase}"
+            )
+        elif key[0] == "pod":
+            if item is None:
+                self.kernel.say(f"pod {key[1]} is gone")
+            elif old is None:
+                self.kernel.say(f"pod {key[1]} is made")
+            elif item.value.deleting and not old.value.deleting:
+                self.kernel.say(f"pod {key[1]} is being deleted")
