@@ -73,6 +73,8 @@ class Behaviour:
     echo: float = 0.7
     """How probable it is that a worker's collective fails when a peer is lost."""
     slow_stop: float = 0.05
+    drift: float = 0.0
+    """By how many seconds the members' last steps differ."""
 
 
 class Ground(Protocol):
@@ -111,6 +113,8 @@ class Agent(Client):
         self.pod = pod
         self.uid = pod.uid
         self.exit_code = 137
+        self.hangs = False
+        """It stands still for ever, and nothing is wrong with its machine."""
         self._network = network
         self._ground = ground
         self.core = Participant(job_uid)
@@ -415,7 +419,10 @@ class Agent(Client):
             if self.worker_fails or self.in_round is not m:
                 break
             if behaviour.needed is not None and self._ground.progress >= behaviour.needed:
-                return (yield from self._exit_barrier(m))
+                yield from self._last_steps(m)
+                if not self.core.over() and not self.worker_fails and self.in_round is m:
+                    return (yield from self._exit_barrier(m))
+                continue
             yield 5.0
         failed = not told and self.worker_fails
         if failed:
@@ -426,6 +433,13 @@ class Agent(Client):
             yield kernel.between(0.0, 0.3)
         self._leave()
         return FailureReport(m.number, m.rank, "exit code unknown") if failed else None
+
+    def _last_steps(self, m: Membership) -> Script:
+        until = self.kernel.now + self.kernel.between(0.0, self._ground.behaviour.drift)
+        while self.kernel.now < until and not self.core.over() and not self.worker_fails:
+            if self.in_round is not m:
+                return
+            yield until - self.kernel.now
 
     def _exit_barrier(self, m: Membership) -> Script:
         """The local workers have ended well: say so and wait for the others. Torch logs what the barrier

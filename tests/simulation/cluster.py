@@ -28,12 +28,13 @@ class Node:
     peers: bool = True
     frozen: bool = False
     exists: bool = True
+    kubelet: bool = True
     silent_since: float | None = None
 
     @property
     def healthy(self) -> bool:
         """Whether its kubelet can do its work and say so."""
-        return self.power and self.api and not self.frozen and self.exists
+        return self.power and self.api and self.kubelet and not self.frozen and self.exists
 
 
 class Cluster(Network):
@@ -45,6 +46,8 @@ class Cluster(Network):
         self.nodes = {f"node-{i}": Node(f"node-{i}") for i in range(nodes)}
         self.agents: dict[str, Agent] = {}
         self.no_room = False
+        self.restarts_in_place = False
+        """restartPolicy OnFailure, as pods of others may have it."""
         self.severed: set[tuple[str, str]] = set()
         """Pairs of pods (by UID) that can't reach each other."""
         self._start_agent = start_agent
@@ -130,6 +133,9 @@ class Cluster(Network):
         if item is not None and item.uid == uid:
             self.delete_pod(name, uid)
 
+    over: Callable[[], bool]
+    """Whether the job has ended, so that nothing is restarted any more; set by the world."""
+
     owner_is_there: Callable[[Pod], bool]
     """Whether the ElasticJob that owns the pod exists; set by the world."""
 
@@ -198,6 +204,9 @@ class Cluster(Network):
         pod: Pod = item.value
         if pod.deleting and agent.alive:
             self._terminate(agent.uid)
+        elif self._restarts(agent, pod):
+            if self.agents[agent.uid] is agent:
+                self.agents[agent.uid] = self._start_agent(pod)
         elif not agent.alive and not pod.ended:
             done = replace(pod, running=False, ended=True, exit=Exit(agent.exit_code, ""))
             if self.api.weather.down:
@@ -208,6 +217,10 @@ class Cluster(Network):
                 self.api.remove(("pod", pod.name), agent.uid)
         elif not agent.alive and pod.deleting:
             self.api.remove(("pod", pod.name), agent.uid)
+
+    def _restarts(self, agent: Agent, pod: Pod) -> bool:
+        again = self.restarts_in_place and agent.exit_code != 0 and not self.over()
+        return again and not agent.alive and not pod.deleting and not pod.ended
 
     def _terminate(self, uid: str) -> None:
         """The kubelet's SIGTERM, then SIGKILL after the grace period."""

@@ -11,6 +11,7 @@ from tests.simulation.cluster import Node
 from tests.simulation.operator import JOB_KEY, ROUND_KEY
 from tests.simulation.world import World
 
+BY_HAND = "by-hand"
 Fault = Callable[[World], None]
 
 
@@ -64,9 +65,33 @@ def freeze_agent(w: World) -> None:
 
 
 def _thaw(w: World, agent: Agent) -> None:
-    if agent.alive and agent.frozen and not w.cluster.node_of(agent).frozen:
+    if agent.alive and agent.frozen and not agent.hangs and not w.cluster.node_of(agent).frozen:
         w.disturb(f"{agent.name} is thawed")
         agent.thaw()
+
+
+def hang_agent(w: World) -> None:
+    """An agent stands still for ever; its pod looks well."""
+    agent = _agent(w)
+    if agent is not None:
+        w.disturb(f"{agent.name} hangs for ever", agent.uid)
+        agent.hangs = True
+        agent.freeze()
+
+
+def stop_kubelet(w: World) -> None:
+    """A kubelet dies alone: its pods train on, their status stands still."""
+    node = _node(w)
+    if node.kubelet:
+        w.disturb(f"the kubelet of {node.name} is away")
+        node.kubelet = False
+        w.cluster.changed(node)
+        w.later(w.kernel.rng.choice((10.0, 60.0, 150.0)), _kubelet_back, w, node)
+
+
+def _kubelet_back(w: World, node: Node) -> None:
+    node.kubelet = True
+    w.cluster.changed(node)
 
 
 def freeze_node(w: World) -> None:
@@ -90,7 +115,7 @@ def _thaw_node(w: World, node: Node) -> None:
     node.frozen = False
     w.disturb(f"{node.name} is thawed")
     for agent in w.running():
-        if agent.pod.node == node.name:
+        if agent.pod.node == node.name and not agent.hangs:
             agent.thaw()
     w.cluster.changed(node)
 
@@ -313,7 +338,7 @@ def change_minimum(w: World) -> None:
 
 def delete_record(w: World) -> None:
     """Somebody deletes the round Lease."""
-    if ROUND_KEY in w.api.items:
+    if ROUND_KEY in w.api.items and w.api.items[ROUND_KEY].value.nonce != BY_HAND:
         w.disturb("somebody deletes the round Lease", "*")
         w.api.remove(ROUND_KEY)
 
@@ -334,7 +359,7 @@ def set_record_forward(w: World) -> None:
     now = w.api.items.get(ROUND_KEY)
     if now is not None:
         w.disturb("somebody sets the round Lease forward", "*")
-        value = replace(now.value, number=now.value.number + w.kernel.rng.randint(1, 3), nonce="by-hand")
+        value = replace(now.value, number=now.value.number + w.kernel.rng.randint(1, 3), nonce=BY_HAND)
         _by_hand(w, value)
 
 
@@ -394,6 +419,7 @@ HARMLESS: tuple[Fault, ...] = (
     watches_drop,
     one_watch_drops,
     delete_lease,
+    stop_kubelet,
     change_minimum,
     no_room,
 )
@@ -405,6 +431,7 @@ HARMFUL: tuple[Fault, ...] = (
     kill_worker,
     kill_leader,
     freeze_agent,
+    hang_agent,
     freeze_node,
     cut_node,
     sever_pair,

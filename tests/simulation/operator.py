@@ -240,7 +240,7 @@ class Operator(Client):
                     ready, gone = bool(nodes.get(pod.node)), pod.node not in nodes
                     if not ready or gone:
                         pod = replace(pod, node_ready=ready, node_gone=gone)
-                if not pod.uid.startswith(f"{job.uid}-"):
+                if job.spec.template is not None and not pod.uid.startswith(f"{job.uid}-"):
                     pod = replace(pod, mine=False)
                 pods.append(pod)
             elif key[0] == "lease":

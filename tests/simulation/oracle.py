@@ -28,9 +28,9 @@ class Oracle:
         self._now = now
         self.rounds: dict[tuple[str, int], tuple[Any, ...]] = {}
         """(job UID, round) -> (nonce, members, leader)."""
-        self.ids: dict[str, tuple[str, int]] = {}
-        """id -> the (job UID, round) that it was a member of."""
-        self.refused: set[str] = set()
+        self.ids: dict[tuple[str, str], int] = {}
+        """(job UID, id) -> the round that it was a member of."""
+        self.refused: set[tuple[str, str]] = set()
         self.returned: dict[tuple[str, int, str], dict[int, str]] = {}
         """(job UID, round, nonce) -> rank -> agent UID, of those who returned from ``next_rendezvous``."""
         self.finished: dict[tuple[str, int], set[int]] = {}
@@ -100,19 +100,18 @@ class Oracle:
         if [m.rank for m in members] != list(range(len(members))):
             raise Violation("I2", f"the ranks of round {r.number} are {[m.rank for m in members]}")
         for member in members:
-            if member.id in self.refused:
+            if (uid, member.id) in self.refused:
                 raise Violation("I4", f"{member.pod} was refused with id {member.id} and is in {r.number}")
-            if member.id in self.ids:
-                raise Violation(
-                    "I4", f"id {member.id} of {member.pod} was in round {self.ids[member.id][1]} already"
-                )
+            if (uid, member.id) in self.ids:
+                known = self.ids[uid, member.id]
+                raise Violation("I4", f"id {member.id} of {member.pod} was in round {known} already")
         slots = [m.slot for m in members]
         if value.job.spec.template is not None and len(set(slots)) != len(slots):
             raise Violation(
                 "I4", f"round {r.number} has two attempts of one slot: {[m.pod for m in members]}"
             )
-        self.refused |= set(r.refused)
-        self.ids.update({m.id: (uid, r.number) for m in members})
+        self.refused |= {(uid, refused) for refused in r.refused}
+        self.ids.update({(uid, m.id): r.number for m in members})
         self.published[r.number] = self._now()
         last = (uid, before.round.number)
         training = self.training.get(last, {})
@@ -183,7 +182,9 @@ class Oracle:
         if status.is_true("Failed"):
             failed = status.condition("Failed")
             over = [a for a in status.accounts if a.limit is not None and len(a.charges) > a.limit]
-            if not over:
+            reason = failed.reason if failed is not None else ""
+            theirs = value.job.spec.template is None and reason == "MemberLostAfterSuccess"
+            if not over and not theirs:
                 raise Violation("I8", f"the job is closed: {failed}")
             return
         number, members = status.round.number, status.members()
@@ -196,6 +197,8 @@ class Oracle:
     def agent_returned(self, agent: Agent, m: Membership) -> None:
         """``next_rendezvous`` has returned."""
         known = self.rounds.get((m.job_uid, m.number))
+        if m.nonce == "by-hand":
+            return
         if known is None or known != (m.nonce, m.members, m.leader):
             raise Violation("I2", f"{agent.name} returned for round {m.number} as {m}, published: {known}")
         ranks = self.returned.setdefault((m.job_uid, m.number, m.nonce), {})

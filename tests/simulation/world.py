@@ -15,6 +15,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.kernel import Kernel
 from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue, Operator
 from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.workload import Workload
 
 SETTLE_SECONDS = 600.0
 REST_SECONDS = 120.0
@@ -33,16 +34,22 @@ class World:
         self.oracle.pod_uids = self._live_pod_uids  # type: ignore[method-assign]
         self.api.committed.append(self.oracle.committed)
         self.api.committed.append(self._tell)
-        self.behaviour = Behaviour(needed=kernel.between(20.0, 200.0) if rng.random() < 0.5 else None)
+        needed = kernel.between(10.0, 200.0) if rng.random() < 0.6 else None
+        self.behaviour = Behaviour(needed, drift=rng.choice((0.0, 2.0, 20.0)))
         self.progress = 0.0
         self._whole_since: tuple[tuple[str, int], float] | None = None
         self.cluster = Cluster(self.api, kernel, rng.choice((2, 3)), self._start_agent)
-        self.cluster.owner_is_there = lambda pod: self.job_uid == pod.uid.partition("-")[0]
+        self.cluster.owner_is_there = lambda pod: pod.uid.partition("-")[0] in (self.job_uid, "other")
         self._by_address: dict[str, Agent] = {}
         self.mended = False
         self._jobs = 0
-        self.generation = 1
+        self.others = rng.random() < 0.2
+        """Whether the pods are somebody else's."""
+        self.cluster.over = lambda: self.status.finished
+        self.cluster.restarts_in_place = self.others and rng.random() < 0.5
         self.make_job()
+        if self.others:
+            self.workload = Workload(kernel, self.api, self._wanted)
         self.operators: list[Operator] = []
         self.start_operator()
 
@@ -61,7 +68,7 @@ class World:
         self.kernel.say(f"{agent.name} is rank {membership.rank} of {membership.size} in {membership.number}")
         self.oracle.agent_returned(agent, membership)
         key = (membership.job_uid, membership.number)
-        if len(self.oracle.training[key]) == membership.size and self._all_live(membership):
+        if len(self.oracle.training.get(key, ())) == membership.size and self._all_live(membership):
             self._whole_since = (key, self.kernel.now + 3.0)
             if self.behaviour.needed is not None:
                 left = max(0.0, self.behaviour.needed - self.progress) + 3.0
@@ -90,11 +97,12 @@ class World:
         """Somebody creates the ElasticJob."""
         rng = self.kernel.rng
         replicas = rng.choice((1, 2, 2, 3, 3, 4))
+        budget = rng.choice((None, None, None, 1, 3))
         spec = JobSpec(
             replicas=replicas,
             min_replicas=rng.choice((None, 1, max(1, replicas - 1))),
-            template={},
-            application=Limit(),
+            template=None if self.others else {},
+            application=Limit(budget, None if budget is None else 10_000),
             infrastructure=Limit(),
         )
         self._jobs += 1
@@ -175,9 +183,13 @@ class World:
                 self.cluster.add_node_again(node)
             node.api = node.peers = True
             node.frozen = False
+            node.kubelet = True
             self.cluster.changed(node)
-        for host in (*self.running(), *self.operators):
-            host.thaw()
+        for agent in self.running():
+            if not agent.hangs:
+                agent.thaw()
+        for operator in self.operators:
+            operator.thaw()
         for operator in self.operators:
             operator.api_path = True
         for operator in self.operators[:-1]:
@@ -209,6 +221,8 @@ class World:
     def _check_rest(self) -> None:
         value = self.job
         assert value is not None
+        if any(a.hangs and self._nobody_may_tell(a, value.status) for a in self.running()):
+            return
         status, spec = value.status, value.job.spec
         alive = self.running()
         if status.finished:
@@ -224,7 +238,8 @@ class World:
                 "Liveness", f"{status.round.members} of {spec.replicas} members; the status says {said}"
             )
         ours = [a for a in alive if a.in_round is not None and a.in_round.number == status.round.number]
-        if len(ours) != status.round.members or len(alive) != len(ours):
+        # Pods of others that a smaller job does not need stand by.
+        if len(ours) != status.round.members or (len(alive) != len(ours) and not self.others):
             raise Violation(
                 "Liveness",
                 f"in round {status.round.number}: {[a.name for a in ours]}, alive: {[a.name for a in alive]}",
@@ -234,12 +249,24 @@ class World:
         if set(leases) - set(pods):
             raise Violation("Liveness", f"Leases without pods: {set(leases) - set(pods)}")
 
+    def _nobody_may_tell(self, agent: Agent, status: JobStatus) -> bool:
+        """Whether this agent, which hangs for ever, is beyond what the rendezvous can mend: its pod is not
+        ours, it has never announced itself, or everybody else has finished."""
+        if self.others or ("lease", agent.name) not in self.api.items:
+            return True
+        mates = [m for m in status.members() if m.uid != agent.uid]
+        return agent.in_round is not None and all(m.state == "Succeeded" for m in mates)
+
     # -- inside --------------------------------------------------------------------------------------------
 
     def _start_agent(self, pod: Pod) -> Agent:
-        agent = Agent(self.kernel, self.api, self.cluster, self, pod, pod.uid.partition("-")[0])
+        pinned = "" if self.others else pod.uid.partition("-")[0]
+        agent = Agent(self.kernel, self.api, self.cluster, self, pod, pinned)
         self._by_address[pod.ip] = agent
         return agent
+
+    def _wanted(self) -> int:
+        return 0 if self.job is None or self.status.finished else self.job.job.spec.replicas
 
     def _all_live(self, m: Membership) -> bool:
         uids = self.oracle.training[(m.job_uid, m.number)].values()

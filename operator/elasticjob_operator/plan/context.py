@@ -172,8 +172,11 @@ class Pass:
         return pod.attempt < self.status.attempts[pod.slot]
 
     def missing_slots(self) -> list[int]:
-        """The lowest slots without a live pod, as many as ``replicas`` lacks."""
+        """The lowest slots without a live pod, as many as ``replicas`` lacks. Who has succeeded in the running
+        round has no need of one."""
         held = {pod.slot for pod in self.observed.pods if self.alive(pod) and pod.slot is not None}
+        if self.round.phase == "Active":
+            held |= {m.slot for m in self.status.members() if m.state == "Succeeded" and m.slot is not None}
         lacking = self.job.spec.replicas - len(held)
         free = (slot for slot in range(self.job.spec.replicas + len(held)) if slot not in held)
         return [next(free) for _ in range(max(0, lacking))]

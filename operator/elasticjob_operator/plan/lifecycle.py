@@ -66,7 +66,7 @@ def check_failure(p: Pass) -> bool:
 def _never_joined(p: Pass) -> str:
     members = {m.uid for m in p.status.members()}
     for pod in p.observed.pods:
-        if not pod.mine or pod.deleting or pod.exit is None or pod.exit.code != 0:
+        if not pod.mine or pod.deleting or pod.exit is None or pod.exit.code != 0 or p.superseded(pod):
             continue
         if pod.uid not in members and p.participant(pod) is None:
             return pod.name

@@ -56,6 +56,9 @@ def departed(p: Pass) -> bool:
         pod = p.pods_by_uid.get(member.uid)
         if member.state == "Left" or pod is None or pod.exit is not None or pod.ended:
             return True
+        lease = p.participant(pod)
+        if lease is not None and lease.record is not None and lease.record.id != member.id:
+            return True  # given up, and it has announced itself anew all the same
     return False
 
 
@@ -137,9 +140,10 @@ def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: in
 def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
     """The second witness against a pod on a node that is not ready: it was named lost, or its Lease was
     not renewed three times. A kubelet that died alone takes no training with it."""
-    if member.state == "Unreachable" or lease is None:
+    if member.state == "Unreachable":
         return True
-    left = 3 * (LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS) - lease.silent
+    silent = lease.silent if lease is not None else p.timers.elapsed(f"unheard:{member.uid}")
+    left = 3 * (LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS) - silent
     if left >= 0:
         p.timers.wake(left + 1)  # silence makes no event
     return left < 0
@@ -178,7 +182,7 @@ def _reports(p: Pass) -> list[Evidence]:
             p.bar_from_leading(leader.pod)
             evidence.append(_evidence("LeaderUnreachable", leader, named[leader.id]))
         elif p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) == 0:
-            for member in accusers:
+            for member in (m for m in accusers if m.state == "Member"):
                 named[member.id] = (
                     f"{member.pod} (rank {member.rank}) can't reach the leader {leader.pod}; others can"
                 )
@@ -202,7 +206,7 @@ def suspect_leader(p: Pass, leader: ParticipantStatus, named: int, others: int) 
 
 def _accuses(p: Pass, member: ParticipantStatus) -> bool:
     report = report_of(p, member)
-    return report is not None and report.leader_lost and member.state == "Member"
+    return report is not None and report.leader_lost and member.state in ("Member", "Succeeded")
 
 
 def _leader_may_be_given_up(
