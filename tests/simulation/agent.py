@@ -502,10 +502,10 @@ class Agent(Client):
                 keys.beats[m.rank] = keys.beats.get(m.rank, 0) + 1
                 self._answers += 1
                 counts = {0: self._answers}
-        for rank in self._judge.tick(self.kernel.now, counts):
-            probe = self._probe(m, rank)
-            if probe is not None and self._judge.probed(self.kernel.now, rank, probe):
-                self._lost(m, rank)
+        judge, now = self._judge, self.kernel.now
+        lost = [rank for rank in judge.tick(now, counts) if judge.probed(now, rank, self._probe(m, rank))]
+        if lost:
+            self._lost(m, lost)
 
     def _play_others(self, m: Membership, beats: dict[int, int]) -> None:
         """Members whose own beats are not played, since nothing is wrong with them, beat all the same."""
@@ -530,7 +530,7 @@ class Agent(Client):
                 return agent
         return None
 
-    def _probe(self, m: Membership, rank: int) -> Probe | None:
+    def _probe(self, m: Membership, rank: int) -> Probe:
         peer = self._peer(m, rank)
         if peer is None:
             return Probe.REFUSED
@@ -550,12 +550,12 @@ class Agent(Client):
             a.frozen or not self._network.answers(a) or not self._network.connected(a, leader) for a in mates
         )
 
-    def _lost(self, m: Membership, rank: int) -> None:
+    def _lost(self, m: Membership, ranks: list[int]) -> None:
         if self.core.over() or self._passed:
             return
-        self.kernel.say(f"{self.name}: rank {rank} of round {m.number} is lost")
+        self.kernel.say(f"{self.name}: ranks {ranks} of round {m.number} are lost")
         if m.rank != 0:
             self._say(self._voice._replace(report=RoundReport(m.nonce, leader_lost=True)))
             return
-        self._silent = tuple(dict.fromkeys((*self._silent, m.members[rank])))
+        self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in ranks))))
         self._say(self._voice._replace(report=RoundReport(m.nonce, True, silent=self._silent)))

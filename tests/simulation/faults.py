@@ -85,8 +85,16 @@ def stop_kubelet(w: World) -> None:
     if node.kubelet:
         w.disturb(f"the kubelet of {node.name} is away")
         node.kubelet = False
+        if w.api.weather.loses_answers:
+            _doubly(w, node)
         w.cluster.changed(node)
         w.later(w.kernel.rng.choice((10.0, 60.0, 150.0)), _kubelet_back, w, node)
+
+
+def _doubly(w: World, node: Node) -> None:
+    """A node without a kubelet whose pods' renewals fail, too, looks like one that is lost."""
+    for uid in _on(w, node):
+        w.oracle.excuse(uid)
 
 
 def _kubelet_back(w: World, node: Node) -> None:
@@ -290,6 +298,9 @@ def api_slow(w: World) -> None:
 def lose_answers(w: World) -> None:
     """Requests are carried out and their answers are lost."""
     w.disturb("answers are lost")
+    for node in w.cluster.nodes.values():
+        if not node.kubelet:
+            _doubly(w, node)
     w.api.weather.loses_answers = True
     w.later(w.kernel.between(1.0, 15.0), setattr, w.api.weather, "loses_answers", False)
 
@@ -349,7 +360,7 @@ def set_record_back(w: World) -> None:
     now = w.api.items.get(ROUND_KEY)
     if now is not None and older:
         value = w.kernel.rng.choice(older).value
-        if value.job_uid == now.value.job_uid:
+        if value.job_uid == now.value.job_uid and now.value.nonce != BY_HAND:
             w.disturb(f"somebody sets the round Lease back to {value.number} {value.phase}", "*")
             _by_hand(w, value)
 

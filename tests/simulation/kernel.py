@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Generator
 from typing import Any
+
+TICKS = 2**20
+"""Time passes in whole ticks of about a microsecond, so that sums of times are exact in binary: clocks that
+are off by whole seconds then give the same differences to the last bit."""
 
 Reply = Callable[[Any], None]
 Request = Callable[[Reply], None]
@@ -28,7 +33,8 @@ class Kernel:
     def after(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
         """Let something happen in so many seconds."""
         self._count += 1
-        heapq.heappush(self._queue, (self.now + seconds, self._count, action, args))
+        at = self.now + math.ceil(seconds * TICKS) / TICKS
+        heapq.heappush(self._queue, (at, self._count, action, args))
 
     def run(self, seconds: float) -> None:
         """Let so much virtual time pass."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from elasticjob.contract.records import Outcome
-from elasticjob.core.participant import Participant
+from elasticjob.core.participant import Membership
 from elasticjob.core.rounds import Candidate, Form, Wait
 from elasticjob_operator.plan import context, failures, lifecycle, members, pods, rounds
 from elasticjob_operator.plan.causes import Evidence
@@ -22,12 +21,11 @@ class Mutation(NamedTuple):
     what: str
     place: object
     name: str
-    absence: Callable[..., Any]
+    absence: Any
 
 
 _examine = members._examine
 _publish = rounds._publish
-_place = Participant._place
 
 
 def _same_number_again(p: Any, *rest: Any) -> None:
@@ -36,9 +34,8 @@ def _same_number_again(p: Any, *rest: Any) -> None:
     _publish(p, *rest)
 
 
-def _rank_beside(record: Any, announced: Any) -> Any:
-    membership = _place(record, announced)
-    return replace(membership, rank=max(0, membership.rank - 1))
+def _one_less(membership: Membership) -> int:
+    return max(1, len(membership.members) - 1)
 
 
 def _decide_without_minimum(candidates: list[Candidate], *_: Any) -> Form | Wait:
@@ -86,7 +83,7 @@ def _never_charge(p: Any) -> None:
 MUTATIONS = [
     Mutation(("I1",), "a number is used again", rounds, "_publish", _same_number_again),
     Mutation(("I1",), "the record may go back", operator, "_ahead", lambda *_: False),
-    Mutation(("I2",), "a rank beside one's own", Participant, "_place", staticmethod(_rank_beside)),
+    Mutation(("I2",), "the world is one smaller", Membership, "size", property(_one_less)),
     Mutation(("I3",), "no minimum", rounds, "decide", _decide_without_minimum),
     Mutation(("I4",), "whoever has joined may be a member", context.Pass, "joined", _joined_whoever),
     Mutation(("I4", "Liveness"), "spent ids are not refused", rounds, "_refused", lambda *_: ()),

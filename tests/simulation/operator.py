@@ -9,6 +9,7 @@ The planner is the real one.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -60,11 +61,12 @@ class Cache:
 
     items: dict[Key, Item] = field(default_factory=dict)
     touched: dict[Key, float] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
 
     def put(self, key: Key, item: Item, now: float) -> bool:
         """Returns whether it is news."""
         old = self.items.get(key)
-        if old is not None and item.version <= old.version:
+        if (old is not None and item.version <= old.version) or item.uid in self.gone:
             return False
         self.items[key] = item
         self.touched[key] = now
@@ -76,6 +78,7 @@ class Cache:
         if old is None or (version is not None and old.version > version) or (uid and old.uid != uid):
             return False
         del self.items[key]
+        self.gone.add(old.uid)
         return True
 
 
@@ -91,6 +94,8 @@ class Operator(Client):
         self.wall, self.mono = wall, mono
         self.cache = Cache()
         self.timers: dict[str, float] = {}
+        self._own = random.Random(kernel.rng.getrandbits(32))
+        """For nonces: a pass more or less changes nothing else of the history."""
         self.passes = 0
         self._told = told
         self._gaps = 0
@@ -208,7 +213,7 @@ class Operator(Client):
         now = Now(
             EPOCH + timedelta(seconds=self.kernel.now + self.wall),
             self.kernel.now + self.mono,
-            f"{self.kernel.rng.getrandbits(32):08x}",
+            f"{self._own.getrandbits(32):08x}",
         )
         self.passes += 1
         decided = plan(value.job, value.status, self.observe(value.job), now, self.timers)

@@ -204,8 +204,8 @@ class Oracle:
         ranks = self.returned.setdefault((m.job_uid, m.number, m.nonce), {})
         if m.rank in ranks:
             raise Violation("I2", f"rank {m.rank} of round {m.number} returned twice: {agent.name}")
-        if not 0 <= m.rank < m.size:
-            raise Violation("I2", f"rank {m.rank} of {m.size}")
+        if m.size != len(m.members) or m.members[m.rank] != m.id:
+            raise Violation("I2", f"{agent.name} is rank {m.rank} of {m.size} in {m.members} as {m.id}")
         ranks[m.rank] = agent.uid
         self.training.setdefault((m.job_uid, m.number), {})[m.rank] = agent.uid
 

@@ -117,8 +117,8 @@ class World:
             self.kernel,
             self.api,
             f"operator-{len(self.operators)}",
-            rng.uniform(-self.clocks, self.clocks),
-            rng.uniform(0.0, 2 * self.clocks),
+            float(int(rng.uniform(-self.clocks, self.clocks))),
+            float(int(rng.uniform(0.0, 2 * self.clocks))),
             self.kernel.say,
         )
         operator.delete_pod = self.cluster.delete_pod
@@ -263,6 +263,9 @@ class World:
         pinned = "" if self.others else pod.uid.partition("-")[0]
         agent = Agent(self.kernel, self.api, self.cluster, self, pod, pinned)
         self._by_address[pod.ip] = agent
+        node = self.cluster.nodes[pod.node]
+        if not node.healthy or not node.peers:
+            self.oracle.excuse(agent.uid)
         return agent
 
     def _wanted(self) -> int:

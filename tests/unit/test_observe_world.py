@@ -48,9 +48,9 @@ class Scene:
         }
         self.world.leases.put(read_lease({"metadata": meta, "spec": {"holderIdentity": f"uid-{name}"}}))
 
-    def node(self, name: str, ready: str | None = "True") -> None:
+    def node(self, name: str, ready: str | None = "True", uid: str = "uid-node") -> None:
         conditions = [] if ready is None else [{"type": "Ready", "status": ready}]
-        meta = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(self.tick())}
+        meta = {"name": name, "uid": uid, "resourceVersion": str(self.tick())}
         self.world.nodes.put(read_node({"metadata": meta, "status": {"conditions": conditions}}))
 
     def tick(self) -> int:
@@ -244,9 +244,18 @@ def test_nodes() -> None:
     assert scene.dirty == [("ns", "job")], "a node status without news marks nothing"
     scene.world.nodes.remove("", "n1")
     assert scene.only().node_gone
-    scene.node("n1")
+    scene.node("n1", uid="uid-node-again")
     assert not scene.only().node_gone
     assert scene.only().node_ready
+
+
+def test_an_answer_that_is_later_than_the_watch_brings_no_pod_back() -> None:
+    """The pod was made by us and deleted by somebody at once: the watch said both before our answer came."""
+    scene = Scene()
+    scene.pod()
+    scene.world.pods.remove("ns", "job-0-0", uid="uid-job-0-0")
+    scene.world.saw_pod(raw_pod())
+    assert scene.observe().pods == ()
 
 
 def test_a_participant_and_its_reports() -> None:

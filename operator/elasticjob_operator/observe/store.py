@@ -11,6 +11,9 @@ from typing import Generic
 
 from elasticjob_operator.observe.objects import T
 
+_MAX_GONE = 10_000
+"""How many removed objects are remembered: the answer to a write of ours may be later than the watch."""
+
 Key = tuple[str, str]
 """(namespace, name)."""
 
@@ -24,6 +27,8 @@ class Store(Generic[T]):
         self._items: dict[Key, T] = {}
         self._jobs: dict[Key, dict[str, T]] = {}
         self._touched: dict[Key, float] = {}
+        self._gone: dict[str, None] = {}
+        """UIDs of objects that were removed, oldest first: what is late about them brings none back."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -50,7 +55,7 @@ class Store(Generic[T]):
         old = self._items.get(key)
         if old is not None and (item.version, item.uid) == (old.version, old.uid):
             return
-        if old is not None and item.version < old.version:
+        if (old is not None and item.version < old.version) or item.uid in self._gone:
             return
         self._items[key] = item
         self._touched[key] = self._clock()
@@ -70,6 +75,9 @@ class Store(Generic[T]):
         if version is not None and old.version > version:
             return
         del self._items[key]
+        self._gone[old.uid] = None
+        if len(self._gone) > _MAX_GONE:
+            del self._gone[next(iter(self._gone))]
         self._touched.pop(key, None)
         self._leave(old)
         self._changed(old)

@@ -120,11 +120,11 @@ class Pass:
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) and pod.running and pod.node_ready else None
             record = lease.record if lease is not None else None
-            if lease is None or record is None or record.state != State.JOINING.value or record.id in spent:
-                continue
             if self.silent_announcement(pod) is not None:
                 if self.round.phase != "Active" or self.round.members < self.job.spec.replicas:
                     self.timers.wake(self.wait_renew())  # a renewal makes no event
+                continue
+            if lease is None or record is None or record.state != State.JOINING.value or record.id in spent:
                 continue
             state = "Standby" if self.round.phase == "Active" else "Joining"
             result.append(
@@ -150,7 +150,7 @@ class Pass:
         lease = self.participant(pod) if self.alive(pod) else None
         if lease is None or lease.record is None or lease.record.state != State.JOINING.value:
             return None
-        if lease.record.id in {m.id for m in self.status.members()}:
+        if lease.record.id in self.status.member_ids:
             return None
         return lease.silent if lease.silent > 3 * self.wait_renew() else None
 
@@ -162,8 +162,7 @@ class Pass:
             return False
         if self.job.spec.template is None:
             return True
-        given_up = {m.uid for m in self.status.members() if m.state == "Lost"}
-        return pod.uid not in given_up
+        return pod.uid not in self.status.lost
 
     def superseded(self, pod: Pod) -> bool:
         """Whether a later attempt has taken this pod's slot."""
@@ -172,8 +171,8 @@ class Pass:
         return pod.attempt < self.status.attempts[pod.slot]
 
     def missing_slots(self) -> list[int]:
-        """The lowest slots without a live pod, as many as ``replicas`` lacks. Who has succeeded in the running
-        round has no need of one."""
+        """The lowest slots without a live pod, as many as ``replicas`` lacks. Who has succeeded in this
+        running round has no need of one."""
         held = {pod.slot for pod in self.observed.pods if self.alive(pod) and pod.slot is not None}
         if self.round.phase == "Active":
             held |= {m.slot for m in self.status.members() if m.state == "Succeeded" and m.slot is not None}

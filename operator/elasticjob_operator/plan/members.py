@@ -90,7 +90,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             return "Left", _evidence("PodRestarted", member, f"{who} was restarted in place")
         failed = _worker_failure(p, member, lease)
         return "Left", failed or _evidence("MemberLeft", member, f"{who} left the round")
-    if record.state == State.SUCCEEDED.value and record.last_round == p.round.number:
+    if record.state == State.SUCCEEDED.value:
         return ("Lost" if over else "Succeeded"), None
     if record.state in (State.LEAVING.value, State.FAILED.value):
         return "Lost", _evidence("PodDeleted", member, f"{who} is leaving on a signal")

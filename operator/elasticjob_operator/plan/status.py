@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 MAX_ROUNDS = 20
@@ -158,7 +159,23 @@ class JobStatus:
 
     def members(self) -> tuple[ParticipantStatus, ...]:
         """The members of ``round`` (also of one that is over), in rank order."""
+        return self._members
+
+    # Asked for each pod in each pass: without a memory a pass is quadratic in the size of the job.
+
+    @cached_property
+    def _members(self) -> tuple[ParticipantStatus, ...]:
         return tuple(sorted((p for p in self.participants if p.rank is not None), key=lambda p: p.rank or 0))
+
+    @cached_property
+    def member_ids(self) -> frozenset[str]:
+        """The ids of the members."""
+        return frozenset(m.id for m in self._members)
+
+    @cached_property
+    def lost(self) -> frozenset[str]:
+        """The UIDs of the pods of the members whose loss is established."""
+        return frozenset(m.uid for m in self._members if m.state == "Lost")
 
     def dump(self) -> dict[str, Any]:
         """The status as JSON, without what is absent."""

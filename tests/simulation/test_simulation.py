@@ -1,0 +1,102 @@
+"""The rendezvous in the simulated world: seeded histories, a state machine of faults, and mutations.
+
+``python -m tests.simulation --histories 100000`` plays more of them (``make histories``); ``--trace SEED``
+prints one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from tests.simulation.faults import HARMFUL, HARMLESS
+from tests.simulation.history import check, play
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.world import World
+
+HISTORIES = 3000
+FAULTS = {fault.__name__: fault for fault in HARMFUL + HARMLESS}
+
+
+def test_no_history_breaks_a_rule() -> None:
+    """I1 to I9 at every step, and liveness once everything is mended; the trace tells how it came to it."""
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        for failed in pool.imap_unordered(check, range(HISTORIES), chunksize=50):
+            assert failed is None, str(failed)
+
+
+@pytest.mark.parametrize("seed", range(0, 200, 10))
+def test_clocks_tell_nothing(seed: int) -> None:
+    """I9: operators whose clocks are hours apart decide the same as those that agree."""
+    traces = []
+    for apart in (0.0, 8192.0):
+        world = World(seed, clocks=apart)
+        play(world)
+        traces.append([text for _, text in world.kernel.trace])
+    assert traces[0] == traces[1]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.what)
+def test_the_simulation_tells_when_a_rule_is_gone(
+    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutation.place, mutation.name, mutation.absence)
+    found = set()
+    for seed in range(1000):
+        failed = check(seed)
+        if failed is not None:
+            found.add(failed.rule)
+            if failed.rule in mutation.rules:
+                return
+    pytest.fail(f"1,000 histories do not tell that the rule is gone: {mutation.what}; found {found}")
+
+
+class Machine(RuleBasedStateMachine):
+    """Faults in any order and at any distance, as hypothesis likes; every step is judged as it happens."""
+
+    world: World
+
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed: int) -> None:
+        """A new world."""
+        self.world = World(seed)
+        self.world.kernel.run(5.0)
+
+    @rule(name=st.sampled_from(sorted(FAULTS)))
+    def break_something(self, name: str) -> None:
+        """One fault."""
+        FAULTS[name](self.world)
+
+    @rule(seconds=st.sampled_from((0.01, 0.2, 1.0, 5.0, 20.0, 60.0)))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.world.kernel.run(seconds)
+
+    def teardown(self) -> None:
+        """Rest."""
+        if hasattr(self, "world"):
+            try:
+                self.world.settle()
+            except AssertionError:
+                print(self.world.kernel.readable())
+                raise
+
+
+def test_no_order_of_faults_breaks_a_rule() -> None:
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=15,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.explicit, Phase.generate, Phase.shrink),
+            derandomize=True,
+            database=None,
+        ),
+    )
