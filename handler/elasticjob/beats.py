@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Probe
 from elasticjob.core.participant import Membership
@@ -19,15 +19,19 @@ from elasticjob.stores import Call, KeyValueStore, StoreConnection, StoreGone, c
 logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 0.5
+ANSWER_SECONDS = 0.2
 HERE = "elasticjob/here/"
 BEAT = "elasticjob/beat/"
 
 
 class Beats:
-    """Beats of one round; ``lost`` is called from the thread with (rank, evidence) once for each loss."""
+    """Beats of one round; ``lost`` is called from the thread with the evidence by rank, once for each loss.
+
+    Ranks that are lost together come together: the first report ends the round, and a second one is late.
+    """
 
     def __init__(
-        self, membership: Membership, stall_timeout: float, lost: Callable[[int, str], None]
+        self, membership: Membership, stall_timeout: float, lost: Callable[[Mapping[int, str]], None]
     ) -> None:
         self._membership = membership
         self._leads = membership.rank == 0
@@ -67,19 +71,31 @@ class Beats:
                 self._probe(suspects)
 
     def _exchange(self) -> dict[int, int]:
-        """Send the next beat if the one before was answered; the counters that have come in."""
-        counts: dict[int, int] = {}
-        if self._call is not None:
-            if not self._call.done:
-                return counts
-            try:
-                counts = self._call.result()
-            except StoreGone as gone:
-                logger.debug("beat: %s; opening the connection again", gone)
-                self._connection.close()
-                self._connection = self._open()
-        self._call = self._connection.submit(self._read_all if self._leads else self._beat)
+        """Send the next beat if the one before was answered; the counters that have come in.
+
+        An answer is waited for, for a moment: taken at the next beat it would be a second old.
+        """
+        counts = self._answer()
+        if self._call is None:
+            self._call = call = self._connection.submit(self._read_all if self._leads else self._beat)
+            with self._bell:
+                self._bell.wait_for(lambda: call.done, ANSWER_SECONDS)
+            counts |= self._answer()
         return counts
+
+    def _answer(self) -> dict[int, int]:
+        """What the call under way has brought, {} while it is not done or when it has failed."""
+        call = self._call
+        if call is None or not call.done:
+            return {}
+        self._call = None
+        try:
+            return call.result()
+        except StoreGone as gone:
+            logger.debug("beat: %s; opening the connection again", gone)
+            self._connection.close()
+            self._connection = self._open()
+            return {}
 
     def _beat(self, store: KeyValueStore) -> dict[int, int]:
         """One beat of a member; its answer is the leader's beat."""
@@ -100,8 +116,11 @@ class Beats:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:64] if rank in self._endpoints}
         found = probe(endpoints, PROBE_SECONDS)
         now = time.monotonic()
+        lost = {}
         for rank, what in found.items():
             if what is not Probe.ACCEPTED:
                 logger.debug("rank %d: %s", rank, what.value)
-            if self._judge.probed(now, rank, what) and not self._stop.is_set():
-                self._lost(rank, self._judge.lost[rank])
+            if self._judge.probed(now, rank, what):
+                lost[rank] = self._judge.lost[rank]
+        if lost and not self._stop.is_set():
+            self._lost(lost)

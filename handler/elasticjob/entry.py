@@ -1,7 +1,8 @@
 """Entry point of the group ``torchrun.handlers``: found by torchrun as ``--rdzv-backend=k8s``.
 
 torch loads this when ``torch.distributed.elastic.rendezvous`` is imported, so it imports nothing. An
-exception here would only be logged, and the user would read "backend is not registered".
+exception here would only be logged, and the user would read "backend is not registered". torch 2.4 knows no
+entry points: there ``elasticjob.run`` registers the same function.
 """
 
 from __future__ import annotations
@@ -20,7 +21,19 @@ def get_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """Make the handler from torchrun's parameters. Raises ValueError for wrong settings."""
+    """Make the handler from torchrun's parameters.
+
+    Raises ValueError for wrong settings and RuntimeError for a torch that is too old.
+    """
+    import torch
+    from torch.distributed.elastic import rendezvous
+
+    from elasticjob.torch_version import shortfall
+
+    trouble = shortfall(str(torch.__version__), hasattr(rendezvous, "RendezvousInfo"))
+    if trouble:
+        raise RuntimeError(trouble)
+
     from elasticjob.create import make_handler
 
     return make_handler(params)

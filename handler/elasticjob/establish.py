@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 from elasticjob.beats import BEAT, HERE
 from elasticjob.contract.records import RoundReport, format_endpoint, parse_endpoint
 from elasticjob.core.participant import Membership
-from elasticjob.stores import KeyValueStore, StoreConnection, StoreGone, Unreachable, connect, serve
+from elasticjob.stores import (
+    HeldPort,
+    KeyValueStore,
+    StoreConnection,
+    StoreGone,
+    Unreachable,
+    connect,
+    serve,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -30,16 +38,20 @@ COUNT, ALL_HERE, WORKERS_PORT = "elasticjob/count", "elasticjob/all", "elasticjo
 
 @dataclass(frozen=True)
 class Established:
-    """The barrier is passed. ``workers_port`` is where the leader serves the workers' store
-    (``workers_server`` on the leader itself)."""
+    """The barrier is passed. ``workers_port`` is where the workers' store is, on the leader's host; on the
+    leader itself ``workers_server`` is what must be kept for it."""
 
     connection: StoreConnection
     workers_port: int
-    workers_server: TCPStore | None
+    workers_server: TCPStore | HeldPort | None
 
 
 class Establishment:
     """One attempt at one round.
+
+    ``agent_serves`` says whether the leader's agent serves the store of the workers (a fresh server in each
+    round), or only keeps a port for global rank 0's worker, which then serves it. It matters on the leader
+    alone: all other workers are clients in both cases.
 
     ``over`` says why the round is over ("" while it is not), ``good_for`` for how many seconds this
     agent's watch has been good, ``report`` tells the operator; ``bell`` rings when any of it may change.
@@ -54,6 +66,7 @@ class Establishment:
         over: Callable[[], str],
         good_for: Callable[[], float],
         report: Callable[[RoundReport], None],
+        agent_serves: bool = True,
     ) -> None:
         self._m = membership
         self._leads = membership.rank == 0
@@ -63,9 +76,11 @@ class Establishment:
         self._over = over
         self._good_for = good_for
         self._report = report
-        self._reported = False
+        self._reported = self._arrived = False
         self._began = time.monotonic()
-        self._workers = serve() if self._leads else None
+        self._workers: TCPStore | HeldPort | None = None
+        if self._leads:
+            self._workers = serve() if agent_serves else HeldPort()
         self._connection = StoreConnection(self._open, membership.prefix, bell)
 
     def run(self) -> Established | None:
@@ -104,7 +119,9 @@ class Establishment:
             keys = [WORKERS_PORT, *(f"{BEAT}{rank}" for rank in range(m.size))]
             store.multi_set(keys, [str(self._workers.port), *("0" for _ in range(m.size))])
         store.set(f"{HERE}{m.rank}", format_endpoint(self._own_host(), self._server.port))
-        if store.add(COUNT, 1) == m.size:
+        count = store.add(COUNT, 1)
+        self._arrived = True
+        if count == m.size:
             store.set(ALL_HERE, "1")
         self._connection.wait_for(store, [ALL_HERE], own=self._leads)
         return int(store.get(WORKERS_PORT))
@@ -119,8 +136,14 @@ class Establishment:
             return str(one.getsockname()[0])
 
     def _late(self) -> bool:
-        """Whether it takes too long: by our own clock, and only while our own watch is good."""
+        """Whether it takes too long: by our own clock, and only while our own watch is good.
+
+        Who has reached the leader and waits for others gives it twice the time: the leader must have named
+        those who are missing by then.
+        """
         limit = self._m.establish_timeout
+        if self._arrived and not self._leads:
+            limit *= 2
         return not self._reported and time.monotonic() - self._began > limit and self._good_for() > limit
 
     def _tell(self, trouble: str) -> None:

@@ -14,12 +14,13 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -48,7 +49,8 @@ from elasticjob.lease_writer import LeaseWriter
 from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
 from elasticjob.settings import Settings
-from elasticjob.stores import StoreConnection, StoreGone, serve
+from elasticjob.stores import HeldPort, StoreConnection, StoreGone, serve
+from elasticjob.torch_version import workers_may_share_agent_store
 from elasticjob.workers import children, kill_process_groups
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._api = open_api()
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers: list[TCPStore] = []
+        self._workers_server: TCPStore | HeldPort | None = None
         self._store: RoundStore | None = None
         self._connection: StoreConnection | None = None
         self._beats: Beats | None = None
@@ -103,8 +106,11 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """The leader's agent serves a fresh store for the workers of each round."""
-        return True
+        """Whether the leader's agent serves a fresh store for the workers of each round.
+
+        On torch 2.4 and 2.5 global rank 0's worker serves it, at a port that the leader's agent keeps for it.
+        """
+        return workers_may_share_agent_store(str(torch.__version__))
 
     def is_closed(self) -> bool:
         """Whether the job is over."""
@@ -151,6 +157,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._linger(store)
         self._lease.flush(FLUSH_SECONDS)
         self._stop_threads()
+        self._in_round = False  # a guard that is still to fire must kill nobody who is no worker of ours
         return True
 
     # -- joining -------------------------------------------------------------------------------------------
@@ -298,6 +305,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.over,
             self._watcher.good_for,
             lambda report: self._lease.say(report=report.dump()),
+            self.use_agent_store,
         )
         done = attempt.run()
         if done is None:
@@ -306,8 +314,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         if leads:
             self._lease.say(report=RoundReport(m.nonce, established=True).dump())
         self._servers = self._servers[-1:]
-        if done.workers_server is not None:
-            self._servers.append(done.workers_server)
+        self._workers_server = done.workers_server
         self._connection = done.connection
         self._store = RoundStore(
             done.connection, leads, m.rank, m.size, self._core.over, self._succeeded, self._core.closed_well
@@ -348,16 +355,18 @@ class K8sRendezvousHandler(RendezvousHandler):
             logger.info("the workers of this agent have finished")
             self._lease.say(participant=record.dump())
 
-    def _lost(self, rank: int, why: str) -> None:
+    def _lost(self, lost: Mapping[int, str]) -> None:
         """From the beats' thread: somebody has stopped to beat."""
         m, store = self._core.membership, self._store
         if m is None or self._core.over() or (store is not None and store.passed):
             return
-        logger.warning("round %d: rank %d is lost: %s", m.number, rank, why)
+        for rank, evidence in lost.items():
+            logger.warning("round %d: rank %d is lost: %s", m.number, rank, evidence)
+        why = next(iter(lost.values()))
         if m.rank != 0:
             self._lease.say(report=RoundReport(m.nonce, leader_lost=True, message=why).dump())
             return
-        self._silent = tuple(dict.fromkeys((*self._silent, m.members[rank])))
+        self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in lost))))
         self._lease.say(report=RoundReport(m.nonce, True, silent=self._silent, message=why).dump())
 
     def _linger(self, store: RoundStore) -> None:
@@ -384,12 +393,14 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _guard_workers(self) -> None:
         """The round is over: if torch has not come back in time, kill what is left of its workers."""
-        m, pids = self._core.membership, children(os.getpid())
+        m = self._core.membership
         if m is None or self._guarded == m.number:
             return
         self._guarded = m.number
 
         def kill() -> None:
+            # First the list, then the question: if this is still the round, nobody listed is of a newer one.
+            pids = children(os.getpid())
             still = self._core.membership
             if self._in_round and still is not None and still.number == m.number:
                 killed = kill_process_groups(pids)

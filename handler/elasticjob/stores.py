@@ -13,6 +13,7 @@ import errno
 import queue
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +44,40 @@ class Unreachable(StoreGone):
 def serve() -> TCPStore:
     """Start a TCPStore server of our own on a free port; ``.port`` tells which."""
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300))
+
+
+class HeldPort:
+    """A port of this host that is kept for a store which a worker is to serve (torch 2.4 and 2.5).
+
+    Bound and never listened on: the kernel gives the port to nobody who asks for a free one or connects, and
+    lets only those who set SO_REUSEADDR bind it, as every TCPStore server does. So the seconds in which the
+    worker starts are covered; elsewhere than on Linux, where the worker would be refused, too, the port is
+    let go at once. A server with this very number that sets SO_REUSEADDR could still take it: global rank 0's
+    worker then fails with EADDRINUSE, which ends the round like any worker's failure, and the next round has
+    another port.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._socket = _bound(socket.AF_INET6, "::")
+        except OSError:  # no IPv6 here
+            self._socket = _bound(socket.AF_INET, "0.0.0.0")
+        self.port: int = self._socket.getsockname()[1]
+        if sys.platform != "linux":
+            self._socket.close()
+
+
+def _bound(family: socket.AddressFamily, host: str) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        one.bind((host, 0))
+    except OSError:
+        one.close()
+        raise
+    return one
 
 
 def connect(endpoint: str) -> TCPStore:
@@ -166,11 +201,12 @@ class StoreConnection:
 
     def call(self, work: Callable[[KeyValueStore], T], give_up: Callable[[], str]) -> T:
         """Make a call and wait for it. ``give_up`` is asked at every ring of the bell and twice a second:
-        a non-empty answer ends the wait, and the connection, with StoreGone."""
+        a non-empty answer ends the wait, and the connection, with StoreGone; so does a connection that is
+        closed, whose thread answers nothing any more."""
         call = self.submit(work)
         with self._bell:
             while not call.done:
-                reason = give_up()
+                reason = "the connection was closed" if self.closed else give_up()
                 if reason:
                     self.close()
                     raise StoreGone(reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from elasticjob.core.beats import BeatJudge, Probe
 
 
@@ -54,3 +56,30 @@ def test_a_verdict_stays_and_is_said_once() -> None:
     j = silent(3, Probe.REFUSED)
     assert j.tick(4.0, {1: 5, 2: 4}) == []
     assert 1 in j.lost
+
+
+@pytest.mark.parametrize(
+    ("probe", "heartbeat", "limit"),
+    [(Probe.REFUSED, 10.0, 3), (Probe.SILENT, 10.0, 10), (Probe.SILENT, 3.0, 3), (Probe.ACCEPTED, 10.0, 30)],
+)
+def test_members_of_one_lost_node_are_named_together(probe: Probe, heartbeat: float, limit: int) -> None:
+    """Their last beats are a tick apart: the first verdict ends the round, so it waits for the second."""
+    j = judge(heartbeat)
+    named: list[list[int]] = []
+    for t in range(1, limit + 5):
+        now = t + 0.4  # what the probes take
+        suspects = j.tick(float(t), {1: min(t, 1), 2: min(t, 2)})
+        if lost := [rank for rank in suspects if j.probed(now, rank, probe)]:
+            named.append(lost)
+    assert named == [[1, 2]]
+
+
+def test_a_verdict_waits_for_others_one_beat_at_most() -> None:
+    """Rank 2 beats every other second: it keeps nobody from being lost."""
+    j = judge()
+    at = next(
+        t
+        for t in range(1, 60)
+        if [r for r in j.tick(float(t), {1: 0, 2: t // 2}) if j.probed(float(t), r, Probe.SILENT)] == [1]
+    )
+    assert at <= 11

@@ -12,9 +12,11 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -27,9 +29,12 @@ from torch.distributed.elastic.utils import store as store_util
 from devcluster.wait import wait_for
 from elasticjob.api.errors import Forbidden, Unavailable
 from elasticjob.contract.records import RoundRecord
+from elasticjob.core.beats import Probe
 from elasticjob.handler import K8sRendezvousHandler
 from elasticjob.resolver import shorten_lookups
 from elasticjob.settings import Settings
+from elasticjob.stores import StoreGone, probe
+from elasticjob.torch_version import release
 from tests.unit.memory_api import Leases, MemoryApi, broken
 
 Start = Callable[..., K8sRendezvousHandler]
@@ -124,8 +129,9 @@ def test_everyone_returns_the_same_round(leases: Leases, start: Start) -> None:
     assert leases.report("b") is None
     assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
     assert os.environ["ELASTICJOB_ROUND"] == "1"
-    workers = TCPStore(*next(iter(stores)), is_master=False, wait_for_workers=False)
-    workers.set("x", "y")
+    if handlers[0].use_agent_store:
+        workers = TCPStore(*next(iter(stores)), is_master=False, wait_for_workers=False)
+        workers.set("x", "y")
 
 
 def test_one_write_per_participant_and_round(leases: Leases, start: Start) -> None:
@@ -355,6 +361,54 @@ def test_the_exit_barrier_is_success(leases: Leases, start: Start) -> None:
     assert not lingering.is_alive(), "all have passed: the leader need not linger"
 
 
+def test_the_exit_barrier_of_torch_2_4(leases: Leases, start: Start) -> None:
+    """It waits by ``get`` where later versions ``wait``; here as there its passing is counted."""
+    handlers, infos, _ = two(leases, start)
+
+    def barrier(store: Any) -> None:
+        if store.add("torchelastic/agent/terminal_state/num_members", 1) == 2:
+            store.set("torchelastic/agent/terminal_state/last_member", "<val_ignored>")
+        store.get("torchelastic/agent/terminal_state/last_member")
+
+    threads = [threading.Thread(target=barrier, args=(info.store,), daemon=True) for info in infos]
+    threads[0].start()
+    leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
+    threads[1].start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    store = handlers[0]._store
+    assert store is not None
+    assert store.passed
+    assert store.all_passed()
+
+
+def test_torch_2_4_and_2_5_let_rank_0s_worker_serve_the_store(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one address that all agree on, another in each round; nobody listens there until the worker does."""
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cu121")
+    handlers, infos, record = two(leases, start)
+    assert [handler.use_agent_store for handler in handlers] == [False, False]
+    ports = {info.bootstrap_store_info.master_port for info in infos}  # type: ignore[union-attr]
+    (port,) = ports
+    assert probe({0: f"127.0.0.1:{port}"}, 5.0) == {0: Probe.REFUSED}
+    served, client = (
+        TCPStore("127.0.0.1", port, 2, master, timedelta(seconds=20), wait_for_workers=False)
+        for master in (True, False)
+    )
+    served.set("who", "rank 0")
+    assert client.get("who") == b"rank 0"
+    leases.publish(broken(record))
+    joining = [Joining(handler) for handler in handlers]
+    leases.announced("a", but=record.members[0])
+    leases.announced("b", but=record.members[1])
+    form(leases, 2, "a", "b")
+    again = {one.result().bootstrap_store_info.master_port for one in joining}  # type: ignore[union-attr]
+    assert len(again) == 1
+    assert again.isdisjoint(ports)
+
+
 def test_the_exit_barrier_ends_with_the_round(leases: Leases, start: Start) -> None:
     _, infos, record = two(leases, start)
     raised: list[Exception] = []
@@ -362,7 +416,7 @@ def test_the_exit_barrier_ends_with_the_round(leases: Leases, start: Start) -> N
     def enter() -> None:
         try:
             store_util.barrier(infos[0].store, 2, "torchelastic/agent/terminal_state")
-        except RuntimeError as error:
+        except (RuntimeError, StoreGone) as error:  # the latter if it has not yet come to the waiting
             raised.append(error)
 
     thread = threading.Thread(target=enter, daemon=True)
@@ -434,6 +488,35 @@ def test_what_is_left_of_the_workers_is_killed(leases: Leases, start: Start) -> 
     assert worker.wait(timeout=20) == -signal.SIGKILL
 
 
+def test_workers_of_the_next_round_are_left_alone(leases: Leases, start: Start) -> None:
+    """torch has come back in time: whoever is a child of the agent now is a worker of the new round."""
+    handler = start("a", worker_stop=0.5)
+    joining = Joining(handler)
+    record = form(leases, 1, "a")
+    joining.result()
+    others = set(threading.enumerate())
+    leases.publish(broken(record))
+    wait_for(lambda: handler.num_nodes_waiting(), 20, "the end is seen", interval=0.01)
+    guards = wait_for(
+        lambda: [t for t in set(threading.enumerate()) - others if isinstance(t, threading.Timer)],
+        20,
+        "the first round's guard",
+        interval=0.01,
+    )
+    joining = Joining(handler)
+    leases.announced("a", but=record.members[0])
+    form(leases, 2, "a")
+    joining.result()
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        for guard in guards:
+            guard.join(20)
+        assert worker.poll() is None
+    finally:
+        worker.kill()
+        worker.wait()
+
+
 def test_importing_the_entry_point_imports_nothing() -> None:
     heavy = "('torch', 'urllib3', 'kubernetes')"
     code = f"import sys; import elasticjob.entry; print([m for m in {heavy} if m in sys.modules])"
@@ -443,6 +526,7 @@ def test_importing_the_entry_point_imports_nothing() -> None:
     )
 
 
+@pytest.mark.skipif(release(str(torch.__version__)) < (2, 5), reason="torch 2.4 knows no entry points")
 def test_torch_finds_the_backend_by_its_name() -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler

@@ -7,6 +7,7 @@ resourceVersion of the one before.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -129,7 +130,10 @@ class HttpLeaseApi:
         self._stopped = True
         response = self._watch
         if response is not None:
-            response.shutdown() if hasattr(response, "shutdown") else response.close()
+            # The watch may end by itself at this moment, as it does with the last record of a job: whichever
+            # error urllib3 has for a response whose socket is gone, there is nothing left to end.
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                response.shutdown() if hasattr(response, "shutdown") else response.close()
 
     def _write(self, path: str, content_type: str, body: Mapping[str, Any]) -> Lease:
         headers = {"content-type": content_type}

@@ -2,6 +2,10 @@
 
 False alarms are worse than a second of delay: a beat that is missing only makes the judge ask for a
 connection to the other's own port, and the answer to that decides how long it is borne.
+
+A node takes all its members at once, but their last beats are up to a second apart, and the first loss
+ends the round and with it the judging. So a verdict waits for one more beat while others are falling
+silent, too: who is lost together is named together, and none of them is waited for.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from collections.abc import Iterable, Mapping
 BEAT_SECONDS = 1.0
 SUSPECT_SECONDS = 2.5
 """Two beats missed, and half of one for good measure."""
+MISSED_SECONDS = 1.5
+"""One beat missed, and half of one for good measure."""
 OWN_STALL_SECONDS = 1.0
 """A judge whose loop is later than this was stalled itself: all counters start again."""
 
@@ -59,7 +65,18 @@ class BeatJudge:
             Probe.SILENT: self._heartbeat_timeout,
             Probe.ACCEPTED: self._stall_timeout,
         }[probe]
-        if silent > SUSPECT_SECONDS and silent >= limit:
+        if silent <= SUSPECT_SECONDS or silent < limit:
+            return False
+        if silent >= limit + BEAT_SECONDS or not self._others_fall_silent(now, rank, limit):
             self.lost[rank] = f"no beat for {silent:.1f} s, {probe.value}"
             return True
         return False
+
+    def _others_fall_silent(self, now: float, rank: int, limit: float) -> bool:
+        """Whether somebody else has missed a beat and is not yet as long silent as a loss takes."""
+        bound = max(limit, SUSPECT_SECONDS)
+        return any(
+            MISSED_SECONDS < now - since <= bound
+            for other, (_, since) in self._changed.items()
+            if other != rank and other not in self.lost
+        )

@@ -1,0 +1,61 @@
+"""Who reports what when a round is not established: real TCPStores, one member of three stays away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from devcluster.wait import wait_for
+from elasticjob.contract.records import RoundReport
+from elasticjob.core.participant import Membership
+from elasticjob.establish import Establishment
+from elasticjob.stores import serve
+
+LIMIT = 0.5
+
+
+class Round:
+    """Members of one round of three, as many as are started. ``reports`` are what each has said, by rank."""
+
+    def __init__(self) -> None:
+        self._server = serve()
+        self._bell = threading.Condition()
+        self._over = ""
+        self._threads: list[threading.Thread] = []
+        self.reports: dict[int, list[RoundReport]] = {}
+
+    def start(self, rank: int) -> None:
+        leader = f"127.0.0.1:{self._server.port}"
+        membership = Membership("uid", 1, "n", "abc"[rank], rank, ("a", "b", "c"), leader, LIMIT, 3.0)
+        said = self.reports.setdefault(rank, [])
+        server = self._server if rank == 0 else serve()
+        attempt = Establishment(
+            membership, server, "127.0.0.1", self._bell, lambda: self._over, lambda: 1e6, said.append
+        )
+        self._threads.append(threading.Thread(target=attempt.run, daemon=True))
+        self._threads[-1].start()
+
+    def end(self) -> None:
+        with self._bell:
+            self._over = "enough"
+            self._bell.notify_all()
+        for thread in self._threads:
+            thread.join(10)
+
+    def wait(self, said: Callable[[], object], what: str) -> None:
+        wait_for(said, 20, lambda: f"{what}: {self.reports}")
+
+
+def test_a_member_that_waits_for_others_does_not_accuse_the_leader_first() -> None:
+    """Else two members that wait for a third would bar a leader that both have reached."""
+    one = Round()
+    one.start(1)  # its time is over before the leader's
+    one.start(0)
+    try:
+        one.wait(lambda: one.reports[0], "the leader names the third")
+        assert one.reports[0][0].missing == ("c",)
+        assert one.reports[1] == [], "the leader had the first word"
+        one.wait(lambda: one.reports[1], "an operator that does nothing: the member gives the leader up")
+        assert one.reports[1][0].leader_lost
+    finally:
+        one.end()
