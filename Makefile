@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: help demo test lint bench controlplane format clean
+.PHONY: help demo test test-slow lint matrix bench bench-scale chaos controlplane format clean
 
 help: ## what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
 
 demo: $(READY) controlplane ## train a real model through an ElasticJob, and kill rank 0 while it trains (90 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
@@ -17,6 +17,9 @@ demo: $(READY) controlplane ## train a real model through an ElasticJob, and kil
 test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some)
 	@echo "== tests: pure ones first, then a real control plane, then real torchruns (10-20 minutes on 2 cores)"
 	@$(BIN)/pytest $(ARGS)
+
+test-slow: $(READY) controlplane ## the tests that take minutes each, which make test leaves out
+	@$(BIN)/pytest -m slow $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check .
@@ -26,8 +29,17 @@ lint: $(READY) ## ruff, mypy --strict, import-linter
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 
+matrix: $(READY) controlplane ## end to end with torch 2.4, 2.6, 2.8 and the newest in pods (20 minutes; ARGS="2.4")
+	@$(BIN)/python -m tests.matrix $(ARGS)
+
 bench: $(READY) controlplane ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-scale: $(READY) controlplane ## joining up to 1,000 participants, c10d and etcd beside it (20 minutes; ARGS="--n 256,1000 --others ''")
+	@$(BIN)/python -m benchmarks.scale $(ARGS)
+
+chaos: $(READY) controlplane ## 8 torchruns under a fault every 10-20 s for 10 minutes (20 minutes in all; ARGS="--seed 7 --minutes 10 --pods 8")
+	@$(BIN)/python -m tests.chaos.run $(ARGS)
 
 controlplane: $(READY) # etcd, kube-apiserver and the rest from their Go modules; cached
 	@$(BIN)/python -m devcluster build >/dev/null
@@ -37,7 +49,7 @@ format: $(READY) ## ruff's formatting and safe fixes
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-torch* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 $(READY): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON) (or PYTHON=python3.12 ...; 3.11 or later)"; exit 1; }

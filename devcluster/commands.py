@@ -19,6 +19,7 @@ DEFAULT_CONTROLLERS: Sequence[str] = (
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",
     "serviceaccount-token-controller",
+    "statefulset-controller",
     "taint-eviction-controller",
     "validatingadmissionpolicy-status-controller",
 )

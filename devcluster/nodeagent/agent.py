@@ -116,6 +116,8 @@ class Agent:
                 "restore_node": self._restore_node,
                 "cut_pod": self._cut_pod,
                 "restore_pod": self._restore_pod,
+                "cut_path": self._cut_path,
+                "restore_path": self._restore_path,
                 "kill_container": self._kill_container,
                 "pids": self._pids,
                 "logs_path": self._logs_path,
@@ -276,6 +278,19 @@ class Agent:
     async def _restore_pod(self, namespace: str, pod: str) -> None:
         with suppress(KeyError):
             await self._fabric.restore_pod(self._worker(namespace, pod).uid)
+
+    async def _cut_path(self, namespace: str, pod: str, peer: str) -> None:
+        uids = [self._worker(namespace, name).uid for name in (pod, peer)]
+        try:
+            await self._fabric.cut_path(*uids)
+        except KeyError:
+            needed = f"annotate both with {_ANNOTATION}: netns"
+            raise ControlError(f"no path from {namespace}/{pod} to {peer} can be cut: {needed}") from None
+
+    async def _restore_path(self, namespace: str, pod: str, peer: str) -> None:
+        uids = [self._worker(namespace, name).uid for name in (pod, peer)]
+        with suppress(KeyError):
+            await self._fabric.restore_path(*uids)
 
     async def _kill_container(
         self, namespace: str, pod: str, container: str | None, signal: int, group: bool

@@ -62,6 +62,14 @@ class NodeAgentClient:
         """Undo :meth:`cut_pod`."""
         self._ask("restore_pod", namespace=namespace, pod=pod)
 
+    def cut_path(self, namespace: str, pod: str, peer: str) -> None:
+        """Lose what ``pod`` sends to ``peer``, both with networks of their own; all else passes."""
+        self._ask("cut_path", namespace=namespace, pod=pod, peer=peer)
+
+    def restore_path(self, namespace: str, pod: str, peer: str) -> None:
+        """Undo :meth:`cut_path`."""
+        self._ask("restore_path", namespace=namespace, pod=pod, peer=peer)
+
     def kill_container(
         self,
         namespace: str,

@@ -8,7 +8,8 @@ pods; the agent does (for probes) with sockets made in the core.
 
 A direction is cut where packets are forwarded, so nobody is told: no carrier is lost, no RST or ICMP error is
 sent. Towards a pod or node: its route becomes a blackhole. From it: the router stops forwarding what arrives
-on that interface. Routes and sysctls are in every kernel; packet filters are not.
+on that interface. From one pod to another: a rule of the sender's router. Routes, rules and sysctls are in
+every kernel; packet filters are not.
 """
 
 from __future__ import annotations
@@ -199,6 +200,19 @@ class Fabric:
             [f"route replace {pod.address}/32 dev {pod.interface}"],
             {f"conf/{pod.interface}/forwarding": 1},
         )
+
+    async def cut_path(self, uid: str, peer: str) -> None:
+        """Lose the packets from a pod to another. Raises KeyError if one of them has no network."""
+        await self._rule("add", uid, peer)
+
+    async def restore_path(self, uid: str, peer: str) -> None:
+        """Undo :meth:`cut_path`. Raises KeyError if one of them has no network."""
+        await self._rule("del", uid, peer)
+
+    async def _rule(self, what: str, uid: str, peer: str) -> None:
+        pod, other = self._pods[uid], self._pods[peer]
+        command = f"rule {what} from {pod.address}/32 to {other.address}/32 blackhole"
+        await pod.router.namespace.run([command])
 
     async def cut_node(self, node: str) -> None:
         """Lose all packets between the pods of ``node`` and others."""

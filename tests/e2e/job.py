@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,8 +20,20 @@ from devcluster.wait import wait_for
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = Path(__file__).parent / "scripts"
 DIGITS = ROOT / "examples" / "digits" / "train.py"
+PYTHON = Path(os.environ.get("ELASTICJOB_TEST_PYTHON", sys.executable))
+"""The interpreter of pods, with torch and this package; operator and tests have their own. It is called
+``python``, and ``torchrun`` is beside it."""
+TORCHRUN = shlex.split(os.environ.get("ELASTICJOB_TEST_TORCHRUN", "torchrun"))
+"""What is torchrun in pods. Both are set by ``python -m tests.matrix``."""
 DEADLINE = 120.0
 """Seconds after which a wait has hung; two torchruns start in about ten on two idle cores."""
+
+
+def _path() -> list[dict[str, str]]:
+    """PATH of pods whose interpreter is not the one that the node agent would give them."""
+    if "ELASTICJOB_TEST_PYTHON" not in os.environ:
+        return []
+    return [{"name": "PATH", "value": f"{PYTHON.parent}:/usr/local/bin:/usr/bin:/bin"}]
 
 
 class Operator:
@@ -73,6 +87,10 @@ class JobRun:
         self.name = name
         self.steps_in_outage = 0
 
+    def beside(self, name: str) -> JobRun:
+        """Another job of the same test."""
+        return JobRun(self.cluster, self.namespace, self.folder.parent / name, name)
+
     # -- making it -----------------------------------------------------------------------------------------
 
     def apply(
@@ -90,10 +108,11 @@ class JobRun:
         container = {
             "name": "train",
             "image": "elasticjob-test",
-            "command": list(command or ["torchrun", str(SCRIPTS / "steps.py"), str(self.folder)]),
+            "command": list(command or [*TORCHRUN, str(SCRIPTS / "steps.py"), str(self.folder)]),
             "env": [
                 {"name": "OMP_NUM_THREADS", "value": "1"},
                 {"name": "TORCH_CPP_LOG_LEVEL", "value": "ERROR"},
+                *_path(),
             ],
         }
         template = {
@@ -191,6 +210,20 @@ class JobRun:
                     found.append(json.loads(line))
         return [s for s in found if number is None or s["round"] == number]
 
+    def member(self, rank: int) -> dict[str, Any]:
+        """The participant in status that has this rank."""
+        found: dict[str, Any] = next(p for p in self.status()["participants"] if p.get("rank") == rank)
+        return found
+
+    def events(self, reason: str) -> list[str]:
+        """What the operator's Events of one reason say about the job, in no order."""
+        answer = self.cluster.kubectl("-n", self.namespace, "get", "events", "-o", "json")
+        return [
+            event["message"]
+            for event in json.loads(answer.stdout)["items"]
+            if event["reason"] == reason and event["involvedObject"]["name"] == self.name
+        ]
+
     def goes_on(self, number: int) -> None:
         """Wait until this round has made steps beyond those of now: nobody hangs."""
         before = len(self.steps(number))
@@ -202,6 +235,10 @@ class JobRun:
             "-n", self.namespace, "get", "pods", "-l", f"elasticjob.dev/job={self.name}", "-o", "json"
         )
         return {p["metadata"]["name"]: p for p in json.loads(answer.stdout)["items"]}
+
+    def gone(self, pod: str) -> None:
+        """Wait until the pod's object is gone, which for one on a lost node takes until its node is back."""
+        self.wait_for(lambda: pod not in self.pods(), f"{pod} is gone")
 
     def log(self, pod: str) -> str:
         """What the pod's container has printed."""
@@ -222,10 +259,20 @@ class JobRun:
             except OSError:
                 continue
             if any(w.endswith((b"steps.py", b"train.py")) for w in words) and not any(
-                b"torchrun" in w for w in words
+                b"torchrun" in w or w == b"elasticjob.run" for w in words
             ):
                 found.append(pid)
         return found
+
+    def signal_agent(self, pod: str, number: int) -> None:
+        """Send a signal to the pod's torchrun alone; its workers go on."""
+        self.cluster.nodes.kill_container(self.namespace, pod, signal=number)
+
+    def signal_all(self, pod: str, number: int) -> None:
+        """Send a signal to every process of the pod."""
+        for pid in self.cluster.nodes.pids(self.namespace, pod):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def kill_worker(self, pod: str) -> None:
         """SIGKILL to one worker process."""

@@ -107,10 +107,10 @@ def test_requests_per_participant_and_round(job: JobRun, installed: Cluster) -> 
     job.complete()
 
 
-def audited(path: Path, namespace: str) -> list[dict[str, Any]]:
-    """The completed requests about one namespace."""
+def audited(path: Path, namespace: str, offset: int = 0) -> list[dict[str, Any]]:
+    """The completed requests about one namespace, from a length of the log on."""
     found = []
-    for line in path.read_text().splitlines():
+    for line in path.read_bytes()[offset:].decode().splitlines():
         if f'"{namespace}"' in line and line.endswith("}"):
             event = json.loads(line)
             if event["stage"] == "ResponseComplete":

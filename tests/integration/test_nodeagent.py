@@ -696,6 +696,11 @@ def test_pods_with_networks_talk_and_can_be_cut(isolated_pods: Pods) -> None:
         client.restore_pod(pods.namespace, "server")
         hears("near", "echo")
         hears("far", "echo")
+    client.cut_path(pods.namespace, "server", "far")
+    hears("far", "silence")
+    hears("near", "echo")
+    client.restore_path(pods.namespace, "server", "far")
+    hears("far", "echo")
     for name in ("near", "far"):
         assert "error" not in pods.log(name), "packets were lost, nothing was refused or reset"
         assert pods.log(name).count("connected") == 1, "the connection has lived through it all"

@@ -1,0 +1,136 @@
+"""A member that falls silent is noticed by its beats alone (design, section 5): no collective need fail.
+
+The workers of these jobs need nobody else, so they go on beside whatever happens to an agent. Each fault
+comes twice: for less than its limit, when nothing may happen, and for more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from devcluster.nodeagent.client import NodeAgentError
+from tests.e2e.job import SCRIPTS, JobRun
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+STALL_SECONDS = 7
+SHORT_SECONDS = 4.5
+"""Longer than two beats and than `heartbeatTimeoutSeconds`, shorter than a stall."""
+LIMITS = {"heartbeatTimeoutSeconds": 3}
+
+
+def lone_steps(job: JobRun, *arguments: str) -> list[str]:
+    """torchrun with workers that need nobody else."""
+    script = str(SCRIPTS / "lone_steps.py")
+    return ["torchrun", f"--rdzv-conf=stall_timeout={STALL_SECONDS}", script, str(job.folder), *arguments]
+
+
+def apart(job: JobRun) -> dict[str, object]:
+    """The part of a pod's spec that puts the pods of the job on nodes of their own."""
+    term = {
+        "labelSelector": {"matchLabels": {"elasticjob.dev/job": job.name}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def undisturbed(job: JobRun, number: int, restarts: int) -> None:
+    """The round goes on, and nobody has formed another."""
+    job.goes_on(number)
+    assert job.round()["number"] == number, job.round()
+    assert job.status()["restarts"] == restarts
+
+
+def test_an_agent_stalls(job: JobRun) -> None:
+    """SIGSTOP: the kernel goes on accepting connections to the agent's port, so the stall timeout counts.
+
+    I4: the woken one joins under no former identity, and its workers are in no other round.
+    """
+    stop_one: Callable[[JobRun, str, int], None] = JobRun.signal_agent
+    cases = {
+        "agent": (1, stop_one),
+        "whole-pod": (1, JobRun.signal_all),
+        "leader": (0, stop_one),
+        "woken-soon": (1, stop_one),
+    }
+    jobs = {name: job.beside(name) for name in cases}
+    for name, one in jobs.items():
+        one.apply(lone_steps(one), replicas=3 if name == "leader" else 2, rendezvous=LIMITS)
+    victims = {}
+    for name, one in jobs.items():
+        one.training(1)
+        victims[name] = one.member(cases[name][0])
+
+    def signal_victims(number: int) -> None:
+        for name, (_, send) in cases.items():
+            with contextlib.suppress(NodeAgentError):  # its time to end well may be over
+                send(jobs[name], victims[name]["pod"], number)
+
+    signal_victims(signal.SIGSTOP)
+    time.sleep(SHORT_SECONDS)
+    signal_victims(signal.SIGCONT)
+    for one in jobs.values():
+        undisturbed(one, 1, restarts=0)
+
+    signal_victims(signal.SIGSTOP)
+    soon = jobs["woken-soon"]
+    soon.wait_for(lambda: soon.round()["number"] > 1 or soon.round()["phase"] == "Broken", "it is given up")
+    soon.signal_agent(victims["woken-soon"]["pod"], signal.SIGCONT)
+    for one in jobs.values():
+        one.training(2)
+    signal_victims(signal.SIGCONT)
+    for name, one in jobs.items():
+        second, victim = one.rounds()[1], victims[name]
+        assert second["account"] == "infrastructure"
+        assert second["cause"] == ("LeaderUnreachable" if name == "leader" else "Unreachable")
+        assert "it accepts connections but does not beat" in second["message"]
+        assert victim["id"] not in {p["id"] for p in one.status()["participants"]}
+        if name != "woken-soon":
+            one.gone(victim["pod"])
+            assert {s["round"] for s in one.steps() if s["pod"] == victim["pod"]} == {1}
+        undisturbed(one, 2, restarts=1)
+        one.stop()
+    for one in jobs.values():
+        one.complete()
+
+
+def test_a_node_freezes_and_one_dies(job: JobRun) -> None:
+    """Frozen for less than the limit, dead without a word (its ports refuse), frozen for longer."""
+    job.apply(lone_steps(job), pod=apart(job), rendezvous=LIMITS)
+    job.training(1)
+    nodes, victim = job.cluster.nodes, job.member(1)["pod"]
+    node = job.pods()[victim]["spec"]["nodeName"]
+    nodes.freeze_node(node)
+    try:
+        time.sleep(SHORT_SECONDS)
+    finally:
+        nodes.thaw_node(node)
+    undisturbed(job, 1, restarts=0)
+
+    nodes.kill_node(node)
+    try:
+        job.training(2)
+        assert any("the connection to its port is refused" in said for said in job.events("RoundBroken"))
+        assert job.rounds()[1]["account"] == "infrastructure"
+    finally:
+        nodes.start_node(node)
+    job.gone(victim)
+
+    leader = job.member(0)
+    node = job.pods()[leader["pod"]]["spec"]["nodeName"]
+    nodes.freeze_node(node)
+    try:
+        job.training(3)
+        assert job.rounds()[2]["account"] == "infrastructure"
+    finally:
+        nodes.thaw_node(node)
+    job.gone(leader["pod"])
+    assert {s["round"] for s in job.steps() if s["pod"] == leader["pod"]} == {1, 2}
+    undisturbed(job, 3, restarts=2)
+    job.stop()
+    job.complete()
