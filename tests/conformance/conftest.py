@@ -1,0 +1,68 @@
+"""Fixtures of the conformance tests: one control plane, one operator and one zygote for all of them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import crd
+from devcluster.cluster import Cluster
+from devcluster.commands import Options
+from devcluster.pytest_plugin import existing_kubeconfig
+from tests.conformance.agents import Stage, Zygote
+from tests.conformance.pods import CONTROLLERS, NAMESPACE, prepare
+from tests.e2e.job import ROOT, Operator
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A control plane without nodes: the pods are the tests' own processes."""
+    if existing_kubeconfig() is not None:
+        pytest.skip("plays its pods itself, which a cluster with controllers of its own would undo")
+    with Cluster(nodes=0, options=Options(controllers=CONTROLLERS)) as started:
+        crd.install(started, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
+        prepare(started)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def namespace(cluster: Cluster) -> str:
+    """All jobs are in one, which one operator serves; each test leaves it empty."""
+    del cluster
+    return NAMESPACE
+
+
+@pytest.fixture(scope="session")
+def operator(
+    cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operator]:
+    """The operator, a process of its own."""
+    running = Operator(cluster, namespace, tmp_path_factory.mktemp("operator") / "operator.log")
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """The process that agents are forked from."""
+    with Zygote() as started:
+        yield started
+
+
+@pytest.fixture
+def stage(
+    cluster: Cluster, operator: Operator, zygote: Zygote, request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Stage]:
+    """A job not yet created, and its agents; what they and the operator said is shown when the test fails."""
+    stem = re.sub("[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))
+    name = f"{stem[:30].strip('-')}-{secrets.token_hex(3)}"
+    offset = operator.log.stat().st_size
+    with Stage(cluster, zygote, name, tmp_path) as ready:
+        yield ready
+    with operator.log.open("rb") as log:
+        log.seek(offset)
+        print("--- operator\n" + log.read().decode(errors="replace")[-6000:])
