@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.job import DIGITS, SCRIPTS, JobRun
+from tests.e2e.job import DIGITS, SCRIPTS, TORCHRUN, JobRun
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.matrix]
 
 
 def test_trains_to_the_end(job: JobRun) -> None:
@@ -62,7 +62,7 @@ def test_a_pod_is_killed_and_replaced(job: JobRun) -> None:
 
 def digits(folder: Path, epochs: int = 40) -> list[str]:
     return [
-        "torchrun",
+        *TORCHRUN,
         str(DIGITS),
         f"--checkpoint-dir={folder}",
         f"--step-log={folder}/steps.jsonl",
@@ -147,7 +147,7 @@ def test_scaled_up_and_down(job: JobRun) -> None:
 
 
 def test_one_member_fails_after_others_have_succeeded(job: JobRun) -> None:
-    job.apply(["torchrun", str(SCRIPTS / "late.py"), str(job.folder)])
+    job.apply([*TORCHRUN, str(SCRIPTS / "late.py"), str(job.folder)])
     job.wait_for(
         lambda: (
             [p["state"] for p in job.status().get("participants", []) if p.get("rank") == 0] == ["Succeeded"]
@@ -164,7 +164,7 @@ def test_one_member_fails_after_others_have_succeeded(job: JobRun) -> None:
 
 
 def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
-    job.apply(["torchrun", "--standalone", str(SCRIPTS / "alone.py")])
+    job.apply([*TORCHRUN, "--standalone", str(SCRIPTS / "alone.py")])
     failed = job.failed()
     assert failed["reason"] == "NeverJoined"
     assert "torchrun train.py" in failed["message"], "it says what to do"
@@ -174,7 +174,7 @@ def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
 
 def test_an_account_used_up_fails_the_job(job: JobRun) -> None:
     job.apply(
-        ["torchrun", str(SCRIPTS / "broken.py")],
+        [*TORCHRUN, str(SCRIPTS / "broken.py")],
         failurePolicy={"application": {"maxRestarts": 1, "windowSeconds": 3600}},
     )
     failed = job.failed()

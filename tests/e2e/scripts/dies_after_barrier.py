@@ -11,9 +11,9 @@ import os
 import sys
 
 from torch.distributed.elastic.rendezvous import RendezvousInfo
-from torch.distributed.run import main
 
 from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.run import main
 
 original = K8sRendezvousHandler.next_rendezvous
 

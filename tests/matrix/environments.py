@@ -1,0 +1,91 @@
+"""A Python environment for each version of torch, made when it is first needed and kept for the next time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+READY = ".ready"
+FOR_TESTS = ("scikit-learn>=1.5", "cryptography", "kubernetes", "psutil", "pytest>=9", "pytest-timeout>=2.4")
+"""What the digits example and the handler's unit tests import."""
+
+
+class NoEnvironment(Exception):
+    """An environment could not be made."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """``name`` is the version, or "newest" for the environment that runs the tests; ``torchrun`` is how pods
+    call it."""
+
+    name: str
+    requirements: tuple[str, ...] = ()
+    torchrun: str = "torchrun"
+
+    @property
+    def folder(self) -> Path:
+        """Where it is: in the repository, ignored by git, removed by ``make clean``."""
+        return ROOT / f".venv-torch{self.name}" if self.requirements else Path(sys.executable).parent.parent
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter, of the same version of Python as the one that runs the tests."""
+        return self.folder / "bin" / "python"
+
+    def is_made(self) -> bool:
+        """Whether it is there, whole."""
+        return not self.requirements or (self.folder / READY).exists()
+
+    def make(self) -> None:
+        """Make it, unless it is there. Raises NoEnvironment."""
+        if self.is_made():
+            return
+        uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+        if uv is None:
+            raise NoEnvironment("uv is not there: make .venv/.ready installs it")
+        variables = {
+            **os.environ,
+            "UV_SYSTEM_CERTS": "1",
+            "UV_NATIVE_TLS": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+        }
+        install = [uv, "pip", "install", "--quiet", "--python", str(self.python), "--editable", str(ROOT)]
+        for command in (
+            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(self.folder)],
+            [*install, *FOR_TESTS, *self.requirements],
+        ):
+            done = subprocess.run(
+                command,
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise NoEnvironment(f"{' '.join(command)}: {done.stdout[-2000:]}")
+        (self.folder / READY).touch()
+
+    def torch(self) -> str:
+        """The version that is in it."""
+        code = "import importlib.metadata as m; print(m.version('torch'))"
+        answer = subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=True)
+        return answer.stdout.strip()
+
+
+ENVIRONMENTS = {
+    one.name: one
+    for one in (
+        # No entry points for handlers before 2.5; compiled against numpy 1.
+        Environment("2.4", ("torch==2.4.*", "numpy<2"), "python -m elasticjob.run"),
+        Environment("2.6", ("torch==2.6.*",)),
+        Environment("2.8", ("torch==2.8.*",)),
+        Environment("newest"),
+    )
+}
