@@ -576,6 +576,50 @@ def test_pods_of_others_get_access_by_their_own_account(namespace: str) -> None:
     play(namespace, scenario)
 
 
+def test_a_name_less_in_the_role_holds_nothing_up(namespace: str) -> None:
+    """A lost pod's name leaves the Role with the next name that comes, or after a while."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
+        await scene.make_job()
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}/roles/mnist-elasticjob"
+
+        async def names() -> list[str]:
+            role = await scene.admin.get(path)
+            return [
+                name for rule in role["rules"] if "create" in rule["verbs"] for name in rule["resourceNames"]
+            ]
+
+        async with scene.operator() as operator:
+
+            async def granted() -> bool:
+                return "PATCH roles/mnist-elasticjob" in scene.wire.writes
+
+            await eventually(granted, "the Role")
+            writes = scene.wire.writes.count("PATCH roles/mnist-elasticjob")
+            passes = operator.reconciler.passes
+            scene.planner.pod_names = ("mnist-0-0",)
+            await scene.poke()
+            await until(lambda: operator.reconciler.passes > passes, "a pass without one name")
+            scene.planner.pod_names = ("mnist-0-0", "mnist-1-1")
+            await scene.poke()
+
+            async def replaced() -> bool:
+                return await names() == ["mnist-0-0", "mnist-1-1"]
+
+            await eventually(replaced, "the replacement's name in place of the lost pod's")
+            assert scene.wire.writes.count("PATCH roles/mnist-elasticjob") == writes + 1
+            scene.planner.pod_names = ("mnist-0-0",)
+            await scene.poke()
+
+            async def removed() -> bool:
+                return await names() == ["mnist-0-0"]
+
+            await eventually(removed, "the name is gone without any further event")
+
+    play(namespace, scenario)
+
+
 def test_events_are_counted_up(namespace: str) -> None:
     async def scenario(scene: Scene) -> None:
         await scene.make_job()

@@ -18,6 +18,7 @@ from elasticjob_operator.observe.client import APPLY_PATCH, Api
 from elasticjob_operator.plan.model import Job
 
 FIELD_MANAGER = "elasticjob-operator"
+_ROUND_ENDING = round_lease("")
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,20 @@ class Access:
     subjects: tuple[str, ...]
     pod_names: tuple[str, ...]
 
+    def includes(self, other: Access) -> bool:
+        """Whether whoever has this access has the other too."""
+        return (
+            self.own_account == other.own_account
+            and set(self.subjects) >= set(other.subjects)
+            and set(self.pod_names) >= set(other.pod_names)
+        )
+
 
 def access_of(job: Job, pod_names: tuple[str, ...], accounts_seen: tuple[str, ...]) -> Access:
     """The access that a job needs. ``accounts_seen`` are the service accounts of its pods: they count for
-    a job without template, whose pods are somebody else's."""
-    names = tuple(sorted(pod_names))
+    a job without template, whose pods are somebody else's. Whoever makes such a pod chooses its name: one
+    that could be a round Lease's, of this job or another, gives no right."""
+    names = tuple(sorted(name for name in pod_names if not name.endswith(_ROUND_ENDING)))
     if job.spec.template is None:
         return Access(own_account=False, subjects=accounts_seen, pod_names=names)
     theirs = service_account(job)

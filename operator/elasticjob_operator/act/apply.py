@@ -26,6 +26,9 @@ from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import Event, Job, Plan
 
+UNNEEDED_SECONDS = 5.0
+"""How long a name that nobody needs may stay in the Role before a write is made for its removal alone."""
+
 log = logging.getLogger(__name__)
 
 
@@ -49,6 +52,7 @@ class Applier:
     def __init__(self, api: Api, world: World, clock: Callable[[], float]) -> None:
         self._api = api
         self._world = world
+        self._clock = clock
         self._projector = Projector(api, world, clock)
         self._pods = PodWriter(api, world, clock)
         self.recorder = Recorder(api, clock)
@@ -80,8 +84,9 @@ class Applier:
     async def write_rest(self, job: Job, plan: Plan, memory: Memory, may_project: bool) -> Written:
         """The second half. Raises Stale, ApiError."""
         access = access_of(job, plan.pod_names, self._world.service_accounts(job))
-        if access == memory.access:
-            postponed = await self._project(job, plan, memory, may_project)
+        unneeded = self._unneeded(access, memory)
+        if access == memory.access or unneeded is not None:
+            postponed = earliest(await self._project(job, plan, memory, may_project), unneeded)
         else:
             # Neither needs the other, and both come before the pods.
             granted, projected = await asyncio.gather(
@@ -100,6 +105,20 @@ class Applier:
     async def refresh_round(self, job: Job) -> None:
         """Read the round Lease from the API server."""
         await self._projector.refresh(job)
+
+    def _unneeded(self, access: Access, memory: Memory) -> float | None:
+        """Seconds for which rights may stay that are no longer needed; None if access must be written now.
+
+        A lost pod takes its name out of the Role. A write for that alone would hold up the next pass, the one
+        that forms the round, by an answer of the API server; and the replacement's name comes soon.
+        """
+        if memory.access is None or access == memory.access or not memory.access.includes(access):
+            memory.unneeded_since = None
+            return None
+        if memory.unneeded_since is None:
+            memory.unneeded_since = self._clock()
+        left = memory.unneeded_since + UNNEEDED_SECONDS - self._clock()
+        return left if left > 0 else None
 
     async def _grant(self, job: Job, access: Access, memory: Memory) -> None:
         await grant(self._api, job, access, memory.access)

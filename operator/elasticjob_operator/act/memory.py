@@ -42,6 +42,8 @@ class Memory:
     timers: Mapping[str, float] = field(default_factory=dict)
     continuity: tuple[int, ...] = ()
     access: Access | None = None
+    unneeded_since: float | None = None
+    """Since when ``access`` has been more than is needed (monotonic)."""
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
     refused_pods: dict[str, Refusal] = field(default_factory=dict)

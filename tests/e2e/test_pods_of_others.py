@@ -1,0 +1,333 @@
+"""Pods that the operator did not make: real Jobs of kube-controller-manager, bare pods, a StatefulSet.
+
+The ElasticJob has no template: it serves rendezvous alone. Each pod reaches the API server with its own
+token, and has no right but those that the operator gives it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devcluster.api import ApiClient
+from devcluster.cluster import Cluster
+from devcluster.wait import wait_for
+from tests.e2e.job import ROOT, Operator
+from tests.e2e.others import OthersRun
+
+EXAMPLE = ROOT / "examples" / "indexed-job"
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+
+@pytest.fixture
+def others(installed: Cluster, namespace: str, tmp_path: Path, operator: Operator) -> Iterator[OthersRun]:
+    """A job not yet applied; it is gone, with everybody's pods, before the next test begins."""
+    del operator
+    run = OthersRun(installed, namespace, tmp_path / "run")
+    yield run
+    for kind in ("elasticjobs", "jobs", "statefulsets"):
+        installed.kubectl("-n", namespace, "delete", kind, "--all", "--timeout=60s", check=False)
+    installed.kubectl("-n", namespace, "delete", "pods", "--all", "--force", "--timeout=60s", check=False)
+
+
+@pytest.fixture
+def own_lease_only(installed: Cluster) -> Iterator[None]:
+    """The documented admission policy, in force for one test."""
+    installed.kubectl("apply", "-f", str(EXAMPLE / "own-lease-only.yaml"))
+    yield
+    installed.kubectl("delete", "-f", str(EXAMPLE / "own-lease-only.yaml"))
+
+
+@pytest.mark.usefixtures("own_lease_only")
+def test_the_example_of_an_indexed_job_trains_to_the_end(others: OthersRun, tmp_path: Path) -> None:
+    rendered = others.cluster.kubectl("kustomize", str(ROOT / "examples" / "indexed-job-devcluster")).stdout
+    manifests = list(yaml.safe_load_all(rendered))
+    batch = next(m for m in manifests if m["kind"] == "Job")
+    pod = batch["spec"]["template"]["spec"]
+    volume = next(v for v in pod["volumes"] if v["name"] == "checkpoints")
+    volume["hostPath"]["path"] = str(tmp_path / "checkpoints")  # not where the user's own run has its files
+    pod["containers"][0]["args"] += ["--epochs=3", "--width=64", "--depth=2"]
+    others.name = batch["metadata"]["name"]
+    for manifest in manifests:
+        others.create(manifest)
+    others.complete()
+    others.batch_job_is("Complete")
+    assert [(r["number"], r["cause"]) for r in others.rounds()] == [(1, "Started")]
+    assert others.ranks_by_index() == {0: 0, 1: 1, 2: 2}
+    result = json.loads((tmp_path / "checkpoints" / "indexed" / "result.json").read_text())
+    assert (result["world_size"], result["steps"], result["resumed_from_step"]) == (3, 69, 0)
+
+
+def test_the_job_replaces_a_pod_and_the_new_one_takes_the_rank_of_its_index(others: OthersRun) -> None:
+    others.serve(3)
+    others.indexed(3, "Never")
+    others.training(1, members=3)
+    assert others.ranks_by_index() == {0: 0, 1: 1, 2: 2}
+    assert others.ranks_in_steps(1) == others.ranks(), "what the workers have is what the status says"
+    victim = others.pod_of_index(1)
+    others.kill_pod(victim)
+    others.training(2, members=3)
+    replacement = others.pod_of_index(1)
+    assert replacement != victim
+    assert others.ranks_by_index() == {0: 0, 1: 1, 2: 2}
+    assert others.ranks_in_steps(2)[replacement] == 1
+    second = others.rounds()[1]
+    assert (second["cause"], second["account"]) == ("PodLost", "infrastructure")
+    assert f"{replacement} took over rank 1" in second["message"]
+    assert others.status()["restarts"] == 1, "one root failure is charged once"
+    others.stop()
+    others.complete()
+    others.batch_job_is("Complete")
+
+
+def test_a_container_restarts_in_place_then_the_job_is_made_again(others: OthersRun) -> None:
+    """restartPolicy OnFailure: the same pod comes back as somebody else. Then the Job goes and comes again,
+    and the ElasticJob waits for it."""
+    others.serve(2)
+    others.indexed(2, "OnFailure")
+    others.training(1, members=2)
+    victim = others.pod_of_index(1)
+    others.kill_pod(victim)
+    others.training(2, members=2)
+    assert others.pod_of_index(1) == victim, "no pod was replaced"
+    assert others.pods()[victim]["status"]["containerStatuses"][0]["restartCount"] == 1
+    assert others.ranks_by_index() == {0: 0, 1: 1}
+    second = others.rounds()[1]
+    assert second["cause"] in ("PodLost", "PodRestarted"), "by the pod's status or by its Lease"
+    assert second["account"] == "infrastructure"
+    assert others.status()["restarts"] == 1
+
+    others.cluster.kubectl("-n", others.namespace, "delete", "job", others.name, "--timeout=60s")
+    others.wait_for(lambda: not others.pods(), "the pods of the deleted Job are gone")
+    others.wait_for(
+        lambda: others.condition("Training")["reason"] == "WaitingForPods", "the ElasticJob waits for pods"
+    )
+    assert (
+        "0 of 2 have joined, 2 are needed; nobody else is on the way"
+        in (others.condition("Training")["message"])
+    )
+    others.indexed(2, "OnFailure")
+    others.training(3, members=2)
+    assert others.ranks_by_index() == {0: 0, 1: 1}
+    third = others.rounds()[2]
+    assert (third["cause"], third["account"]) == ("PodDeleted", "preemption")
+    others.stop()
+    others.complete()
+    others.batch_job_is("Complete")
+
+
+def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
+    others: OthersRun, cluster: Cluster, tmp_path: Path
+) -> None:
+    others.serve(2)
+    elsewhere = OthersRun(others.cluster, f"{others.namespace[:55]}-other", tmp_path / "run")
+    neighbour = OthersRun(others.cluster, others.namespace, tmp_path / "run", "neighbour")
+    neighbour.serve(2)
+    cluster.kubectl("create", "namespace", elsewhere.namespace)
+    try:
+        wait_for(
+            lambda: (
+                cluster.kubectl("-n", elsewhere.namespace, "get", "sa/default", check=False).returncode == 0
+            ),
+            60,
+            "the namespace has its service account",
+        )
+        # The same label in another namespace, and the way to our job.
+        to_us = [w.replace("=job", f"={others.namespace}/job") for w in elsewhere.torchrun()]
+        elsewhere.pod("stranger", to_us)
+        # The label of another job, and the way to ours: its Lease may be written, and is nobody's.
+        neighbour.pod("lost", others.torchrun())
+        others.pod("b")
+        others.pod("a")
+        others.training(1, members=2)
+        assert others.ranks() == {"a": 0, "b": 1}
+        assert others.ranks_in_steps(1) == {"a": 0, "b": 1}
+        elsewhere.prints("stranger", "RendezvousStateError: the API server has refused for 1")
+        others.prints("lost", "waiting for round 2")
+        others.goes_on(1)
+    finally:
+        cluster.kubectl("delete", "namespace", elsewhere.namespace, "--wait=false")
+    assert others.round()["number"] == 1
+    assert {p["pod"] for p in others.status()["participants"]} == {"a", "b"}
+    assert neighbour.status()["participants"] == []
+    others.stop()
+    others.complete()
+
+
+def test_rights_follow_the_pods_and_reach_no_further(others: OthersRun) -> None:
+    """The pods of a Job have random names: the Role names those that there are."""
+    others.serve(2)
+    others.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trainer"}})
+    others.indexed(2, "Never", ["sleep", "600"], serviceAccountName="trainer")
+    others.wait_for(lambda: len(running(others)) == 2, "the pods run")
+    zero, one = others.pod_of_index(0), others.pod_of_index(1)
+    uid = others.pods()[zero]["metadata"]["uid"]
+    pod = others.client(zero)
+    may_announce(others, pod, zero, uid)
+    round_lease = others.leases("job-round")
+    assert pod.request("GET", round_lease).ok
+    assert pod.request("GET", others.leases(query="fieldSelector=metadata.name%3Djob-round")).ok
+    for method, path in (
+        ("PATCH", round_lease),
+        ("DELETE", round_lease),
+        ("DELETE", others.leases(zero)),
+        ("GET", others.leases()),
+        ("GET", others.leases("somebody")),
+        ("GET", f"/api/v1/namespaces/{others.namespace}/pods"),
+        ("GET", f"/apis/elasticjob.dev/v1alpha1/namespaces/{others.namespace}/elasticjobs/job"),
+        ("GET", "/apis/coordination.k8s.io/v1/leases"),
+    ):
+        body = {"metadata": {"labels": {"x": "y"}}} if method == "PATCH" else None
+        answer = pod.request(method, path, body, content_type="application/merge-patch+json")
+        assert answer.status == 403, f"{method} {path}: {answer.status} {answer.text}"
+    assert others.announce(pod, "somebody", uid).status == 403
+
+    neighbour = OthersRun(others.cluster, others.namespace, others.folder, "another")
+    neighbour.pod("bystander", ["sleep", "600"])
+    refused = neighbour.client("bystander").request("GET", round_lease)
+    assert refused.status == 403, "a pod that is not of the job, under another service account"
+
+    others.cluster.kubectl("-n", others.namespace, "delete", "pod", zero, "--force", "--timeout=60s")
+    others.wait_for(lambda: zero not in others.pods() and len(running(others)) == 2, "the pod is replaced")
+    new = others.pod_of_index(0)
+    may_announce(others, others.client(new), new, others.pods()[new]["metadata"]["uid"])
+
+    def named() -> set[str]:
+        role = others.cluster.kubectl("-n", others.namespace, "get", "role", "job-elasticjob", "-o", "json")
+        return {name for rule in json.loads(role.stdout)["rules"] for name in rule["resourceNames"]}
+
+    wait_for(lambda: named() == {"job-round", one, new}, 30, "the Role names the pods that there are", 0.2)
+
+
+@pytest.mark.usefixtures("own_lease_only")
+def test_the_admission_policy_ties_a_lease_to_its_pod(others: OthersRun) -> None:
+    others.serve(2)
+    for name in ("a", "b"):
+        others.pod(name, ["sleep", "600"])
+    others.wait_for(lambda: len(running(others)) == 2, "the pods run")
+    uids = {name: pod["metadata"]["uid"] for name, pod in others.pods().items()}
+    a, b = others.client("a"), others.client("b")
+    may_announce(others, a, "a", uids["a"])
+    may_announce(others, b, "b", uids["b"])
+    # RBAC would let it: a and b have the same service account.
+    wait_for(lambda: others.announce(a, "b", uids["a"]).status == 403, 30, "the policy is in force", 0.2)
+    said = others.announce(a, "b", uids["b"]).json()["message"]
+    assert "Lease b belongs to the pod of that name, and this is the token of pod a" in said
+    unsaid = {"metadata": {"annotations": {"elasticjob.dev/participant": None}}}
+    erased = a.request("PATCH", others.leases("b"), unsaid, content_type="application/merge-patch+json")
+    assert erased.status == 403, "nor may it take b's word away"
+    assert others.announce(a, "a", uids["b"]).status == 403, "nor speak for another holder"
+    assert others.announce(a, "a", uids["a"]).ok
+
+
+def running(others: OthersRun) -> list[str]:
+    """The live pods of the job that run."""
+    return [
+        name
+        for name, pod in others.pods().items()
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def may_announce(others: OthersRun, client: ApiClient, name: str, uid: str) -> None:
+    """Wait until the operator has seen the pod, and the authorizer the Role."""
+    wait_for(lambda: others.announce(client, name, uid).ok, 30, f"{name} may write its Lease", 0.2)
+
+
+def test_a_second_agent_in_a_pod_takes_over_and_the_first_says_so(others: OthersRun) -> None:
+    agent = " ".join(others.torchrun())
+    gate = others.folder / "second"
+    both = f"{agent} & while [ ! -e {gate} ]; do sleep 0.05; done; {agent}; code=$?; wait; exit $code"
+    others.serve(1)
+    others.pod("twice", ["sh", "-c", both])
+    others.training(1, members=1)
+    gate.touch()
+    others.prints("twice", "RendezvousStateError: another process of this pod has taken over Lease twice")
+    others.training(2, members=1)
+    assert others.rounds()[1]["cause"] == "PodRestarted"
+    others.stop()
+    others.complete()
+    wait_for(
+        lambda: others.pods()["twice"]["status"]["phase"] == "Succeeded", 60, "the second ends well", 0.2
+    )
+
+
+def test_a_member_is_lost_after_others_have_succeeded(others: OthersRun) -> None:
+    """Their pods are not ours to replace: the job fails, and every later log says why."""
+    others.serve(2)
+    others.indexed(2, "OnFailure", others.torchrun("late.py"))
+    others.wait_for(
+        lambda: "1 have succeeded" in others.condition("Training").get("message", ""), "rank 0 has succeeded"
+    )
+    victim = others.pod_of_index(1)
+    others.kill_pod(victim)
+    failed = others.failed()
+    assert failed["reason"] == "MemberLostAfterSuccess"
+    assert victim in failed["message"]
+    assert "others had succeeded already and their pods are not ours to replace" in failed["message"]
+    others.prints(victim, f"RendezvousClosedError: the job has failed: {victim} (rank 1)")
+
+
+def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun) -> None:
+    others.serve(2)
+    others.pod("only")
+    waits = "1 of 2 have joined, 2 are needed; nobody else is on the way"
+    others.wait_for(lambda: others.condition("Training").get("message") == waits, "the status says so")
+    listed = others.cluster.kubectl("-n", others.namespace, "get", "ej", others.name).stdout
+    assert "FormingRound" in listed
+    others.prints("only", f"waiting for round 1: {waits}")
+    others.serve(2, rendezvous={"joinTimeoutSeconds": 2})
+    failed = others.failed()
+    assert (failed["reason"], failed["message"]) == (
+        "JoinTimeout",
+        f"no round was formed within 2 s: {waits}",
+    )
+    others.prints("only", f"RendezvousClosedError: the job has failed: {failed['message']}")
+
+
+def test_the_elasticjob_is_deleted_under_its_pods(others: OthersRun) -> None:
+    """I5: what runs goes on. Who needs a new round is told after ten seconds what is missing."""
+    others.serve(2)
+    for name in ("a", "b"):
+        others.pod(name)
+    others.training(1, members=2)
+    others.delete("--timeout=60s")
+    wait_for(
+        lambda: not others.cluster.kubectl("-n", others.namespace, "get", "roles", "-o", "name").stdout,
+        60,
+        "the Role is gone with the ElasticJob",
+        0.2,
+    )
+    before = len(others.steps(1))
+    wait_for(lambda: len(others.steps(1)) > before + 20, 60, "training goes on")
+    others.kill_worker("a")
+    for name in ("a", "b"):
+        others.prints(name, "RendezvousStateError: the API server has refused for 1")
+        others.prints(name, f"Does the ElasticJob exist (kubectl -n {others.namespace} get elasticjob job)")
+
+
+def test_pods_of_a_stateful_set_rank_by_ordinal(others: OthersRun) -> None:
+    others.serve(2)
+    spec = {
+        "replicas": 2,
+        "serviceName": "job",
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {"elasticjob.dev/job": others.name}},
+        "template": others.template(),
+    }
+    others.create({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "set"}, "spec": spec})
+    others.training(1, members=2)
+    assert others.ranks() == {"set-0": 0, "set-1": 1}
+    assert [p["slot"] for p in others.status()["participants"]] == [0, 1]
+    others.kill_pod("set-0")
+    others.training(2, members=2)
+    assert others.ranks() == {"set-0": 0, "set-1": 1}
+    others.stop()
+    others.complete()
+    # A StatefulSet starts ended containers again: what comes back is told that all is done.
+    others.prints("set-0", "the job is complete: all 2 members of round 2 have succeeded")
