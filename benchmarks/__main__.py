@@ -20,12 +20,16 @@ from benchmarks.crew import CrewError, Zygote
 from benchmarks.environment import environment
 from benchmarks.plan import (
     BACKENDS,
+    BREAKDOWN,
     JOIN,
     KILL_TO_FIRST_STEP,
+    NOTICING,
     REJOIN,
     REPLACE,
+    SCALE,
     SHRINK,
     SIZES,
+    STEADY,
     TASK_SECONDS,
     TOTAL_SECONDS,
     WHATS,
@@ -46,6 +50,14 @@ def main() -> None:
     tasks = plan(arguments.what, arguments.n, arguments.runs, arguments.backend)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if BREAKDOWN in arguments.what:
+        _break_down(arguments)
+    if SCALE in arguments.what:
+        _scale(arguments)
+    if NOTICING in arguments.what or STEADY in arguments.what:
+        _wait_and_see(arguments)
+    if not tasks:
+        return
     with contextlib.ExitStack() as stack:
         zygote = stack.enter_context(Zygote())
         backends: dict[tuple[str, str], Backend] = {
@@ -66,12 +78,51 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
-    parser.add_argument("--what", type=_words(WHATS), default=WHATS, help=f"of {','.join(WHATS)}")
+    known = (*WHATS, SCALE, BREAKDOWN, NOTICING, STEADY)
+    parser.add_argument(
+        "--what",
+        type=_words(known),
+        default=(*WHATS, SCALE),
+        help=f"of {','.join(known)}; default: all but {BREAKDOWN}, {NOTICING} and {STEADY}",
+    )
     parser.add_argument("--n", type=_numbers, help=f"participants, default {','.join(map(str, SIZES))}")
     parser.add_argument("--runs", type=int, help="how often; default: what fits into 40 minutes")
     parser.add_argument("--backend", type=_words(BACKENDS), default=BACKENDS, help=f"of {','.join(BACKENDS)}")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder, default %(default)s")
     return parser.parse_args()
+
+
+def _break_down(arguments: argparse.Namespace) -> None:
+    from benchmarks import breakdown_runs
+
+    breakdown_runs.measure(arguments.out, arguments.n, arguments.runs, arguments.backend)
+    print(f"\n{(arguments.out / 'breakdown.md').read_text()}\nwritten to {arguments.out}")
+
+
+def _scale(arguments: argparse.Namespace) -> None:
+    from benchmarks import scale
+
+    ours = arguments.n or scale.SIZES if "k8s" in arguments.backend else ()
+    others = arguments.n or scale.OTHERS_SIZES if "c10d" in arguments.backend else ()
+    what = scale.Extent(ours=ours, others={"c10d": others}, rejoins=arguments.runs or scale.REJOINS)
+    scale.run(what, arguments.out)
+
+
+def _wait_and_see(arguments: argparse.Namespace) -> None:
+    """Losses that only beats can tell, and the API server's load when there are none."""
+    from benchmarks import noticing, steady
+    from benchmarks.k8s import ControlPlane, K8s
+
+    with ControlPlane() as plane:
+        if NOTICING in arguments.what:
+            known: dict[str, Backend] = {"k8s": K8s(plane), "c10d": C10d("")}
+            backends = {name: known[name] for name in arguments.backend}
+            sizes, runs = arguments.n or noticing.SIZES, arguments.runs or noticing.RUNS
+            noticing.run(arguments.out, sizes, runs, backends, environment(plane.version))
+            print(f"\n{(arguments.out / 'noticing.md').read_text()}")
+        if STEADY in arguments.what:
+            steady.run(arguments.out, arguments.n or steady.SIZES, arguments.runs or 1, plane)
+            print(f"\n{(arguments.out / 'steady.md').read_text()}")
 
 
 def _run(

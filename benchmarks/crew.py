@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -59,12 +59,12 @@ class Answers:
 class Zygote:
     """The process that participants are forked from. A context manager; it ends with its last descriptor."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, str(_ZYGOTE), str(theirs.fileno())],
-                env={**os.environ, **QUIET},
+                env={**os.environ, **QUIET, **(environment or {})},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )

@@ -26,6 +26,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.backends import Seat
+from benchmarks.cable import NEAR
+from benchmarks.swarm_messages import SwarmSeat
 from devcluster.api import ApiClient, Response
 from devcluster.cluster import Cluster
 from devcluster.commands import DEFAULT_CONTROLLERS, Options
@@ -48,27 +50,44 @@ _RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{_NAMESPACE}"
 
 
 class ControlPlane:
-    """Control plane, operator, one namespace and one node; leaving the context ends it all."""
+    """Control plane, operator, one namespace and one node; leaving the context ends it all.
 
-    def __init__(self) -> None:
+    ``nodes`` more are devcluster's own, on which pods run as processes.
+    """
+
+    def __init__(self, nodes: int = 0) -> None:
+        self._nodes = nodes
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ControlPlane:
         # Nobody renews the node's Lease: the controllers that would call the node lost are left out.
         controllers = [name for name in DEFAULT_CONTROLLERS if name not in _NODE_CONTROLLERS]
         with contextlib.ExitStack() as stack:
-            self._cluster = stack.enter_context(Cluster(nodes=0, options=Options(controllers=controllers)))
+            self._cluster = stack.enter_context(
+                Cluster(nodes=self._nodes, options=Options(controllers=controllers, server_names=[NEAR]))
+            )
             self.api: ApiClient = self._cluster.api
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             self._operator_log = folder / "operator.log"
             self.service_accounts = folder / "pods"
             self._prepare()
-            stack.callback(_end, self._start_operator())
+            self._operator = self._start_operator()
+            stack.callback(_end, self._operator)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The control plane."""
+        return self._cluster
+
+    @property
+    def operator_pid(self) -> int:
+        """The operator's process."""
+        return self._operator.pid
 
     @property
     def audit_log(self) -> Path:
@@ -128,19 +147,26 @@ class K8sSession:
     def __init__(self, plane: ControlPlane, job: str, n: int, minimum: int, extra: int) -> None:
         self._plane = plane
         self._api = plane.api
-        self._job = job
+        self.job = job
         self._n = n
         self._minimum = minimum
         self._pods = [f"{job}-{index}" for index in range(n + extra)]
         self._uids: dict[str, str] = {}
         self._audit_offset = 0
 
+    def apply(self, spec: Mapping[str, object]) -> None:
+        """Create the job alone."""
+        _done(self._api.request("POST", _JOBS, _job(self.job, spec)))
+
+    def pod(self, index: int) -> str:
+        """The name of the pod that a seat plays."""
+        return self._pods[index]
+
     def open(self) -> None:
         """Create job and pods, and wait until the operator has granted them their rights."""
-        spec = {"replicas": self._n, "minReplicas": self._minimum}
-        _done(self._api.request("POST", _JOBS, _job(self._job, spec)))
+        self.apply({"replicas": self._n, "minReplicas": self._minimum})
         for index, pod in enumerate(self._pods):
-            answer = _done(self._api.request("POST", _PODS, _pod(pod, self._job, index)))
+            answer = _done(self._api.request("POST", _PODS, _pod(pod, self.job, index)))
             self._uids[pod] = answer.json()["metadata"]["uid"]
             self._patch_status(pod, _running())
         wait_for(
@@ -151,8 +177,8 @@ class K8sSession:
     def close(self) -> None:
         """Delete what `open` made; pods first, without grace: there is no kubelet to wait for."""
         at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
-        selector = f"?labelSelector={names.JOB_LABEL}%3D{self._job}"
-        self._api.request("DELETE", f"{_JOBS}/{self._job}", {"propagationPolicy": "Background"})
+        selector = f"?labelSelector={names.JOB_LABEL}%3D{self.job}"
+        self._api.request("DELETE", f"{_JOBS}/{self.job}", {"propagationPolicy": "Background"})
         self._api.request("DELETE", _PODS + selector, at_once, timeout=_TIMEOUT_SECONDS)
         self._api.request("DELETE", _LEASES + selector, timeout=_TIMEOUT_SECONDS)
 
@@ -162,7 +188,7 @@ class K8sSession:
         folder = self._plane.pod_files(pod, self._token(pod))
         return Seat(
             backend=names.BACKEND,
-            endpoint=f"{_NAMESPACE}/{self._job}",
+            endpoint=f"{_NAMESPACE}/{self.job}",
             run_id="bench",
             min_nodes=1,
             max_nodes=self._n,
@@ -173,6 +199,12 @@ class K8sSession:
                 names.SERVICE_ACCOUNT_DIR_ENV: str(folder),
             },
         )
+
+    def swarm_seats(self) -> list[SwarmSeat]:
+        """The places of coroutines that play the pods (`benchmarks.swarm`)."""
+        cluster = self._plane.cluster
+        where = (cluster.server, str(cluster.ca_file), _NAMESPACE, self.job)
+        return [SwarmSeat(*where, pod, self._uids[pod], self._token(pod)) for pod in self._pods]
 
     def lost(self, index: int) -> None:
         """What kubelet writes when it sees that the container has ended."""
@@ -190,11 +222,29 @@ class K8sSession:
         with self._plane.audit_log.open() as log:
             log.seek(self._audit_offset)
             for line in log:
-                event = _audit_event(line)
+                event = audit_event(line)
                 if event is not None and since <= _received(event) and self._is_ours(event):
                     count += event["stage"] == (
                         "ResponseStarted" if event["verb"] == "watch" else "ResponseComplete"
                     )
+        return count
+
+    def steady_requests(self, since: float, until: float) -> dict[str, int]:
+        """Requests of the job's pods and of the operator (which serves no other job) in that time, in the
+        audit log; wall-clock seconds. A watch counts when it begins."""
+        count = {"pods": 0, "operator": 0}
+        with self._plane.audit_log.open() as log:
+            log.seek(self._audit_offset)
+            for line in log:
+                event = audit_event(line)
+                if event is None or not since <= _received(event) < until:
+                    continue
+                if event["stage"] != ("ResponseStarted" if event["verb"] == "watch" else "ResponseComplete"):
+                    continue
+                if self._is_ours(event):
+                    count["pods"] += 1
+                elif event["user"]["username"] == "admin" and event.get("userAgent") != "devcluster":
+                    count["operator"] += 1
         return count
 
     def _is_ours(self, event: Mapping[str, Any]) -> bool:
@@ -205,14 +255,14 @@ class K8sSession:
         return any(pod in self._uids for pod in pods)
 
     def _granted(self) -> bool:
-        selector = f"?labelSelector={names.JOB_LABEL}%3D{self._job}"
+        selector = f"?labelSelector={names.JOB_LABEL}%3D{self.job}"
         roles = self._api.request("GET", f"{_RBAC}/roles{selector}").json()["items"]
         bindings = self._api.request("GET", f"{_RBAC}/rolebindings{selector}").json()["items"]
         granted = {name for role in roles for rule in role["rules"] for name in rule.get("resourceNames", ())}
         return bool(bindings) and granted.issuperset(self._pods)
 
     def _established(self) -> bool:
-        round_ = self._api.request("GET", f"{_JOBS}/{self._job}").json().get("status", {}).get("round", {})
+        round_ = self._api.request("GET", f"{_JOBS}/{self.job}").json().get("status", {}).get("round", {})
         return round_.get("phase") == "Active" and "establishedTime" in round_
 
     def _token(self, pod: str) -> str:
@@ -236,7 +286,7 @@ class K8s:
 
     def __init__(self, plane: ControlPlane, variant: str = "") -> None:
         self.variant = variant
-        self._plane = plane
+        self.plane = plane
         self._sessions = 0
 
     @contextlib.contextmanager
@@ -244,7 +294,7 @@ class K8s:
         """A new job with `n + extra` pods that run."""
         self._sessions += 1
         job = f"bench-{self.variant or 'plain'}-{self._sessions}"
-        session = K8sSession(self._plane, job, n, minimum, extra)
+        session = K8sSession(self.plane, job, n, minimum, extra)
         try:
             session.open()
             yield session
@@ -306,7 +356,7 @@ def _timestamp() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _audit_event(line: str) -> dict[str, Any] | None:
+def audit_event(line: str) -> dict[str, Any] | None:
     """An event of the audit log; None for a line that is still being written."""
     try:
         event: dict[str, Any] = json.loads(line)

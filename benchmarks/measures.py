@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.backends import Backend, Session
+from benchmarks.backends import Backend, Seat, Session
 from benchmarks.crew import Answers, Crew, Participant, Zygote, collect, in_time_for
 from benchmarks.participant import Call, CallOnNotice
 from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
@@ -32,15 +32,15 @@ def join_and_rejoin(
         backend.session(n, n) as session,
         Crew(zygote, Path(logs)) as crew,
     ):
-        participants = _start(crew, session, n)
-        first = _call(participants, n)
+        participants = start_crew(crew, [session.seat(index) for index in range(n)])
+        first = call_together(participants, n)
         if not rejoin:
             return first, None
         if first.outcome != OK:
             return first, first
         session.settled()
         since = time.time()
-        second = _call(participants, n)
+        second = call_together(participants, n)
         requests: float | None = None
         if second.outcome == OK:
             count = session.requests(since)
@@ -58,8 +58,8 @@ def replace(zygote: Zygote, backend: Backend, n: int, *, standby: bool = False) 
         backend.session(n, n, extra=1) as session,
         Crew(zygote, Path(logs)) as crew,
     ):
-        participants = _start(crew, session, n)
-        first = _call(participants, n)
+        participants = start_crew(crew, [session.seat(index) for index in range(n)])
+        first = call_together(participants, n)
         if first.outcome != OK:
             return first
         (replacement,) = crew.start([session.seat(n)])
@@ -76,20 +76,21 @@ def shrink(zygote: Zygote, backend: Backend, n: int) -> Outcome:
         backend.session(n, n - 1) as session,
         Crew(zygote, Path(logs)) as crew,
     ):
-        participants = _start(crew, session, n)
-        first = _call(participants, n)
+        participants = start_crew(crew, [session.seat(index) for index in range(n)])
+        first = call_together(participants, n)
         if first.outcome != OK:
             return first
         session.settled()
         return _kill_last(session, participants, n - 1)
 
 
-def _start(crew: Crew, session: Session, n: int) -> list[Participant]:
+def start_crew(crew: Crew, seats: Sequence[Seat]) -> list[Participant]:
     """Participant 0 first: it may be the host of the others' store."""
-    return crew.start([session.seat(0)]) + crew.start([session.seat(index) for index in range(1, n)])
+    return crew.start(seats[:1]) + crew.start(seats[1:])
 
 
-def _call(participants: Sequence[Participant], world_size: int) -> Outcome:
+def call_together(participants: Sequence[Participant], world_size: int) -> Outcome:
+    """All call at the same moment; until the last has returned."""
     at = in_time_for(participants)
     for participant in participants:
         participant.tell(Call(at))

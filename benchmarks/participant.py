@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from benchmarks.backends import Seat
+from benchmarks.cable import NAMESPACE_ENV, enter
 
 POLL_SECONDS = 0.1
 """torchrun's `--monitor-interval`, at which an agent asks `num_nodes_waiting()`."""
@@ -58,6 +59,8 @@ def serve(connection: Connection, seat: Seat, log: str) -> NoReturn:
     _redirect(log)
     os.environ.update(seat.environment)
     try:
+        if NAMESPACE_ENV in seat.environment:
+            enter(seat.environment[NAMESPACE_ENV])
         from torch.distributed.elastic.rendezvous import RendezvousParameters
         from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 

@@ -24,6 +24,14 @@ SHRINK = "shrink"
 KILL_TO_FIRST_STEP = "kill_to_first_step"
 WORKER_START = "worker_start"
 WHATS = (JOIN, REJOIN, REPLACE, SHRINK, KILL_TO_FIRST_STEP, WORKER_START)
+BREAKDOWN = "breakdown"
+"""Measured only when it is asked for, with files of its own: see `benchmarks.breakdown`."""
+SCALE = "scale"
+"""Up to a thousand participants as coroutines, with files of its own: see `benchmarks.scale`."""
+NOTICING = "noticing"
+"""Measured only when it is asked for, with files of its own: see `benchmarks.noticing`."""
+STEADY = "steady"
+"""Measured only when it is asked for, with files of its own: see `benchmarks.steady`."""
 BACKENDS = ("k8s", "c10d")
 
 SIZES = (2, 8, 32, 64, 128)

@@ -74,12 +74,12 @@ def _by_size(results: Results, what: str, title: str) -> str:
     rows = []
     for n in results.sizes(what):
         row = [str(n), *(_cell(results.summary(Key(what, *pair, n))) for pair in backends)]
-        row.append(_number(ratio(results, what, n)))
+        row.append(number(ratio(results, what, n)))
         if requests:
             ours = results.summary(Key(what, "k8s", "", n))
-            row.append(_number(ours.requests if ours else None))
+            row.append(number(ours.requests if ours else None))
         rows.append(row)
-    return f"## {title}\n\n{_markdown(header, rows)}"
+    return f"## {title}\n\n{markdown(header, rows)}"
 
 
 def _first_steps(results: Results) -> str:
@@ -91,15 +91,13 @@ def _first_steps(results: Results) -> str:
         rest = None
         if summary and summary.median is not None and bare and bare.median is not None:
             rest = summary.median - bare.median
-        rows.append(
-            [f"kill -9 to first step, {column_name(backend, variant)}", _cell(summary), _number(rest)]
-        )
+        rows.append([f"kill -9 to first step, {column_name(backend, variant)}", _cell(summary), number(rest)])
     for n in results.sizes(WORKER_START):
         name = f"bare start under `torchrun --standalone`, {n} worker{'s' if n > 1 else ''}"
         rows.append([name, _cell(results.summary(Key(WORKER_START, "c10d", "", n))), ""])
     title = "## Two real torchruns: kill -9 of one, a new one at once, to the first step in all workers"
     header = ["what", "seconds", "less the bare start of 2 workers"]
-    return f"{title}\n\n{_markdown(header, rows)}"
+    return f"{title}\n\n{markdown(header, rows)}"
 
 
 def _cell(summary: Summary | None) -> str:
@@ -110,12 +108,12 @@ def _cell(summary: Summary | None) -> str:
     )
     if summary.median is None:
         return failed
-    spread = f"{_number(summary.median)} ({_number(summary.low)} to {_number(summary.high)})"
+    spread = f"{number(summary.median)} ({number(summary.low)} to {number(summary.high)})"
     return f"{spread}; {failed}" if failed else spread
 
 
-def _number(value: float | None) -> str:
-    """Three significant digits at most, no exponent."""
+def number(value: float | None) -> str:
+    """Three significant digits at most, no exponent; nothing for None."""
     if value is None:
         return ""
     if abs(value) >= 10:
@@ -123,6 +121,7 @@ def _number(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}"
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

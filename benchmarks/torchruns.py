@@ -27,23 +27,28 @@ AGENTS = 2
 START_TIMEOUT_SECONDS = 120.0
 KILL_TIMEOUT_SECONDS = 180.0
 _TORCHRUN = Path(sys.executable).parent / "torchrun"
-_WORKER = Path(__file__).parent / "worker.py"
+WORKER = Path(__file__).parent / "worker.py"
+TRACED = Path(__file__).parent / "traced.py"
 _POLL_SECONDS = 0.02
 _LOG_BYTES = 2000
 
 
-class _Torchruns:
-    """The torchruns of one measurement and the stamps of their workers."""
+class Torchruns:
+    """The torchruns of one measurement and the stamps of their workers, in ``folder``.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    If ``traced``, the torchruns stamp their own steps too (see ``benchmarks.traced``).
+    """
+
+    def __init__(self, folder: Path, *, traced: bool = False) -> None:
+        self.folder = folder
+        self._torchrun = [sys.executable, str(TRACED)] if traced else [str(_TORCHRUN)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, agent: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start one; `agent` is its name in the stamps."""
-        command = [str(_TORCHRUN), *arguments, str(_WORKER)]
-        stamps = {"BENCH_STAMPS": str(self._folder), "BENCH_AGENT": agent}
-        with (self._folder / f"{agent}.log").open("wb") as log:
+        command = [*self._torchrun, *arguments, str(WORKER)]
+        stamps = {"BENCH_STAMPS": str(self.folder), "BENCH_AGENT": agent}
+        with (self.folder / f"{agent}.log").open("wb") as log:
             self._processes[agent] = subprocess.Popen(
                 command,
                 env={**os.environ, **QUIET, **stamps, **environment},
@@ -85,7 +90,7 @@ class _Torchruns:
         for agent in agents:
             firsts = [
                 first
-                for path in self._folder.glob(f"{agent}.*[0-9]")
+                for path in self.folder.glob(f"{agent}.*[0-9]")
                 if (first := _first_stamp(path, world_size)) is not None and first > since
             ]
             if len(firsts) < workers:
@@ -99,14 +104,14 @@ class _Torchruns:
         return "\n".join(tails)
 
     def _logs(self) -> list[Path]:
-        return sorted(self._folder.glob("*.log"))
+        return sorted(self.folder.glob("*.log"))
 
 
 def kill_to_first_step(backend: Backend) -> Outcome:
     """Two torchruns with one worker each, kill -9 of the second, a new torchrun at once."""
-    with _torchruns() as torchruns, backend.session(AGENTS, AGENTS, extra=1) as session:
+    with started_torchruns() as torchruns, backend.session(AGENTS, AGENTS, extra=1) as session:
         for index in range(AGENTS):
-            _start(torchruns, session.seat(index), index)
+            start(torchruns, session.seat(index), index)
         started = time.monotonic()
         first = _await_step(torchruns, ["0", "1"], 1, AGENTS, 0.0, started + START_TIMEOUT_SECONDS)
         if first.seconds is None:
@@ -114,30 +119,32 @@ def kill_to_first_step(backend: Backend) -> Outcome:
         session.settled()
         seat = session.seat(AGENTS)
         killed = torchruns.kill("1")
-        _start(torchruns, seat, AGENTS)
+        start(torchruns, seat, AGENTS)
         session.lost(1)
         return _await_step(torchruns, ["0", "2"], 1, AGENTS, killed, killed + KILL_TIMEOUT_SECONDS)
 
 
 def worker_start(workers: int) -> Outcome:
     """`torchrun --standalone` with so many workers: from its start to their first step."""
-    with _torchruns() as torchruns:
+    with started_torchruns() as torchruns:
         started = time.monotonic()
         torchruns.start("0", ["--standalone", f"--nproc-per-node={workers}"], {})
         return _await_step(torchruns, ["0"], workers, workers, started, started + START_TIMEOUT_SECONDS)
 
 
 @contextlib.contextmanager
-def _torchruns() -> Iterator[_Torchruns]:
+def started_torchruns(*, traced: bool = False) -> Iterator[Torchruns]:
+    """A folder for torchruns; leaving the context kills them."""
     with tempfile.TemporaryDirectory() as folder:
-        torchruns = _Torchruns(Path(folder))
+        torchruns = Torchruns(Path(folder), traced=traced)
         try:
             yield torchruns
         finally:
             torchruns.kill_all()
 
 
-def _start(torchruns: _Torchruns, seat: Seat, index: int) -> None:
+def start(torchruns: Torchruns, seat: Seat, index: int) -> None:
+    """Start the torchrun that sits there, with one worker; its name is the index."""
     arguments = [
         f"--rdzv-backend={seat.backend}",
         f"--rdzv-endpoint={seat.endpoint}",
@@ -154,7 +161,7 @@ def _start(torchruns: _Torchruns, seat: Seat, index: int) -> None:
 
 
 def _await_step(
-    torchruns: _Torchruns, agents: Sequence[str], workers: int, world_size: int, since: float, deadline: float
+    torchruns: Torchruns, agents: Sequence[str], workers: int, world_size: int, since: float, deadline: float
 ) -> Outcome:
     while time.monotonic() < deadline:
         step = torchruns.first_step(agents, workers, world_size, since)

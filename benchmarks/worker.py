@@ -1,26 +1,35 @@
 """What the torchruns of `benchmarks.torchruns` run: gloo, and one small all_reduce a step.
 
 Each step that has ended is a line in `$BENCH_STAMPS/<agent>.<pid>`: monotonic seconds and the world size.
-An all_reduce has ended everywhere only if everybody took part, so a stamp is a proof of training.
+An all_reduce has ended everywhere only if everybody took part, so a stamp is a proof of training. Before the
+steps come three lines with a name and monotonic seconds: started, imported, initialised.
 """
+
+# ruff: noqa: E402 - the first stamp comes before all imports
 
 from __future__ import annotations
 
-import os
 import time
+
+_STARTED = time.monotonic()
+
+import os
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+_IMPORTED = time.monotonic()
 STEP_SECONDS = 0.05
 
 
 def main() -> None:
     """Step until killed."""
     stamps = Path(os.environ["BENCH_STAMPS"]) / f"{os.environ['BENCH_AGENT']}.{os.getpid()}"
-    dist.init_process_group("gloo")
     with stamps.open("w", buffering=1) as file:
+        file.write(f"started {_STARTED}\nimported {_IMPORTED}\n")
+        dist.init_process_group("gloo")
+        file.write(f"initialised {time.monotonic()}\n")
         while True:
             ones = torch.ones(1)
             dist.all_reduce(ones)

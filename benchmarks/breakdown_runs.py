@@ -1,0 +1,302 @@
+"""The runs behind the breakdown: real torchruns that stamp their steps, one of them killed.
+
+Ours with a standby: the benchmark plays the pods, as everywhere in it, and reports the container's end right
+after the kill. Ours with a replacement: an ElasticJob with a template on devcluster's nodes, so that the
+operator makes the replacement's pod and the scheduler and a node start it. c10d, both: torchruns that the
+benchmark starts. The bare start is torchrun alone. Each variant takes its turn, run by run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.breakdown import BARE, REPLACED, STANDBY, Agent, Breakdown, Run, Worker
+from benchmarks.breakdown_table import document
+from benchmarks.c10d import C10d
+from benchmarks.crew import QUIET
+from benchmarks.environment import environment
+from benchmarks.k8s import ControlPlane, K8s, K8sSession, audit_event
+from benchmarks.plot_breakdown import plot
+from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT
+from benchmarks.torchruns import (
+    KILL_TIMEOUT_SECONDS,
+    START_TIMEOUT_SECONDS,
+    TRACED,
+    WORKER,
+    Torchruns,
+    start,
+    started_torchruns,
+)
+from devcluster.wait import wait_for
+from elasticjob.contract import names
+from elasticjob.contract.records import RoundRecord
+
+SIZES = (2, 4)
+RUNS = 3
+AS_IT_SHIPS = "as it ships"
+_NAMESPACE = "bench"
+_NODES = 2
+
+
+class JobDied(Exception):
+    """No torchrun is left. The text is the end of their logs."""
+
+
+def measure(out: Path, sizes: Sequence[int] | None, runs: int | None, backends: Sequence[str]) -> Breakdown:
+    """Measure all variants in turns; writes `breakdown.json`, `.md` and `.png` after every run."""
+    with contextlib.ExitStack() as stack:
+        plane = stack.enter_context(ControlPlane(_NODES)) if "k8s" in backends else None
+        ours = K8s(plane, STANDBY) if plane is not None else None
+        breakdown = Breakdown(environment(plane.version if plane is not None else None))
+        for n in sizes or SIZES:
+            for run in range(runs or RUNS):
+                for backend, variant, take in _variants(ours, n, backends, first=run == 0 and n == 2):
+                    _add(breakdown, backend, variant, n, take)
+                    _write(breakdown, out)
+    return breakdown
+
+
+Take = Callable[[], Run]
+
+
+def _variants(
+    ours: K8s | None, n: int, backends: Sequence[str], *, first: bool
+) -> Iterator[tuple[str, str, Take]]:
+    """One turn. c10d as it ships is tried once: its job dies after more than a minute."""
+    if ours is not None:
+        yield "k8s", STANDBY, lambda: _standby_of_ours(ours, n)
+        yield "k8s", REPLACED, lambda: _pods(ours.plane, n)
+    if "c10d" in backends:
+        yield "c10d", STANDBY, lambda: _c10d(STORE_SHARING_OFF, n, standby=True)
+        yield "c10d", REPLACED, lambda: _c10d(STORE_SHARING_OFF, n, standby=False)
+        if first:
+            yield "c10d", AS_IT_SHIPS, lambda: _c10d("", n, standby=False)
+    yield "", BARE, lambda: _bare(n)
+
+
+def _add(breakdown: Breakdown, backend: str, variant: str, n: int, take: Take) -> None:
+    bar = breakdown.bar(backend, variant, n)
+    try:
+        run = take()
+        bar.add(run)
+    except JobDied as died:
+        bar.outcomes.append(JOB_DIED)
+        print(f"    {str(died).strip()[-600:]}", file=sys.stderr, flush=True)
+    except TimeoutError as error:
+        bar.outcomes.append(TIMEOUT)
+        print(f"    {error}", file=sys.stderr, flush=True)
+    else:
+        phases = ", ".join(f"{name} {seconds:.3f}" for name, seconds in bar.phases[-1].items() if seconds)
+        print(f"{bar.name:20} n={n} {sum(bar.phases[-1].values()):6.3f} s: {phases}", flush=True)
+        return
+    print(f"{bar.name:20} n={n} {bar.outcomes[-1]}", flush=True)
+
+
+def _write(breakdown: Breakdown, out: Path) -> None:
+    breakdown.write(out / "breakdown.json")
+    (out / "breakdown.md").write_text(document(breakdown))
+    plot(breakdown, out / "breakdown.png")
+
+
+# -- torchruns that the benchmark starts -------------------------------------------------------------------
+
+
+def _bare(n: int) -> Run:
+    with started_torchruns(traced=True) as torchruns:
+        began = time.monotonic()
+        torchruns.start("0", ["--standalone", f"--nproc-per-node={n}"], {})
+        return _await_run(torchruns, began, n, began + START_TIMEOUT_SECONDS)
+
+
+def _c10d(variant: str, n: int, *, standby: bool) -> Run:
+    with started_torchruns(traced=True) as torchruns, C10d(variant).session(n, n, extra=1) as session:
+        for index in range(n):
+            start(torchruns, session.seat(index), index)
+        _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
+        if standby:
+            start(torchruns, session.seat(n), n)
+            _await_call(torchruns.folder, str(n))
+        session.settled()
+        killed = torchruns.kill(str(n - 1))
+        if not standby:
+            start(torchruns, session.seat(n), n)
+        return _await_run(torchruns, killed, n, killed + KILL_TIMEOUT_SECONDS)
+
+
+def _standby_of_ours(ours: K8s, n: int) -> Run:
+    with started_torchruns(traced=True) as torchruns, ours.session(n, n, extra=1) as session:
+        for index in range(n):
+            start(torchruns, session.seat(index), index)
+        _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
+        start(torchruns, session.seat(n), n)
+        _await_call(torchruns.folder, str(n))
+        session.settled()
+        marks = _Marks(ours.plane, session.job)
+        killed = torchruns.kill(str(n - 1))
+        session.lost(n - 1)
+        run = _await_run(torchruns, killed, n, killed + KILL_TIMEOUT_SECONDS)
+        return marks.of(run, session.pod(n - 1))
+
+
+def _await_run(torchruns: Torchruns, since: float, n: int, deadline: float) -> Run:
+    """Wait for the first step of N workers that were started after ``since``. Raises JobDied."""
+    while True:
+        run = Run(since, n, read_agents(torchruns.folder))
+        if run.trains():
+            return run
+        if torchruns.all_ended():
+            raise JobDied(torchruns.log())
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no first step of {n} workers\n{torchruns.log()}")
+        time.sleep(0.05)
+
+
+def _await_call(folder: Path, agent: str) -> None:
+    """Wait until a standby has called ``next_rendezvous``."""
+    file = folder / f"{agent}.agent"
+    wait_for(
+        lambda: file.exists() and "called" in file.read_text(), START_TIMEOUT_SECONDS, "the standby's call"
+    )
+
+
+# -- pods that the operator makes --------------------------------------------------------------------------
+
+
+def _pods(plane: ControlPlane, n: int) -> Run:
+    """N pods of a template, the last of them killed: the operator replaces it."""
+    with tempfile.TemporaryDirectory() as name, _job(plane, n, Path(name)) as session:
+        folder = Path(name)
+
+        def trained(since: float) -> Run | None:
+            run = Run(since, n, read_agents(folder))
+            return run if run.trains() else None
+
+        wait_for(lambda: trained(0.0), START_TIMEOUT_SECONDS, "the first round's first step")
+        session.settled()
+        victim = names.pod_name(session.job, n - 1, 0)
+        marks = _Marks(plane, session.job)
+        killed = time.monotonic()
+        plane.cluster.nodes.kill_container(_NAMESPACE, victim, signal=signal.SIGKILL)
+        run = wait_for(lambda: trained(killed), KILL_TIMEOUT_SECONDS, "the next round's first step")
+        return marks.of(run, victim, names.pod_name(session.job, n - 1, 1))
+
+
+@contextlib.contextmanager
+def _job(plane: ControlPlane, n: int, folder: Path) -> Iterator[K8sSession]:
+    """An ElasticJob with a template, gone with its pods at the end."""
+    container = {
+        "name": "train",
+        "image": "torchrun",
+        "command": [sys.executable, str(TRACED), str(WORKER)],
+        "env": [
+            *({"name": key, "value": value} for key, value in QUIET.items()),
+            {"name": "BENCH_STAMPS", "value": str(folder)},
+            {"name": "BENCH_AGENT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+    }
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 35}}
+    session = K8sSession(plane, f"pods-{n}-{time.monotonic_ns() % 1_000_000}", n, n, 0)
+    session.apply({"replicas": n, "minReplicas": n, "template": template})
+    try:
+        yield session
+    finally:
+        session.close()
+        plane.cluster.kubectl(
+            "-n",
+            _NAMESPACE,
+            "delete",
+            "pods",
+            "-l",
+            f"{names.JOB_LABEL}={session.job}",
+            "--force",
+            check=False,
+        )
+
+
+# -- what the cluster knew and when ------------------------------------------------------------------------
+
+
+class _Marks:
+    """What the API server's audit log says of a run: when each write that counts was answered."""
+
+    def __init__(self, plane: ControlPlane, job: str) -> None:
+        self._plane = plane
+        self._lease = names.round_lease(job)
+        self._offset = plane.audit_log.stat().st_size
+        self._round = self._record().number
+
+    def of(self, run: Run, victim: str, replacement: str = "") -> Run:
+        """The run with its marks; the round Lease's first write after the kill says Broken."""
+        writes = (
+            ("reported", ("pods", victim, "status"), ("patch", "update")),
+            ("broken", ("leases", self._lease, ""), ("patch", "update")),
+            ("pod", ("pods", replacement, ""), ("create",)),
+        )
+        marks = {}
+        for name, thing, verbs in writes:
+            at = self._answered(run.killed, thing, verbs)
+            if at is not None:
+                marks[name] = at
+        if self._record().number <= self._round:
+            raise RuntimeError(
+                f"Lease {self._lease}: still round {self._round} after the first step of the next"
+            )
+        return Run(run.killed, run.world_size, run.agents, marks)
+
+    def _record(self) -> RoundRecord:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{_NAMESPACE}/leases/{self._lease}"
+        lease = self._plane.api.request("GET", path).json()
+        return RoundRecord.parse(lease["metadata"]["annotations"][names.ROUND_ANNOTATION])
+
+    def _answered(self, since: float, thing: tuple[str, str, str], verbs: Sequence[str]) -> float | None:
+        """When the first such request for (resource, name, subresource) was answered well, monotonic."""
+        monotonic = time.monotonic() - time.time()
+        with self._plane.audit_log.open() as log:
+            log.seek(self._offset)
+            for line in log:
+                event = audit_event(line)
+                if event is None or event["stage"] != "ResponseComplete" or event["verb"] not in verbs:
+                    continue
+                ref = event.get("objectRef", {})
+                if tuple(ref.get(key, "") for key in ("resource", "name", "subresource")) != thing:
+                    continue
+                at = _seconds(event["stageTimestamp"]) + monotonic
+                if event["responseStatus"]["code"] < 300 and at >= since:
+                    return at
+        return None
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+
+
+# -- stamps ------------------------------------------------------------------------------------------------
+
+
+def read_agents(folder: Path) -> list[Agent]:
+    """What all torchruns and workers have stamped into a folder, in the order in which they began."""
+    agents = [
+        Agent(_pairs(path), [_worker(one) for one in sorted(folder.glob(f"{path.stem}.*[0-9]"))])
+        for path in folder.glob("*.agent")
+    ]
+    return sorted((agent for agent in agents if agent.stamps), key=lambda agent: agent.stamps[0][1])
+
+
+def _worker(path: Path) -> Worker:
+    pairs = _pairs(path)
+    named = dict(pairs)
+    steps = [(float(name), int(size)) for name, size in pairs if name[0].isdigit()]
+    return Worker(named.get("started", 0.0), named.get("imported", 0.0), steps)
+
+
+def _pairs(path: Path) -> list[tuple[str, float]]:
+    """The lines of a file that are whole: two words each."""
+    whole, _, _ = path.read_text().rpartition("\n")
+    return [(name, float(value)) for name, value in (line.split() for line in whole.splitlines())]

@@ -1,0 +1,73 @@
+"""The breakdown as a Markdown table: phases by bar, totals, and the ratios, which are what counts."""
+
+from __future__ import annotations
+
+from benchmarks.breakdown import BARE, OURS, PATH, PHASES, REPLACED, STANDBY, Bar, Breakdown
+from benchmarks.results import Summary
+from benchmarks.table import markdown, number
+
+
+def document(breakdown: Breakdown) -> str:
+    """The figures as a Markdown document."""
+    facts = ", ".join(f"{name}: {value}" for name, value in breakdown.environment.items())
+    sections = [
+        "# From kill -9 to the first step: where the time goes\n\n"
+        "One of N torchruns with one worker each is killed with its worker; N are needed. Seconds, medians; "
+        "a phase ends when the last one has passed its milestone. *standby*: a spare had joined before; "
+        "*replacement*: it starts after the kill (ours: the operator makes a pod; c10d: the benchmark starts "
+        "a torchrun at the moment of the kill). c10d has store sharing off, without which no replacement can "
+        "join. *bare start*: `torchrun --standalone` with N workers of the same script, from the start of "
+        "torchrun. Ours is what our code is waited for in: " + ", ".join(OURS) + ".\n\n" + facts
+    ]
+    for n in breakdown.sizes():
+        sections.append(f"## {n} torchruns\n\n{_phases_table(breakdown, n)}")
+    sections.append("## The replacement's own way\n\n" + _path_table(breakdown))
+    sections.append("## The phases\n\n" + "\n".join(f"- {name}: {text}" for name, text in PHASES.items()))
+    return "\n\n".join(sections) + "\n"
+
+
+def _phases_table(breakdown: Breakdown, n: int) -> str:
+    bars = [bar for bar in breakdown.bars if bar.n == n]
+    bare = breakdown.find("", BARE, n)
+    rows = [
+        [phase, *(number(bar.medians().get(phase) or None) for bar in bars)]
+        for phase in PHASES
+        if any(bar.medians().get(phase) for bar in bars)
+    ]
+    rows.append(["**total**", *(_spread(bar.total()) for bar in bars)])
+    rows.append(["ours", *(number(bar.ours().median) if bar.backend == "k8s" else "" for bar in bars)])
+    if bare is not None:
+        rows.append(["total by bare start", *(_by(bar, bare) for bar in bars)])
+    rows.append(["k8s by c10d", *(_by(_ours_beside(breakdown, bar), bar) for bar in bars)])
+    return markdown(["phase", *(bar.name for bar in bars)], rows)
+
+
+def _ours_beside(breakdown: Breakdown, bar: Bar) -> Bar | None:
+    """Our bar that a bar of c10d is compared with."""
+    if bar.backend != "c10d":
+        return None
+    variant = STANDBY if bar.variant == STANDBY else REPLACED
+    return breakdown.find("k8s", variant, bar.n)
+
+
+def _path_table(breakdown: Breakdown) -> str:
+    bars = [bar for bar in breakdown.bars if bar.path_medians()]
+    rows = [
+        [name, *(number(bar.path_medians().get(name)) for bar in bars)]
+        for name in PATH
+        if any(name in bar.path_medians() for bar in bars)
+    ]
+    return markdown(["from, to", *(f"{bar.name}, N = {bar.n}" for bar in bars)], rows)
+
+
+def _spread(summary: Summary) -> str:
+    failed = ", ".join(f"{what} ({count} of {summary.runs})" for what, count in summary.failures.items())
+    if summary.median is None:
+        return failed
+    text = f"{number(summary.median)} ({number(summary.low)} to {number(summary.high)})"
+    return f"{text}; {failed}" if failed else text
+
+
+def _by(one: Bar | None, other: Bar) -> str:
+    ours, theirs = one.total().median if one is not None else None, other.total().median
+    return number(ours / theirs) if ours is not None and theirs else ""

@@ -1,0 +1,76 @@
+"""What a job costs the API server while nothing happens: requests a second, counted in its audit log.
+
+N participants are in a round and do nothing. All requests of their pods and of the operator count; a watch
+that is opened again counts when it begins.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.crew import Crew, Zygote
+from benchmarks.k8s import ControlPlane, K8s
+from benchmarks.measures import call_together, start_crew
+from benchmarks.results import OK, Key, Outcome, Results
+from benchmarks.table import markdown, number
+
+SIZES = (8, 32, 128)
+WINDOW_SECONDS = 120.0
+"""Two renewals of every member: they come in bursts for a while after a start together."""
+STEADY = "steady"
+
+
+def run(out: Path, sizes: Sequence[int], runs: int, plane: ControlPlane) -> None:
+    """Measure, and write `steady.json` and `steady.md` after every measurement."""
+    results = Results({"apiserver": plane.version, "window seconds": WINDOW_SECONDS})
+    with Zygote() as zygote:
+        for n in sizes:
+            for _ in range(runs):
+                outcome = measure(zygote, K8s(plane), n)
+                results.add(Key(STEADY, "k8s", "", n), outcome)
+                rate = outcome.requests
+                figure = (
+                    outcome.outcome if rate is None else f"{rate:.3f} requests/s (design {design(n):.3f})"
+                )
+                print(f"{STEADY:18} n={n:<4} {'k8s':24} {figure} {outcome.detail}", flush=True)
+                results.write(out / "steady.json")
+                (out / "steady.md").write_text(table(results))
+
+
+def design(n: int) -> float:
+    """Requests a second by design, section 12."""
+    return 0.1 + n / 60
+
+
+def measure(zygote: Zygote, backend: K8s, n: int) -> Outcome:
+    """Requests a second of one job over the window; `seconds` is the window."""
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        backend.session(n, n) as session,
+        Crew(zygote, Path(logs)) as crew,
+    ):
+        participants = start_crew(crew, [session.seat(index) for index in range(n)])
+        first = call_together(participants, n)
+        if first.outcome != OK:
+            return first
+        session.settled()
+        began = time.time()
+        time.sleep(WINDOW_SECONDS)
+        seconds = time.time() - began
+        requests = session.steady_requests(began, began + seconds)
+        total = sum(requests.values())
+        detail = ", ".join(f"{who} {count}" for who, count in sorted(requests.items()))
+        return Outcome(seconds, requests=total / seconds, detail=detail)
+
+
+def table(results: Results) -> str:
+    """Requests a second beside the design's figure."""
+    rows = []
+    for n in results.sizes(STEADY):
+        summary = results.summary(Key(STEADY, "k8s", "", n))
+        rows.append([str(n), number(summary.requests if summary else None), number(design(n))])
+    header = ["N", "requests/s, operator included", "design: 0.1 + N/60"]
+    return f"# Requests at the API server in steady state\n\n{markdown(header, rows)}\n"

@@ -1,0 +1,392 @@
+"""One participant as a coroutine: the handler's protocol, without the handler's threads and process.
+
+Decisions and records are the handler's own (`elasticjob.core.participant`, `elasticjob.contract`), and so are
+the requests: a watch of the round Lease and the writes of the own Lease, each on a TLS connection of its own
+that no other participant shares. A leader serves a real TCPStore and establishes the round by the handler's
+own code (`elasticjob.establish`), in a thread; a member passes the barrier by the same operations over a
+client of the same wire protocol (`benchmarks.store_client`).
+
+What differs from a real agent: TLS settings, one event loop and one interpreter are shared by hundreds; a
+participant listens on the port that it offers, but a TCPStore is put behind it only when it leads (a real
+handler starts one with each announcement, 1 ms each); there are no beats; a record whose text a neighbour has
+just parsed is not parsed again (every machine does that for itself, at the same time).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import random
+import secrets
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import aiohttp
+
+from benchmarks.store_client import StoreClient, StoreError
+from benchmarks.swarm_messages import Passed, SwarmSeat, Traffic
+from elasticjob.api.leases import SILENT_WATCH_SECONDS, WATCH_SECONDS
+from elasticjob.contract import names
+from elasticjob.contract.records import (
+    LEADER_RENEW_SECONDS,
+    MEMBER_RENEW_SECONDS,
+    FailureReport,
+    RecordError,
+    RoundRecord,
+    RoundReport,
+    format_endpoint,
+    parse_endpoint,
+)
+from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+
+HOST = "127.0.0.1"
+CONNECT_SECONDS = 30.0
+"""The handler's is 5 s. Here a thousand handshakes share two cores, and a limit would measure the limit."""
+RETRY_SECONDS = 0.2
+MAX_PAUSE_SECONDS = 10.0
+STORE_CONNECT_SECONDS = 30.0
+_TCP_INFO_BYTES = (120, 136)
+"""Where Linux' struct tcp_info has the numbers of bytes acknowledged and received (4.2 or later)."""
+
+
+@functools.lru_cache(maxsize=4)
+def _parse(text: str) -> RoundRecord:
+    return RoundRecord.parse(text)
+
+
+class _Sockets:
+    """The sockets of one participant's connections to the API server, to count what goes through them."""
+
+    def __init__(self) -> None:
+        self._open: list[socket.socket] = []
+
+    def make(self, address: Any) -> socket.socket:
+        """aiohttp's socket factory."""
+        family, kind, protocol, *_ = address
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        self._open.append(made)
+        return made
+
+    def count(self) -> tuple[int, int]:
+        """Bytes sent and received by the connections that are open."""
+        sent = received = 0
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                acked, got = struct.unpack_from("=QQ", info, _TCP_INFO_BYTES[0])
+                sent, received = sent + acked, received + got
+        return sent, received
+
+
+class SwarmParticipant:
+    """See the module. `call` is `next_rendezvous`; all else goes on behind it, as in the handler."""
+
+    def __init__(self, seat: SwarmSeat, tls: ssl.SSLContext) -> None:
+        self._seat = seat
+        self._core = Participant()
+        self._news = asyncio.Event()
+        self._bell = threading.Condition()
+        self._sockets = _Sockets()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=tls, limit=0, keepalive_timeout=3600, socket_factory=self._sockets.make
+            ),
+            headers={"user-agent": "elasticjob-swarm", "authorization": f"Bearer {seat.token}"},
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=30),
+            trust_env=False,
+        )
+        self._leases = f"{seat.server}/apis/coordination.k8s.io/v1/namespaces/{seat.namespace}/leases"
+        self._annotations: dict[str, str] = {}
+        self._version = ""
+        self._said = self._written = 0
+        self._written_at = 0.0
+        self._speak = asyncio.Event()
+        self._renew_seconds = MEMBER_RENEW_SECONDS
+        self._listening: socket.socket | None = None
+        self._servers: list[object] = []
+        self._store: StoreClient | None = None
+        self._good_since: float | None = None
+        self._in_round = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self.refused = 0
+
+    async def call(self) -> Passed:
+        """`next_rendezvous`: join, and return when the round is established. Raises RuntimeError if the job
+        is over."""
+        called = time.monotonic()
+        await asyncio.sleep(0)  # the neighbours' calls come first, so that all have called at one moment
+        failure = self._leave_round()
+        while True:
+            membership = await self._wait_for_round(failure)
+            failure = None
+            seen = time.monotonic()
+            if await self._establish(membership):
+                break
+        self._in_round = True
+        m = membership
+        return Passed(called, self._written_at, seen, time.monotonic(), m.rank, m.size, m.number, m.leader)
+
+    def traffic(self) -> Traffic:
+        """What went over the wire so far."""
+        return Traffic(*self._sockets.count(), self.refused)
+
+    async def close(self) -> None:
+        """End without a word, as kill -9 does."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._drop_store()
+        await self._session.close()
+
+    # -- joining -------------------------------------------------------------------------------------------
+
+    def _leave_round(self) -> FailureReport | None:
+        m = self._core.membership
+        failed = self._in_round and m is not None and not self._core.over()
+        self._in_round = False
+        self._drop_store()
+        return FailureReport(m.number, m.rank, "exit code unknown") if failed and m is not None else None
+
+    async def _wait_for_round(self, failure: FailureReport | None) -> Membership:
+        self._announce(failure)
+        while True:
+            self._news.clear()
+            step = self._core.next_step()
+            if isinstance(step, Enter):
+                return step.membership
+            if isinstance(step, Stop):
+                raise RuntimeError(f"the job is over: {step.message}")
+            if isinstance(step, AnnounceAgain):
+                self._announce(None)
+                continue
+            self._renew_while_waiting()
+            await self._news.wait()
+
+    def _announce(self, failure: FailureReport | None) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        self._listening = socket.create_server((HOST, 0), backlog=4096)
+        endpoint = format_endpoint(HOST, self._listening.getsockname()[1])
+        record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, "1")
+        said = {names.PARTICIPANT_ANNOTATION: record.dump()}
+        if failure is not None:
+            said[names.FAILURE_ANNOTATION] = failure.dump()
+        self._say(**said)
+        self._renew_while_waiting()
+        if not self._tasks:
+            self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._watch())]
+
+    def _renew_while_waiting(self) -> None:
+        record = self._core.latest
+        self._renew_seconds = float(record.wait_renew_seconds) if record is not None else 5.0
+
+    # -- in a round ----------------------------------------------------------------------------------------
+
+    async def _establish(self, m: Membership) -> bool:
+        """Pass the barrier. False: the round was over before."""
+        self._renew_seconds = LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS
+        if m.rank == 0:
+            return await self._lead(m)
+        arrive = asyncio.ensure_future(self._arrive(m))
+        over = asyncio.ensure_future(self._until_over())
+        try:
+            late = m.establish_timeout
+            done, _ = await asyncio.wait({arrive, over}, timeout=late, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                report = RoundReport(m.nonce, leader_lost=True, message=f"no answer within {late} s")
+                self._say(**{names.REPORT_ANNOTATION: report.dump()})
+                await asyncio.wait({arrive, over}, return_when=asyncio.FIRST_COMPLETED)
+            return arrive.done() and arrive.exception() is None
+        finally:
+            for task in (arrive, over):
+                task.cancel()
+            await asyncio.gather(arrive, over, return_exceptions=True)
+
+    async def _until_over(self) -> None:
+        while not self._core.over():
+            self._news.clear()
+            await self._news.wait()
+
+    async def _arrive(self, m: Membership) -> None:
+        """What `Establishment._arrive` does on a member, and again as long as it can't be done."""
+        from elasticjob.beats import HERE
+        from elasticjob.establish import ALL_HERE, COUNT, WORKERS_PORT
+
+        host, port = parse_endpoint(m.leader)
+        while True:
+            try:
+                self._drop_store()
+                store = await StoreClient.connect(host, port, m.prefix, STORE_CONNECT_SECONDS)
+                self._store = store
+                own_port = self._listening.getsockname()[1] if self._listening is not None else 0
+                store.set(f"{HERE}{m.rank}", format_endpoint(HOST, own_port))
+                if await store.add(COUNT, 1) == m.size:
+                    store.set(ALL_HERE, "1")
+                await store.wait(ALL_HERE)
+                int(await store.get(WORKERS_PORT))
+            except (OSError, StoreError):
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def _lead(self, m: Membership) -> bool:
+        from torch.distributed import TCPStore
+
+        from elasticjob.establish import Establishment
+
+        loop = asyncio.get_running_loop()
+        listening = self._listening
+        assert listening is not None
+        self._listening = None
+        port = listening.getsockname()[1]
+
+        def report(said: RoundReport) -> None:
+            loop.call_soon_threadsafe(functools.partial(self._say, **{names.REPORT_ANNOTATION: said.dump()}))
+
+        def lead() -> bool:
+            server = TCPStore(
+                HOST,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=300),
+                master_listen_fd=listening.detach(),
+            )
+            self._servers = [*self._servers[-1:], server]
+            attempt = Establishment(m, server, "", self._bell, self._core.over, self._good_for, report)
+            done = attempt.run()
+            if done is None:
+                return False
+            done.connection.close()
+            if done.workers_server is not None:
+                self._servers.append(done.workers_server)
+            return True
+
+        established = await asyncio.to_thread(lead)
+        if established:
+            self._say(**{names.REPORT_ANNOTATION: RoundReport(m.nonce, established=True).dump()})
+        return established
+
+    def _good_for(self) -> float:
+        return 0.0 if self._good_since is None else time.monotonic() - self._good_since
+
+    def _drop_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    # -- the API server ------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        name = names.round_lease(self._seat.job)
+        query = (
+            f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}"
+            f"&fieldSelector=metadata.name%3D{name}"
+        )
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_WATCH_SECONDS
+        )
+
+        async def once() -> None:
+            async with self._session.get(self._leases + query, timeout=timeout) as response:
+                await _good(response)
+                self._good_since = self._good_since or time.monotonic()
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        self._event(line)
+
+        while True:
+            await self._persist(once)
+
+    def _event(self, line: bytes) -> None:
+        event = json.loads(line) if line else {}
+        if event.get("type") == "ERROR":
+            raise _Refused(str(event["object"].get("message")), 0.0)
+        if event.get("type") not in ("ADDED", "MODIFIED"):
+            return
+        text = (event["object"]["metadata"].get("annotations") or {}).get(names.ROUND_ANNOTATION, "")
+        with contextlib.suppress(RecordError):
+            if text and self._core.observe(_parse(text)):
+                self._news.set()
+                with self._bell:
+                    self._bell.notify_all()
+
+    def _say(self, **annotations: str) -> None:
+        self._annotations.update(annotations)
+        self._said += 1
+        self._speak.set()
+
+    async def _write(self) -> None:
+        """What `LeaseWriter` does: write what was said, several sayings at once, and renew."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._renew_seconds * random.uniform(0.9, 1.1)):
+                    await self._speak.wait()
+            self._speak.clear()
+            upto = self._said
+            await self._persist(self._write_once)
+            if upto != self._written:
+                self._written, self._written_at = upto, time.monotonic()
+
+    async def _write_once(self) -> None:
+        renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        metadata: dict[str, Any] = {"annotations": self._annotations}
+        body: dict[str, Any] = {
+            "metadata": metadata,
+            "spec": {"holderIdentity": self._seat.uid, "renewTime": renew},
+        }
+        query, kind = "?fieldManager=elasticjob", "application/merge-patch+json"
+        if self._version:
+            metadata["resourceVersion"] = self._version
+        else:
+            query, kind = query + "&force=true", "application/apply-patch+yaml"
+            body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": self._seat.pod, "uid": self._seat.uid}
+            labels = {names.JOB_LABEL: self._seat.job}
+            metadata |= {"name": self._seat.pod, "labels": labels, "ownerReferences": [owner]}
+        async with self._session.patch(
+            f"{self._leases}/{self._seat.pod}{query}",
+            data=json.dumps(body).encode(),
+            headers={"content-type": kind, "accept": "application/json"},
+        ) as response:
+            await _good(response)
+            self._version = str((await response.json())["metadata"]["resourceVersion"])
+
+    async def _persist(self, once: Callable[[], Awaitable[None]]) -> None:
+        """Try until it works, with the handler's pauses."""
+        pause = RETRY_SECONDS
+        while True:
+            try:
+                await once()
+            except (_Refused, aiohttp.ClientError, TimeoutError) as error:
+                self.refused += 1
+                after = error.retry_after if isinstance(error, _Refused) else 0.0
+                await asyncio.sleep(max(pause, after) * random.uniform(0.8, 1.2))
+                pause = min(MAX_PAUSE_SECONDS, pause * 2)
+            else:
+                return
+
+
+class _Refused(Exception):
+    """The API server's answer was an error."""
+
+    def __init__(self, text: str, retry_after: float) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+async def _good(response: aiohttp.ClientResponse) -> None:
+    if response.status >= 400:
+        text = (await response.read())[:300].decode(errors="replace")
+        raise _Refused(f"{response.status}: {text}", float(response.headers.get("retry-after") or 0))
