@@ -1,0 +1,325 @@
+"""One chaos run from start to end; ``python -m tests.chaos.run --seed 7 --minutes 10 --pods 8``.
+
+It succeeds only if the job completes, no invariant was violated, the training is that of the undisturbed run,
+and nothing is left over. Everything that explains a failure is in the run's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from devcluster import crd
+from devcluster.cluster import Cluster
+from devcluster.nodeagent.client import NodeAgentError
+from devcluster.wait import wait_for
+from elasticjob.contract.names import round_lease
+from tests.chaos import faults, leftovers
+from tests.chaos.checker import Checker
+from tests.chaos.faults import Heal, Impossible, Kind, Planned, Scene
+from tests.chaos.timeline import Timeline
+from tests.chaos.training import PACE_SECONDS, STEPS_PER_EPOCH, Training, compare
+from tests.chaos.watcher import Sight, Watcher
+from tests.e2e.job import ROOT, JobRun, Operator
+
+START_SECONDS = 180.0
+END_SECONDS = 900.0
+CLEAN_SECONDS = 90.0
+LEASE_SECONDS = 60.0
+"""For how long the round Lease may differ from the status; no fault keeps the operator away so long."""
+HEAL_AGAIN_SECONDS = 2.0
+CALM_SECONDS = 5.0
+"""For how long all must have been well before a fault that may end no round is blamed for one that ends."""
+NETNS = {"devcluster/network": "netns"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is made of."""
+
+    seed: int
+    seconds: float
+    replicas: int
+    minimum: int
+    kinds: Sequence[Kind]
+    folder: Path
+    gap: tuple[float, float] = faults.GAP_SECONDS
+
+    @property
+    def epochs(self) -> int:
+        """So many that they can't be over before the faults are."""
+        return math.ceil((self.seconds + 60.0) / PACE_SECONDS / STEPS_PER_EPOCH)
+
+
+class ChaosError(AssertionError):
+    """What was promised did not happen; the text says all of it."""
+
+
+@dataclass
+class Chaos:
+    """A run in one namespace of one cluster. ``play`` does all of it."""
+
+    settings: Settings
+    cluster: Cluster
+    namespace: str
+    say: Callable[[str], None] = print
+    wrong: list[str] = field(default_factory=list)
+
+    def play(self) -> None:
+        """Run it. Raises ChaosError."""
+        folder = self.settings.folder
+        self._planned = faults.plan(
+            self.settings.seed, self.settings.seconds, self.settings.kinds, self.settings.gap
+        )
+        self.say(f"seed {self.settings.seed}: {len(self._planned)} faults, folder {folder}")
+        for planned in self._planned:
+            self.say(str(planned))
+        undisturbed = Training(folder / "undisturbed", self.settings.epochs)
+        undisturbed.run_undisturbed()
+        self._training = Training(folder / "disturbed", self.settings.epochs)
+        self._training.pace(on=True)
+        self._timeline = Timeline(self.say)
+        self._checker = Checker(
+            self._timeline, lambda: self._training.finished, lambda name: faults.may_end_round(name)
+        )
+        self._heals: list[tuple[float, int, Heal]] = []
+        self._healed_at = 0.0
+        job = JobRun(self.cluster, self.namespace, self._training.folder)
+        operator = Operator(self.cluster, self.namespace, folder / "operator.log")
+        self._scene = Scene(
+            *(self.cluster, job, operator, self._checker, self._timeline),
+            *(self.settings.replicas, self.settings.minimum),
+        )
+        self._watchers = self._watch(job)
+        try:
+            self._train(job)
+            self.wrong += compare(self._training, undisturbed)
+            self._leave_nothing(job)
+        finally:
+            for watcher in self._watchers:
+                watcher.close()
+            self._end_heals()
+            operator.stop()
+            self._keep_logs()
+            self.say(self._timeline.table())
+        self.wrong += self._checker.violations
+        if self.wrong:
+            raise ChaosError("\n".join([f"seed {self.settings.seed}, see {folder}:", *self.wrong]))
+        log = self._training.log()
+        self.say(
+            f"{self._training.steps} steps, and {len(log) - self._training.steps} redone from a checkpoint; "
+            f"final losses {self._training.result()['final_loss']:.6f} and "
+            f"{undisturbed.result()['final_loss']:.6f}; {self._checker.status.round.number} rounds, "
+            f"{len({line['round'] for line in log})} of them came to their first step"
+        )
+
+    @property
+    def faults_done(self) -> int:
+        """How many were not left out."""
+        return sum(entry.name in faults.BY_NAME for entry in self._timeline.entries)
+
+    # -- the job -------------------------------------------------------------------------------------------
+
+    def _train(self, job: JobRun) -> None:
+        """From apply to Complete. Raises ChaosError."""
+        options = f"--rdzv-conf=stall_timeout={faults.STALL_SECONDS},worker_stop=5"
+        job.apply(
+            ["torchrun", options, *self._training.arguments()],
+            annotations=NETNS if os.geteuid() == 0 else {},
+            replicas=self.settings.replicas,
+            minReplicas=self.settings.minimum,
+            rendezvous={
+                "lastCallSeconds": 5,
+                "rejoinSeconds": 20,
+                "establishTimeoutSeconds": 8,
+                "heartbeatTimeoutSeconds": 3,
+            },
+        )
+        self._wait(lambda: self._training.done() > 5, START_SECONDS, "the first steps")
+        began = self._timeline.now()
+        for planned in self._planned:
+            self._wait_until(began + planned.at)
+            self._do(planned)
+        self._wait_until(began + self.settings.seconds)
+        while self._heals:
+            self._wait_until(self._timeline.now() + 0.2)
+        self._timeline.note(f"the faults are over; step {self._training.done()} of {self._training.steps}")
+        self._training.pace(on=False)
+        self._wait(lambda: self._checker.status.is_true("Complete"), END_SECONDS, "Complete")
+        self._timeline.note(f"the job is Complete in round {self._checker.status.round.number}")
+
+    def _do(self, planned: Planned) -> None:
+        calm = self._calm()
+        entry = self._timeline.fault(planned.kind.name, "", calm)
+        try:
+            begun = planned.kind.begin(self._scene, Random(planned.seed))
+        except (Impossible, NodeAgentError) as error:
+            # Such a fault is left out; the deck has others.
+            self._timeline.skip(entry, str(error))
+            return
+        entry.target = begun.target
+        well = ", all was well" if calm else ""
+        self._timeline.note(f"      done{well}, step {self._training.done()}: {begun.target}")
+        if begun.heal is not None:
+            at = self._timeline.now() + begun.heal.seconds
+            heapq.heappush(self._heals, (at, time.monotonic_ns(), begun.heal))
+
+    def _calm(self) -> bool:
+        quiet = not self._heals and self._timeline.now() - self._healed_at > CALM_SECONDS
+        return quiet and self._checker.calm_seconds() > CALM_SECONDS
+
+    def _wait_until(self, at: float) -> None:
+        """Let time pass, heal what is due, stop at the first violation."""
+        while (left := at - self._timeline.now()) > 0:
+            if self._heals and self._heals[0][0] <= self._timeline.now():
+                self._heal()
+            self._stop_if_wrong()
+            time.sleep(min(0.1, left))
+
+    def _heal(self) -> None:
+        _, _, heal = heapq.heappop(self._heals)
+        entry = self._timeline.fault(heal.name, "", self._calm())
+        try:
+            heal.run()
+        except Impossible as error:  # the API server may just be starting
+            self._timeline.skip(entry, f"tried again: {error}")
+            again = replace(heal, seconds=HEAL_AGAIN_SECONDS)
+            heapq.heappush(self._heals, (self._timeline.now() + again.seconds, time.monotonic_ns(), again))
+        self._healed_at = self._timeline.now()
+
+    def _end_heals(self) -> None:
+        """After a failure: let nothing stay frozen or cut."""
+        while self._heals:
+            _, _, heal = heapq.heappop(self._heals)
+            try:
+                heal.run()
+            except Exception as error:  # noqa: BLE001 - the first failure is the one to be shown
+                self.say(f"{heal.name}: {error}")
+
+    def _wait(self, predicate: Callable[[], bool], seconds: float, what: str) -> None:
+        def done() -> bool:
+            self._stop_if_wrong()
+            return predicate()
+
+        try:
+            wait_for(done, seconds, what, interval=0.2)
+        except TimeoutError as error:
+            status = json.dumps(self._checker.status.dump(), indent=1)
+            raise ChaosError(f"{error}\n{status[:6000]}") from None
+
+    def _stop_if_wrong(self) -> None:
+        for watcher in self._watchers:
+            watcher.check()
+        if (seconds := self._checker.lease_differs_seconds()) > LEASE_SECONDS:
+            raise ChaosError(f"for {seconds:.0f} s the round Lease has not said what the status says")
+        if self._checker.violations:
+            raise ChaosError("\n".join([f"seed {self.settings.seed}:", *self._checker.violations]))
+        if self._scene.operator.process.poll() not in (None, -signal.SIGKILL):
+            raise ChaosError(f"the operator has ended with {self._scene.operator.process.returncode}")
+
+    # -- its end -------------------------------------------------------------------------------------------
+
+    def _leave_nothing(self, job: JobRun) -> None:
+        """No process and no Lease of nobody after the job; nothing at all after its deletion."""
+        api, namespace = self.cluster.api, self.namespace
+        self._empty(lambda: leftovers.processes(namespace, self._training.folder), "processes of the job")
+        self._empty(lambda: leftovers.leases_of_nobody(api, namespace, job.name), "Leases of nobody")
+        self._wait(lambda: self._checker.lease_differs_seconds() == 0, LEASE_SECONDS, "the Lease is Closed")
+        job.delete("--wait=true")
+        self._empty(lambda: leftovers.objects(api, namespace), "objects of the deleted job")
+        self._empty(
+            lambda: leftovers.processes(namespace, self._training.folder), "processes of the deleted job"
+        )
+
+    def _empty(self, find: Callable[[], list[str]], what: str) -> None:
+        try:
+            wait_for(lambda: not find(), CLEAN_SECONDS, what, interval=0.5)
+        except TimeoutError:
+            self.wrong.append(f"{what} are left over: {'; '.join(find())}")
+
+    def _watch(self, job: JobRun) -> list[Watcher]:
+        """Follow the ElasticJob and the round Lease; every version is kept in the folder."""
+        record = (self.settings.folder / "versions.jsonl").open("a", buffering=1)
+
+        def keeping(see: Callable[[Sight], None]) -> Callable[[Sight], None]:
+            def seen(sight: Sight) -> None:
+                body: dict[str, Any] = {**sight.body}
+                body["metadata"] = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
+                body["spec"] = {k: v for k, v in body.get("spec", {}).items() if k != "template"}
+                line = {"at": round(self._timeline.now(), 3), "deleted": sight.deleted, "gap": sight.gap}
+                record.write(json.dumps({**line, "object": body}) + "\n")
+                see(sight)
+
+            return seen
+
+        jobs = f"/apis/elasticjob.dev/v1alpha1/namespaces/{self.namespace}/elasticjobs"
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+        return [
+            Watcher(self.cluster, jobs, job.name, keeping(self._checker.see_job)),
+            Watcher(self.cluster, leases, round_lease(job.name), keeping(self._checker.see_lease)),
+        ]
+
+    def _keep_logs(self) -> None:
+        """The pods' logs go with the cluster: copy them."""
+        for path in (self.cluster.nodes_dir / "logs").glob(f"{self.namespace}_*/*/*.log"):
+            kept = self.settings.folder / "logs" / "-".join(path.relative_to(path.parents[2]).parts)
+            kept.parent.mkdir(exist_ok=True)
+            shutil.copy(path, kept)
+
+
+def usable(kinds: Sequence[Kind] = faults.KINDS) -> list[Kind]:
+    """The kinds that can be done here: networks need root."""
+    return [kind for kind in kinds if not kind.root or os.geteuid() == 0]
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="default: a new one")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of faults; the run takes longer")
+    parser.add_argument("--pods", type=int, default=8)
+    parser.add_argument("--only", default="", help="kinds of faults, comma-separated; default: all")
+    parser.add_argument("--plan", action="store_true", help="print the plan and end")
+    parser.add_argument("--folder", type=Path, help="for logs; default: a new one below the temporary folder")
+    options = parser.parse_args()
+    chosen = [name.strip() for name in options.only.split(",") if name.strip()]
+    if unknown := [name for name in chosen if name not in faults.BY_NAME]:
+        parser.error(f"unknown kinds {unknown}; there are: {', '.join(faults.BY_NAME)}")
+    kinds = usable([faults.BY_NAME[name] for name in chosen] or faults.KINDS)
+    if options.plan:
+        print(*faults.plan(options.seed, options.minutes * 60, kinds), sep="\n")
+        return 0
+    folder = options.folder or Path(tempfile.mkdtemp(prefix=f"elasticjob-chaos-{options.seed}-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    minimum = max(1, options.pods // 2)
+    settings = Settings(options.seed, options.minutes * 60, options.pods, minimum, kinds, folder)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with Cluster(nodes=4) as cluster:
+        crd.install(cluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
+        cluster.kubectl("create", "namespace", "chaos")
+        wait_for(lambda: cluster.api.is_ok("/api/v1/namespaces/chaos/serviceaccounts/default"), 60, "account")
+        try:
+            Chaos(settings, cluster, "chaos", lambda line: print(line, flush=True)).play()
+        except ChaosError as error:
+            print(f"\nFAILED: {error}")
+            return 1
+    if options.folder is None:
+        shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
