@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: help demo test test-slow lint matrix bench bench-scale chaos controlplane format clean
+.PHONY: help demo test test-slow lint matrix bench bench-scale histories chaos controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -34,6 +34,9 @@ matrix: $(READY) controlplane ## end to end with torch 2.4, 2.6, 2.8 and the new
 
 bench: $(READY) controlplane ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+histories: $(READY) ## 100,000 simulated histories on all cores (20 minutes; ARGS="--trace 7" prints one)
+	@$(BIN)/python -m tests.simulation $(or $(ARGS),--histories 100000)
 
 bench-scale: $(READY) controlplane ## joining up to 1,000 participants, c10d and etcd beside it (20 minutes; ARGS="--n 256,1000 --others ''")
 	@$(BIN)/python -m benchmarks.scale $(ARGS)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Probe
+from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Loss, Probe
 from elasticjob.core.participant import Membership
 from elasticjob.stores import Call, KeyValueStore, StoreConnection, StoreGone, connect, probe
 
@@ -31,7 +31,7 @@ class Beats:
     """
 
     def __init__(
-        self, membership: Membership, stall_timeout: float, lost: Callable[[Mapping[int, str]], None]
+        self, membership: Membership, stall_timeout: float, lost: Callable[[Mapping[int, Loss]], None]
     ) -> None:
         self._membership = membership
         self._leads = membership.rank == 0

@@ -43,6 +43,7 @@ from elasticjob.contract.records import (
     format_endpoint,
     parse_endpoint,
 )
+from elasticjob.core.beats import Loss, Probe
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
@@ -355,16 +356,19 @@ class K8sRendezvousHandler(RendezvousHandler):
             logger.info("the workers of this agent have finished")
             self._lease.say(participant=record.dump())
 
-    def _lost(self, lost: Mapping[int, str]) -> None:
+    def _lost(self, lost: Mapping[int, Loss]) -> None:
         """From the beats' thread: somebody has stopped to beat."""
         m, store = self._core.membership, self._store
         if m is None or self._core.over() or (store is not None and store.passed):
             return
-        for rank, evidence in lost.items():
-            logger.warning("round %d: rank %d is lost: %s", m.number, rank, evidence)
-        why = next(iter(lost.values()))
+        for rank, loss in lost.items():
+            logger.warning("round %d: rank %d is lost: %s", m.number, rank, loss.text)
+        why, probe = next(iter(lost.values()))
         if m.rank != 0:
-            self._lease.say(report=RoundReport(m.nonce, leader_lost=True, message=why).dump())
+            refused = probe is Probe.REFUSED
+            self._lease.say(
+                report=RoundReport(m.nonce, leader_lost=True, refused=refused, message=why).dump()
+            )
             return
         self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in lost))))
         self._lease.say(report=RoundReport(m.nonce, True, silent=self._silent, message=why).dump())

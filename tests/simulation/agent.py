@@ -555,7 +555,8 @@ class Agent(Client):
             return
         self.kernel.say(f"{self.name}: ranks {ranks} of round {m.number} are lost")
         if m.rank != 0:
-            self._say(self._voice._replace(report=RoundReport(m.nonce, leader_lost=True)))
+            refused = self._judge is not None and self._judge.lost[0].probe is Probe.REFUSED
+            self._say(self._voice._replace(report=RoundReport(m.nonce, leader_lost=True, refused=refused)))
             return
         self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in ranks))))
         self._say(self._voice._replace(report=RoundReport(m.nonce, True, silent=self._silent)))

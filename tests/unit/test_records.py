@@ -50,7 +50,7 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
     (
         RoundReport.parse,
         '{"version":1,"nonce":"9f","established":true,"missing":[],"silent":["id-1"],"leaderLost":false,'
-        '"message":"no beat"}',
+        '"refused":false,"message":"no beat"}',
         RoundReport("9f", True, silent=("id-1",), message="no beat"),
     ),
 ]

@@ -241,7 +241,8 @@ class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
     From the leader: ``established``, ``missing`` (ids that did not arrive in time) and ``silent``
-    (ids that stopped to beat). From the others: ``leader_lost``. ``message`` is the evidence in words.
+    (ids that stopped to beat). From the others: ``leader_lost``, and ``refused`` if the machine answers that
+    nobody listens on the leader's port any more. ``message`` is the evidence in words.
     """
 
     nonce: str
@@ -249,6 +250,7 @@ class RoundReport:
     missing: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     leader_lost: bool = False
+    refused: bool = False
     message: str = ""
     version: int = RECORD_VERSION
 
@@ -262,6 +264,7 @@ class RoundReport:
                 "missing": list(self.missing),
                 "silent": list(self.silent),
                 "leaderLost": self.leader_lost,
+                "refused": self.refused,
                 "message": self.message[:MAX_MESSAGE],
             }
         )
@@ -277,6 +280,7 @@ class RoundReport:
             missing=fields.strings("missing"),
             silent=fields.strings("silent"),
             leader_lost=fields.boolean("leaderLost"),
+            refused=fields.boolean("refused"),
             message=fields.string("message", "")[:MAX_MESSAGE],
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 BEAT_SECONDS = 1.0
 SUSPECT_SECONDS = 2.5
@@ -30,6 +31,13 @@ class Probe(enum.Enum):
     ACCEPTED = "it accepts connections but does not beat"
 
 
+class Loss(NamedTuple):
+    """Why somebody is lost: in words, and what the last probe met."""
+
+    text: str
+    probe: Probe
+
+
 class BeatJudge:
     """Watches the beats of some peers, by rank; all times are the caller's monotonic seconds."""
 
@@ -40,7 +48,7 @@ class BeatJudge:
         self._heartbeat_timeout = heartbeat_timeout
         self._stall_timeout = stall_timeout
         self._last_tick = now
-        self.lost: dict[int, str] = {}
+        self.lost: dict[int, Loss] = {}
 
     def tick(self, now: float, counts: Mapping[int, int]) -> list[int]:
         """Take the counters in; returns the ranks that shall be probed now, longest silent first."""
@@ -68,7 +76,7 @@ class BeatJudge:
         if silent <= SUSPECT_SECONDS or silent < limit:
             return False
         if silent >= limit + BEAT_SECONDS or not self._others_fall_silent(now, rank, limit):
-            self.lost[rank] = f"no beat for {silent:.1f} s, {probe.value}"
+            self.lost[rank] = Loss(f"no beat for {silent:.1f} s, {probe.value}", probe)
             return True
         return False
 

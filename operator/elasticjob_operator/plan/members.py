@@ -27,6 +27,10 @@ ACCUSED_SECONDS = 2.0
 """How long fewer than half of the members may accuse the leader before they are the ones given up."""
 
 
+LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
+"""A leader that has not renewed its Lease for so long is no witness for itself."""
+
+
 def examine(p: Pass) -> list[Evidence]:
     """Bring the members' states up to date; return the evidence against the round, if any."""
     evidence: list[Evidence] = []
@@ -39,8 +43,9 @@ def examine(p: Pass) -> list[Evidence]:
         same = (state, message) == (member.state, member.message)
         members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
+    evidence.extend(_named_by_leader(p))
     if p.round.phase == "Active":
-        evidence.extend(_reports(p))
+        evidence.extend(_accusations(p))
     return evidence
 
 
@@ -158,42 +163,66 @@ def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
     return lease.report
 
 
-def _reports(p: Pass) -> list[Evidence]:
-    """What members report about each other: silent ids from the leader, a leader nobody reaches."""
+def _named_by_leader(p: Pass) -> list[Evidence]:
+    """The members that the leader has reported silent, also in the moment in which the round ended."""
+    members = p.status.members()
+    report = report_of(p, members[0]) if members else None
+    if report is None:
+        return []
+    named = {
+        m.id: f"{m.pod} (rank {m.rank}) is unreachable: {report.message or 'its beats stopped'}"
+        for m in members[1:]
+        if m.id in report.silent and m.state == "Member"
+    }
+    suspect_leader(p, members[0], len(named), len(members) - 1)
+    return _unreachable(p, named)
+
+
+def _accusations(p: Pass) -> list[Evidence]:
+    """Members that can't reach the leader: more than half of them are right, fewer are cut off themselves."""
     members = p.status.members()
     leader = members[0]
-    evidence: list[Evidence] = []
-    named: dict[str, str] = {}
-    report = report_of(p, leader)
-    if report is not None:
-        for member in members[1:]:
-            if member.id in report.silent and member.state == "Member":
-                why = report.message or "its beats stopped"
-                named[member.id] = f"{member.pod} (rank {member.rank}) is unreachable: {why}"
-                evidence.append(_evidence("Unreachable", member, named[member.id]))
-        suspect_leader(p, leader, len(named), len(members) - 1)
     accusers = [m for m in members[1:] if _accuses(p, m)]
-    if accusers:
-        others = max(1, len(members) - 1)
-        if 2 * len(accusers) > others and _leader_may_be_given_up(p, members, accusers):
-            said = next((r.message for m in accusers if (r := report_of(p, m)) is not None and r.message), "")
-            text = f"{len(accusers)} of {others} other members can't reach the leader {leader.pod}"
-            named[leader.id] = f"{text}: {said}" if said else text
-            p.bar_from_leading(leader.pod)
-            evidence.append(_evidence("LeaderUnreachable", leader, named[leader.id]))
-        elif p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) == 0:
-            for member in (m for m in accusers if m.state == "Member"):
-                named[member.id] = (
-                    f"{member.pod} (rank {member.rank}) can't reach the leader {leader.pod}; others can"
-                )
-                evidence.append(_evidence("Unreachable", member, named[member.id]))
-    if named:
-        p.set_members(
-            tuple(
-                replace(m, state="Unreachable", message=named[m.id]) if m.id in named else m
-                for m in p.status.members()
-            )
-        )
+    if not accusers:
+        return []
+    others = len(members) - 1
+    waited = p.timers.elapsed(f"accused:{p.round.number}")
+    believed = 2 * len(accusers) > others
+    if others == 1:
+        verdict = _one_against_the_leader(p, leader, accusers[0], waited)
+        if verdict is None:
+            return []
+        believed = verdict
+    if believed:
+        said = next((r.message for m in accusers if (r := report_of(p, m)) is not None and r.message), "")
+        text = f"{len(accusers)} of {others} other members can't reach the leader {leader.pod}"
+        p.bar_from_leading(leader.pod)
+        return _unreachable(p, {leader.id: f"{text}: {said}" if said else text})
+    if p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) > 0:
+        return []
+    return _unreachable(
+        p,
+        {
+            m.id: f"{m.pod} (rank {m.rank}) can't reach the leader {leader.pod}; others can"
+            if others > 1
+            else f"{m.pod} (rank {m.rank}) can't reach the leader {leader.pod}, which is well"
+            for m in accusers
+            if m.state == "Member"
+        },
+    )
+
+
+def _unreachable(p: Pass, named: dict[str, str]) -> list[Evidence]:
+    """Take the members with these ids for unreachable; the evidence."""
+    evidence = []
+    members = []
+    for m in p.status.members():
+        if m.id in named:
+            cause = "LeaderUnreachable" if m.rank == 0 else "Unreachable"
+            evidence.append(_evidence(cause, m, named[m.id]))
+            m = replace(m, state="Unreachable", message=named[m.id])
+        members.append(m)
+    p.set_members(tuple(members))
     return evidence
 
 
@@ -209,15 +238,22 @@ def _accuses(p: Pass, member: ParticipantStatus) -> bool:
     return report is not None and report.leader_lost and member.state in ("Member", "Succeeded")
 
 
-def _leader_may_be_given_up(
-    p: Pass, members: tuple[ParticipantStatus, ...], accusers: list[ParticipantStatus]
-) -> bool:
-    """Of two members one accuses the other: it is believed if its own Lease is fresher than the leader's."""
-    if len(members) != 2:
+def _one_against_the_leader(
+    p: Pass, leader: ParticipantStatus, accuser: ParticipantStatus, waited: float
+) -> bool | None:
+    """Of two members one accuses the other: is it right? None: not known yet.
+
+    It is if the leader's port refuses connections, or if the leader has not renewed its Lease in time. A
+    leader that has renewed it since the accusation is well, and the accuser's path is not.
+    """
+    report = report_of(p, accuser)
+    if report is not None and report.refused:
         return True
-    silences = []
-    for member in (members[0], accusers[0]):
-        pod = p.pods_by_uid.get(member.uid)
-        lease = p.participant(pod) if pod is not None else None
-        silences.append(lease.silent if lease is not None else float("inf"))
-    return silences[1] <= silences[0]
+    pod = p.pods_by_uid.get(leader.uid)
+    lease = p.participant(pod) if pod is not None else None
+    if lease is None or lease.silent > LEADER_STALE_SECONDS:
+        return True
+    if lease.silent < waited:
+        return False
+    p.timers.wake(LEADER_STALE_SECONDS - lease.silent + 0.1)  # silence makes no event
+    return None
