@@ -85,6 +85,15 @@ MUTATIONS: list[Mutation] = [
         complete_with_the_first,
         "member_fails_after_others_have_succeeded",
     ),
+    ("I4 refused ids, awake", rounds, "_refused", lambda *_: (), "stalled_agent_wakes_after_it_was_refused"),
+    (
+        "I4 identity by holder",
+        context.Pass,
+        "participant",
+        lambda p, pod: p.observed.leases.get(pod.name),
+        "participant_from_another_job",
+    ),
+    ("survivors are waited for", rounds, "_survivors", lambda _: [], "slow_worker_stop_outlasts_last_call"),
     ("fencing", members, "departed", lambda _: True, "whole_job_cut_off_waits_for_fencing"),
 ]
 

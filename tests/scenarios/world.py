@@ -14,6 +14,7 @@ from typing import Any
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.core import participant
 from elasticjob_operator.plan.model import (
     CreatePod,
     DeleteLease,
@@ -31,6 +32,7 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
+from tests.scenarios.operators import OtherOperator, ahead, name_of
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB = "mnist"
@@ -38,7 +40,8 @@ JOB = "mnist"
 
 @dataclass
 class World:
-    """The state of one scenario. ``mono`` is the operator's clock in seconds."""
+    """The state of one scenario. ``mono`` is the operator's clock in seconds; its wall clock is off by
+    ``wall``. ``reader`` keeps of the round Lease what every participant keeps."""
 
     job: Job = field(default_factory=lambda: Job("default", JOB, "job-uid", 1, JobSpec(template={})))
     status: JobStatus = field(default_factory=JobStatus)
@@ -47,10 +50,16 @@ class World:
     leases: dict[str, Participant] = field(default_factory=dict)
     timers: dict[str, float] = field(default_factory=dict)
     mono: float = 0.0
+    wall: float = 0.0
+    version: int = 0
+    former: list[RoundRecord] = field(default_factory=list)
+    reader: participant.Participant = field(default_factory=participant.Participant)
+    other: OtherOperator | None = None
     ids: int = 0
     nonces: int = 0
     wake_at: float | None = None
     lease_writes_fail: bool = False
+    stands_still: bool = False
     trace: list[str] = field(default_factory=list)
 
     # -- commands ------------------------------------------------------------------------------------------
@@ -88,6 +97,7 @@ class World:
                 **limits,  # type: ignore[arg-type]
             ),
         )
+        self.version += 1
 
     def do_pod(self, *names: str) -> None:
         """Somebody else's pod appears, running; its number is its slot."""
@@ -102,9 +112,18 @@ class World:
                 ip="1.1.1.1",
             )
 
-    def do_stranger(self, name: str) -> None:
-        """A pod of the job's former self still holds this name."""
-        self.pods[name] = Pod(name, f"old-{name}", mine=False, deleting=True)
+    def do_stranger(self, name: str, alive: str = "") -> None:
+        """A pod of the job's former self still holds this name. ``alive=yes``: a live one, of another job."""
+        pod = Pod(name, f"old-{name}", mine=False, deleting=True)
+        self.pods[name] = (
+            replace(pod, deleting=False, running=True, node="a", ip="10.0.0.9") if alive else pod
+        )
+
+    def do_stranger_lease(self, name: str) -> None:
+        """Somebody else holds the Lease of this name and announces itself in it."""
+        self.ids += 1
+        record = ParticipantRecord(f"id-{self.ids}", "Joining", "10.0.0.9:4000")
+        self.leases[name] = Participant(name, f"stranger-{name}", record)
 
     def do_run(self, *names: str, node: str = "a") -> None:
         """Pods get a node and run."""
@@ -154,7 +173,7 @@ class World:
         self.do_report(self.status.round.leader, established="yes")
 
     def do_report(self, *names: str, **what: str) -> None:
-        """Members report: ``established=yes missing=a,b silent=a,b leader=lost``."""
+        """Members report: ``established=yes missing=a,b silent=a,b leader=lost`` or ``refused``."""
         ids = {entry.pod: entry.id for entry in self.status.members()}
         for name in names:
             report = RoundReport(
@@ -162,7 +181,8 @@ class World:
                 established="established" in what,
                 missing=tuple(ids[pod] for pod in what.get("missing", "").split(",") if pod),
                 silent=tuple(ids[pod] for pod in what.get("silent", "").split(",") if pod),
-                leader_lost=what.get("leader") == "lost",
+                leader_lost="leader" in what,
+                refused=what.get("leader") == "refused",
             )
             self.leases[name] = replace(self.leases[name], report=report)
 
@@ -199,16 +219,19 @@ class World:
     def do_wait(self, seconds: str) -> None:
         """Time passes; the planner runs whenever it asked to."""
         until = self.mono + float(seconds)
-        while self.wake_at is not None and self.wake_at <= until:
+        while not self.stands_still and self.wake_at is not None and self.wake_at <= until:
             self.mono = max(self.mono, self.wake_at)
             self.plan_until_quiet()
         self.mono = until
 
     def do_operator(self, what: str) -> None:
-        """``operator restarts``: timers are lost. ``cannot-project``: it dies before each Lease write."""
+        """``operator restarts``: timers are lost. ``cannot-project``: it dies before each Lease write.
+        ``stands-still``: it does nothing until it restarts."""
         if what == "restarts":
             self.timers = {}
-            self.lease_writes_fail = False
+            self.lease_writes_fail = self.stands_still = False
+        elif what == "stands-still":
+            self.stands_still = True
         elif what == "cannot-project":
             self.lease_writes_fail = True
         else:
@@ -218,6 +241,32 @@ class World:
         """The record is ahead of every status that can be read (restored or edited by hand)."""
         assert self.record is not None
         self.record = replace(self.record, number=self.record.number + int(rounds_back))
+
+    def do_record(self, what: str = "", rounds: str = "1") -> None:
+        """Say what the round Lease says and what its readers keep; ``deleted`` or ``back`` by hand first."""
+        if what == "deleted":
+            self.record = None
+        elif what == "back":
+            self.write_record(self.former[-1 - int(rounds)])
+        else:
+            kept = name_of(self.reader.latest)
+            self.trace.append(f"the round Lease says {name_of(self.record)}, its readers keep {kept}")
+
+    def do_clock(self, seconds: str) -> None:
+        """The operator's wall clock jumps."""
+        self.wall += float(seconds)
+
+    def do_other_operator(self, what: str, *parts: str, watches: str = "") -> None:
+        """``sees [status record pods leases]``: its caches are as of now. ``works``: one pass on them;
+        with ``watches=lag`` its watches bring nothing while it does."""
+        if self.other is None:
+            self.other = OtherOperator(self)
+        if what == "sees":
+            self.other.see(*parts)
+        elif what == "works":
+            self.other.work(_differences, lagging=watches == "lag")
+        else:
+            raise ValueError(what)
 
     def do_recreate(self, uid: str) -> None:
         """The job is deleted and made again under the same name; its old pods are still there."""
@@ -230,6 +279,11 @@ class World:
         training = self.status.condition("Training")
         assert training is not None
         self.trace.append(training.message)
+
+    def do_accounts(self) -> None:
+        """Say what is charged to each account that has a charge."""
+        used = (f"{a.name} {len(a.charges)}" for a in self.status.accounts if a.charges)
+        self.trace.append(f"charged: {', '.join(used) or 'nothing'}")
 
     def do_garbage(self, name: str) -> None:
         """A participant's record can't be read."""
@@ -254,6 +308,8 @@ class World:
 
     def plan_until_quiet(self) -> None:
         """Run passes until one changes nothing."""
+        if self.stands_still:
+            return
         for _ in range(20):
             before = (self.status, self.record, tuple(self.pods), tuple(self.leases))
             self._pass()
@@ -261,41 +317,58 @@ class World:
                 return
         raise AssertionError("the planner does not come to rest")
 
-    def _pass(self) -> Plan:
+    def now(self) -> Now:
+        """The clocks, and fresh randomness. Wall time in whole seconds, as conditions keep it."""
         self.nonces += 1
+        return Now(EPOCH + timedelta(seconds=int(self.mono + self.wall)), self.mono, f"nonce-{self.nonces}")
+
+    def write_status(self, status: JobStatus) -> None:
+        """A status write gives the job a new version."""
+        if status != self.status:
+            self.version += 1
+        self.status = status
+
+    def write_record(self, record: RoundRecord) -> None:
+        """A write of the round Lease reaches its readers."""
+        if not self.former or self.former[-1].order < record.order:
+            self.former.append(record)
+        self.record = record
+        self.reader.observe(record)
+
+    def _pass(self) -> Plan:
         observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record)
-        now = Now(EPOCH + timedelta(seconds=self.mono), self.mono, f"nonce-{self.nonces}")
-        result = plan(self.job, self.status, observed, now, self.timers)
+        result = plan(self.job, self.status, observed, self.now(), self.timers)
         assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
         self.trace.extend(_differences(self.status, result.status))
         self.timers = dict(result.timers)
         self.wake_at = None if result.wake_after is None else self.mono + result.wake_after
-        self.status = result.status
+        self.write_status(result.status)
         if self.lease_writes_fail:
             return result
-        if self.record is None or self.record.order <= result.record.order:
-            self.record = result.record
+        if not ahead(self.record, result.record):
+            self.write_record(result.record)
         for action in result.actions:
-            self._act(action)
+            self.act(action)
         return result
 
-    def _act(self, action: CreatePod | DeletePod | DeleteLease) -> None:
+    def act(self, action: CreatePod | DeletePod | DeleteLease, who: str = "") -> None:
+        """Carry out what an operator decided about pods and Leases."""
         if isinstance(action, CreatePod):
             name = pod_name(JOB, action.slot, action.attempt)
             assert name not in self.pods, f"{name} is made twice"
             uid = f"{self.job.uid}-{name}"
             self.pods[name] = Pod(name, uid, slot=action.slot, attempt=action.attempt)
-            self.trace.append(f"create {name}")
+            self.trace.append(f"{who}create {name}")
         elif isinstance(action, DeletePod):
             pod = self.pods[action.name]
             assert pod.uid == action.uid
-            self.trace.append(f"delete {action.name}: {action.why}")
+            self.trace.append(f"{who}delete {action.name}: {action.why}")
             if pod.node and not pod.ended:
                 self.pods[action.name] = replace(pod, deleting=True)
             else:
                 del self.pods[action.name]
         else:
-            self.trace.append(f"delete Lease {action.name}")
+            self.trace.append(f"{who}delete Lease {action.name}")
             del self.leases[action.name]
 
 

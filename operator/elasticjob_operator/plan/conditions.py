@@ -48,10 +48,11 @@ def _training(p: Pass) -> tuple[str, str, str]:
 def _held_up(p: Pass) -> str:
     """Pods that can't be scheduled or started, in the scheduler's or the kubelet's own words, and those that
     run and do not join."""
+    members = {m.uid for m in p.status.members()}
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             return f"; {pod.name}: {pod.unschedulable or pod.waiting}"
-        silent = p.alive(pod) and pod.running and p.participant(pod) is None
+        silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.timers.left(f"unjoined:{pod.uid}", UNJOINED_SECONDS) == 0:
             return (
                 f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined: "

@@ -43,9 +43,8 @@ def examine(p: Pass) -> list[Evidence]:
         same = (state, message) == (member.state, member.message)
         members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
+    evidence.extend(_accusations(p))
     evidence.extend(_named_by_leader(p))
-    if p.round.phase == "Active":
-        evidence.extend(_accusations(p))
     return evidence
 
 
@@ -73,6 +72,9 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     who = f"{member.pod} (rank {member.rank})"
     if member.state == "Lost":
         return "Lost", None
+    if member.state == "Succeeded":
+        # What it has done stays done, whatever becomes of its pod; but not for another round.
+        return ("Lost" if over else "Succeeded"), None
     pod = p.pods_by_uid.get(member.uid)
     if pod is None:
         return "Lost", _evidence("PodLost", member, f"{who} was lost: its pod is gone")
@@ -166,7 +168,7 @@ def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
 def _named_by_leader(p: Pass) -> list[Evidence]:
     """The members that the leader has reported silent, also in the moment in which the round ended."""
     members = p.status.members()
-    report = report_of(p, members[0]) if members else None
+    report = report_of(p, members[0]) if members and members[0].state == "Member" else None
     if report is None:
         return []
     named = {
@@ -181,10 +183,10 @@ def _named_by_leader(p: Pass) -> list[Evidence]:
 def _accusations(p: Pass) -> list[Evidence]:
     """Members that can't reach the leader: more than half of them are right, fewer are cut off themselves."""
     members = p.status.members()
-    leader = members[0]
     accusers = [m for m in members[1:] if _accuses(p, m)]
-    if not accusers:
+    if not accusers or members[0].state in ("Left", "Lost", "Unreachable"):
         return []
+    leader = members[0]
     others = len(members) - 1
     waited = p.timers.elapsed(f"accused:{p.round.number}")
     believed = 2 * len(accusers) > others
@@ -197,8 +199,11 @@ def _accusations(p: Pass) -> list[Evidence]:
         said = next((r.message for m in accusers if (r := report_of(p, m)) is not None and r.message), "")
         text = f"{len(accusers)} of {others} other members can't reach the leader {leader.pod}"
         p.bar_from_leading(leader.pod)
+        _take_back(p, {m.id for m in accusers})
+        if p.round.phase == "Broken" and p.round.cause == "Unreachable":
+            p.set_round(cause="")  # that was its word
         return _unreachable(p, {leader.id: f"{text}: {said}" if said else text})
-    if p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) > 0:
+    if p.round.phase != "Active" or p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) > 0:
         return []
     return _unreachable(
         p,
@@ -209,6 +214,16 @@ def _accusations(p: Pass) -> list[Evidence]:
             for m in accusers
             if m.state == "Member"
         },
+    )
+
+
+def _take_back(p: Pass, ids: set[str]) -> None:
+    """Whom a leader named that is itself the one who is cut off is waited for again."""
+    p.set_members(
+        tuple(
+            replace(m, state="Member", message="") if m.id in ids and m.state == "Unreachable" else m
+            for m in p.status.members()
+        )
     )
 
 
@@ -235,7 +250,7 @@ def suspect_leader(p: Pass, leader: ParticipantStatus, named: int, others: int) 
 
 def _accuses(p: Pass, member: ParticipantStatus) -> bool:
     report = report_of(p, member)
-    return report is not None and report.leader_lost and member.state in ("Member", "Succeeded")
+    return report is not None and report.leader_lost and member.state != "Lost"
 
 
 def _one_against_the_leader(

@@ -19,6 +19,10 @@ VERDICT_SECONDS = 5.0
 UNREACHABLE_SECONDS = 3.0
 """How long a member that was named lost may still come back by itself when there are too few without it."""
 
+SUSPECT_SECONDS = 15.0
+"""The same where the leader itself is suspected: its word alone takes nobody's pod who only needs the time
+that the handler gives workers to stop."""
+
 MAX_REFUSED = 1000
 
 
@@ -192,7 +196,10 @@ def _survivors(p: Pass) -> list[Awaited]:
 
 def _give_up_unreachable(p: Pass) -> None:
     """Without those named lost there are too few: replace them soon, not after ``rejoinSeconds``."""
-    if p.timers.left(f"unreachable:{p.round.number}", UNREACHABLE_SECONDS) > 0:
+    leader = next(iter(p.status.members()), None)
+    suspect = leader is not None and leader.state != "Unreachable" and leader.pod in p.round.not_leading
+    limit = SUSPECT_SECONDS if suspect else UNREACHABLE_SECONDS
+    if p.timers.left(f"unreachable:{p.round.number}", limit) > 0:
         return
     p.set_members(
         tuple(replace(m, state="Lost") if m.state == "Unreachable" else m for m in p.status.members())

@@ -1,0 +1,130 @@
+"""A second operator that thinks it leads: caches of its own, and the guards of ``operator/.../act``.
+
+It may see less than is there, but what it writes meets what is there: a status whose version is old is
+refused (409), a round Lease is never put behind or beside itself, a pod's name is given once, and a
+delete hits the UID that it was meant for. After a refusal it reads job and round Lease from the API
+server, as the operator does, and plans again; pods and participants it knows from its watches only, which
+have caught up by then unless a scenario says that they lag on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from elasticjob.contract.names import pod_name
+from elasticjob.contract.records import RoundRecord
+from elasticjob_operator.act import projection
+from elasticjob_operator.plan.model import CreatePod, DeletePod, Observed, Participant, Plan, Pod
+from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.status import JobStatus
+
+if TYPE_CHECKING:
+    from tests.scenarios.world import World
+
+REREADS = 3
+
+Differences = Callable[[JobStatus, JobStatus], Iterator[str]]
+
+
+class Refused(Exception):
+    """A write met a guard: what was planned on must be read again."""
+
+
+def ahead(there: RoundRecord | None, record: RoundRecord) -> bool:
+    """Whether the round Lease of this job says more than a plan knows, by the operator's own rule."""
+    return there is not None and there.job_uid == record.job_uid and projection._ahead(there, record)
+
+
+def name_of(record: RoundRecord | None) -> str:
+    """A record in a few words."""
+    return "nothing" if record is None else f"round {record.number} {record.phase}"
+
+
+@dataclass
+class OtherOperator:
+    """What it has in its caches, and the world that its writes meet."""
+
+    world: World
+    status: JobStatus = field(default_factory=JobStatus)
+    version: int = 0
+    record: RoundRecord | None = None
+    pods: dict[str, Pod] = field(default_factory=dict)
+    leases: dict[str, Participant] = field(default_factory=dict)
+    timers: dict[str, float] = field(default_factory=dict)
+
+    def see(self, *what: str) -> None:
+        """Its watches bring what is there now; nothing named: everything."""
+        seen = what or ("status", "record", "pods", "leases")
+        if "status" in seen:
+            self.status, self.version = self.world.status, self.world.version
+        if "record" in seen:
+            self.record = self.world.record
+        if "pods" in seen:
+            self.pods = dict(self.world.pods)
+        if "leases" in seen:
+            self.leases = dict(self.world.leases)
+
+    def work(self, differences: Differences, lagging: bool = False) -> None:
+        """One pass, with as many readings as it needs. ``lagging``: only what it reads becomes new."""
+        fresh = False
+        for _ in range(REREADS):
+            now = self.world.now()
+            observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record)
+            result = plan(self.world.job, self.status, observed, now, self.timers)
+            try:
+                self._carry_out(result, fresh, differences)
+            except Refused as refused:
+                self._say(f"refused: {refused}")
+                self.see(*(("status", "record") if lagging else ()))
+                self.timers = {}
+                fresh = True
+                continue
+            return
+        raise AssertionError("the other operator does not come to rest")
+
+    def _carry_out(self, result: Plan, fresh: bool, differences: Differences) -> None:
+        behind = ahead(self.record, result.record)
+        if behind and not fresh:
+            raise Refused(
+                f"the round Lease says {name_of(self.record)}, the plan {name_of(result.record)}; "
+                "reads both again"
+            )
+        before = self.status
+        if result.status != before:
+            if self.version != self.world.version:
+                raise Refused(
+                    f"409, its status is of version {self.version}, the job of version {self.world.version}; "
+                    "reads again"
+                )
+            self.world.write_status(result.status)
+            self.see("status")
+        for line in differences(before, result.status):
+            self._say(line)
+        self.timers = dict(result.timers)
+        if not behind and result.record != self.record:
+            if self.record != self.world.record:
+                raise Refused(
+                    f"409, its round Lease is {name_of(self.record)}, there is {name_of(self.world.record)}; "
+                    "reads again"
+                )
+            self.world.write_record(result.record)
+            self.see("record")
+        for action in result.actions:
+            if isinstance(action, CreatePod):
+                name = pod_name(self.world.job.name, action.slot, action.attempt)
+                if name in self.world.pods:
+                    self._say(f"refused: 409, {name} is there already")
+                    continue
+            elif isinstance(action, DeletePod):
+                there = self.world.pods.get(action.name)
+                if there is None or there.uid != action.uid:
+                    self._say(f"refused: {action.name} is gone or another pod")
+                    continue
+            elif action.name not in self.world.leases:
+                continue
+            self.world.act(action, "other: ")
+
+    def _say(self, line: str) -> None:
+        self.world.trace.append(f"other: {line}")
