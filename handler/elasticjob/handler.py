@@ -285,6 +285,8 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _stop(self, stop: Stop) -> None:
         """The job is over: leave quietly if it is complete, else say why."""
+        # Else exit code 0 would look like a success of this job, if the one that is complete is a former one.
+        self._say_leaving()
         self._lease.flush(FLUSH_SECONDS)
         if stop.complete:
             logger.info("the job is complete: %s", stop.message)

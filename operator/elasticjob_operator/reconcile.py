@@ -60,6 +60,8 @@ class Entry:
     not_before: float = float("-inf")
     """While in back-off: no pass before this time, not even after an event."""
     gone: bool = False
+    known: JobStatus = field(default_factory=JobStatus)
+    """The status that we wrote last, or after which we have listed the job's pods and Leases."""
 
 
 class Reconciler:
@@ -208,6 +210,11 @@ class Reconciler:
             view = entry.view
             if entry.gone or view.deleting or not view.ours:
                 return None
+            if view.status != entry.known:
+                # Somebody else wrote it: a predecessor, or another operator that leads or believes so. It may
+                # tell of Leases and pods that our watches have not brought yet.
+                await self.world.read_again(view.job)
+                entry.known = view.status
             try:
                 return await self._plan_and_write(entry, view, fresh)
             except Stale as error:
@@ -233,6 +240,7 @@ class Reconciler:
             # A change of the spec that arrived while we wrote is older than this write: the test of the
             # resource version has seen to that. One that is newer stays.
             entry.view = written
+        entry.known = written.status
         memory.timers = decided.timers
         _tell(view, decided)
         events: tuple[Event, ...] = decided.events

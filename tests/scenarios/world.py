@@ -168,6 +168,13 @@ class World:
             record = replace(lease.record, state="Succeeded", last_job_uid=self.job.uid)
             self.leases[name] = replace(lease, record=replace(record, last_round=self.status.round.number))
 
+    def do_leave(self, *names: str) -> None:
+        """Participants say that they end without having succeeded."""
+        for name in names:
+            lease = self.leases[name]
+            assert lease.record is not None
+            self.leases[name] = replace(lease, record=replace(lease.record, state="Leaving"))
+
     def do_establish(self) -> None:
         """The leader reports the round established."""
         self.do_report(self.status.round.leader, established="yes")

@@ -320,6 +320,9 @@ class Agent(Client):
                 if isinstance(step, Enter):
                     break
                 if isinstance(step, Stop):
+                    leaving = self.core.leaving()
+                    if leaving is not None:
+                        self._say(self._voice._replace(record=leaving))
                     yield from self._flush()
                     self.end(0 if step.complete else 1)
                     return None

@@ -38,6 +38,15 @@ EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB_KEY: Key = ("job", "")
 ROUND_KEY: Key = ("round", "")
 REREADS = 5
+STREAMS: dict[str, tuple[str, ...]] = {
+    "jobs": ("job",),
+    "pods": ("pod",),
+    "leases": ("lease", "round"),
+    "nodes": ("node",),
+}
+"""The informers, each with a watch of its own."""
+JUDGED = ("pods", "leases")
+"""Those whose gaps start all clocks again."""
 
 
 class JobValue(NamedTuple):
@@ -105,11 +114,32 @@ class Operator(Client):
         self._ran_at = kernel.now
         self._dirty = True
         self._ready = False
+        self._known = JobStatus()
+        """The status as this operator has written it, or has listed pods and Leases after."""
         self._waiting_at = float("-inf")
-        self.watch = Watch(
-            api, self, lambda _: True, self._take, self._relist, self._connected, may_be_old=False
-        )
+        self._listed: set[str] = set()
+        self.watches = {name: self._watch(name, kinds) for name, kinds in STREAMS.items()}
         self._loop: Thread = self.spawn(self._run())
+
+    def _watch(self, name: str, kinds: tuple[str, ...]) -> Watch:
+        """One informer; what it brings is in order, and in no order with what the others bring."""
+
+        def relist(items: dict[Key, Item], version: int) -> None:
+            self._replace(items, version, kinds)
+            self._listed.add(name)
+            self._ready = len(self._listed) == len(STREAMS)
+            if name in JUDGED:
+                self._gaps += 1
+            self._mark()
+
+        def connected(seconds: float) -> None:
+            if name in JUDGED and (seconds > 1.0 or self._good_since is None):
+                self._gaps += 1
+                self._good_since = self.kernel.now
+
+        return Watch(
+            self.api, self, lambda key: key[0] in kinds, self._take, relist, connected, may_be_old=False
+        )
 
     def reaches_api(self) -> bool:
         """See ``Client``."""
@@ -118,7 +148,8 @@ class Operator(Client):
     def die(self) -> None:
         """SIGKILL."""
         super().die()
-        self.watch.close()
+        for watch in self.watches.values():
+            watch.close()
 
     # -- what the watches bring ----------------------------------------------------------------------------
 
@@ -127,19 +158,11 @@ class Operator(Client):
         if self.cache.remove(key, version) if item is None else self.cache.put(key, item, now):
             self._mark()
 
-    def _relist(self, items: dict[Key, Item], version: int) -> None:
+    def _replace(self, items: dict[Key, Item], version: int, kinds: tuple[str, ...]) -> None:
         for key, item in items.items():
             self._take(key, item, version)
-        for key in [key for key in self.cache.items if key not in items]:
+        for key in [key for key in self.cache.items if key[0] in kinds and key not in items]:
             self._take(key, None, version)
-        self._gaps += 1
-        self._ready = True
-        self._mark()
-
-    def _connected(self, seconds: float) -> None:
-        if seconds > 1.0 or self._good_since is None:
-            self._gaps += 1
-            self._good_since = self.kernel.now
 
     def _mark(self) -> None:
         self._dirty = True
@@ -181,6 +204,9 @@ class Operator(Client):
             item = self.cache.items.get(JOB_KEY)
             if item is None:
                 return None
+            if item.value.status != self._known:
+                yield from self._list_again()
+                self._known = item.value.status
             try:
                 return (yield from self._plan_and_write(item, fresh))
             except Stale:
@@ -207,7 +233,7 @@ class Operator(Client):
     def _plan_and_write(self, item: Item, fresh: bool) -> Script:
         value: JobValue = item.value
         self._check_standstill()
-        if self._continuity != self._gaps or not self.watch.good:
+        if self._continuity != self._gaps or not all(self.watches[name].good for name in JUDGED):
             self.timers = {}
         self._continuity = self._gaps
         now = Now(
@@ -221,6 +247,7 @@ class Operator(Client):
         if decided.status != value.status:
             written = yield self.api.request(self, lambda: self._write_status(item, decided))
             self.cache.put(JOB_KEY, written, self.kernel.now)
+            self._known = decided.status
         self.timers = dict(decided.timers)
         postponed = None
         if may_project:
@@ -330,6 +357,17 @@ class Operator(Client):
             with contextlib.suppress(NotFound, Conflict):
                 yield self.api.request(self, lambda: self.api.remove(("lease", action.name), seen.uid))
             self.cache.remove(("lease", action.name), uid=seen.uid)
+
+    def _list_again(self) -> Script:
+        """``World.read_again``: somebody else has written the status, so what it says may be newer than the
+        caches of pods and Leases."""
+        kinds = ("pod", "lease", "round")
+
+        def everything() -> tuple[dict[Key, Item], int]:
+            return {k: i for k, i in self.api.items.items() if k[0] in kinds}, len(self.api.log)
+
+        items, version = yield self.api.request(self, everything)
+        self._replace(items, version, kinds)
 
     delete_pod: Callable[[str, str], None]
     """The cluster's; set by the world."""

@@ -231,6 +231,8 @@ class World:
             return
         training = status.condition("Training")
         said = f"{training.reason}: {training.message}" if training is not None else "nothing"
+        if self.others and not alive:
+            return  # all have ended, and their controller makes no more
         if status.round.phase != "Active" or status.round.established is None:
             raise Violation("Liveness", f"no round after everything was mended; the status says {said}")
         if status.round.members != spec.replicas:

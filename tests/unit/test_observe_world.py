@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -337,3 +339,23 @@ def test_own_writes_are_seen_at_once_and_quietly() -> None:
     assert scene.only().deleting
     scene.pod()  # the watch comes later, with an older version
     assert scene.only().deleting
+
+
+def test_read_again_takes_over_what_the_watches_have_not_brought() -> None:
+    """A status of somebody else's tells of pods and Leases that our own watches may not have brought yet."""
+    scene = Scene()
+    scene.pod()
+    lists = {
+        "/api/v1/namespaces/ns/pods": [raw_pod(name="job-1-0", version=900)],
+        "/apis/coordination.k8s.io/v1/namespaces/ns/leases": [],
+    }
+    asked = []
+
+    async def get(path: str, query: dict[str, str]) -> dict[str, Any]:
+        asked.append(query["labelSelector"])
+        return {"metadata": {"resourceVersion": "1000"}, "items": lists[path]}
+
+    scene.world._api = cast(Any, SimpleNamespace(get=get, failed_at=0.0))
+    asyncio.run(scene.world.read_again(TEMPLATED))
+    assert [pod.name for pod in scene.observe().pods] == ["job-1-0"]
+    assert asked == [f"{JOB_LABEL}=job"] * 2

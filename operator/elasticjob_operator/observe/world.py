@@ -124,6 +124,16 @@ class World:
         """The Lease ``<job>-round``, whatever stands in it."""
         return self.leases.get(job.namespace, round_lease(job.name))
 
+    async def read_again(self, job: Job) -> None:
+        """List the job's pods and Leases: from now on the view is at least as new as what anybody has written
+        about them into the status. Raises ApiError."""
+        query = {"labelSelector": f"{JOB_LABEL}={job.name}"}
+        base = f"/namespaces/{job.namespace}"
+        pods = await self._api.get(f"/api/v1{base}/pods", query)
+        _take_list(self.pods, job, pods, objects.read_pod)
+        leases = await self._api.get(f"/apis/coordination.k8s.io/v1{base}/leases", query)
+        _take_list(self.leases, job, leases, objects.read_lease)
+
     def retry(self, job: Job) -> None:
         """Something about the job must be looked at again."""
         self._dirty(job.namespace, job.name)
@@ -210,3 +220,17 @@ class World:
             self._gone_nodes.pop(node.name, None)
         for namespace, job in {(p.namespace, p.job) for p in self.pods.all() if p.pod.node == node.name}:
             self._dirty(namespace, job)
+
+
+def _take_list(
+    store: Store[objects.T], job: Job, page: Json, read: Callable[[Json, objects.T | None], objects.T]
+) -> None:
+    """Put the objects of one job into their store; what is not among them has been deleted."""
+    present = set()
+    for raw in page.get("items") or ():
+        name = str(raw["metadata"]["name"])
+        present.add(name)
+        store.put(read(raw, store.get(job.namespace, name)))
+    version = objects.version_of(page["metadata"])
+    for name in [name for name in store.of_job(job.namespace, job.name) if name not in present]:
+        store.remove(job.namespace, name, version=version)

@@ -82,7 +82,8 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     record = lease.record if lease is not None else None
     left = record is not None and record.id != member.id
     if pod.exit is not None or pod.ended:
-        if pod.exit is not None and pod.exit.code == 0 and not left:
+        stayed = not left and (record is None or record.state != State.LEAVING.value)
+        if pod.exit is not None and pod.exit.code == 0 and stayed:
             return ("Lost" if over else "Succeeded"), None
         return "Lost", _ended(member, pod, who)
     if pod.deleting:
@@ -100,7 +101,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if record.state == State.SUCCEEDED.value:
         return ("Lost" if over else "Succeeded"), None
     if record.state in (State.LEAVING.value, State.FAILED.value):
-        return "Lost", _evidence("PodDeleted", member, f"{who} is leaving on a signal")
+        return "Lost", _evidence("PodDeleted", member, f"{who} has said that it leaves")
     return member.state, None
 
 

@@ -226,15 +226,16 @@ def with_condition(
     """Replace the condition of the same type; the transition time moves only with ``status``."""
     result = []
     found = False
+    second = wall.replace(microsecond=0)  # all that a condition has
     for old in conditions:
         if old.type == condition.type:
             found = True
             same = old.status == condition.status
-            result.append(replace(condition, transition=old.transition if same else wall))
+            result.append(replace(condition, transition=old.transition if same else second))
         else:
             result.append(old)
     if not found:
-        result.append(replace(condition, transition=wall))
+        result.append(replace(condition, transition=second))
     return tuple(result)
 
 
