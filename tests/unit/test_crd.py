@@ -19,6 +19,7 @@ from elasticjob_operator.plan.status import (
     Condition,
     Failure,
     JobStatus,
+    Named,
     ParticipantStatus,
     RoundHistory,
     RoundStatus,
@@ -102,6 +103,7 @@ def test_the_schema_has_every_field_that_the_operator_writes_and_no_other() -> N
             establish_failures=1,
             missing=("pod",),
             not_leading=("pod",),
+            named=(Named("pod", time),),
         ),
         participants=(
             ParticipantStatus("id", "pod", "uid", "Member", 0, 0, "host:1", "node", "auto", "message"),
@@ -140,7 +142,7 @@ def test_the_status_refuses_nothing_but_wrong_types_and_unknown_states() -> None
 
 def test_every_list_says_how_it_is_merged() -> None:
     lists = {path: field for path, field in FIELDS.items() if field.get("type") == "array"}
-    assert len(lists) == 9
+    assert len(lists) == 10
     for path, field in lists.items():
         assert field["x-kubernetes-list-type"] in ("atomic", "map"), path
 

@@ -14,12 +14,13 @@ Lost and Unreachable are verdicts and stay: the witness may be gone at the next 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from elasticjob.contract.records import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS, RoundReport, State
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Exit, Participant, Pod
-from elasticjob_operator.plan.status import ParticipantStatus
+from elasticjob_operator.plan.status import Named, ParticipantStatus
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
@@ -27,6 +28,8 @@ ACCUSED_SECONDS = 2.0
 """How long fewer than half of the members may accuse the leader before they are the ones given up."""
 
 
+NAMED_WINDOW = timedelta(minutes=10)
+MAX_NAMED = 100
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
 """A leader that has not renewed its Lease for so long is no witness for itself."""
 
@@ -229,16 +232,25 @@ def _take_back(p: Pass, ids: set[str]) -> None:
 
 
 def _unreachable(p: Pass, named: dict[str, str]) -> list[Evidence]:
-    """Take the members with these ids for unreachable; the evidence."""
+    """Take the members with these ids for unreachable, and for lost the second time; the evidence."""
+    if not named:
+        return []
+    wall = p.now.wall
+    recent = tuple(n for n in p.round.named if wall - n.time < NAMED_WINDOW)
+    again = {n.pod for n in recent}
     evidence = []
     members = []
     for m in p.status.members():
         if m.id in named:
             cause = "LeaderUnreachable" if m.rank == 0 else "Unreachable"
-            evidence.append(_evidence(cause, m, named[m.id]))
-            m = replace(m, state="Unreachable", message=named[m.id])
+            twice = m.pod in again
+            text = named[m.id] + ", for the second time within ten minutes" * twice
+            evidence.append(_evidence(cause, m, text))
+            m = replace(m, state="Lost" if twice else "Unreachable", message=text)
         members.append(m)
     p.set_members(tuple(members))
+    fresh = tuple(Named(m.pod, wall) for m in members if m.id in named and m.pod not in again)
+    p.set_round(named=(*recent, *fresh)[-MAX_NAMED:])
     return evidence
 
 

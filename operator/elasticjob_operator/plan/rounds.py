@@ -304,6 +304,7 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
             establish_failures=before.establish_failures,
             missing=before.missing,
             not_leading=before.not_leading,
+            named=before.named,
         ),
         participants=chosen
         + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),

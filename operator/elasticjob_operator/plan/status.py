@@ -29,13 +29,21 @@ class Condition:
 
 
 @dataclass(frozen=True)
+class Named:
+    """A pod that somebody who must know has named unreachable, and when."""
+
+    pod: str
+    time: datetime
+
+
+@dataclass(frozen=True)
 class RoundStatus:
     """``status.round``. ``number`` 0 with phase Broken is the time before the first round.
 
     ``cause``, ``account`` and ``message`` say why the round was formed; once it is Broken or Closed,
     why it ended. ``establish_failures`` counts rounds in a row that were not established;
     ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that could
-    not be reached as leader.
+    not be reached as leader. ``named`` are those that were named unreachable of late, in whatever round.
     """
 
     number: int = 0
@@ -56,6 +64,7 @@ class RoundStatus:
     establish_failures: int = 0
     missing: tuple[str, ...] = ()
     not_leading: tuple[str, ...] = ()
+    named: tuple[Named, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -302,6 +311,7 @@ def _dump_round(r: RoundStatus) -> dict[str, Any]:
             "establishFailures": r.establish_failures or None,
             "missing": list(r.missing) or None,
             "notLeading": list(r.not_leading) or None,
+            "named": [{"pod": n.pod, "time": _time(n.time)} for n in r.named] or None,
         }
     )
 
@@ -326,6 +336,7 @@ def _parse_round(fields: Mapping[str, Any]) -> RoundStatus:
         establish_failures=fields.get("establishFailures", 0),
         missing=tuple(fields.get("missing", ())),
         not_leading=tuple(fields.get("notLeading", ())),
+        named=tuple(Named(n["pod"], _required_time(n["time"])) for n in fields.get("named", ())),
     )
 
 
