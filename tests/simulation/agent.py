@@ -363,9 +363,8 @@ class Agent(Client):
                         self._wake_mates()
                     break
                 arrived = True
-            late = (
-                self.kernel.now - began > m.establish_timeout and self._watch_good_for() > m.establish_timeout
-            )
+            limit = m.establish_timeout * (2 if arrived and m.rank else 1)
+            late = self.kernel.now - began > limit and self._watch_good_for() > limit
             if not reported and (late or (arrived and what == "refused")):
                 reported = True
                 self._report_trouble(m)

@@ -64,6 +64,9 @@ def check_failure(p: Pass) -> bool:
 
 
 def _never_joined(p: Pass) -> str:
+    """A pod of ours that ended well and never joined. Pods of others may be left from before this job was."""
+    if p.job.spec.template is None:
+        return ""
     members = {m.uid for m in p.status.members()}
     for pod in p.observed.pods:
         if not pod.mine or pod.deleting or pod.exit is None or pod.exit.code != 0 or p.superseded(pod):
