@@ -558,7 +558,9 @@ def test_frozen_node_stands_still(pods: Pods) -> None:
         assert [psutil.Process(pid).status() for pid in pids] == [psutil.STATUS_STOPPED]
         size = len(pods.log("ticks"))
         pods.run("later", ["true"])
-        pods.wait("later", "is bound", lambda s: any(c["type"] == "PodScheduled" for c in s.get("conditions", ())))
+        pods.wait(
+            "later", "is bound", lambda s: any(c["type"] == "PodScheduled" for c in s.get("conditions", ()))
+        )
         assert len(pods.log("ticks")) == size
     finally:
         client.thaw_node(node)

@@ -439,6 +439,39 @@ def test_a_stale_status_is_noticed_by_the_lease(namespace: str) -> None:
     play(namespace, scenario)
 
 
+def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(namespace: str) -> None:
+    """A predecessor's last words must not be judged by Leases that are older than they."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.make_job()
+        async with scene.operator() as operator:
+            await scene.round_is(0, "Broken")
+            world = operator.reconciler.world
+            listed: list[str] = []
+            read_again = world.read_again
+
+            async def counted(job: Job) -> None:
+                listed.append(job.name)
+                await read_again(job)
+
+            world.read_again = counted  # type: ignore[method-assign]
+            scene.planner.message = "our own words"
+            await scene.poke()
+            await until(
+                lambda: scene.planner.message == operator.reconciler.jobs()[0].status.round.message, ""
+            )
+            assert not listed, "what we have written ourselves tells nothing new"
+            await scene.announce("mnist-0-0", "abcdefgh")
+            status = JobStatus(round=RoundStatus(number=3, phase="Broken", message="a predecessor's words"))
+            await scene.admin.patch(
+                job_path(scene.namespace, "mnist") + "/status", {"status": status.dump()}, MERGE_PATCH
+            )
+            await until(lambda: listed == ["mnist"], "pods and Leases are listed anew, once")
+            await until(lambda: "mnist-0-0" in scene.planner.seen[-1].leases, "the Lease is seen")
+
+    play(namespace, scenario)
+
+
 def test_a_job_made_anew_under_its_name_starts_from_nothing(namespace: str) -> None:
     async def scenario(scene: Scene) -> None:
         scene.planner.number = 7
