@@ -18,7 +18,7 @@ test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k na
 	@echo "== tests: pure ones first, then a real control plane, then real torchruns (10-20 minutes on 2 cores)"
 	@$(BIN)/pytest $(ARGS)
 
-test-slow: $(READY) controlplane ## the tests that take minutes each, which make test leaves out
+test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (7 minutes)
 	@$(BIN)/pytest -m slow $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter

@@ -50,6 +50,7 @@ def test_away_during_training(job: JobRun, installed: Cluster) -> None:
     job.complete()
 
 
+@pytest.mark.slow
 def test_away_while_a_round_forms(job: JobRun, installed: Cluster) -> None:
     """I6: the round is formed when it is back."""
     job.apply()
@@ -62,6 +63,7 @@ def test_away_while_a_round_forms(job: JobRun, installed: Cluster) -> None:
     assert job.status()["restarts"] == 1
 
 
+@pytest.mark.slow
 def test_slow_writes_break_no_round(job: JobRun, installed: Cluster) -> None:
     """Every write takes 10 s for a minute, under three jobs: nobody's silence is held against him."""
     jobs = [

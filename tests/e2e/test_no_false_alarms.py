@@ -68,6 +68,7 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
+@pytest.mark.slow
 def test_starved_of_cpu(job: JobRun, installed: Cluster, identified: Identified) -> None:
     """While all pods import torch again and again beside busy loops, nobody is named lost.
 

@@ -25,7 +25,7 @@ APART = {
 
 
 @needs_root
-@pytest.mark.parametrize("victim", ["a member", "the leader"])
+@pytest.mark.parametrize("victim", [pytest.param("a member", marks=pytest.mark.slow), "the leader"])
 def test_a_node_is_cut_off_with_its_pods_running(job: JobRun, victim: str) -> None:
     """I4: the zombies neither join nor disturb, also when the node is back."""
     job.apply(

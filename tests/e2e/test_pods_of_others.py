@@ -311,6 +311,7 @@ def test_the_elasticjob_is_deleted_under_its_pods(others: OthersRun) -> None:
         others.prints(name, f"Does the ElasticJob exist (kubectl -n {others.namespace} get elasticjob job)")
 
 
+@pytest.mark.slow
 def test_pods_of_a_stateful_set_rank_by_ordinal(others: OthersRun) -> None:
     others.serve(2)
     spec = {

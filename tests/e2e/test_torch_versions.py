@@ -9,7 +9,7 @@ import pytest
 from elasticjob.torch_version import workers_may_share_agent_store
 from tests.e2e.job import PYTHON, SCRIPTS, JobRun
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.matrix]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.matrix, pytest.mark.slow]
 
 
 def test_elasticjob_run_takes_torchruns_place(job: JobRun) -> None:

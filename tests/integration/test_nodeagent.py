@@ -177,7 +177,7 @@ def _python(code: str) -> list[str]:
     return ["python", "-u", "-c", code]
 
 
-@pytest.fixture(scope="module", params=["plain", "rootless"])
+@pytest.fixture(scope="module", params=["plain", pytest.param("rootless", marks=pytest.mark.slow)])
 def agent(request: pytest.FixtureRequest, devcluster: Cluster, tmp_path_factory: Any) -> Iterator[Agent]:
     """An agent with the mode of this machine, and one that does without namespaces."""
     options = ["--rootless"] if request.param == "rootless" else []
