@@ -30,6 +30,8 @@ class Node:
     exists: bool = True
     kubelet: bool = True
     silent_since: float | None = None
+    back_at: float = float("-inf")
+    """When it registered itself again."""
 
     @property
     def healthy(self) -> bool:
@@ -113,6 +115,7 @@ class Cluster(Network):
                 agent.die()
         node.exists = node.power = node.api = node.peers = True
         node.frozen = False
+        node.back_at = self.kernel.now
         self.api.put(("node", node.name), True)
         self.changed(node)
 

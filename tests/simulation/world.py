@@ -266,8 +266,8 @@ class World:
         agent = Agent(self.kernel, self.api, self.cluster, self, pod, pinned)
         self._by_address[pod.ip] = agent
         node = self.cluster.nodes[pod.node]
-        if not node.healthy or not node.peers:
-            self.oracle.excuse(agent.uid)
+        if not node.healthy or not node.peers or self.kernel.now < node.back_at + 60.0:
+            self.oracle.excuse(agent.uid)  # a watch of nodes that lags may still take it for gone
         return agent
 
     def _wanted(self) -> int:

@@ -246,6 +246,10 @@ def test_nodes() -> None:
     assert scene.dirty == [("ns", "job")], "a node status without news marks nothing"
     scene.world.nodes.remove("", "n1")
     assert scene.only().node_gone
+    scene.world.pods.put(read_pod(raw_pod(name="job-1-0", version=scene.tick())))
+    gone = {pod.name: pod.node_gone for pod in scene.observe().pods}
+    assert gone == {"job-0-0": True, "job-1-0": False}, "names of nodes come back: later pods are not lost"
+    scene.world.pods.remove("ns", "job-1-0")
     scene.node("n1", uid="uid-node-again")
     assert not scene.only().node_gone
     assert scene.only().node_ready

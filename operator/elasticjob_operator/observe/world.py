@@ -24,7 +24,7 @@ Dirty = Callable[[str, str], None]
 
 _STANDSTILL_SECONDS = 3.0
 _PULSE_SECONDS = 0.5
-_MAX_GONE_NODES = 10_000
+_MAX_ORPHANS = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ class World:
         self.loop_lag = 0.0
         """Seconds by which the event loop was late at the last pulse."""
         self._standstills = 0
-        self._gone_nodes: dict[str, None] = {}
+        self._orphans: dict[str, None] = {}
+        """UIDs of pods that were on a node when its object was deleted. Names of nodes come back."""
         self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
         self.leases: Store[SeenLease] = Store(self._lease_changed, clock)
         self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
@@ -192,7 +193,7 @@ class World:
         mine = not templated or seen.owner == job_uid
         node = self.nodes.get("", pod.node) if pod.node else None
         ready = node is None or node.ready
-        gone = node is None and pod.node in self._gone_nodes
+        gone = node is None and pod.uid in self._orphans
         if mine and ready and not gone:
             return pod
         return replace(pod, mine=mine, node_ready=ready, node_gone=gone)
@@ -212,13 +213,12 @@ class World:
         self._dirty(lease.namespace, lease.job)
 
     def _node_changed(self, node: SeenNode) -> None:
+        theirs = [pod for pod in self.pods.all() if pod.pod.node == node.name]
         if self.nodes.get("", node.name) is None:
-            self._gone_nodes[node.name] = None
-            if len(self._gone_nodes) > _MAX_GONE_NODES:
-                del self._gone_nodes[next(iter(self._gone_nodes))]
-        else:
-            self._gone_nodes.pop(node.name, None)
-        for namespace, job in {(p.namespace, p.job) for p in self.pods.all() if p.pod.node == node.name}:
+            self._orphans.update(dict.fromkeys(pod.uid for pod in theirs))
+            while len(self._orphans) > _MAX_ORPHANS:
+                del self._orphans[next(iter(self._orphans))]
+        for namespace, job in {(pod.namespace, pod.job) for pod in theirs}:
             self._dirty(namespace, job)
 
 

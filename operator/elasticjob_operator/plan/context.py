@@ -115,16 +115,18 @@ class Pass:
         These are the only ones that may become members (I4): fresh, running, on a ready node, not on
         their way out, and of the newest attempt of their slot.
         """
-        spent = {p.id for p in self.status.members()} | set(self.round.refused)
         result = []
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) and pod.running and pod.node_ready else None
             record = lease.record if lease is not None else None
-            if self.silent_announcement(pod) is not None:
-                if self.round.phase != "Active" or self.round.members < self.job.spec.replicas:
-                    self.timers.wake(self.wait_renew())  # a renewal makes no event
+            if lease is None or record is None or record.state != State.JOINING.value:
                 continue
-            if lease is None or record is None or record.state != State.JOINING.value or record.id in spent:
+            if self.silent_announcement(pod) is not None or record.id in self.round.refused:
+                # Nobody can tell when it comes back, or that it does not: a renewal makes no event.
+                if self.round.phase != "Active" or self.round.members < self.job.spec.replicas:
+                    self.timers.wake(self.wait_renew())
+                continue
+            if record.id in self.status.member_ids:
                 continue
             state = "Standby" if self.round.phase == "Active" else "Joining"
             result.append(

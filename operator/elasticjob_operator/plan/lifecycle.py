@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.contract.records import Outcome, Phase
+from elasticjob.contract.records import Outcome, Phase, State
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import exhausted
+from elasticjob_operator.plan.status import ParticipantStatus
 
 
 def check_success(p: Pass) -> bool:
@@ -77,8 +78,20 @@ def _never_joined(p: Pass) -> str:
 
 
 def _some_had_succeeded(p: Pass) -> bool:
+    """Whether a member of the last round has ended well: its controller makes it no more."""
+    if any(_ended_well(p, member) for member in p.status.members()):
+        return True
     before = p.before.members()
     return p.before.round.number == p.round.number and any(m.state == "Succeeded" for m in before)
+
+
+def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
+    pod = p.pods_by_uid.get(member.uid)
+    if pod is None or pod.exit is None or pod.exit.code != 0:
+        return False
+    lease = p.participant(pod)
+    record = lease.record if lease is not None else None
+    return record is None or (record.id == member.id and record.state != State.LEAVING.value)
 
 
 def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:

@@ -24,6 +24,9 @@ from elasticjob_operator.plan.status import Named, ParticipantStatus
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
+NODE_GONE_SECONDS = 2.0
+"""How long a node must stay deleted: a watch that lags tells of its return after its end."""
+
 ACCUSED_SECONDS = 2.0
 """How long fewer than half of the members may accuse the leader before they are the ones given up."""
 
@@ -91,7 +94,8 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return "Lost", _ended(member, pod, who)
     if pod.deleting:
         return "Lost", _evidence("PodDeleted", member, f"{who} is being deleted")
-    if pod.node_gone or (not pod.node_ready and _silent(p, member, lease)):
+    gone = pod.node_gone and p.timers.left(f"gone:{pod.uid}", NODE_GONE_SECONDS) == 0
+    if gone or (not pod.node_ready and not pod.node_gone and _silent(p, member, lease)):
         what = "is gone" if pod.node_gone else "is not ready and the pod is silent"
         return "Lost", _evidence("NodeLost", member, f"{who} was lost: node {pod.node} {what}")
     if record is None:
