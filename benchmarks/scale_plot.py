@@ -41,6 +41,7 @@ def plot(samples: Samples, path: Path) -> None:
 
 
 def _times(axes: Any, samples: Samples, what: str, title: str) -> None:
+    ended: dict[tuple[int, str], list[str]] = {}
     for backend in samples.backends():
         colour = _COLOURS.get(backend)
         points = samples.curve(what, backend)
@@ -50,8 +51,10 @@ def _times(axes: Any, samples: Samples, what: str, title: str) -> None:
             top = axes.get_xaxis_transform()
             axes.plot([n], [0.95], marker="x", markersize=9, color=colour, linestyle="none", transform=top)
             axes.axvline(n, color=colour, linestyle=":", linewidth=1)
-            words = f"{backend} ends at N = {n}:\n{outcome}"
-            axes.text(n * 1.08, 0.93, words, color=colour, fontsize=8, va="top", transform=top)
+            ended.setdefault((n, outcome), []).append(backend)
+    for (n, outcome), backends in ended.items():
+        words = f"{', '.join(backends)}:\n{outcome} at {n}"
+        axes.text(n * 1.08, 0.9, words, fontsize=8, va="top", transform=axes.get_xaxis_transform())
     aims = [(n, aim) for n, aim in TARGETS[what].items() if n in samples.sizes(what)]
     if aims:
         xs, ys = zip(*aims, strict=True)
