@@ -26,10 +26,11 @@ STEADY = "steady"
 def run(out: Path, sizes: Sequence[int], runs: int, plane: ControlPlane) -> None:
     """Measure, and write `steady.json` and `steady.md` after every measurement."""
     results = Results({"apiserver": plane.version, "window seconds": WINDOW_SECONDS})
+    session = K8s(plane)
     with Zygote() as zygote:
         for n in sizes:
             for _ in range(runs):
-                outcome = measure(zygote, K8s(plane), n)
+                outcome = measure(zygote, session, n)
                 results.add(Key(STEADY, "k8s", "", n), outcome)
                 rate = outcome.requests
                 figure = (

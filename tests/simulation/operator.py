@@ -157,9 +157,10 @@ class Operator(Client):
 
     def _take(self, key: Key, item: Item | None, version: int) -> None:
         now = self.kernel.now
-        if key[0] == "node":
-            theirs = {i.uid for k, i in self.cache.items.items() if k[0] == "pod" and i.value.node == key[1]}
-            self._orphans = self._orphans - theirs if item is not None else self._orphans | theirs
+        if key[0] == "node" and item is None:
+            self._orphans |= {
+                i.uid for k, i in self.cache.items.items() if k[0] == "pod" and i.value.node == key[1]
+            }
         if self.cache.remove(key, version) if item is None else self.cache.put(key, item, now):
             self._mark()
 
@@ -274,9 +275,10 @@ class Operator(Client):
             if key[0] == "pod":
                 pod: Pod = item.value
                 if pod.node:
-                    ready, gone = bool(nodes.get(pod.node, True)), pod.uid in self._orphans
+                    ready = bool(nodes.get(pod.node, True))
+                    gone = pod.node not in nodes and pod.uid in self._orphans
                     if not ready or gone:
-                        pod = replace(pod, node_ready=ready and not gone, node_gone=gone)
+                        pod = replace(pod, node_ready=ready, node_gone=gone)
                 if job.spec.template is not None and not pod.uid.startswith(f"{job.uid}-"):
                     pod = replace(pod, mine=False)
                 pods.append(pod)

@@ -126,6 +126,10 @@ class Oracle:
         """Whether the pod object of a member is gone: then it counts as having left, whatever runs."""
         return any(m.uid not in self.pod_uids() for m in before.members())
 
+    def dead(self, uid: str) -> bool:
+        """Whether the agent of this pod has ended; the world sets it."""
+        raise NotImplementedError
+
     def pod_uids(self) -> set[str]:
         """UIDs of the pods that have not ended; the world sets it."""
         raise NotImplementedError
@@ -157,6 +161,8 @@ class Oracle:
         uids = {m.uid for m in before.members()} | {"*"}
         hard = before.round.established is not None
         if any(at >= since and who in uids and not (hard and lightly) for at, who, lightly in self.excuses):
+            return
+        if any(self.dead(m.uid) for m in before.members()):
             return
         if r.cause == "ScaledUp" and before.round.members < value.job.spec.replicas:
             return

@@ -32,6 +32,7 @@ class World:
         self.api = Api(kernel)
         self.oracle = Oracle(lambda: kernel.now)
         self.oracle.pod_uids = self._live_pod_uids  # type: ignore[method-assign]
+        self.oracle.dead = lambda uid: uid in self.cluster.agents and not self.cluster.agents[uid].alive  # type: ignore[method-assign]
         self.api.committed.append(self.oracle.committed)
         self.api.committed.append(self._tell)
         needed = kernel.between(10.0, 200.0) if rng.random() < 0.6 else None

@@ -116,15 +116,17 @@ class Pass:
         their way out, and of the newest attempt of their slot.
         """
         result = []
+        needed = self.round.phase != "Active" or self.round.members < self.job.spec.replicas
         for pod in self.observed.pods:
-            lease = self.participant(pod) if self.alive(pod) and pod.running and pod.node_ready else None
+            lease = self.participant(pod) if self.alive(pod) else None
             record = lease.record if lease is not None else None
             if lease is None or record is None or record.state != State.JOINING.value:
                 continue
             if self.silent_announcement(pod) is not None or record.id in self.round.refused:
-                # Nobody can tell when it comes back, or that it does not: a renewal makes no event.
-                if self.round.phase != "Active" or self.round.members < self.job.spec.replicas:
-                    self.timers.wake(self.wait_renew())
+                if needed:
+                    self.timers.wake(self.wait_renew())  # neither silence nor a renewal makes an event
+                continue
+            if not pod.running or not pod.node_ready:
                 continue
             if record.id in self.status.member_ids:
                 continue
