@@ -10,10 +10,10 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import measures, torchruns
+from benchmarks import arguments, measures, torchruns
 from benchmarks.backends import Backend
 from benchmarks.c10d import C10d
 from benchmarks.crew import CrewError, Zygote
@@ -81,13 +81,17 @@ def _parse() -> argparse.Namespace:
     known = (*WHATS, SCALE, BREAKDOWN, NOTICING, STEADY)
     parser.add_argument(
         "--what",
-        type=_words(known),
+        type=arguments.words(known),
         default=(*WHATS, SCALE),
         help=f"of {','.join(known)}; default: all but {BREAKDOWN}, {NOTICING} and {STEADY}",
     )
-    parser.add_argument("--n", type=_numbers, help=f"participants, default {','.join(map(str, SIZES))}")
+    parser.add_argument(
+        "--n", type=arguments.sizes, help=f"participants, default {','.join(map(str, SIZES))}"
+    )
     parser.add_argument("--runs", type=int, help="how often; default: what fits into 40 minutes")
-    parser.add_argument("--backend", type=_words(BACKENDS), default=BACKENDS, help=f"of {','.join(BACKENDS)}")
+    parser.add_argument(
+        "--backend", type=arguments.words(BACKENDS), default=BACKENDS, help=f"of {','.join(BACKENDS)}"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder, default %(default)s")
     return parser.parse_args()
 
@@ -187,25 +191,6 @@ def _say(what: str, task: Task, outcome: Outcome) -> None:
     print(f"{what:18} n={task.n:<4} {name:24} {figure}{requests}", flush=True)
     if outcome.outcome != OK and outcome.detail:
         print(f"    {outcome.detail.strip().splitlines()[-1][:300]}", file=sys.stderr, flush=True)
-
-
-def _words(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        words = tuple(text.split(","))
-        if unknown := set(words) - set(known):
-            raise argparse.ArgumentTypeError(
-                f"unknown {', '.join(sorted(unknown))}; known: {', '.join(known)}"
-            )
-        return words
-
-    return parse
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    numbers = tuple(int(word) for word in text.split(","))
-    if min(numbers) < 2:
-        raise argparse.ArgumentTypeError("at least 2 participants")
-    return numbers
 
 
 if __name__ == "__main__":

@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
-import uuid
 from collections.abc import Iterator
 
-from benchmarks.backends import Seat
+from benchmarks.backends import Seat, TorchSession
 from benchmarks.results import STORE_SHARING_OFF
 
 _HOST = "127.0.0.1"
 
 
-class C10dSession:
+class C10dSession(TorchSession):
     """One run id on one store."""
 
-    notices = False
-
     def __init__(self, n: int, minimum: int, variant: str) -> None:
-        self._n = n
-        self._minimum = minimum
+        super().__init__(n, minimum)
         self._environment = {
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1" if variant == STORE_SHARING_OFF else "0"
         }
         self._endpoint = f"{_HOST}:{_free_port()}"
-        self._run_id = uuid.uuid4().hex[:8]
 
     def seat(self, index: int) -> Seat:
         """Participant 0 is the store's host."""
@@ -44,18 +38,6 @@ class C10dSession:
             config={"is_host": "true" if index == 0 else "false"},
             environment=self._environment,
         )
-
-    def lost(self, index: int) -> None:
-        """Nobody tells c10d."""
-
-    def settled(self) -> None:
-        """A round of c10d has nothing left to do; the pause is the one that ours gets."""
-        time.sleep(1.0)
-
-    def requests(self, since: float) -> int | None:
-        """There is no API server."""
-        del since
-        return None
 
 
 class C10d:

@@ -33,13 +33,7 @@ class Cable:
     """The cable and the namespace at its far end. A context manager."""
 
     def __enter__(self) -> Cable:
-        own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        try:
-            linux.unshare(linux.CLONE_NEWNET)
-            self._namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        finally:
-            linux.setns(own, linux.CLONE_NEWNET)
-            os.close(own)
+        self._namespace = linux.new_network()
         self._near(
             f"link add {_INTERFACE} type veth peer name far netns {self.path}",
             f"addr add {NEAR}/30 dev {_INTERFACE}",

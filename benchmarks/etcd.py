@@ -14,12 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.backends import Seat
+from benchmarks.backends import Seat, TorchSession
 from devcluster.paths import cache_dir
 from devcluster.ports import PortClaims, listens
 from devcluster.wait import wait_for
@@ -117,17 +115,13 @@ def server() -> Iterator[str]:
         ports.release()
 
 
-class EtcdSession:
+class EtcdSession(TorchSession):
     """One run id in one etcd."""
 
-    notices = False
-
     def __init__(self, backend: str, endpoint: str, n: int, minimum: int) -> None:
+        super().__init__(n, minimum)
         self._backend = backend
         self._endpoint = endpoint
-        self._n = n
-        self._minimum = minimum
-        self._run_id = uuid.uuid4().hex[:8]
 
     def seat(self, index: int) -> Seat:
         """All are alike."""
@@ -140,18 +134,6 @@ class EtcdSession:
             max_nodes=self._n,
             local_addr=_HOST,
         )
-
-    def lost(self, index: int) -> None:
-        """Nobody tells etcd."""
-
-    def settled(self) -> None:
-        """The pause that the others get."""
-        time.sleep(1.0)
-
-    def requests(self, since: float) -> int | None:
-        """There is no API server."""
-        del since
-        return None
 
 
 class Etcd:

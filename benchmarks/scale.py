@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks import etcd, measures
+from benchmarks import arguments, etcd, measures
 from benchmarks.backends import Backend
 from benchmarks.c10d import C10d
 from benchmarks.crew import CrewError, Zygote
@@ -198,34 +198,24 @@ def _parse() -> argparse.Namespace:
         prog="python -m benchmarks.scale", description=__doc__.partition("\n")[0]
     )
     sizes = ",".join(map(str, SIZES))
-    parser.add_argument("--n", type=_numbers, default=SIZES, help=f"participants of ours, default {sizes}")
+    parser.add_argument(
+        "--n", type=arguments.sizes, default=SIZES, help=f"participants of ours, default {sizes}"
+    )
     parser.add_argument("--sessions", type=int, default=3, help="first joins for each N, default %(default)s")
     parser.add_argument("--rejoins", type=int, default=REJOINS, help="after each first join: %(default)s")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="that hold the participants")
     fair = argparse.BooleanOptionalAction
     parser.add_argument("--flow-schema", action=fair, default=True, help=f"apply {FLOW_SCHEMA.name}")
     names = ",".join(BACKENDS)
-    parser.add_argument("--others", type=_words, default=BACKENDS, help=f"of {names}, or nothing")
-    parser.add_argument("--others-n", type=_numbers, default=OTHERS_SIZES, help="participants of the others")
+    parser.add_argument(
+        "--others", type=arguments.words(BACKENDS), default=BACKENDS, help=f"of {names}, or nothing"
+    )
+    parser.add_argument(
+        "--others-n", type=arguments.sizes, default=OTHERS_SIZES, help="participants of the others"
+    )
     parser.add_argument("--again", action="store_true", help="make table and plot again from scale.json")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder, default %(default)s")
     return parser.parse_args()
-
-
-def _words(text: str) -> tuple[str, ...]:
-    words = tuple(word for word in text.split(",") if word)
-    if unknown := set(words) - set(BACKENDS):
-        raise argparse.ArgumentTypeError(
-            f"unknown {', '.join(sorted(unknown))}; known: {', '.join(BACKENDS)}"
-        )
-    return words
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    numbers = tuple(int(word) for word in text.split(","))
-    if min(numbers) < 2:
-        raise argparse.ArgumentTypeError("at least 2 participants")
-    return numbers
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,21 @@ def undisturbed(job: JobRun, number: int, restarts: int) -> None:
     job.goes_on(number)
     assert job.round()["number"] == number, job.round()
     assert job.status()["restarts"] == restarts
+
+
+def given_up(job: JobRun, victim: dict[str, Any], said: str) -> None:
+    """The second round has left the victim out, for this reason."""
+    second = job.rounds()[1]
+    assert second["account"] == "infrastructure"
+    assert second["cause"] == ("Unreachable" if victim["rank"] else "LeaderUnreachable")
+    assert said in second["message"]
+    assert victim["id"] not in {p["id"] for p in job.status()["participants"]}
+
+
+def replaced(job: JobRun, victim: dict[str, Any]) -> None:
+    """Its pod is gone, and its workers were in no other round."""
+    job.gone(victim["pod"])
+    assert {s["round"] for s in job.steps() if s["pod"] == victim["pod"]} == {1}
 
 
 def test_an_agent_stalls(job: JobRun) -> None:
@@ -85,14 +101,9 @@ def test_an_agent_stalls(job: JobRun) -> None:
         one.training(2)
     signal_victims(signal.SIGCONT)
     for name, one in jobs.items():
-        second, victim = one.rounds()[1], victims[name]
-        assert second["account"] == "infrastructure"
-        assert second["cause"] == ("LeaderUnreachable" if name == "leader" else "Unreachable")
-        assert "it accepts connections but does not beat" in second["message"]
-        assert victim["id"] not in {p["id"] for p in one.status()["participants"]}
+        given_up(one, victims[name], "it accepts connections but does not beat")
         if name != "woken-soon":
-            one.gone(victim["pod"])
-            assert {s["round"] for s in one.steps() if s["pod"] == victim["pod"]} == {1}
+            replaced(one, victims[name])
         undisturbed(one, 2, restarts=1)
         one.stop()
     for one in jobs.values():

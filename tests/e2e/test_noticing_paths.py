@@ -14,7 +14,7 @@ import pytest
 
 from devcluster.nodeagent.client import Direction, NodeAgentError
 from tests.e2e.job import JobRun
-from tests.e2e.test_noticing import lone_steps, undisturbed
+from tests.e2e.test_noticing import given_up, lone_steps, replaced, undisturbed
 
 pytestmark = [
     pytest.mark.cluster,
@@ -68,13 +68,8 @@ def test_a_pod_is_cut_off(job: JobRun) -> None:
         one.training(2)
     restore()
     for name, one in jobs.items():
-        second, victim = one.rounds()[1], victims[name]
-        assert second["account"] == "infrastructure"
-        assert second["cause"] == ("LeaderUnreachable" if name == "leader" else "Unreachable")
-        assert "its port does not answer" in second["message"]
-        assert victim["id"] not in {p["id"] for p in one.status()["participants"]}
-        one.gone(victim["pod"])
-        assert {s["round"] for s in one.steps() if s["pod"] == victim["pod"]} == {1}
+        given_up(one, victims[name], "its port does not answer")
+        replaced(one, victims[name])
         undisturbed(one, 2, restarts=1)
         one.stop()
     for one in jobs.values():

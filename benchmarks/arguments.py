@@ -1,0 +1,28 @@
+"""Command-line arguments that are lists."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+
+def words(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """A parser of words between commas, none of them unknown; of nothing, there are none."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        found = tuple(word for word in text.split(",") if word)
+        if unknown := set(found) - set(known):
+            raise argparse.ArgumentTypeError(
+                f"unknown {', '.join(sorted(unknown))}; known: {', '.join(known)}"
+            )
+        return found
+
+    return parse
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Parse numbers of participants between commas, each at least 2."""
+    found = tuple(int(word) for word in text.split(","))
+    if min(found) < 2:
+        raise argparse.ArgumentTypeError("at least 2 participants")
+    return found
