@@ -1,7 +1,7 @@
 """Train a classifier of handwritten digits with DistributedDataParallel, and resume wherever it was.
 
-An ordinary torchrun script: nothing in it knows about ElasticJob. It does what any script must do that
-is to survive a change of its world size:
+An ordinary torchrun script; all it has to do with ElasticJob is that it says its steps, where there is
+somebody to hear it. It does what any script must do that is to survive a change of its world size:
 
 - the *global* batch is the same at every world size, so that the loss curve is too (sampler.py);
 - the position and the optimizer are in the checkpoint, and all ranks resume from the one that rank 0
@@ -29,6 +29,14 @@ from sampler import GlobalBatches, fingerprint, share
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
+
+try:
+    from elasticjob import report_progress
+except ImportError:  # under plain torchrun, where the package need not be
+
+    def report_progress(step: int) -> None:
+        """Nobody wants to know."""
+
 
 ROUND = int(os.environ.get("ELASTICJOB_ROUND", "0"))
 """The round this process belongs to; 0 outside an ElasticJob."""
@@ -81,6 +89,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
             raise RuntimeError(f"step {step + 1}: the ranks' shares do not add up to the global batch")
         mean_loss, epoch = total_loss / len(batch), batches.epoch_of(step)
         step += 1
+        report_progress(step)
         step_log.write(
             step=step,
             epoch=epoch,

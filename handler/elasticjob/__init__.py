@@ -5,4 +5,7 @@ imports torchrun imports it (torch loads the entry points of ``torchrun.handlers
 ``torch.distributed.elastic.rendezvous`` is imported).
 """
 
+from elasticjob.progress import report_progress
+
+__all__ = ["report_progress"]
 __version__ = "0.1.0"

@@ -1,8 +1,12 @@
-"""The thread that beats in the round's store and watches the others' beats.
+"""The thread that beats in the round's store, watches the others' beats, and passes their steps on.
 
 The leader watches everybody, each member watches the leader. Beats have a connection and a thread of
 their own (a store call can block for ever), and a broken connection is opened again before anything is
 said. What follows from a beat that is missing is decided in ``elasticjob.core.beats``.
+
+With its beat a member stores the highest step that its workers have reported, if it has grown; the leader
+takes the highest of all to ``elasticjob.core.progress``. In a round of one there is no store to beat in, and
+only the steps are looked at.
 """
 
 from __future__ import annotations
@@ -11,9 +15,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+from elasticjob.contract.records import ProgressReport
 from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Loss, Probe
 from elasticjob.core.participant import Membership
+from elasticjob.core.progress import Hang, ProgressJudge
+from elasticjob.step_files import StepReader
 from elasticjob.stores import Call, KeyValueStore, StoreConnection, StoreGone, connect, probe
 
 logger = logging.getLogger(__name__)
@@ -22,34 +30,66 @@ PROBE_SECONDS = 0.5
 ANSWER_SECONDS = 0.2
 HERE = "elasticjob/here/"
 BEAT = "elasticjob/beat/"
+STEP = "elasticjob/step/"
+NO_STEP = -1
+
+
+class Answer(NamedTuple):
+    """What the store has said: counters by rank and, to the leader, the highest step of the others (None
+    while it is not known)."""
+
+    counts: dict[int, int]
+    step: int | None = None
 
 
 class Beats:
-    """Beats of one round; ``lost`` is called from the thread with the evidence by rank, once for each loss.
+    """Beats and steps of one round. All of ``lost``, ``progressed`` and ``hung`` are called from the thread.
 
-    Ranks that are lost together come together: the first report ends the round, and a second one is late.
+    ``lost`` comes with the evidence by rank, once for each loss. Ranks that are lost together come together:
+    the first report ends the round, and a second one is late. On the leader alone ``progressed`` comes when a
+    step was reported (and whether it is the round's first), ``hung`` once when nothing moves any more.
     """
 
     def __init__(
-        self, membership: Membership, stall_timeout: float, lost: Callable[[Mapping[int, Loss]], None]
+        self,
+        membership: Membership,
+        stall_timeout: float,
+        steps: StepReader,
+        lost: Callable[[Mapping[int, Loss]], None],
+        progressed: Callable[[ProgressReport, bool], None],
+        hung: Callable[[Hang], None],
     ) -> None:
         self._membership = membership
         self._leads = membership.rank == 0
+        self._steps = steps
         self._lost = lost
+        self._progressed = progressed
+        self._hung = hung
         self._stop = threading.Event()
         self._bell = threading.Condition()
         self._connection = self._open()
-        self._call: Call[dict[int, int]] | None = None
+        self._call: Call[Answer] | None = None
         self._endpoints: dict[int, str] = {0: membership.leader}
         self._answers = 0
         peers = range(1, membership.size) if self._leads else [0]
-        self._judge = BeatJudge(peers, membership.heartbeat_timeout, stall_timeout, time.monotonic())
+        now = time.monotonic()
+        self._judge = BeatJudge(peers, membership.heartbeat_timeout, stall_timeout, now)
+        self._looking = threading.Lock()
+        self._progress = ProgressJudge(membership.nonce, now, membership.hang_timeout)
+        self._own_step = self._stored_step = NO_STEP
         self._thread = threading.Thread(target=self._run, name="elasticjob-beats", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat, unless there is nobody else."""
-        if self._membership.size > 1:
-            self._thread.start()
+        """Begin to beat, or in a round of one to look at the steps: a member of it has no more to do."""
+        self._thread.start()
+
+    def progress(self) -> ProgressReport | None:
+        """Where training stands at this moment, as far as the leader knows; None on the others."""
+        if not self._leads:
+            return None
+        with self._looking:
+            self._progress.see(time.monotonic(), self._steps.read(), NO_STEP)
+            return self._progress.report
 
     def stop(self) -> None:
         """End the thread."""
@@ -65,29 +105,48 @@ class Beats:
             due = max(due + BEAT_SECONDS, time.monotonic())
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
-            counts = self._exchange()
-            suspects = self._judge.tick(time.monotonic(), counts)
+            if not self._leads:
+                own = self._steps.read()
+                self._own_step = NO_STEP if own is None else own.step
+            answer = self._exchange() if self._membership.size > 1 else Answer({}, NO_STEP)
+            if self._leads:
+                self._follow(answer.step)
+            suspects = self._judge.tick(time.monotonic(), answer.counts)
             if suspects:
                 self._probe(suspects)
 
-    def _exchange(self) -> dict[int, int]:
-        """Send the next beat if the one before was answered; the counters that have come in.
+    def _follow(self, others: int | None) -> None:
+        """On the leader: judge the steps, and tell what is new."""
+        with self._looking:
+            before = self._progress.report
+            hang = self._progress.tick(time.monotonic(), self._steps.read(), others)
+            report = self._progress.report
+        if self._stop.is_set():
+            return
+        if report is not None and report != before:
+            self._progressed(report, before is None)
+        if hang is not None:
+            self._hung(hang)
+
+    def _exchange(self) -> Answer:
+        """Send the next beat if the one before was answered; what has come in.
 
         An answer is waited for, for a moment: taken at the next beat it would be a second old.
         """
-        counts = self._answer()
+        before = self._answer()
         if self._call is None:
             self._call = call = self._connection.submit(self._read_all if self._leads else self._beat)
             with self._bell:
                 self._bell.wait_for(lambda: call.done, ANSWER_SECONDS)
-            counts |= self._answer()
-        return counts
+            after = self._answer()
+            return Answer(before.counts | after.counts, before.step if after.step is None else after.step)
+        return before
 
-    def _answer(self) -> dict[int, int]:
-        """What the call under way has brought, {} while it is not done or when it has failed."""
+    def _answer(self) -> Answer:
+        """What the call under way has brought, nothing while it is not done or when it has failed."""
         call = self._call
         if call is None or not call.done:
-            return {}
+            return Answer({})
         self._call = None
         try:
             return call.result()
@@ -95,22 +154,28 @@ class Beats:
             logger.debug("beat: %s; opening the connection again", gone)
             self._connection.close()
             self._connection = self._open()
-            return {}
+            return Answer({})
 
-    def _beat(self, store: KeyValueStore) -> dict[int, int]:
+    def _beat(self, store: KeyValueStore) -> Answer:
         """One beat of a member; its answer is the leader's beat."""
-        store.add(f"{BEAT}{self._membership.rank}", 1)
+        rank, step = self._membership.rank, self._own_step
+        store.add(f"{BEAT}{rank}", 1)
+        if step != self._stored_step:
+            store.set(f"{STEP}{rank}", str(step))
+            self._stored_step = step
         self._answers += 1
-        return {0: self._answers}
+        return Answer({0: self._answers})
 
-    def _read_all(self, store: KeyValueStore) -> dict[int, int]:
-        """The members' counters, read from the leader's own store (they are there before the barrier)."""
+    def _read_all(self, store: KeyValueStore) -> Answer:
+        """The members' counters and steps, read from the leader's own store (they are there before the
+        barrier)."""
         ranks = range(1, self._membership.size)
         if len(self._endpoints) == 1:
             said = store.multi_get([f"{HERE}{rank}" for rank in ranks])
             self._endpoints.update({rank: text.decode() for rank, text in zip(ranks, said, strict=True)})
-        values = store.multi_get([f"{BEAT}{rank}" for rank in ranks])
-        return {rank: int(value) for rank, value in zip(ranks, values, strict=True)}
+        values = store.multi_get([f"{key}{rank}" for key in (BEAT, STEP) for rank in ranks])
+        counts = {rank: int(value) for rank, value in zip(ranks, values[: len(ranks)], strict=True)}
+        return Answer(counts, max(int(value) for value in values[len(ranks) :]))
 
     def _probe(self, suspects: list[int]) -> None:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:64] if rank in self._endpoints}

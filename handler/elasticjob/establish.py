@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from elasticjob.beats import BEAT, HERE
+from elasticjob.beats import BEAT, HERE, NO_STEP, STEP
 from elasticjob.contract.records import RoundReport, format_endpoint, parse_endpoint
 from elasticjob.core.participant import Membership
 from elasticjob.stores import (
@@ -116,8 +116,9 @@ class Establishment:
         """In the connection's thread: say that we are here, wait for everybody; the workers' port."""
         m = self._m
         if self._workers is not None:
-            keys = [WORKERS_PORT, *(f"{BEAT}{rank}" for rank in range(m.size))]
-            store.multi_set(keys, [str(self._workers.port), *("0" for _ in range(m.size))])
+            beats, steps = ([f"{key}{rank}" for rank in range(m.size)] for key in (BEAT, STEP))
+            values = [str(self._workers.port), *("0" for _ in beats), *(str(NO_STEP) for _ in steps)]
+            store.multi_set([WORKERS_PORT, *beats, *steps], values)
         store.set(f"{HERE}{m.rank}", format_endpoint(self._own_host(), self._server.port))
         count = store.add(COUNT, 1)
         self._arrived = True

@@ -12,9 +12,10 @@ import logging
 import os
 import secrets
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -38,6 +39,7 @@ from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MEMBER_RENEW_SECONDS,
     FailureReport,
+    ProgressReport,
     RoundRecord,
     RoundReport,
     format_endpoint,
@@ -45,13 +47,18 @@ from elasticjob.contract.records import (
 )
 from elasticjob.core.beats import Loss, Probe
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.progress import Hang
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
 from elasticjob.settings import Settings
+from elasticjob.stack_dump import FAULTHANDLER_ENV, StackDump
+from elasticjob.step_files import StepFiles
 from elasticjob.stores import HeldPort, StoreConnection, StoreGone, serve
+from elasticjob.torch_agent import Call, Failed, caller, given_up
 from elasticjob.torch_version import workers_may_share_agent_store
+from elasticjob.worker_failures import RoundWorkers
 from elasticjob.workers import children, kill_process_groups
 
 if TYPE_CHECKING:
@@ -68,6 +75,8 @@ NO_JOB_SECONDS = 10.0
 """For so long there may be no round record before it is asked whether there is a job at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
+DUMP_SECONDS = 2.0
+"""For so long torch has the time to ask before the stacks of a hung round are written without it."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -88,6 +97,10 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._store: RoundStore | None = None
         self._connection: StoreConnection | None = None
         self._beats: Beats | None = None
+        self._steps = StepFiles()
+        self._stacks = StackDump()
+        self._workers: RoundWorkers | None = None
+        self._call = Call()
         self._told = False
         self._in_round = False
         self._first = True
@@ -121,9 +134,16 @@ class K8sRendezvousHandler(RendezvousHandler):
         """Only the operator closes a job (I8): nothing happens."""
 
     def num_nodes_waiting(self) -> int:
-        """1 if the record says that this round is over, else 0; reads memory only."""
+        """1 if the record says that this round is over, else 0; reads memory only.
+
+        Waits for the workers' stacks to be written if the round is over because it hung: whenever torch asks,
+        all of them live, and it stops them only after this.
+        """
         if self._in_round and self._core.over():
             self._told = True
+            if self._workers is not None:
+                self._workers.stopping()
+            self._dump_stacks()
             return 1
         return 0
 
@@ -135,7 +155,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         RendezvousTimeoutError after ``join_timeout``.
         """
         with self._signals():
-            failure = self._leave_round()
+            self._call = caller(sys._getframe(1))
+            failure = self._leave_round(self._call.failures)
             deadline = time.monotonic() + (self._settings.join_timeout or float("inf"))
             try:
                 while True:
@@ -156,28 +177,39 @@ class K8sRendezvousHandler(RendezvousHandler):
         store = self._store
         if store is not None and store.passed and store.rank == 0:
             self._linger(store)
+        failures = given_up(sys.exc_info()[1])
+        if failures and (report := self._failure(failures)) is not None:
+            self._lease.say(failure=report.dump())
         self._lease.flush(FLUSH_SECONDS)
         self._stop_threads()
+        self._steps.remove()
         self._in_round = False  # a guard that is still to fire must kill nobody who is no worker of ours
         return True
 
     # -- joining -------------------------------------------------------------------------------------------
 
-    def _leave_round(self) -> FailureReport | None:
-        """Put the round before behind us; the report of its workers' failure if that is why torch is here."""
-        report = None
-        membership, store = self._core.membership, self._store
+    def _leave_round(self, failures: Sequence[Failed]) -> FailureReport | None:
+        """Put the round before behind us; the report of its workers' failure if any failed by themselves."""
+        report = self._failure(failures)
+        membership = self._core.membership
         if membership is not None and self._in_round:
-            failed = not self._told and not (store is not None and store.degraded)
-            if failed:
-                report = FailureReport(membership.number, membership.rank, "exit code unknown")
-                logger.info("round %d: a worker of this agent failed", membership.number)
-            else:
-                logger.info(
-                    "round %d is over: %s", membership.number, self._core.over() or "its store is gone"
-                )
+            over = self._core.over() or ("its store is gone" if report is None else "")
+            if over:
+                logger.info("round %d is over: %s", membership.number, over)
         self._in_round, self._told = False, False
+        self._carry_progress()
         self._drop_connections()
+        return report
+
+    def _failure(self, failures: Sequence[Failed]) -> FailureReport | None:
+        """The report on the first worker that failed in this round; none on workers that were started with
+        ranks assigned locally, which were never of the round."""
+        m, store, workers = self._core.membership, self._store, self._workers
+        if m is None or workers is None or not self._in_round or (store is not None and store.degraded):
+            return None
+        report = workers.failure(m.number, m.rank, failures)
+        if report is not None:
+            logger.info("round %d: a worker of this agent failed: %s", m.number, report.message)
         return report
 
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
@@ -322,10 +354,15 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._store = RoundStore(
             done.connection, leads, m.rank, m.size, self._core.over, self._succeeded, self._core.closed_well
         )
-        self._beats = Beats(m, self._settings.stall_timeout, self._lost)
+        steps = self._steps.renew()
+        self._beats = Beats(m, self._settings.stall_timeout, steps, self._lost, self._progressed, self._hung)
         self._beats.start()
+        self._workers = RoundWorkers(self._call.agent)
         self._in_round = True
+        if self._core.over():
+            self._workers.over()
         os.environ[names.ROUND_ENV] = str(m.number)
+        os.environ.setdefault(FAULTHANDLER_ENV, "1")
         host, _ = parse_endpoint(m.leader)
         logger.info(
             "round %d: rank %d of %d, led by %s%s",
@@ -356,6 +393,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             record = None if self._core.over() else self._core.succeeded()
         if record is not None:
             logger.info("the workers of this agent have finished")
+            self._carry_progress()
             self._lease.say(participant=record.dump())
 
     def _lost(self, lost: Mapping[int, Loss]) -> None:
@@ -375,6 +413,36 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in lost))))
         self._lease.say(report=RoundReport(m.nonce, True, silent=self._silent, message=why).dump())
 
+    def _progressed(self, report: ProgressReport, first: bool) -> None:
+        """From the beats' thread: the round's first step is said at once, others with the next renewal."""
+        if first:
+            self._lease.say(progress=report.dump())
+        else:
+            self._lease.carry(progress=report.dump())
+
+    def _carry_progress(self) -> None:
+        """How far training has come goes with what is said next."""
+        report = self._beats.progress() if self._beats is not None else None
+        if report is not None:
+            self._lease.carry(progress=report.dump())
+
+    def _hung(self, hang: Hang) -> None:
+        """From the beats' thread of the leader: training has not got on for too long."""
+        m, store = self._core.membership, self._store
+        if m is None or self._core.over() or (store is not None and store.passed):
+            return
+        logger.warning("round %d hangs: %s", m.number, hang.text)
+        self._carry_progress()
+        report = RoundReport(
+            m.nonce,
+            established=True,
+            silent=self._silent,
+            hung=True,
+            silent_milliseconds=round(hang.silent * 1000),
+            message=hang.text,
+        )
+        self._lease.say(report=report.dump())
+
     def _linger(self, store: RoundStore) -> None:
         """The leader's server stays until everybody has passed the exit barrier."""
         deadline = time.monotonic() + LINGER_SECONDS
@@ -392,10 +460,41 @@ class K8sRendezvousHandler(RendezvousHandler):
         with self._bell:
             if not self._core.observe(record):
                 return
-            over = self._in_round and bool(self._core.over())
+            over, workers = self._in_round and bool(self._core.over()), self._workers
             self._bell.notify_all()
         if over:
+            if workers is not None:
+                workers.over()
+            self._freeze_workers()
             self._guard_workers()
+
+    def _freeze_workers(self) -> None:
+        """If the round hung: stop the workers where they are, for their stacks.
+
+        The stacks are written when torch next asks whether anybody is waiting. That may be later than anybody
+        wants (a long ``--monitor-interval``); then it is done here, and torch takes it for a failure.
+        """
+        m = self._core.membership
+        if m is None or not self._core.hung():
+            return
+        self._stacks.freeze(m.number, lambda: self._in_round and self._core.hung())
+
+        def dump() -> None:
+            workers = self._workers
+            if workers is not None and self._core.hung():
+                workers.stopping()
+            self._stacks.dump()
+
+        timer = threading.Timer(DUMP_SECONDS, dump)
+        timer.daemon = True
+        timer.start()
+
+    def _dump_stacks(self) -> None:
+        """In the main thread: if the round hung, let the workers write their stacks and end."""
+        m = self._core.membership
+        if m is not None and self._core.hung():
+            self._stacks.freeze(m.number, lambda: True)
+            self._stacks.dump()
 
     def _guard_workers(self) -> None:
         """The round is over: if torch has not come back in time, kill what is left of its workers."""
@@ -407,8 +506,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         def kill() -> None:
             # First the list, then the question: if this is still the round, nobody listed is of a newer one.
             pids = children(os.getpid())
-            still = self._core.membership
+            still, workers = self._core.membership, self._workers
             if self._in_round and still is not None and still.number == m.number:
+                if workers is not None:
+                    workers.stopping()
+                self._stacks.dump()
                 killed = kill_process_groups(pids)
                 if killed:
                     logger.warning(
@@ -424,7 +526,9 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._beats.stop()
         if self._connection is not None:
             self._connection.close()
-        self._beats = self._connection = self._store = None
+        if self._workers is not None:
+            self._workers.close()
+        self._beats = self._connection = self._store = self._workers = None
         self._silent = ()
 
     def _stop_threads(self) -> None:

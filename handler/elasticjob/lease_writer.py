@@ -1,7 +1,8 @@
 """The thread that writes this pod's own Lease: the participant's voice.
 
 ``say`` leaves what shall stand there; the thread writes it as soon as it can, repeats until it is
-written, and renews it. Several changes while a write is under way become one. The first write of a
+written, and renews it; what ``carry`` leaves goes with that. Several changes while a write is under way
+become one. The first write of a
 process takes the Lease over; each later one carries the resourceVersion of the one before, so that a
 process that was superseded by another in the same pod learns it.
 """
@@ -57,6 +58,11 @@ class LeaseWriter:
             if not self._started and not self._stopped:
                 self._started = True
                 self._thread.start()
+
+    def carry(self, **annotations: str | None) -> None:
+        """Set annotations that are worth no write of their own: they go with the next one, or a renewal."""
+        with self._bell:
+            self._annotations.update({f"{GROUP}/{key}": value for key, value in annotations.items()})
 
     def renew_every(self, seconds: float) -> None:
         """How often the Lease is renewed while nothing new is said."""

@@ -20,7 +20,11 @@ from collections.abc import Sequence
 from tests.matrix.environments import ENVIRONMENTS, ROOT, Environment, NoEnvironment
 
 RESULT = re.compile(r"\S+::(\w+\S*) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
-UNIT = ("tests/unit/test_handler.py", "tests/unit/test_torch_version.py")
+UNIT = (
+    "tests/unit/test_handler.py",
+    "tests/unit/test_torch_version.py",
+    "tests/unit/test_worker_failures.py",
+)
 END_TO_END = ("-m", "matrix", "tests/e2e")
 Results = dict[str, str]
 """Test -> passed, failed, error or skipped."""

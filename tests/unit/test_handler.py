@@ -76,8 +76,9 @@ def _no_look_ups() -> None:
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The handler sets this variable for the workers that its process starts; here it must not stay."""
-    monkeypatch.setenv("ELASTICJOB_ROUND", "")
+    """The handler sets these for the workers that its process starts; here they must not stay."""
+    for name in ("ELASTICJOB_ROUND", "ELASTICJOB_PROGRESS_DIR", "PYTHONFAULTHANDLER"):
+        monkeypatch.setenv(name, "")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from elasticjob.contract.records import (
     FailureReport,
     ParticipantRecord,
+    ProgressReport,
     RecordError,
     RoundRecord,
     RoundReport,
@@ -22,7 +23,13 @@ from elasticjob.contract.records import (
     with_host,
 )
 
-PARSERS = [RoundRecord.parse, ParticipantRecord.parse, FailureReport.parse, RoundReport.parse]
+PARSERS = [
+    RoundRecord.parse,
+    ParticipantRecord.parse,
+    FailureReport.parse,
+    RoundReport.parse,
+    ProgressReport.parse,
+]
 ACTIVE = RoundRecord("uid", 3, "Active", "n", ("a" * 11, "b" * 11), "10.0.0.1:4000", "PodLost", "lost")
 
 # Test vectors: these texts stand in Leases of clusters; a change here is a change of the contract.
@@ -31,7 +38,8 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         RoundRecord.parse,
         '{"version":1,"jobUID":"u","round":7,"phase":"Active","nonce":"9f","members":["id-0","id-1"],'
         '"leader":"10.0.3.7:41234","cause":"PodLost","message":"m","waiting":"","refused":["id-9"],"outcome":"",'
-        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatTimeoutSeconds":10}',
+        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatTimeoutSeconds":10,'
+        '"hangTimeoutSeconds":0}',
         RoundRecord(
             "u", 7, "Active", "9f", ("id-0", "id-1"), "10.0.3.7:41234", "PodLost", "m", refused=("id-9",)
         ),
@@ -44,14 +52,21 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
     ),
     (
         FailureReport.parse,
-        '{"version":1,"round":6,"rank":2,"exitCode":-9,"message":"killed"}',
-        FailureReport(6, 2, "killed", -9),
+        '{"version":1,"round":6,"rank":2,"exitCode":-9,"localRank":1,"milliseconds":812,"late":false,'
+        '"message":"killed"}',
+        FailureReport(6, 2, "killed", -9, 1, 812),
     ),
     (
         RoundReport.parse,
         '{"version":1,"nonce":"9f","established":true,"missing":[],"silent":["id-1"],"leaderLost":false,'
-        '"refused":false,"message":"no beat"}',
-        RoundReport("9f", True, silent=("id-1",), message="no beat"),
+        '"refused":false,"hung":false,"silentMilliseconds":3012,"message":"no beat"}',
+        RoundReport("9f", True, silent=("id-1",), silent_milliseconds=3012, message="no beat"),
+    ),
+    (
+        ProgressReport.parse,
+        '{"version":1,"nonce":"9f","firstStep":100,"step":250,"firstStepMilliseconds":2100,'
+        '"trainingMilliseconds":64000}',
+        ProgressReport("9f", 100, 250, 2100, 64000),
     ),
 ]
 

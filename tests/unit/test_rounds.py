@@ -77,3 +77,37 @@ def test_a_round_is_never_smaller_than_minimum_nor_larger_than_replicas(
 def test_nobody_is_waited_for_once_all_wanted_are_there() -> None:
     candidates = [Candidate(f"id-{i}", f"p-{i}", i) for i in range(2)]
     assert isinstance(decide(candidates, [Awaited("late", 40.0, "a member of the last round")], 1, 2), Form)
+
+
+def test_a_spare_keeps_off_the_seat_of_a_member_that_is_on_its_way() -> None:
+    candidates = [Candidate("a", "p-0", 0, 0), Candidate("s", "p-2", 2)]
+    late = Awaited("p-1", 45.0, "a member of the last round", patience=1.5)
+    decision = decide(candidates, [late], 2, 2)
+    assert decision == Wait(1.5, "2 have joined, 2 are wanted; the seats of p-1 are kept")
+    patience_is_over = Awaited("p-1", 43.0, "a member of the last round", patience=0.0)
+    assert isinstance(decide(candidates, [patience_is_over], 2, 2), Form)
+    everybody = [Candidate("a", "p-0", 0, 0), Candidate("b", "p-1", 1, 1), Candidate("s", "p-2", 2)]
+    decision = decide(everybody, [Awaited("p-3", 45.0, "a member of the last round", 1.5)], 2, 2)
+    assert isinstance(decision, Form), "no newcomer takes a seat: nothing is gained by waiting"
+    assert [c.id for c in decision.members] == ["a", "b"]
+
+
+def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:
+    members = [Awaited(f"p-{i}", 40.0, "a member of the last round") for i in range(5)]
+    new = [Awaited("slot 7", 5.0, "its pod is being made"), Awaited("p-8", 9.0, "its pod is on node b")]
+    decision = decide([Candidate("id", "p-9", 9)], [*members, *new], 2, 9)
+    assert decision == Wait(
+        5.0,
+        "1 of 9 have joined, 2 are needed; waiting for slot 7 (its pod is being made) "
+        "and p-8 (its pod is on node b) and p-0, p-1, p-2 and 2 more (a member of the last round)",
+    )
+
+
+def test_the_sentence_has_an_end_however_many_reasons_there_are() -> None:
+    awaited = [Awaited(f"p-{i}", 5.0, f"its pod is on node {i}") for i in range(1000)]
+    decision = decide([Candidate("id", "p", 0)], awaited, 1, 1001)
+    assert decision == Wait(
+        5.0,
+        "1 of 1001 have joined; waiting for p-0 (its pod is on node 0) and p-1 (its pod is on node 1) "
+        "and p-2 (its pod is on node 2) and 997 more; will start with 1 in 5 s",
+    )

@@ -8,7 +8,8 @@ object                writer          annotation
 Lease ``<job>-round``  operator        :data:`ROUND_ANNOTATION`, a ``RoundRecord``
 Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``ParticipantRecord``;
                                       :data:`FAILURE_ANNOTATION`, a ``FailureReport``;
-                                      :data:`REPORT_ANNOTATION`, a ``RoundReport``
+                                      :data:`REPORT_ANNOTATION`, a ``RoundReport``;
+                                      :data:`PROGRESS_ANNOTATION`, a ``ProgressReport``
 ====================  ==============  ======================================================
 """
 
@@ -26,6 +27,8 @@ BACKEND = "k8s"
 JOB_LABEL = f"{GROUP}/job"
 SLOT_LABEL = f"{GROUP}/slot"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
+STANDBY_LABEL = f"{GROUP}/standby"
+"""On pods that stand by: what an autoscaler measures leaves them out."""
 COMPLETION_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
@@ -33,6 +36,9 @@ ROUND_ANNOTATION = f"{GROUP}/round"
 PARTICIPANT_ANNOTATION = f"{GROUP}/participant"
 FAILURE_ANNOTATION = f"{GROUP}/failure"
 REPORT_ANNOTATION = f"{GROUP}/report"
+PROGRESS_ANNOTATION = f"{GROUP}/progress"
+AVOIDS_ANNOTATION = f"{GROUP}/avoids"
+"""On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 
 POD_NAME_ENV = "ELASTICJOB_POD_NAME"
 POD_UID_ENV = "ELASTICJOB_POD_UID"
@@ -40,6 +46,9 @@ JOB_UID_ENV = "ELASTICJOB_JOB_UID"
 """Which job the pod was made for; records of another job of the same name are ignored."""
 ROUND_ENV = "ELASTICJOB_ROUND"
 """Set in the workers' environment: the round's number, a fencing token for checkpoints."""
+PROGRESS_DIR_ENV = "ELASTICJOB_PROGRESS_DIR"
+"""Set in the workers' environment: the folder in which each worker's step stands, in a file named by its
+LOCAL_RANK; new for each round."""
 SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
 """Where token, ca.crt and namespace are, if not in the usual place."""
 

@@ -66,7 +66,7 @@ class RoundRecord:
     ``members`` are participants' ids in rank order; ``leader`` is ``host:port`` of the TCPStore that
     rank 0 serves. ``number`` 0 with phase Broken is the record before the first round. ``waiting`` is the
     operator's sentence on what the next round waits for; it alone may change without a new phase.
-    Times are seconds.
+    Times are seconds; ``hang_timeout_seconds`` 0 means that nobody judges progress.
     """
 
     job_uid: str
@@ -83,12 +83,17 @@ class RoundRecord:
     wait_renew_seconds: int = 5
     establish_timeout_seconds: int = 15
     heartbeat_timeout_seconds: int = 10
+    hang_timeout_seconds: int = 0
     version: int = RECORD_VERSION
 
     @property
     def order(self) -> tuple[int, int]:
         """(number, phase): readers keep the maximum for each job UID. An unknown phase orders as 0."""
         return (self.number, _PHASE_ORDER.get(self.phase, 0))
+
+    def ahead_of(self, other: RoundRecord) -> bool:
+        """Whether this says more than the other knew: a later round or phase, or another such round."""
+        return self.order > other.order or (self.order == other.order and self.nonce != other.nonce)
 
     def dump(self) -> str:
         """The record as one line of JSON."""
@@ -109,6 +114,7 @@ class RoundRecord:
                 "waitRenewSeconds": self.wait_renew_seconds,
                 "establishTimeoutSeconds": self.establish_timeout_seconds,
                 "heartbeatTimeoutSeconds": self.heartbeat_timeout_seconds,
+                "hangTimeoutSeconds": self.hang_timeout_seconds,
             }
         )
 
@@ -132,6 +138,7 @@ class RoundRecord:
             wait_renew_seconds=fields.integer("waitRenewSeconds", 1, 5),
             establish_timeout_seconds=fields.integer("establishTimeoutSeconds", 1, 15),
             heartbeat_timeout_seconds=fields.integer("heartbeatTimeoutSeconds", 1, 10),
+            hang_timeout_seconds=fields.integer("hangTimeoutSeconds", 0, 0),
         )
         if len(set(record.members)) != len(record.members):
             raise RecordError("round record: an id stands twice in members")
@@ -201,14 +208,21 @@ class ParticipantRecord:
 class FailureReport:
     """A worker of this pod failed in round ``number``. Joining again does not touch it.
 
-    ``rank`` is the agent's rank in the round (torch's group rank); ``exit_code`` is negative for a
-    signal, as in :mod:`subprocess`, and None where it could not be learnt.
+    ``rank`` is the agent's rank in the round (torch's group rank), ``local_rank`` the worker's on that agent;
+    ``exit_code`` is negative for a signal, as in :mod:`subprocess`, and None where it could not be learnt.
+    ``milliseconds`` is how long after the round's barrier the first of this agent's workers ended, by the
+    agent's own clock: everybody leaves the barrier together, so the smallest of a round is its root failure
+    and the others are echoes, and no two clocks are compared (I9). ``late``: the record had said already
+    that the round was over when the worker ended; this explains, and is no cause.
     """
 
     number: int
     rank: int
     message: str = ""
     exit_code: int | None = None
+    local_rank: int | None = None
+    milliseconds: int | None = None
+    late: bool = False
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -219,6 +233,9 @@ class FailureReport:
                 "round": self.number,
                 "rank": self.rank,
                 "exitCode": self.exit_code,
+                "localRank": self.local_rank,
+                "milliseconds": self.milliseconds,
+                "late": self.late,
                 "message": self.message[:MAX_MESSAGE],
             }
         )
@@ -231,7 +248,10 @@ class FailureReport:
             version=fields.integer("version", 1),
             number=fields.integer("round", 0),
             rank=fields.integer("rank", 0),
-            exit_code=fields.optional_integer("exitCode"),
+            exit_code=fields.optional_integer("exitCode", -(2**31)),
+            local_rank=fields.optional_integer("localRank", 0),
+            milliseconds=fields.optional_integer("milliseconds", 0),
+            late=fields.boolean("late"),
             message=fields.string("message", "")[:MAX_MESSAGE],
         )
 
@@ -240,9 +260,10 @@ class FailureReport:
 class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
-    From the leader: ``established``, ``missing`` (ids that did not arrive in time) and ``silent``
-    (ids that stopped to beat). From the others: ``leader_lost``, and ``refused`` if the machine answers that
-    nobody listens on the leader's port any more. ``message`` is the evidence in words.
+    From the leader: ``established``, ``missing`` (ids that did not arrive in time), ``silent`` (ids that
+    stopped to beat) and ``hung`` (no step for ``hang_timeout_seconds``). From the others: ``leader_lost``,
+    and ``refused`` if the machine answers that nobody listens on the leader's port any more. ``message`` is
+    the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
     """
 
     nonce: str
@@ -251,6 +272,8 @@ class RoundReport:
     silent: tuple[str, ...] = ()
     leader_lost: bool = False
     refused: bool = False
+    hung: bool = False
+    silent_milliseconds: int | None = None
     message: str = ""
     version: int = RECORD_VERSION
 
@@ -265,6 +288,8 @@ class RoundReport:
                 "silent": list(self.silent),
                 "leaderLost": self.leader_lost,
                 "refused": self.refused,
+                "hung": self.hung,
+                "silentMilliseconds": self.silent_milliseconds,
                 "message": self.message[:MAX_MESSAGE],
             }
         )
@@ -281,8 +306,57 @@ class RoundReport:
             silent=fields.strings("silent"),
             leader_lost=fields.boolean("leaderLost"),
             refused=fields.boolean("refused"),
+            hung=fields.boolean("hung"),
+            silent_milliseconds=fields.optional_integer("silentMilliseconds", 0),
             message=fields.string("message", "")[:MAX_MESSAGE],
         )
+
+
+@dataclass(frozen=True)
+class ProgressReport:
+    """How far training has come, said by the leader in each renewal of its Lease; ``nonce`` ties it to a
+    round.
+
+    All by the leader's own clock, milliseconds: ``first_step_milliseconds`` from the round's barrier until
+    the first report of a step, ``training_milliseconds`` from there until the step grew last.
+    ``first_step`` is the step of that first report, ``step`` the highest so far.
+    """
+
+    nonce: str
+    first_step: int
+    step: int
+    first_step_milliseconds: int
+    training_milliseconds: int
+    version: int = RECORD_VERSION
+
+    def dump(self) -> str:
+        """The report as one line of JSON."""
+        return _dump(
+            {
+                "version": self.version,
+                "nonce": self.nonce,
+                "firstStep": self.first_step,
+                "step": self.step,
+                "firstStepMilliseconds": self.first_step_milliseconds,
+                "trainingMilliseconds": self.training_milliseconds,
+            }
+        )
+
+    @staticmethod
+    def parse(text: str) -> ProgressReport:
+        """Read a report. Raises RecordError."""
+        fields = _Fields("progress report", text, MAX_PARTICIPANT_BYTES)
+        report = ProgressReport(
+            version=fields.integer("version", 1),
+            nonce=fields.string("nonce"),
+            first_step=fields.integer("firstStep", 0),
+            step=fields.integer("step", 0),
+            first_step_milliseconds=fields.integer("firstStepMilliseconds", 0),
+            training_milliseconds=fields.integer("trainingMilliseconds", 0),
+        )
+        if report.step < report.first_step:
+            raise RecordError(f"progress report: step {report.step} is below firstStep {report.first_step}")
+        return report
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
@@ -365,7 +439,7 @@ class _Fields:
             raise self._wrong(key, f"a whole number from {minimum}")
         return value
 
-    def optional_integer(self, key: str) -> int | None:
+    def optional_integer(self, key: str, minimum: int) -> int | None:
         if self.fields.get(key) is None:
             return None
-        return self.integer(key, -(2**31))
+        return self.integer(key, minimum)

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 
 from elasticjob.contract.records import Outcome, ParticipantRecord, Phase, RoundRecord, State
 
+HANG = "Hang"
+"""The cause of a round that did not get on any more, as the record names it."""
+
 
 @dataclass(frozen=True)
 class Membership:
@@ -24,6 +27,7 @@ class Membership:
     leader: str
     establish_timeout: float
     heartbeat_timeout: float
+    hang_timeout: float = 0.0
 
     @property
     def size(self) -> int:
@@ -138,6 +142,7 @@ class Participant:
             leader=record.leader,
             establish_timeout=record.establish_timeout_seconds,
             heartbeat_timeout=record.heartbeat_timeout_seconds,
+            hang_timeout=record.hang_timeout_seconds,
         )
 
     def over(self) -> str:
@@ -159,6 +164,17 @@ class Participant:
             if record.phase == Phase.CLOSED.value and record.outcome != Outcome.COMPLETE.value:
                 return f"the job has ended: {record.message}"
         return ""
+
+    def hung(self) -> bool:
+        """Whether the round that this is a member of was ended because it did not get on any more."""
+        record, mine = self.latest, self.membership
+        return (
+            record is not None
+            and mine is not None
+            and (record.job_uid, record.number) == (mine.job_uid, mine.number)
+            and record.phase in (Phase.BROKEN.value, Phase.CLOSED.value)
+            and record.cause == HANG
+        )
 
     def closed_well(self) -> bool:
         """Whether the job is Complete."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_REASONS = 3
+"""How many different reasons a sentence gives for a wait."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -28,11 +31,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Awaited:
-    """Somebody who is on the way. ``left`` are the seconds for which it is still waited for."""
+    """Somebody who is on the way. ``left`` are the seconds for which it is still waited for; ``patience``
+    those for which its seat is kept from a newcomer that is there already."""
 
     pod: str
     left: float
     why: str
+    patience: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -58,25 +63,32 @@ def decide(
 ) -> Form | Wait:
     """Complete the round as soon as everyone who can be expected has joined, up to ``replicas``.
 
-    Below ``minimum`` it waits without limit. The answer carries its sentence.
+    Below ``minimum`` it waits without limit. The answer carries its sentence. A spare that is quicker than a
+    member of the round before does not take its seat at once.
     """
     joined = len(candidates)
     if joined >= replicas:
-        return Form(seat(candidates, replicas))
+        seats = seat(candidates, replicas)
+        patience = [a for a in awaited if a.patience > 0]
+        if patience and any(c.last_rank is None for c in seats):
+            return Wait(
+                min(a.patience for a in patience),
+                f"{joined} have joined, {replicas} are wanted; the seats of {_names(patience)} are kept",
+            )
+        return Form(seats)
     outstanding = sorted((a for a in awaited if a.left > 0), key=lambda a: a.left)
     if joined >= minimum and not outstanding:
         return Form(seat(candidates, replicas))
     have = f"{joined} of {replicas} have joined"
     if joined >= minimum:
-        last = outstanding[-1]
         return Wait(
             outstanding[0].left,
-            f"{have}; waiting for {_names(outstanding)} ({last.why}); "
-            f"will start with {joined} in {last.left:.0f} s",
+            f"{have}; waiting for {_reasons(outstanding)}; "
+            f"will start with {joined} in {outstanding[-1].left:.0f} s",
         )
     need = f"{have}, {minimum} are needed"
     if outstanding:
-        return Wait(outstanding[0].left, f"{need}; waiting for {_names(outstanding)} ({outstanding[-1].why})")
+        return Wait(outstanding[0].left, f"{need}; waiting for {_reasons(outstanding)}")
     return Wait(None, f"{need}; nobody else is on the way")
 
 
@@ -109,7 +121,22 @@ def _preference(c: Candidate) -> tuple[bool, int, bool, int, str]:
     return (c.last_rank is None, c.last_rank or 0, c.slot is None, c.slot or 0, c.pod)
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence: three of them, and how many more there are."""
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+
+
 def _names(awaited: Sequence[Awaited]) -> str:
-    names = [a.pod for a in awaited[:3]]
-    more = len(awaited) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return listed([a.pod for a in awaited])
+
+
+def _reasons(awaited: Sequence[Awaited]) -> str:
+    """Who is awaited, each with its reason: ``a, b (one reason) and c (another)``."""
+    groups: dict[str, list[str]] = {}
+    for one in awaited:
+        groups.setdefault(one.why, []).append(one.pod)
+    said = list(groups.items())[:_REASONS]
+    more = len(awaited) - sum(len(names) for _, names in said)
+    parts = [f"{listed(names)} ({why})" for why, names in said]
+    return " and ".join(parts) + (f" and {more} more" if more else "")

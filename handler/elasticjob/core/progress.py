@@ -1,0 +1,98 @@
+"""How far a round's training has come, and whether it hangs (design, sections 5 and 7). Pure.
+
+The step of a round is the highest that any rank has said, not the lowest. In synchronous training all ranks
+stop within a step of one that hangs, so the highest stops, too; and the lowest would accuse jobs that do
+nothing wrong: a rank that reports every hundredth step, one that reports none because it only evaluates, one
+that has finished before the others. False alarms are worse: a hang costs some minutes, a restart for nothing
+costs them again and again. Jobs that report no step are not judged at all, and before its first step a
+round may take as long as it wants (compiling, loading, looking for the right batch).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from elasticjob.contract.records import ProgressReport
+from elasticjob.core.beats import BEAT_SECONDS, OWN_STALL_SECONDS
+
+
+class Steps(NamedTuple):
+    """What the workers of one agent have said; the times are the caller's monotonic seconds."""
+
+    first_step: int
+    first_at: float
+    step: int
+    at: float
+
+
+class Hang(NamedTuple):
+    """The evidence: how long nothing has moved, in words and in seconds."""
+
+    text: str
+    silent: float
+
+
+class ProgressJudge:
+    """Follows one round on its leader. ``began`` is when the barrier was passed; a timeout of 0 is none."""
+
+    def __init__(self, nonce: str, began: float, hang_timeout: float) -> None:
+        self._nonce = nonce
+        self._began = began
+        self._hang_timeout = hang_timeout
+        self._last_tick = began
+        self._steps: Steps | None = None
+        self._quiet_since = began
+        self._said = False
+
+    @property
+    def report(self) -> ProgressReport | None:
+        """Where training stands; None before the first step."""
+        steps = self._steps
+        if steps is None:
+            return None
+        return ProgressReport(
+            self._nonce,
+            steps.first_step,
+            steps.step,
+            round((steps.first_at - self._began) * 1000),
+            round((steps.at - steps.first_at) * 1000),
+        )
+
+    def see(self, now: float, own: Steps | None, others: int) -> None:
+        """Take in what the leader's own workers have said, and the highest step of all others (-1: none).
+
+        The moments of the own ones are known; a step of the others counts from when it has come in.
+        """
+        if own is not None:
+            first_at = min(max(own.first_at, self._began), now)
+            own = Steps(own.first_step, first_at, own.step, min(max(own.at, first_at), now))
+        if self._steps is None:
+            first = own or (Steps(others, now, others, now) if others >= 0 else None)
+            if first is None:
+                return
+            self._steps, self._quiet_since = first, max(self._quiet_since, first.at)
+        steps = self._steps
+        if own is not None and own.step > steps.step:
+            steps = steps._replace(step=own.step, at=max(own.at, steps.at))
+        if others > steps.step:
+            steps = steps._replace(step=others, at=now)
+        if steps.step > self._steps.step:
+            self._steps, self._quiet_since = steps, max(self._quiet_since, steps.at)
+
+    def tick(self, now: float, own: Steps | None, others: int | None) -> Hang | None:
+        """``see``, and judge: the evidence if the round hangs, once.
+
+        ``others`` None means that the others' steps are not known at this time: nothing is judged. After a
+        stall of its own the judge counts from its end: it can't tell what the workers would have done.
+        """
+        if now - self._last_tick > BEAT_SECONDS + OWN_STALL_SECONDS:
+            self._quiet_since = now
+        self._last_tick = now
+        self.see(now, own, -1 if others is None else others)
+        silent = now - self._quiet_since
+        if self._steps is None or self._said or not self._hang_timeout or others is None:
+            return None
+        if silent < self._hang_timeout:
+            return None
+        self._said = True
+        return Hang(f"no step after step {self._steps.step} for {silent:.0f} s", silent)

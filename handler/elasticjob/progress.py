@@ -1,0 +1,110 @@
+"""``report_progress``: the worker says at each step how far training has come.
+
+The step goes into a file of 40 bytes that is mapped into memory, ``$ELASTICJOB_PROGRESS_DIR/<LOCAL_RANK>``;
+the agent reads it once a second (``elasticjob.step_files``). A call is a few stores to memory: no system
+call, no lock, no network. This module is imported with the package, hence by every worker and by torchrun: it
+is light.
+
+The file has five 64-bit numbers: the step and the time of the first report, those of the last, and a check
+over the four. The times are nanoseconds of the system's monotonic clock, which worker and agent share: the
+agent looks once a second and still knows when a step was reached. The numbers are stored one after the
+other, so a reader may meet some of the old and some of the new ones: the check tells.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from operator import index
+
+LAYOUT = struct.Struct("=5q")
+MAX_STEP = 2**62
+PROGRESS_DIR_ENV = "ELASTICJOB_PROGRESS_DIR"
+"""As in ``elasticjob.contract.names``; a test holds them equal."""
+
+
+def report_progress(step: int) -> None:
+    """Say that training has come to ``step``, a number that grows; call it at each step, on any or all ranks.
+
+    A call costs 0.4 us, one that does nothing 0.1 us (docs/handler.md has the command that measures it). It
+    does nothing outside an ElasticJob, for a step that is negative or not above the one said before in this
+    round, and in processes that a worker has forked. Raises TypeError if ``step`` is not a whole number, and
+    never anything else: training goes on whatever becomes of the report.
+    """
+    global _file
+    if type(step) is not int:
+        step = _whole(step)
+    if _file is None:
+        _file = _open()
+    if _file.highest < step < MAX_STEP:
+        _file.write(step)
+
+
+class StepFile:
+    """The file of one worker. Without a ``path``, or where it can't be made, steps go nowhere."""
+
+    def __init__(self, path: str) -> None:
+        self.highest = MAX_STEP
+        self._numbers: memoryview[int] | None = None
+        self._salt = 0
+        if not path:
+            return
+        try:
+            # The first process that reports for this local rank is the worker: another one that has inherited
+            # the environment (a data loader's, say) finds the file there and keeps silent.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                # Written, not only made longer: a store to a page without a block behind it may be a SIGBUS.
+                os.write(descriptor, bytes(LAYOUT.size))
+                self._numbers = memoryview(mmap.mmap(descriptor, LAYOUT.size)).cast("q")
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError):
+            return
+        self.highest = -1
+
+    def write(self, step: int) -> None:
+        """Store a step above the highest so far."""
+        numbers, now = self._numbers, time.monotonic_ns()
+        if numbers is None:
+            return
+        if self.highest < 0:
+            numbers[0], numbers[1] = step, now
+            self._salt = ~(step ^ now)
+        self.highest = step
+        numbers[2] = step
+        numbers[3] = now
+        numbers[4] = self._salt ^ step ^ now
+
+
+_file: StepFile | None = None
+
+
+def _open() -> StepFile:
+    folder, local_rank = os.environ.get(PROGRESS_DIR_ENV, ""), os.environ.get("LOCAL_RANK", "")
+    return StepFile(os.path.join(folder, local_rank) if folder and local_rank.isdigit() else "")
+
+
+def _whole(step: object) -> int:
+    """A step that is no int: numpy's whole numbers and tensors of one whole number are taken, too."""
+    try:
+        return index(step)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise TypeError(
+        f"report_progress: step is {step!r:.80} ({type(step).__name__}), expected a whole number: the count "
+        "of training steps so far"
+    )
+
+
+def _forked() -> None:
+    """A process that a worker has forked shares the mapping, but its steps are not the worker's."""
+    global _file
+    if _file is not None:
+        _file = StepFile("")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,156 @@
+"""The stacks of workers that hang, in the pod's log, before anything ends them (Linux).
+
+Workers are started with PYTHONFAULTHANDLER=1, so Python itself writes the stacks of all threads to stderr
+when SIGABRT comes: in the signal handler, in C, without the interpreter's lock, also while the main thread
+blocks in a collective. Only processes that catch the signal are sent it. It ends them, which is due anyway.
+
+The first death breaks the connections of its peers on other nodes, whose stacks would then show no more
+where they were. So each agent first stops its workers (SIGSTOP) at the moment when it sees the record, and
+dumps only when all the others have had the time to do the same. Dumps come one after the other: they share a
+log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from elasticjob.workers import children
+
+if sys.platform == "linux":
+    import resource
+
+logger = logging.getLogger(__name__)
+
+FAULTHANDLER_ENV = "PYTHONFAULTHANDLER"
+FREEZE_SECONDS = 0.5
+"""From seeing the record to the first dump: for the record to reach all other agents."""
+ONE_SECONDS, ALL_SECONDS = 2.0, 5.0
+"""For so long a worker, and all of them, are waited for to have written their stacks and ended."""
+POLL_SECONDS = 0.01
+
+
+class Worker:
+    """A child that leads its own process group (torch starts each worker so) and catches SIGABRT."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._born = _stat(pid)[1]
+        environ = dict(
+            entry.split("=", 1) for entry in _read(pid, "environ").split("\0") if entry.count("=") > 0
+        )
+        self.text = (
+            f"rank {environ.get('RANK', '?')} (local rank {environ.get('LOCAL_RANK', '?')}, pid {pid})"
+        )
+
+    def alive(self) -> bool:
+        """Whether it is still there, and still the same process."""
+        state, born = _stat(self.pid)
+        return state not in ("", "Z", "X") and born == self._born
+
+    def signal(self, *numbers: signal.Signals) -> None:
+        """Send it signals, if it is still there."""
+        for number in numbers:
+            if self.alive():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(self.pid, number)
+
+
+class StackDump:
+    """The dumps of one agent, one for each round that hung. ``freeze`` and ``dump`` come from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._frozen: list[Worker] = []
+        self._since = 0.0
+
+    def freeze(self, number: int, still: Callable[[], bool]) -> None:
+        """Stop this agent's workers, once for the round ``number``; ``still`` says whether it is still this
+        round, hence whether the workers that were found before the question belong to it."""
+        with self._lock:
+            if self._number == number or sys.platform != "linux":
+                return
+            found = [Worker(pid) for pid in children(os.getpid()) if _dumps(pid)]
+            if not still():
+                return
+            self._number, self._frozen, self._since = number, found, time.monotonic()
+            for worker in found:
+                worker.signal(signal.SIGSTOP)
+
+    def dump(self) -> None:
+        """Let the workers that are stopped write their stacks, and end; returns when they have."""
+        with self._lock:
+            workers, self._frozen = self._frozen, []
+            try:
+                if workers:
+                    time.sleep(max(0.0, self._since + FREEZE_SECONDS - time.monotonic()))
+                deadline = time.monotonic() + ALL_SECONDS
+                for worker in workers:
+                    self._dump_one(worker, min(deadline, time.monotonic() + ONE_SECONDS))
+            finally:
+                for worker in workers:
+                    worker.signal(signal.SIGCONT)
+
+    def _dump_one(self, worker: Worker, deadline: float) -> None:
+        if not worker.alive():
+            return
+        if not _forbid_core(worker.pid):
+            logger.warning(
+                "no stack of %s: it might leave a core file, which can't be forbidden", worker.text
+            )
+            return
+        logger.warning("round %d hung; the stack of %s:", self._number, worker.text)
+        worker.signal(signal.SIGABRT, signal.SIGCONT)
+        while worker.alive() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        if worker.alive():
+            logger.warning("%s has not written its stack in time", worker.text)
+
+
+def _dumps(pid: int) -> bool:
+    """Whether it is a worker, and does something at SIGABRT (faulthandler's dump, or what its user chose)."""
+    try:
+        if os.getpgid(pid) != pid:
+            return False
+    except ProcessLookupError:
+        return False
+    for line in _read(pid, "status").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (signal.SIGABRT - 1) & 1)
+    return False
+
+
+def _forbid_core(pid: int) -> bool:
+    """Limit its core file to one byte: the kernel takes this for none, also where cores go to a program (it
+    does not regard a limit of 0 there). Whether that went well."""
+    if sys.platform == "linux":
+        try:
+            hard = resource.prlimit(pid, resource.RLIMIT_CORE)[1]
+            limit = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+            resource.prlimit(pid, resource.RLIMIT_CORE, (limit, hard))
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """State and time of birth of a process, ("", "") if there is none."""
+    fields = _read(pid, "stat").rpartition(")")[2].split()
+    return (fields[0], fields[19]) if len(fields) > 19 else ("", "")
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""

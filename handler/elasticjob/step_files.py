@@ -1,0 +1,125 @@
+"""The folder in which an agent's workers leave their steps; a new one for each round.
+
+The folder is in memory (/dev/shm) where that can be: a page of a file on a disk may block its writer while it
+is written back, and the writer is the training. What an agent that was killed has left is removed by the
+next one on the same file system: whoever lives holds a lock on its folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from elasticjob.contract.names import PROGRESS_DIR_ENV
+from elasticjob.core.progress import Steps
+from elasticjob.progress import LAYOUT
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "elasticjob-steps-"
+READS = 3
+"""How often a file is read when its writer comes between; then what was read before stands."""
+
+
+class StepFiles:
+    """The folders of one agent, one after the other."""
+
+    def __init__(self) -> None:
+        self._folder = ""
+        self._lock = -1
+        self._complained = False
+
+    def renew(self) -> StepReader:
+        """Make the folder of a new round and name it in the environment that workers inherit."""
+        self.remove()
+        trouble = ""
+        for parent in ("/dev/shm", tempfile.gettempdir):
+            try:
+                where = parent if isinstance(parent, str) else parent()
+                _remove_abandoned(Path(where))
+                self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=where)
+                self._lock = os.open(self._folder, os.O_RDONLY)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                trouble = str(error)
+                self.remove()
+            else:
+                os.environ[PROGRESS_DIR_ENV] = self._folder
+                return StepReader(self._folder)
+        if not self._complained:
+            self._complained = True
+            logger.warning("no folder for the workers' steps can be made, progress is not known: %s", trouble)
+        return StepReader("")
+
+    def remove(self) -> None:
+        """Remove the folder; workers that still write do so to no avail."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if os.environ.get(PROGRESS_DIR_ENV) == self._folder:
+                del os.environ[PROGRESS_DIR_ENV]
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._folder, self._lock = "", -1
+
+
+class StepReader:
+    """The steps of one round's workers on this agent. Without a folder there are none."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._seen: dict[str, Steps] = {}
+
+    def read(self) -> Steps | None:
+        """The earliest first report and the highest step of all workers; None before the first."""
+        if not self._folder:
+            return None
+        try:
+            with os.scandir(self._folder) as entries:
+                names = [entry.name for entry in entries if entry.name.isdigit()]
+        except OSError:
+            names = []
+        for name in names:
+            found = read_file(os.path.join(self._folder, name))
+            if found is not None:
+                self._seen[name] = found
+        if not self._seen:
+            return None
+        first = min(self._seen.values(), key=lambda one: one.first_at)
+        last = max(self._seen.values(), key=lambda one: (one.step, -one.at))
+        return Steps(first.first_step, first.first_at, last.step, last.at)
+
+
+def read_file(path: str) -> Steps | None:
+    """What a worker has said last; None if it has said nothing, or its numbers don't belong together."""
+    for _ in range(READS):
+        try:
+            with open(path, "rb", buffering=0) as file:
+                data = file.read(LAYOUT.size)
+        except OSError:
+            return None
+        if len(data) < LAYOUT.size:
+            return None
+        first_step, first_at, step, at, check = LAYOUT.unpack(data)
+        if check == ~(first_step ^ first_at) ^ step ^ at and 0 <= first_step <= step:
+            return Steps(first_step, first_at / 1e9, step, at / 1e9)
+    return None
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove folders whose agents have gone: nobody holds their locks."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # somebody else's, or gone
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(lock)

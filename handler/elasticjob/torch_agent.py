@@ -1,0 +1,107 @@
+"""What torch's agent knows of its workers: their pids, and why they failed.
+
+torch tells a rendezvous handler nothing of either. But the agent stands on the stack when it calls
+``next_rendezvous``, and beside it the result that has brought it there; when it gives up, ``shutdown`` is
+called while its ChildFailedError is on its way. The classes and ``get_worker_group`` are torch's public
+interface, the same from 2.4 to 2.15; that they stand on the stack is not, so that each function here may find
+nothing (docs/worker-failures.md has the alternatives, measured).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FrameType
+
+from torch.distributed.elastic.agent.server.api import ElasticAgent, RunResult
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker that torch found failed. ``text`` is what its error file says, "" if it wrote none.
+
+    Among them are workers that torch itself stopped because another had failed.
+    """
+
+    local_rank: int
+    pid: int
+    exit_code: int
+    text: str
+    noticed: int
+    """Seconds since the epoch, whole ones: from the error file, else when torch looked."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Who calls the handler, and which failures have brought it there."""
+
+    agent: ElasticAgent | None = None
+    failures: tuple[Failed, ...] = ()
+
+
+def caller(frame: FrameType | None) -> Call:
+    """The agent on the stack from ``frame`` outwards, the innermost if there are several. Never raises."""
+    try:
+        return _caller(frame)
+    except SignalException:
+        raise
+    except Exception:
+        logger.debug("torch's agent is not found", exc_info=True)
+        return Call()
+
+
+def _caller(frame: FrameType | None) -> Call:
+    agent: ElasticAgent | None = None
+    while frame is not None:
+        if frame.f_code.co_varnames[:1] == ("self",):
+            variables = frame.f_locals
+            found = variables.get("self")
+            if isinstance(found, ElasticAgent):
+                if agent is not None and found is not agent:
+                    break
+                agent = found
+                for value in list(variables.values()):
+                    if isinstance(value, RunResult):
+                        return Call(agent, _failed(value.failures.values()))
+        frame = frame.f_back
+    return Call(agent)
+
+
+def given_up(error: BaseException | None) -> tuple[Failed, ...]:
+    """The failures for which the agent gives up, if ``error`` is torch's word for that."""
+    return _failed(error.failures.values()) if isinstance(error, ChildFailedError) else ()
+
+
+def next_pids(agent: ElasticAgent) -> Callable[[], dict[int, int] | None]:
+    """A function that gives the pids, by local rank, of the workers that the agent starts next, else None."""
+    before = agent.get_worker_group().workers
+
+    def find() -> dict[int, int] | None:
+        workers = agent.get_worker_group().workers
+        pids = {worker.local_rank: worker.id for worker in workers if isinstance(worker.id, int)}
+        return None if workers is before or len(pids) < len(workers) else pids
+
+    return find
+
+
+def _failed(failures: Iterable[ProcessFailure]) -> tuple[Failed, ...]:
+    return tuple(
+        Failed(f.local_rank, f.pid, f.exitcode, _text(f), f.timestamp)
+        for f in failures
+        if isinstance(f.exitcode, int)
+    )
+
+
+def _text(failure: ProcessFailure) -> str:
+    """The exception's type and text. Without an error file torch makes up a message: that says nothing."""
+    if failure.error_file == "<N/A>":
+        return ""
+    message: object = failure.message
+    if isinstance(message, dict):
+        message = message.get("message", "")
+    return message if isinstance(message, str) else ""

@@ -1,0 +1,138 @@
+"""When the agent's workers end, to the millisecond, and with which status.
+
+A thread waits for all of them at once (pidfds), so that it costs nothing while they run. It only looks at a
+status (WNOWAIT) and leaves it to torch to take it. torch looks ten times a second: a status that it was
+quicker to take is None here, and torch has it. Where there are no pidfds (a sandbox that forbids them, macOS)
+the thread looks twenty times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+logger = logging.getLogger(__name__)
+
+START_POLL_SECONDS = 0.02
+"""How often the thread asks whether the workers are there, from the barrier to their start."""
+POLL_SECONDS = 0.05
+"""How often it looks without pidfds."""
+IDLE_SECONDS = 1.0
+"""How often it looks whether it shall end."""
+
+
+@dataclass(frozen=True)
+class End:
+    """A worker has ended at ``at`` (``time.monotonic``); ``exit_code`` is negative for a signal."""
+
+    local_rank: int
+    pid: int
+    at: float
+    exit_code: int | None
+
+
+class WorkerEnds:
+    """Watches the workers of one round. ``find`` gives their pids by local rank, None before they start."""
+
+    def __init__(self, find: Callable[[], Mapping[int, int] | None]) -> None:
+        self._find = find
+        self._stop = threading.Event()
+        self._bell = threading.Condition()
+        self._ends: list[End] = []
+        self._running: dict[int, int] = {}
+        self._thread = threading.Thread(target=self._run, name="elasticjob-workers", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, within a second."""
+        self._stop.set()
+
+    def ended(self, seconds: float) -> list[End]:
+        """Who has ended, in that order. Waits until all have, for at most so long."""
+        with self._bell:
+            self._bell.wait_for(lambda: not self._running, seconds)
+            return list(self._ends)
+
+    def _run(self) -> None:
+        try:
+            pids = self._find()
+            while pids is None:
+                if self._stop.wait(START_POLL_SECONDS):
+                    return
+                pids = self._find()
+            with self._bell:
+                self._running = dict(pids)
+            with contextlib.ExitStack() as files:
+                self._watch(files)
+        except Exception:  # a thread of ours: no signal's exception passes here
+            logger.debug("the ends of the workers are not watched any more", exc_info=True)
+        finally:
+            with self._bell:
+                self._running = {}
+                self._bell.notify_all()
+
+    def _watch(self, files: contextlib.ExitStack) -> None:
+        by_file: dict[int, int] = {}
+        poll = select.poll()
+        for rank, pid in list(self._running.items()):
+            try:
+                file = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._ended(rank, Status.UNKNOWN)
+            except (AttributeError, OSError):
+                if status(os.P_PID, pid) is Status.UNKNOWN:
+                    self._forget(rank)  # no child of this process: there is nothing to see
+            else:
+                files.callback(os.close, file)
+                by_file[file] = rank
+                poll.register(file, select.POLLIN)
+        unseen = self._running.keys() - by_file.values()
+        while self._running and not self._stop.is_set():
+            for file, _ in poll.poll((POLL_SECONDS if unseen else IDLE_SECONDS) * 1000):
+                poll.unregister(file)
+                self._ended(by_file[file], status(os.P_PIDFD, file))
+            for rank in sorted(unseen):
+                found = status(os.P_PID, self._running[rank])
+                if found is not Status.RUNNING:
+                    unseen.remove(rank)
+                    self._ended(rank, found)
+
+    def _ended(self, rank: int, found: int | Status) -> None:
+        now = time.monotonic()
+        with self._bell:
+            code = None if isinstance(found, Status) else found
+            self._ends.append(End(rank, self._running[rank], now, code))
+        self._forget(rank)
+
+    def _forget(self, rank: int) -> None:
+        with self._bell:
+            del self._running[rank]
+            self._bell.notify_all()
+
+
+class Status(Enum):
+    """A process that has no exit code to show."""
+
+    RUNNING = "running"
+    UNKNOWN = "its status was taken, or it is no child of this process"
+
+
+def status(kind: int, number: int) -> int | Status:
+    """A child's exit code, negative for a signal; it is left there for whoever waits for the child."""
+    try:
+        found = os.waitid(kind, number, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except (ChildProcessError, AttributeError):
+        return Status.UNKNOWN
+    if found is None:
+        return Status.RUNNING
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

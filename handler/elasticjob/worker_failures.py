@@ -1,0 +1,176 @@
+"""Why a round's workers failed, as this agent reports it.
+
+Two witnesses are put together. The moments come from a thread of ours (``worker_ends``): the worker that
+ended first, with another status than 0, is the one that counts, and the others were stopped for it. Exit code
+and message come from torch's own result (``torch_agent``). Either alone will do; without both there is a
+failure with "exit code unknown".
+
+Nothing that was stopped may look like a failure: what ends after :meth:`RoundWorkers.stopping` was stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch.distributed.elastic.agent.server.api import ElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SignalException
+
+from elasticjob.contract.records import MAX_MESSAGE, FailureReport
+from elasticjob.torch_agent import Failed, next_pids
+from elasticjob.worker_ends import End, WorkerEnds
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN = "exit code unknown"
+RECORD = "torch.distributed.elastic.multiprocessing.errors.record"
+SETTLE_SECONDS = 0.2
+"""torch has stopped all workers when it is asked why they failed; so long the thread may take to see it."""
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class RoundWorkers:
+    """The workers that ``agent`` starts for one round; made when its barrier has been passed.
+
+    None of its methods raises, and none but ``failure`` waits.
+    """
+
+    def __init__(self, agent: ElasticAgent | None) -> None:
+        self._barrier = time.monotonic()
+        self._over: float | None = None
+        self._stopping: float | None = None
+        self._oom_kills = oom_kills()
+        self._ends: WorkerEnds | None = None
+        try:
+            if agent is not None:
+                self._ends = WorkerEnds(next_pids(agent))
+                self._ends.start()
+        except SignalException:
+            raise
+        except Exception:
+            logger.debug("the workers are not watched", exc_info=True)
+            self._ends = None
+
+    def over(self) -> None:
+        """The record says that the round is over: what fails from now on explains nothing."""
+        self._over = self._over or time.monotonic()
+
+    def stopping(self) -> None:
+        """From now on torch, or we, stop the workers: what ends is no failure."""
+        self._stopping = self._stopping or time.monotonic()
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._ends is not None:
+            self._ends.stop()
+
+    def failure(self, number: int, rank: int, failures: Sequence[Failed]) -> FailureReport | None:
+        """The report on the first worker that failed, None if none did before they were stopped."""
+        try:
+            return self._failure(number, rank, failures)
+        except SignalException:
+            raise
+        except Exception:
+            logger.debug("the failure of a worker can't be told", exc_info=True)
+            return FailureReport(number, rank, UNKNOWN, late=self._over is not None)
+
+    def _failure(self, number: int, rank: int, failures: Sequence[Failed]) -> FailureReport | None:
+        by_pid = {failed.pid: failed for failed in failures}
+        end = self._first_end(by_pid)
+        if end is None and self._stopping is not None:
+            return None
+        failed = by_pid.get(end.pid) if end is not None else first_noticed(failures)
+        code: int | None = None
+        if end is not None and end.exit_code is not None:
+            code = end.exit_code
+        elif failed is not None:
+            code = failed.exit_code
+        text = failed.text if failed is not None else ""
+        late = self._over is not None and (end is None or end.at >= self._over)
+        return FailureReport(
+            number,
+            rank,
+            describe(code, text, self._killed_for_memory()),
+            code,
+            failed.local_rank if failed is not None else end.local_rank if end is not None else None,
+            None if end is None else round((end.at - self._barrier) * 1000),
+            late,
+        )
+
+    def _first_end(self, by_pid: dict[int, Failed]) -> End | None:
+        """The first worker that is known to have failed, by itself."""
+        for end in self._ends.ended(SETTLE_SECONDS) if self._ends is not None else ():
+            if self._stopping is not None and end.at >= self._stopping:
+                return None
+            if end.exit_code or (end.exit_code is None and end.pid in by_pid):
+                return end
+        return None
+
+    def _killed_for_memory(self) -> int:
+        now = oom_kills()
+        return 0 if now is None or self._oom_kills is None else now - self._oom_kills
+
+
+def first_noticed(failures: Sequence[Failed]) -> Failed | None:
+    """torch's first failure. Its times are whole seconds, and it lists the workers that it stopped, too."""
+    return min(
+        failures,
+        key=lambda f: (f.exit_code == -signal.SIGTERM, f.noticed, f.local_rank),
+        default=None,
+    )
+
+
+def describe(code: int | None, text: str, killed_for_memory: int = 0) -> str:
+    """The failure in words: what is known of the exception, else how the process ended."""
+    if code is None:
+        end = UNKNOWN
+    elif code < 0:
+        end = f"killed by {signal_name(-code)}"
+    elif name := shell_signal(code):
+        end = f"exit code {code} (a shell's word for {name})"
+    else:
+        end = f"exit code {code}"
+    if killed_for_memory > 0 and code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        end += ": out of memory (the kernel's count of such kills in this container has grown)"
+    if text:
+        # An exit code of 1 is what an exception always gives: nothing to say beside it.
+        whole = text if code in (None, 1) else f"{end}: {text}"
+    elif code is not None and code > 0:
+        whole = f"{end}, no error file: decorate main with {RECORD}, and an exception's text stands here"
+    else:
+        whole = end
+    return whole.encode("utf-8", "replace").decode()[:MAX_MESSAGE]
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``; ``signal 40`` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def shell_signal(code: int) -> str:
+    """The signal that a shell means by its exit code, "" if it means none."""
+    name = signal_name(code - 128) if code > 128 else ""
+    return name if name.startswith("SIG") else ""
+
+
+def oom_kills(cgroup: Path = CGROUP) -> int | None:
+    """How many processes of this container the kernel has killed for want of memory; None if it does not say.
+
+    Kubernetes does not say it of a container whose first process, torchrun, lives on.
+    """
+    for name in ("memory.events", "memory/memory.oom_control"):
+        try:
+            lines = (cgroup / name).read_text().splitlines()
+        except (OSError, UnicodeDecodeError):
+            continue
+        for line in lines:
+            key, _, value = line.partition(" ")
+            if key == "oom_kill" and value.isdigit():
+                return int(value)
+    return None
