@@ -16,19 +16,20 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticjob.contract.names import GROUP, PLURAL, VERSION
-from elasticjob_operator.act.apply import Applier, earliest, job_path
+from elasticjob.contract.names import GROUP, PLURAL, VERSION, pod_name
+from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
+from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.errors import ApiError, NotFound, Unavailable
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
 from elasticjob_operator.observe.world import World
-from elasticjob_operator.plan.model import Event, Job, Now, Observed, Plan
+from elasticjob_operator.plan.model import CreatePod, Event, Job, Now, Observed, Plan
 from elasticjob_operator.plan.planner import plan as real_plan
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.settings import Settings
@@ -234,7 +235,8 @@ class Reconciler:
         memory.continuity = continuity
         now = Now(wall=datetime.now(timezone.utc), mono=self.clock(), nonce=secrets.token_hex(4))
         self.passes += 1
-        decided = self._plan(job, view.status, self.world.observe(job), now, memory.timers)
+        observed = replace(self.world.observe(job), refusals=memory.refusals())
+        decided = self._plan(job, view.status, observed, now, memory.timers)
         written, may_project = await self._applier.write_status(view, decided, fresh)
         if written.version > entry.view.version:
             # A change of the spec that arrived while we wrote is older than this write: the test of the
@@ -242,6 +244,14 @@ class Reconciler:
             entry.view = written
         entry.known = written.status
         memory.timers = decided.timers
+        if entry.view.deleting or entry.gone:
+            return None  # it was deleted while the status was written: no pod is made from now on
+        if written is view and _makes_pods(job, decided, memory):
+            # No write has tested that the job is as we know it, and pods that vanish may be the first that
+            # our watches tell of its deletion.
+            await self._read_again(entry)
+            if entry.view.version != view.version:
+                raise Stale("the job has changed, and pods were about to be made for it")
         _tell(view, decided)
         events: tuple[Event, ...] = decided.events
         try:
@@ -350,6 +360,12 @@ class Reconciler:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("%s ended", task.get_name(), exc_info=task.exception())
+
+
+def _makes_pods(job: Job, decided: Plan, memory: Memory) -> bool:
+    """Whether the plan makes a pod that was not refused before."""
+    made = (pod_name(job.name, a.slot, a.attempt) for a in decided.actions if isinstance(a, CreatePod))
+    return any(name not in memory.refused_pods for name in made)
 
 
 def _tell(before: JobView, decided: Plan) -> None:

@@ -137,6 +137,13 @@ class JobRun:
             "-n", self.namespace, "scale", f"elasticjob/{self.name}", f"--replicas={replicas}"
         )
 
+    def patch(self, **spec: Any) -> None:
+        """Change fields of the spec."""
+        self.cluster.kubectl(
+            "-n", self.namespace, "patch", "elasticjob", self.name, "--type=merge", "-p",
+            json.dumps({"spec": spec}),
+        )  # fmt: skip
+
     def stop(self) -> None:
         """Let the script come to its end."""
         (self.folder / "stop").touch()

@@ -279,7 +279,7 @@ def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun)
     waits = "1 of 2 have joined, 2 are needed; nobody else is on the way"
     others.wait_for(lambda: others.condition("Training").get("message") == waits, "the status says so")
     listed = others.cluster.kubectl("-n", others.namespace, "get", "ej", others.name).stdout
-    assert "FormingRound" in listed
+    assert "WaitingForPods" in listed
     others.prints("only", f"waiting for round 1: {waits}")
     others.serve(2, rendezvous={"joinTimeoutSeconds": 2})
     failed = others.failed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,10 @@ def template(**changes: Any) -> dict[str, Any]:
 
 def labelled(**metadata: dict[str, str]) -> dict[str, Any]:
     return {"metadata": metadata, **TEMPLATE}
+
+
+def ruled(*rules: dict[str, Any]) -> dict[str, Any]:
+    return manifest(template=TEMPLATE, failurePolicy={"rules": list(rules)})
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -166,8 +171,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         'annotation ["elasticjob.dev/round"] is set by the operator: remove it from the template',
     ),
     "fields that are not here yet": (
-        manifest(suspend=True, spares=1),
-        'unknown field "spec.spares", unknown field "spec.suspend"',
+        manifest(handler="Image", networkPolicy="None"),
+        'unknown field "spec.handler", unknown field "spec.networkPolicy"',
     ),
     "a typing error": (
         manifest(rendezvous={"joinTimeout": 60}),
@@ -177,9 +182,154 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(template={"spec": {"containers": [{**CONTAINER, "img": "train"}]}}),
         'unknown field "spec.template.spec.containers[0].img"',
     ),
-    "an account without limits as yet": (
-        manifest(failurePolicy={"preemption": {"maxRestarts": 1}}),
-        'unknown field "spec.failurePolicy.preemption"',
+    "an account without limits": (
+        manifest(failurePolicy={"scaling": {"maxRestarts": 1}}),
+        'unknown field "spec.failurePolicy.scaling"',
+    ),
+    "less than no spares": (
+        manifest(spares=-1, template=TEMPLATE),
+        "spec.spares in body should be greater than or equal to 0",
+    ),
+    "too many pods": (
+        manifest(replicas=9_999, spares=2, template=TEMPLATE),
+        "replicas (9999) and spares (2) must not be more than 10000 together: lower one of them",
+    ),
+    "spares among the pods of others": (
+        manifest(spares=1),
+        "spec.spares: Invalid value: spares needs a template; without one the pods are somebody else's",
+    ),
+    "pods of others suspended": (
+        manifest(suspend=True),
+        "spec.suspend: Invalid value: suspend needs a template; without one the pods are somebody else's",
+    ),
+    "a word for suspend": (
+        manifest(suspend="yes", template=TEMPLATE),
+        "spec.suspend in body must be of type boolean",
+    ),
+    "less than no delay": (
+        manifest(scaling={"scaleUpDelaySeconds": -1}),
+        "spec.scaling.scaleUpDelaySeconds in body should be greater than or equal to 0",
+    ),
+    "no active time": (
+        manifest(activeDeadlineSeconds=0),
+        "spec.activeDeadlineSeconds in body should be greater than or equal to 1",
+    ),
+    "kept for less than no time": (
+        manifest(ttlSecondsAfterFinished=-1),
+        "spec.ttlSecondsAfterFinished in body should be greater than or equal to 0",
+    ),
+    "an unknown policy for pods": (
+        manifest(cleanPodPolicy="Failed"),
+        'spec.cleanPodPolicy: Unsupported value: "Failed": supported values: "Running", "All", "None"',
+    ),
+    "a manager without a domain": (
+        manifest(managedBy="kueue"),
+        "spec.managedBy in body should match",
+    ),
+    "a manager with a long name": (
+        manifest(managedBy="example.com/" + "a" * 52),
+        "spec.managedBy: Too long: may not be more than 63",
+    ),
+    "a third window without a limit": (
+        manifest(failurePolicy={"preemption": {"windowSeconds": 60}}),
+        "spec.failurePolicy.preemption: Invalid value: windowSeconds has no meaning without maxRestarts",
+    ),
+    "no hang at all": (
+        manifest(failurePolicy={"hangTimeoutSeconds": 0}),
+        "spec.failurePolicy.hangTimeoutSeconds in body should be greater than or equal to 1",
+    ),
+    "no round without progress": (
+        manifest(failurePolicy={"maxRoundsWithoutProgress": 0}),
+        "spec.failurePolicy.maxRoundsWithoutProgress in body should be greater than or equal to 1",
+    ),
+    "too many rules": (
+        ruled(*({"name": f"rule-{i}", "onWorkerExitCodes": [1], "action": "Ignore"} for i in range(33))),
+        "spec.failurePolicy.rules: Too many: 33: must have at most 32 items",
+    ),
+    "two rules of one name": (
+        ruled(
+            {"name": "a", "onWorkerExitCodes": [1], "action": "Ignore"},
+            {"name": "a", "onWorkerExitCodes": [2], "action": "FailJob"},
+        ),
+        'spec.failurePolicy.rules: Invalid value: names ["a", "a"] are not all different: give each rule one',
+    ),
+    "a rule with nothing to go by": (
+        ruled({"name": "a", "action": "Ignore"}),
+        "spec.failurePolicy.rules[0]: Invalid value: rule a has 0 of onWorkerExitCodes, onPodReasons, "
+        "onErrorPattern, expected exactly one: of several make several rules, each with a name of its own",
+    ),
+    "a rule with two criteria": (
+        ruled({"name": "a", "onWorkerExitCodes": [1], "onErrorPattern": "b", "action": "Ignore"}),
+        "rule a has 2 of onWorkerExitCodes, onPodReasons, onErrorPattern, expected exactly one",
+    ),
+    "a rule without a name": (
+        ruled({"onWorkerExitCodes": [1], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].name: Required value",
+    ),
+    "a rule with a name that is a sentence": (
+        ruled({"name": "bad GPU", "onWorkerExitCodes": [1], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].name in body should match",
+    ),
+    "a rule without consequences": (
+        ruled({"name": "a", "onWorkerExitCodes": [1]}),
+        "spec.failurePolicy.rules[0].action: Required value",
+    ),
+    "a rule with unknown consequences": (
+        ruled({"name": "a", "onWorkerExitCodes": [1], "action": "Retry"}),
+        'Unsupported value: "Retry": supported values: "FailJob", "Restart", "Ignore", "ExcludeNode"',
+    ),
+    "a rule on success": (
+        ruled({"name": "a", "onWorkerExitCodes": [1, 0], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onWorkerExitCodes[1]: Invalid value: 0: 0 is success, and no rule is",
+    ),
+    "an exit code that none can be": (
+        ruled({"name": "a", "onWorkerExitCodes": [256], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onWorkerExitCodes[0] in body should be less than or equal to 255",
+    ),
+    "a signal that none can be": (
+        ruled({"name": "a", "onWorkerExitCodes": [-65], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onWorkerExitCodes[0] in body should be greater than or equal to -64",
+    ),
+    "one exit code twice": (
+        ruled({"name": "a", "onWorkerExitCodes": [42, 42], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onWorkerExitCodes[1]: Duplicate value: 42",
+    ),
+    "no exit codes": (
+        ruled({"name": "a", "onWorkerExitCodes": [], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onWorkerExitCodes in body should have at least 1 items",
+    ),
+    "no pod reasons": (
+        ruled({"name": "a", "onPodReasons": [], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onPodReasons in body should have at least 1 items",
+    ),
+    "a pod reason that is a sentence": (
+        ruled({"name": "a", "onPodReasons": ["out of memory"], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onPodReasons[0] in body should match",
+    ),
+    "an empty pattern": (
+        ruled({"name": "a", "onErrorPattern": "", "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onErrorPattern in body should be at least 1 chars long",
+    ),
+    "a pattern that is a novel": (
+        ruled({"name": "a", "onErrorPattern": "a" * 257, "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].onErrorPattern: Too long: may not be more than 256",
+    ),
+    "a pattern that is none": (
+        ruled({"name": "a", "onErrorPattern": "CUDA error: (ECC", "action": "Ignore"}),
+        'spec.failurePolicy.rules[0].onErrorPattern: Invalid value: "string": error parsing regexp: missing '
+        "closing ): `CUDA error: (ECC` evaluating rule: onErrorPattern must be a regular expression in the "
+        "syntax of RE2, see https://github.com/google/re2/wiki/Syntax",
+    ),
+    "a pattern in the syntax of Perl": (
+        ruled({"name": "a", "onErrorPattern": "(?!NCCL)error", "action": "Ignore"}),
+        "error parsing regexp: invalid or unsupported Perl syntax: `(?!`",
+    ),
+    "a node of others excluded": (
+        manifest(
+            failurePolicy={"rules": [{"name": "a", "onPodReasons": ["Evicted"], "action": "ExcludeNode"}]}
+        ),
+        "spec.failurePolicy.rules: Invalid value: ExcludeNode needs a template; without one the pods are "
+        "somebody else's, and placed by them",
     ),
 }
 
@@ -188,6 +338,34 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_refused_with_a_reason(cluster: ClusterAccess, job: dict[str, Any], message: str) -> None:
     assert message in refusal(cluster, "default", job)
 
+
+FULL: dict[str, Any] = {
+    "replicas": 4,
+    "minReplicas": 2,
+    "maxReplicas": 8,
+    "spares": 1,
+    "nprocPerNode": "auto",
+    "rendezvous": {"joinTimeoutSeconds": 3600},
+    "scaling": {"scaleUpDelaySeconds": 10},
+    "failurePolicy": {
+        "application": {"maxRestarts": 3, "windowSeconds": 3600},
+        "infrastructure": {"maxRestarts": 20, "windowSeconds": 86400},
+        "preemption": {"maxRestarts": 100},
+        "rules": [
+            {"name": "bad-gpu", "onErrorPattern": "CUDA error: .*ECC", "action": "ExcludeNode"},
+            {"name": "bad-input", "onWorkerExitCodes": [42, -6], "action": "FailJob"},
+            {"name": "spot", "onPodReasons": ["PreemptionByScheduler", "Evicted"], "action": "Ignore"},
+        ],
+        "maxRoundsWithoutProgress": 5,
+        "hangTimeoutSeconds": 1800,
+    },
+    "suspend": False,
+    "managedBy": "elasticjob.dev/operator",
+    "activeDeadlineSeconds": 86400,
+    "ttlSecondsAfterFinished": 3600,
+    "cleanPodPolicy": "Running",
+    "template": TEMPLATE,
+}
 
 GOOD: dict[str, dict[str, Any]] = {
     "nothing said": manifest(),
@@ -200,7 +378,21 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "no waiting for newcomers": manifest(rendezvous={"lastCallSeconds": 0, "startTimeoutSeconds": 0}),
     "no restarts at all": manifest(failurePolicy={"application": {"maxRestarts": 0}}),
-    "unlimited": manifest(failurePolicy={"application": {}, "infrastructure": {}}),
+    "unlimited": manifest(failurePolicy={"application": {}, "infrastructure": {}, "preemption": {}}),
+    "all that can be said": manifest(**FULL),
+    "rules for the pods of others": manifest(
+        failurePolicy={"rules": [{"name": "a", "onWorkerExitCodes": [42], "action": "FailJob"}]}
+    ),
+    "32 rules as large as they may be": ruled(
+        *(
+            {"name": f"{i:02}" + "a" * 61, "onErrorPattern": "(a+)+" * 51, "action": "Restart"}
+            for i in range(32)
+        )
+    ),
+    "as many pods as there may be": manifest(replicas=5_000, spares=5_000, template=TEMPLATE),
+    "kept for no time": manifest(ttlSecondsAfterFinished=0, cleanPodPolicy="None"),
+    "managed by another": manifest(managedBy="kueue.x-k8s.io/multikueue"),
+    "no delay": manifest(scaling={"scaleUpDelaySeconds": 0}),
     "restartPolicy Never": manifest(template=template(restartPolicy="Never")),
     "environment that the operator overrides": manifest(
         template={
@@ -223,12 +415,23 @@ def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, examp
     assert "elasticjob.elasticjob.dev/digits created" in answer.stdout
 
 
+def test_the_documented_example_is_accepted(cluster: ClusterAccess) -> None:
+    text = (EXAMPLES.parent / "docs" / "resource.md").read_text()
+    example, rules, *_ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    job = yaml.safe_load(example)
+    job["spec"]["template"] = TEMPLATE
+    cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
+    job["spec"]["failurePolicy"] |= yaml.safe_load(rules)
+    cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
+
+
 def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
     cluster: ClusterAccess, namespace: str
 ) -> None:
     apply(cluster, namespace, manifest())
     assert get(cluster, namespace)["spec"] == {
         "replicas": 1,
+        "spares": 0,
         "rendezvous": {
             "startTimeoutSeconds": 300,
             "lastCallSeconds": 15,
@@ -236,6 +439,9 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
             "establishTimeoutSeconds": 15,
             "heartbeatTimeoutSeconds": 10,
         },
+        "scaling": {"scaleUpDelaySeconds": 10},
+        "suspend": False,
+        "cleanPodPolicy": "Running",
     }
 
 
@@ -280,6 +486,100 @@ def test_a_template_cannot_be_added(cluster: ClusterAccess, namespace: str) -> N
     )
 
 
+def running(cluster: ClusterAccess, namespace: str, **spec: Any) -> dict[str, Any]:
+    """Apply a job with all fields and then these changed; the object as it is now."""
+    apply(cluster, namespace, manifest(**FULL))
+    apply(cluster, namespace, manifest(**{**FULL, **spec}))
+    return get(cluster, namespace)
+
+
+MAY_CHANGE: dict[str, Any] = {
+    "replicas": 5,
+    "minReplicas": 1,
+    "maxReplicas": 9,
+    "spares": 2,
+    "rendezvous": {"joinTimeoutSeconds": 60, "lastCallSeconds": 1},
+    "scaling": {"scaleUpDelaySeconds": 1},
+    "failurePolicy": {"rules": [], "hangTimeoutSeconds": 60},
+    "suspend": True,
+    "activeDeadlineSeconds": 60,
+    "ttlSecondsAfterFinished": 60,
+    "cleanPodPolicy": "All",
+}
+MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
+    "nprocPerNode": (
+        8,
+        "spec.nprocPerNode: Invalid value: 8: nprocPerNode can't be changed; delete the job and apply it "
+        "again, it resumes from its checkpoint",
+    ),
+    "managedBy": (
+        "kueue.x-k8s.io/multikueue",
+        'spec.managedBy: Invalid value: "kueue.x-k8s.io/multikueue": managedBy can\'t be changed; delete the '
+        "job and apply it again",
+    ),
+    "template": (
+        template(nodeName="b"),
+        "spec.template: Invalid value: template can't be changed; delete the job and apply it again, it "
+        "resumes from its checkpoint",
+    ),
+}
+
+
+def test_every_field_either_may_change_or_may_not() -> None:
+    """A new field has to choose."""
+    crd_file = yaml.safe_load(generate.CRD_FILE.read_text())
+    schema = crd_file["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert set(schema["properties"]["spec"]["properties"]) == set(MAY_CHANGE) | set(MAY_NOT_CHANGE)
+    assert set(FULL) == set(MAY_CHANGE) | set(MAY_NOT_CHANGE)
+
+
+@pytest.mark.parametrize("field", MAY_CHANGE)
+def test_may_change_while_the_job_runs(cluster: ClusterAccess, namespace: str, field: str) -> None:
+    spec = running(cluster, namespace, **{field: MAY_CHANGE[field]})["spec"]
+    if isinstance(MAY_CHANGE[field], dict):
+        assert MAY_CHANGE[field].items() <= spec[field].items()
+    else:
+        assert spec[field] == MAY_CHANGE[field]
+
+
+@pytest.mark.parametrize("field", [*MAY_CHANGE, "managedBy"])
+def test_may_be_removed_while_the_job_runs(cluster: ClusterAccess, namespace: str, field: str) -> None:
+    """What is absent then is the default again: for managedBy that is this operator, as before."""
+    full = {**FULL, "replicas": 2}
+    apply(cluster, namespace, manifest(**full))
+    without = {key: value for key, value in full.items() if key != field}
+    if field == "replicas":
+        without["minReplicas"] = 1  # the default is 1, too
+    apply(cluster, namespace, manifest(**without))
+    apply(cluster, namespace, manifest(**full))
+
+
+@pytest.mark.parametrize("field", MAY_NOT_CHANGE)
+def test_may_not_change(cluster: ClusterAccess, namespace: str, field: str) -> None:
+    value, message = MAY_NOT_CHANGE[field]
+    apply(cluster, namespace, manifest(**FULL))
+    assert message in refusal(cluster, namespace, manifest(**{**FULL, field: value}))
+
+
+def test_a_number_of_processes_can_be_neither_added_nor_removed(
+    cluster: ClusterAccess, namespace: str
+) -> None:
+    apply(cluster, namespace, manifest(name="none"))
+    expected = "nprocPerNode can be neither added nor removed; delete the job and apply it again"
+    assert expected in refusal(cluster, namespace, manifest(name="none", nprocPerNode=2))
+    apply(cluster, namespace, manifest(name="two", nprocPerNode=2))
+    assert expected in refusal(cluster, namespace, manifest(name="two"))
+
+
+def test_a_job_is_not_handed_over(cluster: ClusterAccess, namespace: str) -> None:
+    other = {"managedBy": "kueue.x-k8s.io/multikueue"}
+    apply(cluster, namespace, manifest(name="ours"))
+    expected = "managedBy can be neither added nor removed; delete the job and apply it again"
+    assert expected in refusal(cluster, namespace, manifest(name="ours", **other))
+    apply(cluster, namespace, manifest(name="theirs", **other))
+    assert expected in refusal(cluster, namespace, manifest(name="theirs"))
+
+
 def test_scale(cluster: ClusterAccess, namespace: str) -> None:
     apply(cluster, namespace, manifest(replicas=2, minReplicas=2, maxReplicas=4))
     scale = ("scale", "-n", namespace, "ej/digits")
@@ -306,6 +606,7 @@ STATUS: dict[str, Any] = {
         {"type": "Failed", "status": "Unknown"},
     ],
     "startTime": "2026-11-21T07:00:00.000001Z",
+    "activeTime": "2026-11-21T07:00:00.000001Z",
     "completionTime": "2026-11-21T08:00:00Z",
     "replicas": 2,
     "selector": "elasticjob.dev/job=digits",
@@ -326,11 +627,19 @@ STATUS: dict[str, Any] = {
         "brokenTime": "2026-11-21T07:04:59.200001Z",
         "cause": "PodLost",
         "account": "infrastructure",
+        "rule": "spot",
         "message": "digits-1-2 was lost with node b",
         "outcome": "Complete",
+        "rootMilliseconds": 60001,
+        "detectMilliseconds": 1040,
+        "chargedTime": "2026-11-21T07:04:59.200001Z",
         "establishFailures": 1,
         "missing": ["digits-1-2"],
         "notLeading": ["digits-0-0"],
+        "named": [{"pod": "digits-1-2", "time": "2026-11-21T07:04:58.000001Z"}],
+        "absent": [
+            {"pod": "digits-1-2", "uid": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f11", "round": 6, "rank": 1}
+        ],
     },
     "participants": [
         {
@@ -355,7 +664,12 @@ STATUS: dict[str, Any] = {
             "members": 2,
             "startTime": "2026-11-21T07:04:59.000001Z",
             "endTime": "2026-11-21T07:05:59.000001Z",
+            "detectMilliseconds": 1040,
             "rendezvousMilliseconds": 85,
+            "firstStepMilliseconds": 4100,
+            "firstStep": 18000,
+            "step": 18200,
+            "rule": "spot",
             "message": "digits-1-2 was lost with node b",
         }
     ],
@@ -365,7 +679,16 @@ STATUS: dict[str, Any] = {
             "used": 1,
             "limit": 20,
             "windowSeconds": 86400,
-            "charges": [{"round": 6, "pod": "digits-1-2", "time": "2026-11-21T07:04:58.999999Z"}],
+            "charges": [
+                {
+                    "round": 6,
+                    "pod": "digits-1-2",
+                    "cause": "NodeLost",
+                    "node": "b",
+                    "message": "digits-1-2 was lost with node b",
+                    "time": "2026-11-21T07:04:58.999999Z",
+                }
+            ],
         },
         {"name": "application", "used": 0},
         {"name": "preemption", "used": 0},
@@ -378,6 +701,31 @@ STATUS: dict[str, Any] = {
         "message": "killed",
         "time": "2026-11-21T07:04:58Z",
         "round": 6,
+        "uid": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f11",
+        "node": "b",
+        "logs": "kubectl -n default logs digits-1-2 -c train",
+    },
+    "excludedNodes": [
+        {
+            "name": "b",
+            "untilTime": "2026-11-21T08:04:58.000001Z",
+            "message": "2 failures within 1 h",
+            "liftedTime": "2026-11-21T07:14:58.000001Z",
+        }
+    ],
+    "progress": {
+        "step": 18200,
+        "millisecondsPerStep": 412,
+        "goodputPercent": 97,
+        "lostSeconds": 214,
+        "reportTime": "2026-11-21T07:05:59.000001Z",
+        "round": 7,
+        "firstStep": 18000,
+        "trainingMilliseconds": 82400,
+        "trainedMilliseconds": 7416000,
+        "lost": [{"cause": "PodLost", "milliseconds": 214000}],
+        "countedTime": "2026-11-21T07:04:58.000001Z",
+        "roundsWithoutProgress": 1,
     },
 }
 
@@ -405,8 +753,8 @@ def test_columns(cluster: ClusterAccess, observed: str) -> None:
     assert header.split() == ["NAME", "STATE", "MEMBERS", "REPLICAS", "ROUND", "RESTARTS", "AGE"]
     assert row.split()[:-1] == ["digits", "Training", "2", "2", "7", "5"]
     header, row = cluster.kubectl("get", "-n", observed, "ej", "-o", "wide").stdout.splitlines()
-    assert header.split()[-2:] == ["LEADER", "CAUSE"]
-    assert row.split()[-2:] == ["digits-0-0", "PodLost"]
+    assert header.split()[-4:] == ["LEADER", "CAUSE", "STEP", "GOODPUT"]
+    assert row.split()[-4:] == ["digits-0-0", "PodLost", "18200", "97"]
 
 
 def test_an_autoscaler_finds_the_pods(cluster: ClusterAccess, observed: str) -> None:

@@ -290,6 +290,24 @@ def test_slow_writes_hold_for_hundreds_of_writers_and_for_every_apiserver(plane:
     assert max(took) < 20 * SLOW  # one after the other they would take 200
 
 
+def test_metrics_are_served_through_the_aggregation_layer(plane: Cluster, place: str) -> None:
+    path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{place}"
+
+    def values(metric: str) -> list[str]:
+        answer = plane.api.request("GET", f"{path}/{metric}")
+        assert answer.ok, answer
+        return [item["value"] for item in answer.json()["items"]]
+
+    for value in ("3", "250m"):  # a second block serves as the first did
+        with plane.external_metrics() as metrics:
+            metrics.set(place, "queue", value)
+            assert values("queue") == [value]
+            assert values("other") == []
+            metrics.unset(place, "queue")
+            assert values("queue") == []
+        wait_for(lambda: plane.api.request("GET", f"{path}/queue").status == 404, 30, "the API group is gone")
+
+
 def test_the_namespace_of_rbac_is_guarded(plane: Cluster, place: str) -> None:
     someone = f"--as=system:serviceaccount:{place}:someone"
     with pytest.raises(KubectlError, match="forbidden"):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -479,6 +480,58 @@ def test_forced_deletion_ends_the_processes(pods: Pods) -> None:
     pods.delete("forced", gracePeriodSeconds=0)
     pods.wait_gone("forced")
     wait_for(lambda: not any(map(psutil.pid_exists, pids)), _SECONDS, "the processes have ended")
+
+
+# What kubelet decides by itself
+
+
+def _disruption(pod: Object) -> list[tuple[str, str]]:
+    conditions = pod["status"].get("conditions", [])
+    return [(c["status"], c["reason"]) for c in conditions if c["type"] == "DisruptionTarget"]
+
+
+def test_eviction_under_pressure(pods: Pods) -> None:
+    pods.run("greedy", _python(_SLOW_TERM.format(seconds=0.1)), terminationGracePeriodSeconds=60)
+    pods.wait_log("greedy", "up")
+    pods.agent.client.evict_pod(pods.namespace, "greedy")
+    pod = pods.wait_phase("greedy", "Failed")
+    assert (pod["status"]["reason"], _disruption(pod)) == ("Evicted", [("True", "TerminationByKubelet")])
+    assert _main(pod["status"], "terminated")["exitCode"] == 0, "Failed, however well it ended"
+    assert "deletionTimestamp" not in pod["metadata"]
+    assert pods.log("greedy") == "up\nterm\nend\n"
+    pods.agent.client.evict_pod(pods.namespace, "greedy")
+    pods.delete("greedy")
+    pods.wait_gone("greedy")
+
+
+def test_shutdown_of_a_node(pods: Pods) -> None:
+    client, node = pods.agent.client, pods.agent.nodes[1]
+    for name, seconds in (("polite", 0.1), ("stubborn", 1000)):
+        pods.run(name, _python(_SLOW_TERM.format(seconds=seconds)), node=1)
+        pods.wait_log(name, "up")
+    pids = client.pids(pods.namespace, "stubborn")
+    with ThreadPoolExecutor(1) as pool:
+        shutdown = pool.submit(client.shut_down_node, node, 8.0)
+        try:
+            pods.agent.wait_node(node, "False")
+            pods.run("late", ["sleep", "1000"], node=1, nodeName=node)
+            late = pods.wait_phase("late", "Failed")["status"]
+        finally:
+            shutdown.result()
+            client.start_node(node)
+    assert late["reason"] == "NodeShutdown"
+    assert "containerStatuses" not in late
+    for name in ("polite", "stubborn"):
+        pod = pods.wait_phase(name, "Failed")
+        assert (pod["status"]["reason"], _disruption(pod)) == (
+            "Terminated",
+            [("True", "TerminationByKubelet")],
+        )
+    assert not any(map(psutil.pid_exists, pids))
+    pods.agent.wait_node(node, "True")
+    for name in ("polite", "stubborn", "late"):
+        pods.delete(name)
+        pods.wait_gone(name)
 
 
 # kubectl logs

@@ -24,7 +24,7 @@ from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION, pod_name
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
-from elasticjob_operator.act.apply import job_path
+from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import APPLY_PATCH, MERGE_PATCH, Client, Json
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import ApiError, Gone, NotFound, Unavailable
@@ -231,10 +231,10 @@ class Scene:
         finally:
             await operator.stop()
 
-    async def make_job(self, template: bool = True) -> Json:
+    async def make_job(self, template: bool = True, **pod: str) -> Json:
         spec: Json = {"replicas": 2}
         if template:
-            spec["template"] = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+            spec["template"] = {"spec": {"containers": [{"name": "main", "image": "none"}], **pod}}
         meta = {"name": "mnist", "namespace": self.namespace}
         body = {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "metadata": meta, "spec": spec}
         return await self.admin.create(job_path(self.namespace, "").rstrip("/"), body)
@@ -551,6 +551,44 @@ def test_pods_are_deleted_by_uid(namespace: str) -> None:
             scene.planner.actions = actions
             await scene.poke()
             await scene.pods_are("mnist-1-0")
+
+    play(namespace, scenario)
+
+
+def test_a_pod_that_no_kubelet_ends_goes_with_force_only(namespace: str) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.make_job(nodeName="a-node-that-is-not-there")
+        scene.planner.actions = create_missing
+        force = False
+
+        def actions(_job: Job, observed: Observed) -> Actions:
+            return tuple(
+                DeletePod(pod.name, pod.uid, "test", force=force)
+                for pod in observed.pods
+                if force or not pod.deleting
+            )
+
+        async def there() -> list[Json]:
+            items: list[Json] = (await scene.admin.get(scene.pods))["items"]
+            return items
+
+        async with scene.operator():
+            await scene.pods_are("mnist-0-0", "mnist-1-0")
+            scene.planner.actions = actions
+            await scene.poke()
+            await scene.pods_are()
+            stuck = await there()
+            assert {p["metadata"]["deletionGracePeriodSeconds"] for p in stuck} == {35}, (
+                "Terminating, for ever"
+            )
+            assert len(stuck) == 2
+            force = True
+            await scene.poke()
+
+            async def gone() -> bool:
+                return not await there()
+
+            await eventually(gone, "the objects are gone")
 
     play(namespace, scenario)
 

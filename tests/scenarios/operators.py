@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
-from elasticjob_operator.act import projection
-from elasticjob_operator.plan.model import CreatePod, DeletePod, Observed, Participant, Plan, Pod
+from elasticjob_operator.plan.model import CreatePod, DeleteLease, DeletePod, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
 
@@ -33,8 +32,8 @@ class Refused(Exception):
 
 
 def ahead(there: RoundRecord | None, record: RoundRecord) -> bool:
-    """Whether the round Lease of this job says more than a plan knows, by the operator's own rule."""
-    return there is not None and there.job_uid == record.job_uid and projection._ahead(there, record)
+    """Whether the round Lease of this job says more than a plan knows."""
+    return there is not None and there.job_uid == record.job_uid and there.ahead_of(record)
 
 
 def name_of(record: RoundRecord | None) -> str:
@@ -71,7 +70,9 @@ class OtherOperator:
         fresh = False
         for _ in range(REREADS):
             now = self.world.now()
-            observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record)
+            observed = Observed(
+                tuple(self.pods.values()), dict(self.leases), self.record, self.world.ready_nodes()
+            )
             result = plan(self.world.job, self.status, observed, now, self.timers)
             try:
                 self._carry_out(result, fresh, differences)
@@ -122,7 +123,7 @@ class OtherOperator:
                 if there is None or there.uid != action.uid:
                     self._say(f"refused: {action.name} is gone or another pod")
                     continue
-            elif action.name not in self.world.leases:
+            elif isinstance(action, DeleteLease) and action.name not in self.world.leases:
                 continue
             self.world.act(action, "other: ")
 

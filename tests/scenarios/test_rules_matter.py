@@ -5,27 +5,41 @@ A mutation replaces one rule by its absence; the scenario's trace must then diff
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elasticjob.contract.records import Outcome
 from elasticjob.core import beats
 from elasticjob.core import rounds as core_rounds
 from elasticjob.core.rounds import Candidate, Form
-from elasticjob_operator.plan import context, failures, lifecycle, members, rounds, scaling
-from elasticjob_operator.plan.causes import Evidence
+from elasticjob_operator.plan import (
+    context,
+    ends,
+    failures,
+    lifecycle,
+    members,
+    moves,
+    nodes,
+    pods,
+    rounds,
+    rules,
+    scaling,
+    suspension,
+)
+from elasticjob_operator.plan.causes import Evidence, better
+from tests.scenarios.absences import complete_with_the_first, convict_by_silence, ignore_what_ended
 from tests.scenarios.test_scenarios import run
 from tests.unit.test_beats import judge
 
 RACES = Path(__file__).parent / "races"
+UNREACHABLE = "evicted_by_the_taint_of_an_unreachable_node"
 
-Mutation = tuple[str, object, str, Callable[..., Any], str]
+Mutation = tuple[str, object, str, Any, str]
 
-original_examine = members._examine
+_match = rules.match
+_failure_report = members._failure_report
 
 
 def seat_by_slot(candidates: list[Candidate], size: int) -> tuple[Candidate, ...]:
@@ -36,16 +50,8 @@ def decide_without_minimum(candidates: list[Candidate], *_: Any) -> Form:
     return Form(tuple(candidates))
 
 
-def convict_by_silence(p: Any, member: Any) -> tuple[str, Evidence | None]:
-    lease = p.observed.leases.get(member.pod)
-    if lease is not None and lease.silent > 10:
-        return "Lost", Evidence("Unreachable", "silent", member.pod)
-    return original_examine(p, member)
-
-
-def ignore_what_ended(p: Any, member: Any) -> tuple[str, Evidence | None]:
-    state, evidence = original_examine(p, member)
-    return (member.state, None) if evidence is not None and evidence.cause == "PodLost" else (state, evidence)
+def trusts_no_taint(_: Any, pod: Any) -> bool:
+    return bool(not pod.node_ready or pod.node_gone)
 
 
 def break_below_minimum(p: Any) -> None:
@@ -53,11 +59,18 @@ def break_below_minimum(p: Any) -> None:
         rounds.end_round(p, [Evidence("ScaledUp", "too few")])
 
 
-def complete_with_the_first(p: Any) -> bool:
-    if p.round.phase == "Active" and any(m.state == "Succeeded" for m in p.status.members()):
-        lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
-        return True
-    return False
+def match_the_last(among: Any, evidence: Evidence) -> Any:
+    return _match(tuple(reversed(among)), evidence)
+
+
+def as_if_in_time(p: Any, member: Any) -> Any:
+    report = _failure_report(p, member)
+    return None if report is None else replace(report, late=False)
+
+
+def charged_inside_the_window(p: Any, round_number: int | None = None, pod: str = "") -> bool:
+    charges = [c for a in p.status.accounts for c in a.charges]
+    return any((pod and c.pod == pod) or (round_number and c.round == round_number) for c in charges)
 
 
 MUTATIONS: list[Mutation] = [
@@ -95,6 +108,140 @@ MUTATIONS: list[Mutation] = [
     ),
     ("survivors are waited for", rounds, "_survivors", lambda _: [], "slow_worker_stop_outlasts_last_call"),
     ("fencing", members, "departed", lambda _: True, "whole_job_cut_off_waits_for_fencing"),
+    (
+        "the root, not its echoes",
+        failures,
+        "explains_more",
+        lambda cause, _matched, _ms, than, *_: better(cause, than),
+        "worker_without_a_known_exit_code",
+    ),
+    (
+        "late reports explain only",
+        members,
+        "_failure_report",
+        as_if_in_time,
+        "report_of_a_worker_that_came_late_explains_only",
+    ),
+    ("the first rule", rules, "match", match_the_last, "first_rule_that_matches_decides"),
+    ("rules are obeyed", failures, "enforce", lambda *_: None, "rule_fails_the_job"),
+    ("given up on its node", failures, "_give_up", lambda *_: None, "rule_excludes_the_node_of_the_root"),
+    (
+        "a pause for what is ignored",
+        pods,
+        "IGNORED_BACKOFF_SECONDS",
+        0.0,
+        "rules_hold_before_a_pod_is_a_member",
+    ),
+    (
+        "out of memory in place",
+        members,
+        "killed_for_memory",
+        lambda *_: None,
+        "container_out_of_memory_is_restarted_in_place",
+    ),
+    (
+        "better evidence moves a charge",
+        moves,
+        "revise",
+        lambda *_: None,
+        "charge_moves_when_the_container_was_out_of_memory",
+    ),
+    (
+        "not for ever",
+        moves,
+        "MOVE_SECONDS",
+        float("inf"),
+        "charge_does_not_move_after_two_minutes",
+    ),
+    (
+        "the first worker, also later",
+        moves,
+        "_earlier_failure",
+        lambda *_: None,
+        "charge_moves_to_a_worker_that_failed_earlier",
+    ),
+    ("a broken path once", rounds, "_goes_on", lambda _: False, "broken_path_is_charged_once"),
+    (
+        "charged once in any window",
+        failures,
+        "_charged",
+        charged_inside_the_window,
+        "charge_outlives_its_window",
+    ),
+    ("who took it away", ends, "_disruption", lambda _: None, "preempted_by_the_scheduler"),
+    (
+        "who took it away, said late",
+        ends,
+        "second_thoughts",
+        lambda *_: None,
+        "killed_and_the_preemption_is_seen_late",
+    ),
+    (
+        "a node's word on a deletion",
+        ends,
+        "node_trouble",
+        lambda *_: "",
+        "deleted_on_a_node_that_is_not_ready",
+    ),
+    ("who leaves", context.Pass, "leaving", lambda *_: False, "evicted_by_a_kubelet_short_of_memory"),
+    (
+        "nodes that are dead for sure",
+        context.Pass,
+        "on_dead_node",
+        lambda *_: False,
+        "all_nodes_are_declared_out_of_service",
+    ),
+    ("no force on mere silence", context.Pass, "on_dead_node", trusts_no_taint, UNREACHABLE),
+    ("bad nodes are avoided", nodes, "excluded", lambda _: (), "node_that_fails_twice_is_avoided"),
+    (
+        "exclusions are lifted",
+        nodes,
+        "_lift",
+        lambda _: None,
+        "exclusion_is_lifted_when_too_few_can_be_placed",
+    ),
+    (
+        "exclusions end",
+        nodes,
+        "_replace_pending",
+        lambda _: None,
+        "pod_that_waits_because_of_an_exclusion_is_made_again",
+    ),
+    (
+        "a suspension supersedes pods",
+        suspension,
+        "_supersede",
+        lambda _: None,
+        "suspended_before_its_pods_are_deleted_the_operator_dies",
+    ),
+    (
+        "a suspension is not charged",
+        rounds,
+        "NEVER_CHARGED",
+        frozenset(),
+        "suspended_in_a_running_round_and_resumed",
+    ),
+    (
+        "fencing after a suspension",
+        members,
+        "departed",
+        lambda _: True,
+        "suspended_and_resumed_faster_than_pods_go",
+    ),
+    (
+        "what came before is charged",
+        suspension,
+        "settle",
+        lambda _: None,
+        "suspended_while_a_round_is_broken",
+    ),
+    (
+        "deleted after it is closed",
+        lifecycle,
+        "projection",
+        lambda p: p.observed.record,
+        "deleted_at_once_when_its_participants_can_know",
+    ),
 ]
 
 
@@ -105,7 +252,7 @@ def test_a_scenario_tells_when_the_rule_is_gone(
     rule: str,
     place: object,
     name: str,
-    absence: Callable[..., Any],
+    absence: Any,
     race: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,21 +7,30 @@ trace of decisions is what a scenario file expects.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.contract.records import (
+    ParticipantRecord,
+    ProgressReport,
+    RoundRecord,
+    RoundReport,
+)
 from elasticjob.core import participant
 from elasticjob_operator.plan.model import (
+    CleanPodPolicy,
     CreatePod,
-    DeleteLease,
+    DeleteJob,
     DeletePod,
+    Do,
     Exit,
     Job,
     JobSpec,
+    LabelStandby,
     Limit,
     Now,
     Observed,
@@ -32,6 +41,8 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
+from tests.scenarios.failing import FailureCommands, charges
+from tests.scenarios.machines import NodeCommands, exclusions
 from tests.scenarios.operators import OtherOperator, ahead, name_of
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -39,7 +50,7 @@ JOB = "mnist"
 
 
 @dataclass
-class World:
+class World(FailureCommands, NodeCommands):
     """The state of one scenario. ``mono`` is the operator's clock in seconds; its wall clock is off by
     ``wall``. ``reader`` keeps of the round Lease what every participant keeps."""
 
@@ -47,6 +58,7 @@ class World:
     status: JobStatus = field(default_factory=JobStatus)
     record: RoundRecord | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
+    node_states: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Participant] = field(default_factory=dict)
     timers: dict[str, float] = field(default_factory=dict)
     mono: float = 0.0
@@ -60,13 +72,14 @@ class World:
     wake_at: float | None = None
     lease_writes_fail: bool = False
     stands_still: bool = False
+    deleted: bool = False
     trace: list[str] = field(default_factory=list)
 
     # -- commands ------------------------------------------------------------------------------------------
 
     def do(self, line: str) -> None:
         """Carry out one command line."""
-        words = line.split()
+        words = shlex.split(line)
         options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
         names = [word for word in words[1:] if "=" not in word]
         command = getattr(self, f"do_{words[0].replace('-', '_')}")
@@ -92,11 +105,41 @@ class World:
                 spec,
                 replicas=int(options.get("replicas", spec.replicas)),
                 min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
+                spares=int(options.get("spares", spec.spares)),
+                hang_timeout=int(options["hang"]) if "hang" in options else spec.hang_timeout,
+                max_rounds_without_progress=(
+                    int(options["stuck"]) if "stuck" in options else spec.max_rounds_without_progress
+                ),
                 template=None if options.get("template") == "none" else spec.template,
                 rendezvous=replace(spec.rendezvous, **rendezvous) if rendezvous else Rendezvous(),
                 **limits,  # type: ignore[arg-type]
             ),
         )
+        self.version += 1
+
+    def do_suspend(self) -> None:
+        """``spec.suspend`` becomes true."""
+        self._set_spec(suspend=True)
+
+    def do_resume(self) -> None:
+        """``spec.suspend`` becomes false."""
+        self._set_spec(suspend=False)
+
+    def do_ends(self, deadline: str = "", ttl: str = "", clean: str = "") -> None:
+        """Set when the job ends, when it is deleted, and which of its pods are: ``deadline`` and ``ttl`` in
+        seconds, ``clean`` as ``cleanPodPolicy``."""
+        changes: dict[str, Any] = {}
+        if deadline:
+            changes["active_deadline"] = int(deadline)
+        if ttl:
+            changes["ttl_after_finished"] = int(ttl)
+        if clean:
+            changes["clean_pod_policy"] = CleanPodPolicy(clean).value
+        self._set_spec(**changes)
+
+    def _set_spec(self, **changes: Any) -> None:
+        spec = replace(self.job.spec, **changes)
+        self.job = replace(self.job, generation=self.job.generation + 1, spec=spec)
         self.version += 1
 
     def do_pod(self, *names: str) -> None:
@@ -153,13 +196,6 @@ class World:
             self.do_run(name, node=node)
             self._join(name, 0)
 
-    def do_fail(self, *names: str) -> None:
-        """A worker of each of these fails: they report it and announce themselves anew, in one write."""
-        for name in names:
-            number = self.status.round.number
-            self._join(name, number)
-            self.leases[name] = replace(self.leases[name], failure=FailureReport(number, 0, "ValueError"))
-
     def do_succeed(self, *names: str) -> None:
         """Participants report that their workers have finished."""
         for name in names:
@@ -190,8 +226,47 @@ class World:
                 silent=tuple(ids[pod] for pod in what.get("silent", "").split(",") if pod),
                 leader_lost="leader" in what,
                 refused=what.get("leader") == "refused",
+                hung="hung" in what,
+                silent_milliseconds=int(what["hung"]) * 1000 if "hung" in what else None,
+                message=f"no step for {what['hung']} s" if "hung" in what else "",
             )
             self.leases[name] = replace(self.leases[name], report=report)
+
+    def do_progress(self, steps: str, first: str = "2", training: str = "0") -> None:
+        """The leader says ``progress 100-250 first=2 training=60``: the steps of this round, when the first
+        of them was reported, and the seconds from there to the last."""
+        low, _, high = steps.partition("-")
+        report = ProgressReport(
+            self.status.round.nonce,
+            int(low),
+            int(high or low),
+            round(float(first) * 1000),
+            round(float(training) * 1000),
+        )
+        leader = self.status.round.leader
+        self.leases[leader] = replace(self.leases[leader], progress=report)
+
+    def do_goodput(self) -> None:
+        """Say how the time was used."""
+        progress = self.status.progress
+        if progress is None:
+            self.trace.append("no steps are reported")
+            return
+        lost = ", ".join(f"{entry.cause} {entry.milliseconds / 1000:.1f} s" for entry in progress.lost)
+        trained = (progress.trained_milliseconds + progress.training_milliseconds) / 1000
+        self.trace.append(
+            f"step {progress.step}, trained {trained:.1f} s, lost {progress.lost_seconds} s ({lost}): "
+            f"goodput {progress.goodput_percent} %"
+        )
+
+    def do_history(self) -> None:
+        """Say what the history has of each round, newest first."""
+        for h in self.status.rounds:
+            times = (h.detect_milliseconds, h.rendezvous_milliseconds, h.first_step_milliseconds)
+            self.trace.append(
+                f"round {h.number} {h.cause}, {h.members} members; detect, rendezvous, first step: "
+                + ", ".join("-" if t is None else str(t) for t in times)
+            )
 
     def do_exit(self, name: str, code: str, reason: str = "") -> None:
         """The training container ends."""
@@ -216,12 +291,6 @@ class World:
     def do_silent(self, name: str, seconds: str) -> None:
         """The observer has seen no change of this Lease for so long."""
         self.leases[name] = replace(self.leases[name], silent=float(seconds))
-
-    def do_node(self, node: str, state: str) -> None:
-        """``node a notready | ready | gone``."""
-        for name, pod in self.pods.items():
-            if pod.node == node:
-                self.pods[name] = replace(pod, node_ready=state == "ready", node_gone=state == "gone")
 
     def do_wait(self, seconds: str) -> None:
         """Time passes; the planner runs whenever it asked to."""
@@ -307,15 +376,14 @@ class World:
             last_round=number,
         )
         old = self.leases.get(name)
-        self.leases[name] = Participant(
-            name, self.pods[name].uid, record, old.failure if old else None, old.report if old else None
-        )
+        fresh = Participant(name, self.pods[name].uid, record)
+        self.leases[name] = replace(old, holder=fresh.holder, record=record, silent=0.0) if old else fresh
 
     # -- planning ------------------------------------------------------------------------------------------
 
     def plan_until_quiet(self) -> None:
         """Run passes until one changes nothing."""
-        if self.stands_still:
+        if self.stands_still or self.deleted:
             return
         for _ in range(20):
             before = (self.status, self.record, tuple(self.pods), tuple(self.leases))
@@ -343,7 +411,7 @@ class World:
         self.reader.observe(record)
 
     def _pass(self) -> Plan:
-        observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record)
+        observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record, self.ready_nodes())
         result = plan(self.job, self.status, observed, self.now(), self.timers)
         assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
         self.trace.extend(_differences(self.status, result.status))
@@ -358,22 +426,32 @@ class World:
             self.act(action)
         return result
 
-    def act(self, action: CreatePod | DeletePod | DeleteLease, who: str = "") -> None:
+    def act(self, action: Do, who: str = "") -> None:
         """Carry out what an operator decided about pods and Leases."""
         if isinstance(action, CreatePod):
             name = pod_name(JOB, action.slot, action.attempt)
             assert name not in self.pods, f"{name} is made twice"
             uid = f"{self.job.uid}-{name}"
-            self.pods[name] = Pod(name, uid, slot=action.slot, attempt=action.attempt)
-            self.trace.append(f"{who}create {name}")
+            self.pods[name] = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
+            off = f" off {' '.join(action.avoid)}" if action.avoid else ""
+            self.trace.append(f"{who}create {name}{off}")
         elif isinstance(action, DeletePod):
             pod = self.pods[action.name]
             assert pod.uid == action.uid
-            self.trace.append(f"{who}delete {action.name}: {action.why}")
-            if pod.node and not pod.ended:
+            how = "delete with force" if action.force else "delete"
+            self.trace.append(f"{who}{how} {action.name}: {action.why}")
+            if pod.node and not pod.ended and not action.force:
                 self.pods[action.name] = replace(pod, deleting=True)
             else:
                 del self.pods[action.name]
+        elif isinstance(action, LabelStandby):
+            self.trace.append(
+                f"{who}{action.name} stands by" if action.standby else f"{who}{action.name} stands by no more"
+            )
+            self.pods[action.name] = replace(self.pods[action.name], standby=action.standby)
+        elif isinstance(action, DeleteJob):
+            self.trace.append(f"{who}delete the job: {action.why}")
+            self.deleted = True
         else:
             self.trace.append(f"{who}delete Lease {action.name}")
             del self.leases[action.name]
@@ -393,13 +471,8 @@ def _differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
         yield f"cause {b.cause}: {b.message}"
     if b.established is not None and a.established is None:
         yield f"established {b.number}"
-    charges: dict[str, set[Any]] = {
-        account.name: {(c.round, c.pod) for c in account.charges} for account in old.accounts
-    }
-    for account in new.accounts:
-        for charge in account.charges:
-            if (charge.round, charge.pod) not in charges.get(account.name, set()):
-                yield f"charge {account.name}: {charge.pod or f'round {charge.round}'}"
+    yield from charges(old, new)
+    yield from exclusions(old, new)
     states = {m.pod: m.state for m in old.members()}
     for member in new.members():
         if member.state != states.get(member.pod, "Member") and member.state in ("Lost", "Unreachable"):

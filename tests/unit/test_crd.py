@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
@@ -13,17 +16,10 @@ import yaml
 from crds import generate
 from elasticjob.contract import names
 from elasticjob.contract.records import Outcome, Phase
-from elasticjob_operator.plan.status import (
-    Account,
-    Charge,
-    Condition,
-    Failure,
-    JobStatus,
-    Named,
-    ParticipantStatus,
-    RoundHistory,
-    RoundStatus,
-)
+from elasticjob_operator.observe.spec import MANAGER
+from elasticjob_operator.plan.causes import ACCOUNTS
+from elasticjob_operator.plan.model import Action, CleanPodPolicy, JobSpec
+from elasticjob_operator.plan.status import JobStatus
 
 CRD: dict[str, Any] = yaml.safe_load(generate.CRD_FILE.read_text())
 VERSION: dict[str, Any] = CRD["spec"]["versions"][0]
@@ -73,47 +69,22 @@ def test_phases_are_those_of_the_contract() -> None:
 
 def test_the_schema_has_every_field_that_the_operator_writes_and_no_other() -> None:
     """A field that is missing here would be dropped on its way to the API server, without a word."""
-    time = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    written = JobStatus(
-        observed_generation=1,
-        conditions=(Condition("Training", "True", "Training", "message", time, 1),),
-        start=time,
-        completion=time,
-        replicas=1,
-        selector="selector",
-        min_replicas=1,
-        restarts=1,
-        attempts=(0,),
-        round=RoundStatus(
-            number=1,
-            phase="Active",
-            nonce="nonce",
-            leader="leader",
-            leader_endpoint="host:1",
-            members=1,
-            processes=1,
-            start=time,
-            established=time,
-            broken=time,
-            cause="cause",
-            account="account",
-            message="message",
-            outcome="Complete",
-            refused=("id",),
-            establish_failures=1,
-            missing=("pod",),
-            not_leading=("pod",),
-            named=(Named("pod", time),),
-        ),
-        participants=(
-            ParticipantStatus("id", "pod", "uid", "Member", 0, 0, "host:1", "node", "auto", "message"),
-        ),
-        rounds=(RoundHistory(1, "cause", "account", 1, time, time, 1, "message"),),
-        accounts=(Account("scaling", 1, 1, (Charge(time, 1, "pod"),)),),
-        last_failure=Failure("pod", time, "message", 0, 1, 1),
-    ).dump()
+    written = filled(JobStatus).dump()
     expected = {path for path in FIELDS if path.startswith("status.")}
     assert set(paths(written, "status")) == expected
+
+
+def filled(kind: Any) -> Any:
+    """A value of this type in which nothing is absent."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        values = {field.name: filled(hints[field.name]) for field in dataclasses.fields(kind)}
+        return cast(Any, kind)(**values)
+    if get_origin(kind) is tuple:
+        return (filled(get_args(kind)[0]),)
+    if isinstance(kind, UnionType):
+        return filled(next(option for option in get_args(kind) if option is not NoneType))
+    return {int: 1, str: "text", datetime: datetime(2026, 11, 21, tzinfo=timezone.utc)}[kind]
 
 
 def paths(value: object, path: str) -> Iterator[str]:
@@ -125,6 +96,27 @@ def paths(value: object, path: str) -> Iterator[str]:
     if isinstance(value, list):
         for item in value:
             yield from paths(item, f"{path}[]")
+
+
+def documented(position: int) -> Any:
+    """A piece of YAML in docs/resource.md."""
+    text = (generate.CRD_FILE.parents[1] / "docs" / "resource.md").read_text()
+    return yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[position])
+
+
+def test_the_documentation_shows_every_field_of_the_spec() -> None:
+    spec = documented(0)["spec"]
+    shown = {path for path in paths(spec, "spec") if not path.startswith("spec.template.")}
+    expected = {path for path in FIELDS if path.startswith("spec.")}
+    limits = ("spec.failurePolicy.preemption.windowSeconds", "spec.failurePolicy.rules[].onPodReasons")
+    assert shown == expected - set(limits), "those that are left out are shown elsewhere"
+
+
+def test_the_documentation_shows_no_field_of_the_status_that_is_not_there() -> None:
+    shown = set(paths(documented(3)["status"], "status"))
+    assert shown <= set(FIELDS)
+    top = {path for path in FIELDS if path.startswith("status.") and path.count(".") == 1}
+    assert {path for path in shown if path.count(".") == 1} == top
 
 
 def test_the_status_refuses_nothing_but_wrong_types_and_unknown_states() -> None:
@@ -142,9 +134,43 @@ def test_the_status_refuses_nothing_but_wrong_types_and_unknown_states() -> None
 
 def test_every_list_says_how_it_is_merged() -> None:
     lists = {path: field for path, field in FIELDS.items() if field.get("type") == "array"}
-    assert len(lists) == 10
+    assert len(lists) == 16
     for path, field in lists.items():
-        assert field["x-kubernetes-list-type"] in ("atomic", "map"), path
+        assert field["x-kubernetes-list-type"] in ("atomic", "map", "set"), path
+
+
+def test_every_list_and_string_that_a_rule_may_walk_has_an_end() -> None:
+    """In the spec; the status has no rules. The template's own lists are Kubernetes' business."""
+    for path, field in FIELDS.items():
+        if path.startswith("spec."):
+            assert field.get("type") != "array" or "maxItems" in field, path
+            assert field.get("type") != "string" or "maxLength" in field or "enum" in field, path
+
+
+def test_words_are_those_of_the_planner() -> None:
+    assert FIELDS["spec.failurePolicy.rules[].action"]["enum"] == [action.value for action in Action]
+    assert FIELDS["spec.cleanPodPolicy"]["enum"] == [policy.value for policy in CleanPodPolicy]
+    assert FIELDS["status.accounts[].name"]["enum"] == list(ACCOUNTS)
+    assert MANAGER in FIELDS["spec.managedBy"]["description"]
+
+
+def test_defaults_are_those_of_the_planner() -> None:
+    defaults = {path: field["default"] for path, field in FIELDS.items() if "default" in field}
+    spec = JobSpec()
+    assert defaults == {
+        "spec.replicas": spec.replicas,
+        "spec.spares": spec.spares,
+        "spec.rendezvous": {},
+        "spec.rendezvous.startTimeoutSeconds": spec.rendezvous.start_timeout,
+        "spec.rendezvous.lastCallSeconds": spec.rendezvous.last_call,
+        "spec.rendezvous.rejoinSeconds": spec.rendezvous.rejoin,
+        "spec.rendezvous.establishTimeoutSeconds": spec.rendezvous.establish_timeout,
+        "spec.rendezvous.heartbeatTimeoutSeconds": spec.rendezvous.heartbeat_timeout,
+        "spec.scaling": {},
+        "spec.scaling.scaleUpDelaySeconds": spec.scale_up_delay,
+        "spec.suspend": spec.suspend,
+        "spec.cleanPodPolicy": spec.clean_pod_policy,
+    }
 
 
 def test_the_generator_refuses_what_it_does_not_know() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from devcluster.nodeagent.status import (
+    EVICTED,
+    NOT_ADMITTED,
     Addresses,
     Container,
     Kind,
@@ -122,6 +124,23 @@ def test_condition_that_stays_keeps_its_time() -> None:
     second = _status(_container(UP, ready=True), now="t2", previous=first["conditions"])
     times = {c["type"]: c["lastTransitionTime"] for c in second["conditions"]}
     assert (times["Initialized"], times["Ready"]) == ("t1", "t2")
+
+
+def test_what_kubelet_ended_is_failed_and_says_why() -> None:
+    running = _status(_container(UP), termination=EVICTED)
+    assert "reason" not in running, "nothing is told before all has ended"
+    first = _status(_container(GOOD), ended=True, termination=EVICTED, now="t1")
+    assert (first["phase"], first["reason"]) == ("Failed", "Evicted")
+    assert _conditions(first)["DisruptionTarget"] == "True"
+    second = _status(
+        _container(GOOD), ended=True, termination=EVICTED, now="t2", previous=first["conditions"]
+    )
+    assert second["conditions"][-1]["lastTransitionTime"] == "t1"
+
+
+def test_a_pod_that_is_not_admitted_has_no_containers() -> None:
+    status = _status(_container(Waiting()), ended=True, termination=NOT_ADMITTED)
+    assert status == {"phase": "Failed", "reason": "NodeShutdown", "message": NOT_ADMITTED.message}
 
 
 def test_last_state_is_told() -> None:

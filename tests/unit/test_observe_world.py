@@ -50,10 +50,15 @@ class Scene:
         }
         self.world.leases.put(read_lease({"metadata": meta, "spec": {"holderIdentity": f"uid-{name}"}}))
 
-    def node(self, name: str, ready: str | None = "True", uid: str = "uid-node") -> None:
+    def node(
+        self, name: str, ready: str | None = "True", uid: str = "uid-node", taints: tuple[str, ...] = ()
+    ) -> None:
         conditions = [] if ready is None else [{"type": "Ready", "status": ready}]
         meta = {"name": name, "uid": uid, "resourceVersion": str(self.tick())}
-        self.world.nodes.put(read_node({"metadata": meta, "status": {"conditions": conditions}}))
+        spec = {"taints": [{"key": f"node.kubernetes.io/{key}", "effect": "NoExecute"} for key in taints]}
+        self.world.nodes.put(
+            read_node({"metadata": meta, "spec": spec, "status": {"conditions": conditions}})
+        )
 
     def tick(self) -> int:
         self.version += 1
@@ -255,6 +260,72 @@ def test_nodes() -> None:
     assert scene.only().node_ready
 
 
+def test_taints_of_nodes() -> None:
+    scene = Scene()
+    scene.pod()
+    scene.node("n1", "Unknown", taints=("unreachable",))
+    pod = scene.only()
+    assert (pod.node_ready, pod.unreachable, pod.out_of_service) == (False, True, False)
+    scene.dirty.clear()
+    scene.node("n1", "Unknown", taints=("unreachable", "out-of-service"))
+    assert scene.dirty == [("ns", "job")], "a taint is news"
+    assert scene.only().out_of_service
+    scene.node("n1", "Unknown", taints=("unreachable", "out-of-service", "memory-pressure"))
+    assert scene.dirty == [("ns", "job")], "other taints are not"
+    scene.node("n1", taints=("out-of-service",))
+    pod = scene.only()
+    assert (pod.node_ready, pod.unreachable, pod.out_of_service) == (True, False, True)
+
+
+def test_ready_nodes() -> None:
+    scene = Scene()
+    assert scene.observe().nodes is None, "no node can be seen: they may be forbidden"
+    scene.node("n1", uid="1")
+    scene.node("n2", uid="2")
+    assert scene.observe().nodes == frozenset({"n1", "n2"})
+    assert scene.observe().nodes is scene.observe().nodes, "not made anew for each job"
+    scene.node("n2", "False", uid="2")
+    assert scene.observe().nodes == frozenset({"n1"})
+    scene.world.nodes.remove("", "n1")
+    assert scene.observe().nodes == frozenset()
+    scene.node("n2", uid="2")
+    assert scene.observe().nodes == frozenset({"n2"})
+    scene.world._nodes.good_since = None
+    assert scene.observe().nodes is None, "the watch is interrupted"
+
+
+@pytest.mark.parametrize(
+    ("condition", "disruption"),
+    [
+        ({"status": "True", "reason": "PreemptionByScheduler"}, "PreemptionByScheduler"),
+        ({"status": "False", "reason": "PreemptionByScheduler"}, ""),
+    ],
+)
+def test_who_takes_the_pod_away(condition: dict[str, str], disruption: str) -> None:
+    scene = Scene()
+    scene.pod(
+        status={"conditions": [{"type": "DisruptionTarget", "message": "in its own words", **condition}]}
+    )
+    pod = scene.only()
+    assert (pod.disruption, pod.reason) == (disruption, disruption)
+    assert pod.message == ("in its own words" if disruption else "")
+
+
+def test_the_kubelets_words_come_before_the_conditions() -> None:
+    scene = Scene()
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+    scene.pod(
+        status={
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "low on memory",
+            "conditions": [{**condition, "message": "terminated by kubelet"}],
+        }
+    )
+    pod = scene.only()
+    assert (pod.disruption, pod.reason, pod.message) == ("TerminationByKubelet", "Evicted", "low on memory")
+
+
 def test_an_answer_that_is_later_than_the_watch_brings_no_pod_back() -> None:
     """The pod was made by us and deleted by somebody at once: the watch said both before our answer came."""
     scene = Scene()
@@ -363,3 +434,15 @@ def test_read_again_takes_over_what_the_watches_have_not_brought() -> None:
     asyncio.run(scene.world.read_again(TEMPLATED))
     assert [pod.name for pod in scene.observe().pods] == ["job-1-0"]
     assert asked == [f"{JOB_LABEL}=job"] * 2
+
+
+def test_a_container_that_was_restarted_in_place_says_how_it_had_ended() -> None:
+    restarted = {
+        "name": "main",
+        "state": {"running": {}},
+        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+    }
+    pod = read_pod(raw_pod(status={"containerStatuses": [restarted, status("sidecar", running={})]})).pod
+    assert (pod.exit, pod.last_exit, pod.running) == (None, Exit(137, "OOMKilled"), True)
+    fresh = read_pod(raw_pod(status={"containerStatuses": [status("main", running={})]})).pod
+    assert fresh.last_exit is None

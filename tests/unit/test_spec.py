@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elasticjob_operator.observe.spec import MalformedJob, read_job, read_spec
-from elasticjob_operator.plan.model import JobSpec, Limit, Rendezvous
+from elasticjob_operator.plan.model import JobSpec, Limit, Rendezvous, Rule
 from elasticjob_operator.plan.status import JobStatus
 
 
@@ -27,6 +27,7 @@ def test_full_spec() -> None:
             "replicas": 4,
             "minReplicas": 2,
             "maxReplicas": 8,
+            "spares": 1,
             "nprocPerNode": 2,
             "template": template,
             "rendezvous": {
@@ -40,19 +41,70 @@ def test_full_spec() -> None:
             "failurePolicy": {
                 "application": {"maxRestarts": 0, "windowSeconds": 60},
                 "infrastructure": {"maxRestarts": 20},
+                "preemption": {"maxRestarts": 7, "windowSeconds": 8},
+                "rules": [
+                    {"name": "bad-gpu", "onErrorPattern": "ECC", "action": "ExcludeNode"},
+                    {"name": "bad-input", "onWorkerExitCodes": [42, -6], "action": "FailJob"},
+                    {"name": "spot", "onPodReasons": ["Evicted"], "action": "Ignore"},
+                ],
+                "maxRoundsWithoutProgress": 9,
+                "hangTimeoutSeconds": 10,
             },
+            "scaling": {"scaleUpDelaySeconds": 0},
+            "suspend": True,
+            "managedBy": "elasticjob.dev/operator",
+            "activeDeadlineSeconds": 11,
+            "ttlSecondsAfterFinished": 0,
+            "cleanPodPolicy": "None",
         }
     )
     assert spec == JobSpec(
         replicas=4,
         min_replicas=2,
         max_replicas=8,
+        spares=1,
         nproc_per_node="2",
         template=template,
         rendezvous=Rendezvous(1, 0, 3, 4, 5, 6),
         application=Limit(0, 60),
         infrastructure=Limit(20, None),
+        preemption=Limit(7, 8),
+        rules=(
+            Rule("bad-gpu", "ExcludeNode", on_error_pattern="ECC"),
+            Rule("bad-input", "FailJob", on_worker_exit_codes=(42, -6)),
+            Rule("spot", "Ignore", on_pod_reasons=("Evicted",)),
+        ),
+        max_rounds_without_progress=9,
+        hang_timeout=10,
+        scale_up_delay=0,
+        suspend=True,
+        active_deadline=11,
+        ttl_after_finished=0,
+        clean_pod_policy="None",
     )
+
+
+def test_pods_of_others_are_neither_suspended_nor_kept_in_reserve() -> None:
+    """The schema refuses both; an operator that meets them must not wait for what nobody does."""
+    assert read_spec({"suspend": True, "spares": 2}) == JobSpec()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"name": "newer", "onWorkerExitCodes": [1], "action": "Quarantine"},
+        {"name": "no-criterion", "action": "Ignore"},
+        {"name": "two", "onWorkerExitCodes": [1], "onErrorPattern": "a", "action": "Ignore"},
+        {"name": "wrong", "onWorkerExitCodes": ["1", True], "action": "Ignore"},
+        {"name": "wrong", "onPodReasons": "Evicted", "action": "Ignore"},
+        {"name": "wrong", "onErrorPattern": 1, "action": "Ignore"},
+        None,
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_left_out(rule: object) -> None:
+    good = {"name": "good", "onWorkerExitCodes": [1], "action": "Restart"}
+    spec = read_spec({"failurePolicy": {"rules": [rule, good]}})
+    assert spec.rules == (Rule("good", "Restart", on_worker_exit_codes=(1,)),)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +113,9 @@ def test_full_spec() -> None:
         {"replicas": None, "rendezvous": None, "failurePolicy": None, "template": None},
         {"replicas": "4", "minReplicas": True, "rendezvous": [], "failurePolicy": {"application": 3}},
         {"replicas": 0, "unknown": {"x": 1}, "nprocPerNode": ""},
+        {"spares": -1, "scaling": {"scaleUpDelaySeconds": "1"}, "suspend": "true", "cleanPodPolicy": "all"},
+        {"activeDeadlineSeconds": 0, "ttlSecondsAfterFinished": -1, "failurePolicy": {"rules": {"a": 1}}},
+        {"failurePolicy": {"hangTimeoutSeconds": 0, "maxRoundsWithoutProgress": 0, "preemption": []}},
     ],
 )
 def test_what_cannot_be_used_counts_as_absent(spec: dict[str, Any]) -> None:

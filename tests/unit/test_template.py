@@ -14,6 +14,7 @@ from elasticjob_operator.act.template import (
     service_account,
     warnings,
 )
+from elasticjob_operator.observe.objects import read_pod
 from elasticjob_operator.plan.model import Job, JobSpec
 
 RICH: dict[str, Any] = {
@@ -243,3 +244,65 @@ def test_warnings_on_flags(command: list[str], flags: list[str]) -> None:
 
 def test_no_warnings_without_template() -> None:
     assert warnings(a_job(None)) == ()
+
+
+def test_nothing_is_avoided_unless_asked() -> None:
+    pod = pod_of(a_job(simple()), 0, 0)
+    assert "affinity" not in pod["spec"]
+    assert "annotations" not in pod["metadata"]
+
+
+def node_terms(pod: dict[str, Any]) -> Any:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return pod["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
+
+
+def off(*nodes: str) -> list[dict[str, Any]]:
+    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+
+
+def test_nodes_are_avoided() -> None:
+    raw = pod_of(a_job(simple()), 0, 0, ("b", "c"))
+    assert node_terms(raw) == [{"matchFields": off("b", "c")}]
+    assert read_pod(raw).pod.avoids == ("b", "c"), "as the operator sees it"
+
+
+def test_nodes_are_avoided_in_each_of_the_templates_alternatives() -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "xy"]
+    named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+    template = simple()
+    template["spec"]["affinity"] = {
+        "podAntiAffinity": {"x": 1},
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*zones, named, {}]},
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}],
+        },
+    }
+    before = copy.deepcopy(template)
+    pod = pod_of(a_job(template), 0, 0, ("b",))
+    assert node_terms(pod) == [
+        {**zones[0], "matchFields": off("b")},
+        {**zones[1], "matchFields": off("b")},
+        {"matchFields": [*named["matchFields"], *off("b")]},
+        {},  # matches no node, and does not begin to
+    ]
+    affinity = pod["spec"]["affinity"]
+    assert affinity["podAntiAffinity"] == {"x": 1}
+    assert affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == [{"weight": 1}]
+    assert template == before
+
+
+def test_what_a_pod_avoids_is_the_operators_word_alone() -> None:
+    """The template's own affinity, and an annotation of somebody else's, is no exclusion that may be over."""
+    template = simple()
+    template["metadata"] = {"annotations": {"elasticjob.dev/avoids": "x", "mine": "1"}}
+    template["spec"]["affinity"] = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchFields": off("y")}]
+            }
+        }
+    }
+    pod = pod_of(a_job(template), 0, 0)
+    assert pod["metadata"]["annotations"] == {"mine": "1"}
+    assert read_pod(pod).pod.avoids == ()

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob_operator.act import template
 from elasticjob_operator.act.access import Access, access_of, grant
 from elasticjob_operator.act.events import Recorder
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
+from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.projection import Projector
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
@@ -24,6 +24,7 @@ from elasticjob_operator.observe.errors import Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan import rules
 from elasticjob_operator.plan.model import Event, Job, Plan
 
 UNNEEDED_SECONDS = 5.0
@@ -39,11 +40,6 @@ class Written:
 
     events: tuple[Event, ...]
     wake_after: float | None
-
-
-def job_path(namespace: str, name: str) -> str:
-    """The ElasticJob's own path."""
-    return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
 
 
 class Applier:
@@ -130,11 +126,14 @@ class Applier:
         return await self._projector.write(job, plan.record, memory)
 
     def _warnings(self, job: Job, memory: Memory) -> tuple[Event, ...]:
-        """What is wrong with the template, said once for each generation."""
+        """What is wrong with the spec, said once for each generation."""
         if memory.warned_generation == job.generation:
             return ()
         memory.warned_generation = job.generation
-        return tuple(Event("FlagOverrides", text, warning=True) for text in template.warnings(job))
+        return (
+            *(Event("FlagOverrides", text, warning=True) for text in template.warnings(job)),
+            *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),
+        )
 
 
 def earliest(*delays: float | None) -> float | None:

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any
@@ -69,7 +70,8 @@ class Recorder:
                 return
             except NotFound:
                 pass
-        name = f"{job.name}.{secrets.token_hex(8)}"
+        # Where many have the same second, kubectl shows them in the order of their names.
+        name = f"{job.name}.{time.time_ns():x}{secrets.token_hex(2)}"
         _remember(memory, key, SentEvent(name, 1, now))
         await self._api.create(path, self._body(job, event, name, wall))
 

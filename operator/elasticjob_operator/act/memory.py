@@ -54,3 +54,11 @@ class Memory:
     """Events are sent behind the pass's back, one pass's after the other's."""
     event_tokens: float = 25.0
     event_tokens_at: float = 0.0
+
+    def refusals(self) -> dict[str, str]:
+        """The refused pods, with the API server's words for it but without the name, so that those refused
+        for one reason can be told together."""
+        return {
+            name: refusal.message.removeprefix(f'pods "{name}" is forbidden: ')
+            for name, refusal in self.refused_pods.items()
+        }

@@ -13,11 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from elasticjob.contract.names import pod_name
+from elasticjob.contract.names import STANDBY_LABEL, pod_name
 from elasticjob_operator.act.memory import Memory, Refusal
+from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.observe import objects
-from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import (
     AlreadyExists,
     Conflict,
@@ -26,7 +27,16 @@ from elasticjob_operator.observe.errors import (
     NotFound,
 )
 from elasticjob_operator.observe.world import World
-from elasticjob_operator.plan.model import CreatePod, DeleteLease, DeletePod, Event, Job
+from elasticjob_operator.plan.model import (
+    CreatePod,
+    DeleteJob,
+    DeleteLease,
+    DeletePod,
+    Do,
+    Event,
+    Job,
+    LabelStandby,
+)
 
 _AT_ONCE = 16
 _FIRST_PAUSE = 1.0
@@ -43,9 +53,7 @@ class PodWriter:
         self._world = world
         self._clock = clock
 
-    async def act(
-        self, job: Job, actions: Sequence[CreatePod | DeletePod | DeleteLease], memory: Memory
-    ) -> tuple[list[Event], float | None]:
+    async def act(self, job: Job, actions: Sequence[Do], memory: Memory) -> tuple[list[Event], float | None]:
         """Do everything, several at a time. Returns Events about refusals, and seconds until the next
         refused pod may be tried again. Raises the first other error once all have been tried."""
         gate = asyncio.Semaphore(_AT_ONCE)
@@ -54,12 +62,16 @@ class PodWriter:
         for name in [n for n in memory.refused_pods if n not in wanted]:
             del memory.refused_pods[name]
 
-        async def one(action: CreatePod | DeletePod | DeleteLease) -> None:
+        async def one(action: Do) -> None:
             async with gate:
                 if isinstance(action, CreatePod):
                     await self._create(job, action, memory, events)
                 elif isinstance(action, DeletePod):
                     await self._delete(job, action)
+                elif isinstance(action, LabelStandby):
+                    await self._label(job, action)
+                elif isinstance(action, DeleteJob):
+                    await self._delete_job(job)
                 else:
                     await self._delete_lease(job, action)
 
@@ -77,7 +89,8 @@ class PodWriter:
             return
         try:
             made = await self._api.create(
-                f"/api/v1/namespaces/{job.namespace}/pods", pod_of(job, action.slot, action.attempt)
+                f"/api/v1/namespaces/{job.namespace}/pods",
+                pod_of(job, action.slot, action.attempt, action.avoid),
             )
         except AlreadyExists:
             await self._look_at(job, name)
@@ -115,6 +128,19 @@ class PodWriter:
             self._world.saw_pod(answer, deleting=True)
         else:
             self._world.pods.remove(job.namespace, action.name, uid=action.uid)
+
+    async def _label(self, job: Job, action: LabelStandby) -> None:
+        path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}"
+        labels = {STANDBY_LABEL: "true" if action.standby else None}
+        with contextlib.suppress(NotFound, Conflict):
+            self._world.saw_pod(
+                await self._api.patch(path, {"metadata": {"uid": action.uid, "labels": labels}}, MERGE_PATCH)
+            )
+
+    async def _delete_job(self, job: Job) -> None:
+        with contextlib.suppress(NotFound, Conflict):
+            await self._api.delete(job_path(job.namespace, job.name), uid=job.uid)
+            log.info("%s/%s: deleted, its time to live is over", job.namespace, job.name)
 
     async def _delete_lease(self, job: Job, action: DeleteLease) -> None:
         seen = self._world.leases.get(job.namespace, action.name)

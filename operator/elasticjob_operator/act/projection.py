@@ -45,9 +45,9 @@ class Projector:
         if there is None or there.record is None or there.record.job_uid != job.uid:
             return True
         old = there.record
-        if _ahead(old, record) and not fresh:
+        ahead = old.ahead_of(record)
+        if ahead and not fresh:
             raise Stale(f"the round Lease says {_name(old)}, the plan {_name(record)}")
-        ahead = _ahead(old, record)
         if ahead:
             log.warning(
                 "%s/%s: the round Lease is ahead of the status (%s, planned %s); it is left alone",
@@ -70,7 +70,7 @@ class Projector:
         if there is None:
             await self._create(job, record)
             return None
-        if there.record is not None and _ahead(there.record, record):
+        if there.record is not None and there.record.ahead_of(record):
             # It came over the watch after ``check``, while something else was being written.
             raise Stale(f"the round Lease says {_name(there.record)}, the plan {_name(record)}")
         text = record.dump()
@@ -135,11 +135,6 @@ class Projector:
         except Conflict as error:
             raise Stale(str(error)) from error
         self._world.leases.remove(there.namespace, there.name, uid=there.uid)
-
-
-def _ahead(old: RoundRecord, record: RoundRecord) -> bool:
-    """Whether the Lease says more than the plan knew: a later round or phase, or another such round."""
-    return old.order > record.order or (old.order == record.order and old.nonce != record.nonce)
 
 
 def _foreign(lease: SeenLease, job: Job) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from elasticjob.contract.names import (
     API_VERSION,
     ATTEMPT_LABEL,
+    AVOIDS_ANNOTATION,
     BACKEND,
     JOB_LABEL,
     JOB_UID_ENV,
@@ -59,8 +60,8 @@ def service_account(job: Job) -> str | None:
     return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "") or None
 
 
-def pod_of(job: Job, slot: int, attempt: int) -> dict[str, Any]:
-    """The manifest of the pod. The job must have a template."""
+def pod_of(job: Job, slot: int, attempt: int, avoid: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The manifest of the pod, kept off the nodes to ``avoid``. The job must have a template."""
     template: dict[str, Any] = copy.deepcopy(dict(job.spec.template or {}))
     given = template.get("metadata") or {}
     spec: dict[str, Any] = template.get("spec") or {}
@@ -75,9 +76,13 @@ def pod_of(job: Job, slot: int, attempt: int) -> dict[str, Any]:
         },
         "ownerReferences": [owner_reference(job)],
     }
-    for key in ("annotations", "finalizers"):
-        if given.get(key):
-            meta[key] = given[key]
+    annotations = {k: v for k, v in (given.get("annotations") or {}).items() if k != AVOIDS_ANNOTATION}
+    if avoid:
+        annotations[AVOIDS_ANNOTATION] = ",".join(avoid)
+    if annotations:
+        meta["annotations"] = annotations
+    if given.get("finalizers"):
+        meta["finalizers"] = given["finalizers"]
     spec["restartPolicy"] = "Never"
     grace = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
     spec["terminationGracePeriodSeconds"] = max(grace, MIN_GRACE_SECONDS)
@@ -89,6 +94,7 @@ def pod_of(job: Job, slot: int, attempt: int) -> dict[str, Any]:
         _project_token(spec, container)
         forced.append({"name": SERVICE_ACCOUNT_DIR_ENV, "value": TOKEN_DIR})
     container["env"] = _merged(container.get("env") or [], forced, offered)
+    _keep_off(spec, avoid)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
@@ -187,6 +193,26 @@ def _project_token(spec: dict[str, Any], container: dict[str, Any]) -> None:
     ]
     mount = {"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True}
     container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+
+
+def _keep_off(spec: dict[str, Any], nodes: tuple[str, ...]) -> None:
+    """Require other nodes than these, beside what the template requires: its terms are alternatives, so each
+    gets the condition. A field requirement has exactly one value. An empty term of the template's matches no
+    node, and goes on to do so."""
+    if not nodes:
+        return
+    affinity = spec["affinity"] = dict(spec.get("affinity") or {})
+    node_affinity = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
+    key = "requiredDuringSchedulingIgnoredDuringExecution"
+    given = (node_affinity.get(key) or {}).get("nodeSelectorTerms") or []
+    terms = given or [{}]
+    off = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    node_affinity[key] = {
+        "nodeSelectorTerms": [
+            {**term, "matchFields": [*(term.get("matchFields") or []), *off]} if term or not given else term
+            for term in terms
+        ]
+    }
 
 
 def _field(path: str) -> dict[str, Any]:

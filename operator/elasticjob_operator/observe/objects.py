@@ -7,23 +7,27 @@ once; a change that none of these words shows is no news (``==`` ignores the ver
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from elasticjob.contract.names import (
     ATTEMPT_LABEL,
+    AVOIDS_ANNOTATION,
     COMPLETION_INDEX_LABEL,
     FAILURE_ANNOTATION,
     JOB_LABEL,
     PARTICIPANT_ANNOTATION,
     POD_INDEX_LABEL,
+    PROGRESS_ANNOTATION,
     REPORT_ANNOTATION,
     ROUND_ANNOTATION,
     SLOT_LABEL,
+    STANDBY_LABEL,
 )
 from elasticjob.contract.records import (
     FailureReport,
     ParticipantRecord,
+    ProgressReport,
     RecordError,
     RoundRecord,
     RoundReport,
@@ -31,6 +35,8 @@ from elasticjob.contract.records import (
 from elasticjob_operator.plan.model import Exit, Participant, Pod
 
 DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
+OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
 _MAX_TEXT = 1_024
 """Characters kept of any message that another component wrote."""
@@ -63,11 +69,14 @@ class SeenPod(Seen):
 @dataclass(frozen=True, slots=True)
 class SeenLease(Seen):
     """A labelled Lease: a participant's, or the round's. ``texts`` are its annotations as they stand
-    (participant, failure, report, round)."""
+    (participant, failure, report, round). Progress is no news but the first of a round: it rides on renewals,
+    and starts no pass."""
 
     owner: str
     holder: str
     texts: tuple[str | None, str | None, str | None, str | None]
+    progress_nonce: str
+    progress_text: str | None = field(compare=False)
     participant: Participant = field(compare=False)
     record: RoundRecord | None = field(compare=False)
     problem: str = field(compare=False)
@@ -75,9 +84,12 @@ class SeenLease(Seen):
 
 @dataclass(frozen=True, slots=True)
 class SeenNode(Seen):
-    """A node."""
+    """A node. ``unreachable`` and ``out_of_service`` are taints: the control plane puts the first there when
+    it has not heard of the kubelet for a while, and somebody who knows that the machine is off the second."""
 
     ready: bool
+    unreachable: bool = False
+    out_of_service: bool = False
 
 
 T = TypeVar("T", bound=Seen)
@@ -112,11 +124,15 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             running=phase == "Running" and (state is None or "running" in state),
             ended=phase in ("Succeeded", "Failed"),
             exit=_exit(state),
+            last_exit=_exit(_state(status, container, "lastState")),
             deleting=bool(meta.get("deletionTimestamp")),
             unschedulable=_unschedulable(conditions.get("PodScheduled", {})),
             waiting=_waiting(status, container),
             reason=_text(status.get("reason") or disrupted.get("reason")),
             message=_text(status.get("message") or disrupted.get("message")),
+            disruption=_text(disrupted.get("reason")),
+            avoids=_avoids(_map(meta, "annotations")),
+            standby=STANDBY_LABEL in labels,
         ),
     )
 
@@ -133,10 +149,13 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _optional(annotations.get(REPORT_ANNOTATION)),
         _optional(annotations.get(ROUND_ANNOTATION)),
     )
+    progress = _optional(annotations.get(PROGRESS_ANNOTATION))
     if old is not None and old.uid == uid and old.texts == texts and old.holder == holder:
         participant, record, problem = old.participant, old.record, old.problem
+        if progress != old.progress_text:
+            participant = _with_progress(participant, progress)
     else:
-        participant = _participant(name, holder, texts)
+        participant = _with_progress(_participant(name, holder, texts), progress)
         record, problem = _round(texts[3])
     return SeenLease(
         namespace=str(meta.get("namespace", "")),
@@ -147,6 +166,8 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         owner=controller_of(meta) or first_owner_of(meta),
         holder=holder,
         texts=texts,
+        progress_nonce=participant.progress.nonce if participant.progress is not None else "",
+        progress_text=progress,
         participant=participant,
         record=record,
         problem=problem,
@@ -157,6 +178,7 @@ def read_node(raw: Mapping[str, Any], _old: SeenNode | None = None) -> SeenNode:
     """Slim a Node. One without a Ready condition is taken for ready: nothing speaks against it yet."""
     meta = _map(raw, "metadata")
     ready = next((c for c in _maps(_map(raw, "status"), "conditions") if c.get("type") == "Ready"), None)
+    taints = {taint.get("key") for taint in _maps(_map(raw, "spec"), "taints")}
     return SeenNode(
         namespace="",
         name=str(meta.get("name", "")),
@@ -164,6 +186,8 @@ def read_node(raw: Mapping[str, Any], _old: SeenNode | None = None) -> SeenNode:
         job="",
         version=version_of(meta),
         ready=ready is None or ready.get("status") == "True",
+        unreachable=UNREACHABLE_TAINT in taints,
+        out_of_service=OUT_OF_SERVICE_TAINT in taints,
     )
 
 
@@ -219,6 +243,15 @@ def _participant(
     )
 
 
+def _with_progress(participant: Participant, text: str | None) -> Participant:
+    try:
+        progress = None if text is None else ProgressReport.parse(text)
+    except RecordError as error:
+        problem = _text("; ".join(filter(None, (participant.problem, str(error)))))
+        return replace(participant, progress=None, problem=problem)
+    return replace(participant, progress=progress)
+
+
 def _round(text: str | None) -> tuple[RoundRecord | None, str]:
     if text is None:
         return None, ""
@@ -228,12 +261,12 @@ def _round(text: str | None) -> tuple[RoundRecord | None, str]:
         return None, _text(str(error))
 
 
-def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any] | None:
+def _state(status: Mapping[str, Any], container: str, which: str = "state") -> Mapping[str, Any] | None:
     """The state of the container, None while no status of any container is there."""
     statuses = _maps(status, "containerStatuses")
     if not statuses:
         return None
-    return next((_map(s, "state") for s in statuses if s.get("name") == container), {})
+    return next((_map(s, which) for s in statuses if s.get("name") == container), {})
 
 
 def _exit(state: Mapping[str, Any] | None) -> Exit | None:
@@ -267,6 +300,12 @@ def _unschedulable(condition: Mapping[str, Any]) -> str:
     ):
         return ""
     return _text(condition.get("message") or condition.get("reason"))
+
+
+def _avoids(annotations: Mapping[str, Any]) -> tuple[str, ...]:
+    """The nodes that the operator keeps the pod off."""
+    text = annotations.get(AVOIDS_ANNOTATION)
+    return tuple(sorted(filter(None, text.split(",")))) if isinstance(text, str) else ()
 
 
 def _address(status: Mapping[str, Any]) -> str:

@@ -6,15 +6,18 @@ The API server has applied the schema's defaults and checked types; reading stay
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from elasticjob_operator.observe.objects import version_of
-from elasticjob_operator.plan.model import Job, JobSpec, Limit, Rendezvous
+from elasticjob_operator.plan.model import Action, CleanPodPolicy, Job, JobSpec, Limit, Rendezvous, Rule
 from elasticjob_operator.plan.status import JobStatus
 
 MANAGER = "elasticjob.dev/operator"
+
+T = TypeVar("T", int, str)
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,29 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
     """Read ``spec``. Never raises."""
     policy = _mapping(spec.get("failurePolicy"))
     template = spec.get("template")
+    own_pods = isinstance(template, dict)
     nproc = spec.get("nprocPerNode")
     return JobSpec(
         replicas=_number(spec, "replicas", 1, 1),
         min_replicas=_optional(spec, "minReplicas", 1),
         max_replicas=_optional(spec, "maxReplicas", 1),
+        spares=_number(spec, "spares", 0, 0) if own_pods else 0,
         nproc_per_node=str(nproc) if isinstance(nproc, (int, str)) and str(nproc) else None,
-        template=template if isinstance(template, dict) else None,
+        template=template if own_pods else None,
         rendezvous=_rendezvous(_mapping(spec.get("rendezvous"))),
         application=_limit(_mapping(policy.get("application"))),
         infrastructure=_limit(_mapping(policy.get("infrastructure"))),
+        preemption=_limit(_mapping(policy.get("preemption"))),
+        rules=_rules(policy.get("rules")),
+        max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
+        hang_timeout=_optional(policy, "hangTimeoutSeconds", 1),
+        scale_up_delay=_number(
+            _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
+        ),
+        suspend=own_pods and spec.get("suspend") is True,
+        active_deadline=_optional(spec, "activeDeadlineSeconds", 1),
+        ttl_after_finished=_optional(spec, "ttlSecondsAfterFinished", 0),
+        clean_pod_policy=_word(spec.get("cleanPodPolicy"), CleanPodPolicy) or JobSpec.clean_pod_policy,
     )
 
 
@@ -101,6 +117,33 @@ def _limit(fields: Mapping[str, Any]) -> Limit:
         max_restarts=_optional(fields, "maxRestarts", 0),
         window_seconds=_optional(fields, "windowSeconds", 1),
     )
+
+
+def _rules(value: object) -> tuple[Rule, ...]:
+    """The rules that can be used, in order."""
+    rules = (_rule(_mapping(fields)) for fields in (value if isinstance(value, list) else []))
+    return tuple(rule for rule in rules if rule is not None)
+
+
+def _rule(fields: Mapping[str, Any]) -> Rule | None:
+    """A rule; None where its action is unknown (a newer schema's) or there is not exactly one criterion."""
+    action = _word(fields.get("action"), Action)
+    codes = _entries(fields.get("onWorkerExitCodes"), int)
+    reasons = _entries(fields.get("onPodReasons"), str)
+    pattern = fields.get("onErrorPattern")
+    pattern = pattern if isinstance(pattern, str) else ""
+    if action is None or sum(map(bool, (codes, reasons, pattern))) != 1:
+        return None
+    return Rule(str(fields.get("name", "")), action, codes, reasons, pattern)
+
+
+def _entries(value: object, kind: type[T]) -> tuple[T, ...]:
+    entries = value if isinstance(value, list) else []
+    return tuple(one for one in entries if isinstance(one, kind) and not isinstance(one, bool))
+
+
+def _word(value: object, words: type[enum.Enum]) -> str | None:
+    return value if isinstance(value, str) and value in {word.value for word in words} else None
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

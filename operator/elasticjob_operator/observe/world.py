@@ -50,6 +50,7 @@ class World:
         self._standstills = 0
         self._orphans: dict[str, None] = {}
         """UIDs of pods that were on a node when its object was deleted. Names of nodes come back."""
+        self._ready: frozenset[str] | None = None
         self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
         self.leases: Store[SeenLease] = Store(self._lease_changed, clock)
         self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
@@ -115,6 +116,7 @@ class World:
             pods=tuple(self._pod(pods[name], job.uid, templated) for name in sorted(pods)),
             leases=participants,
             record=record if record is not None and record.job_uid == job.uid else None,
+            nodes=self._ready_nodes(),
         )
 
     def service_accounts(self, job: Job) -> tuple[str, ...]:
@@ -184,9 +186,7 @@ class World:
         if silent < 1.0:
             # Nothing is decided by less than a second, and a storm of joins need not copy them all.
             return known
-        return Participant(
-            known.pod, known.holder, known.record, known.failure, known.report, silent, known.problem
-        )
+        return replace(known, silent=silent)
 
     def _pod(self, seen: SeenPod, job_uid: str, templated: bool) -> Pod:
         pod = seen.pod
@@ -194,9 +194,19 @@ class World:
         node = self.nodes.get("", pod.node) if pod.node else None
         ready = node is None or node.ready
         gone = node is None and pod.uid in self._orphans
-        if mine and ready and not gone:
+        unreachable = node is not None and node.unreachable
+        off = node is not None and node.out_of_service
+        if mine and ready and not gone and not unreachable and not off:
             return pod
-        return replace(pod, mine=mine, node_ready=ready, node_gone=gone)
+        return replace(
+            pod, mine=mine, node_ready=ready, node_gone=gone, unreachable=unreachable, out_of_service=off
+        )
+
+    def _ready_nodes(self) -> frozenset[str] | None:
+        """The names of the ready nodes, None where nodes can't be seen. Kept until one changes."""
+        if self._ready is None:
+            self._ready = frozenset(node.name for node in self.nodes.all() if node.ready)
+        return self._ready if self._nodes.good_since is not None and len(self.nodes) else None
 
     def _check_standstill(self, now: float) -> None:
         if now - self._beat_at > _STANDSTILL_SECONDS:
@@ -213,6 +223,7 @@ class World:
         self._dirty(lease.namespace, lease.job)
 
     def _node_changed(self, node: SeenNode) -> None:
+        self._ready = None
         theirs = [pod for pod in self.pods.all() if pod.pod.node == node.name]
         if self.nodes.get("", node.name) is None:
             self._orphans.update(dict.fromkeys(pod.uid for pod in theirs))

@@ -1,12 +1,16 @@
 """Conditions: what people and ``kubectl wait`` read. Every one is there from the first write.
 
 The reason of Training is the STATE column: WaitingForPods, FormingRound, WaitingForFencing, Training,
-Establishing, Complete, Failed.
+Establishing, Suspended, Complete, Failed.
 """
 
 from __future__ import annotations
 
+from elasticjob.contract.names import pod_name
+from elasticjob.core.rounds import listed
+from elasticjob_operator.plan import suspension
 from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.model import CreatePod
 from elasticjob_operator.plan.status import Condition, with_condition
 
 UNJOINED_SECONDS = 60.0
@@ -20,14 +24,27 @@ def describe(p: Pass) -> None:
     outcome = p.round.outcome
     if outcome:
         _set(p, "Training", "False", outcome, p.round.message)
+        _describe_suspension(p)
         _set(p, "Complete", "True" if outcome == "Complete" else "False", p.reason, p.round.message)
         _set(p, "Failed", "True" if outcome == "Failed" else "False", p.reason, p.round.message)
         return
     status, reason, message = _training(p)
     _set(p, "Training", status, reason, message)
+    _describe_suspension(p)
     for kind in ("Complete", "Failed"):
         if p.status.condition(kind) is None:
             _set(p, kind, "False", "InProgress", "the job has not ended")
+
+
+def _describe_suspension(p: Pass) -> None:
+    before = p.status.condition("Suspended")
+    if suspension.wanted(p) and not p.round.outcome:
+        text = "spec.suspend is true: the job has no pods and forms no round; all else is kept"
+        _set(p, "Suspended", "True", "Suspended", text)
+    elif before is None:
+        _set(p, "Suspended", "False", "NotSuspended", "the job was never suspended")
+    elif before.status == "True" and not suspension.wanted(p):
+        _set(p, "Suspended", "False", "Resumed", "spec.suspend is false again")
 
 
 def _training(p: Pass) -> tuple[str, str, str]:
@@ -38,20 +55,37 @@ def _training(p: Pass) -> tuple[str, str, str]:
             return "False", "Establishing", f"{who}; waiting for the members to reach the leader"
         done = sum(m.state == "Succeeded" for m in p.status.members())
         return "True", "Training", who + (f"; {done} have succeeded" if done else "") + _held_up(p)
-    why = f"round {r.number} ended: {r.message}; " if r.number else ""
+    ended = "" if r.cause == "Resumed" else f"round {r.number} ended: "
+    why = f"{ended}{r.message}; " if r.number else ""
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)
-    return "False", "FormingRound" if running else "WaitingForPods", f"{why}{p.waiting}{_held_up(p)}"
+    reason = "WaitingForPods" if not running or _nobody_comes(p) else "FormingRound"
+    return "False", reason, f"{why}{p.waiting}{_held_up(p)}"
+
+
+def _nobody_comes(p: Pass) -> bool:
+    """Whether there are too few pods, and this pass makes none that the API server would take."""
+    made = (pod_name(p.job.name, a.slot, a.attempt) for a in p.actions if isinstance(a, CreatePod))
+    return p.nobody_comes and all(name in p.observed.refusals for name in made)
 
 
 def _held_up(p: Pass) -> str:
-    """Pods that can't be scheduled or started, in the scheduler's or the kubelet's own words, and those that
-    run and do not join."""
-    members = {m.uid for m in p.status.members()}
+    """Pods that can't be made, scheduled or started, in the words of the API server, the scheduler or the
+    kubelet, and those that run and do not join."""
+    members = p.status.member_uids
+    stuck: dict[str, list[str]] = {}
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
-            return f"; {pod.name}: {pod.unschedulable or pod.waiting}"
+            off = (
+                f" (kept off {listed(pod.avoids)}, see excludedNodes)" if pod.avoids and not pod.node else ""
+            )
+            stuck.setdefault((pod.unschedulable or pod.waiting) + off, []).append(pod.name)
+    for name, why in sorted(p.observed.refusals.items()):
+        stuck.setdefault(f"can't be made: {why}", []).append(name)
+    if stuck:
+        return "".join(f"; {listed(pods)}: {why}" for why, pods in list(stuck.items())[:3])
+    for pod in p.observed.pods:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.timers.left(f"unjoined:{pod.uid}", UNJOINED_SECONDS) == 0:
             return (

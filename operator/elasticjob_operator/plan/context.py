@@ -8,9 +8,7 @@ from typing import Any
 
 from elasticjob.contract.records import State, with_host
 from elasticjob_operator.plan.model import (
-    CreatePod,
-    DeleteLease,
-    DeletePod,
+    Do,
     Event,
     Job,
     Now,
@@ -19,6 +17,9 @@ from elasticjob_operator.plan.model import (
     Pod,
 )
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
+
+NODE_GONE_SECONDS = 2.0
+"""How long a node must stay deleted: a watch that lags tells of its return after its end."""
 
 
 class Timers:
@@ -65,10 +66,14 @@ class Pass:
     now: Now
     timers: Timers
     status: JobStatus
-    actions: list[CreatePod | DeletePod | DeleteLease] = field(default_factory=list)
+    actions: list[Do] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     waiting: str = ""
     reason: str = ""
+    nobody_comes: bool = False
+    """Too few have joined, and no pod is on its way."""
+    verdict: str = ""
+    """Why a failure rule ends the job, if one does."""
 
     def __post_init__(self) -> None:
         self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.mine}
@@ -116,7 +121,7 @@ class Pass:
         their way out, and of the newest attempt of their slot.
         """
         result = []
-        needed = self.round.phase != "Active" or self.round.members < self.job.spec.replicas
+        needed = self.round.phase != "Active" or self.round.members < self.job.spec.pods
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) else None
             record = lease.record if lease is not None else None
@@ -126,7 +131,7 @@ class Pass:
                 if needed:
                     self.timers.wake(self.wait_renew())  # neither silence nor a renewal makes an event
                 continue
-            if not pod.running or not pod.node_ready:
+            if not pod.running or not pod.node_ready or pod.unreachable:
                 continue
             if record.id in self.status.member_ids:
                 continue
@@ -159,14 +164,27 @@ class Pass:
         return lease.silent if lease.silent > 3 * self.wait_renew() else None
 
     def alive(self, pod: Pod) -> bool:
-        """Whether the pod counts for its slot: ours, not ended, not on its way out, not given up."""
+        """Whether the pod counts for its slot: ours, not ended, not on its way out, not given up, and not on
+        a node that is gone for good."""
         if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
             return False
-        if self.superseded(pod):
+        if self.superseded(pod) or self.leaving(pod) or self.on_dead_node(pod):
             return False
         if self.job.spec.template is None:
             return True
         return pod.uid not in self.status.lost
+
+    def leaving(self, pod: Pod) -> bool:
+        """Whether the pod's agent has said that it ends without having succeeded."""
+        lease = self.participant(pod)
+        return lease is not None and lease.record is not None and lease.record.state == State.LEAVING.value
+
+    def on_dead_node(self, pod: Pod) -> bool:
+        """Whether the pod's node is gone for good: its object has been deleted, or somebody who must know has
+        declared it out of service while its kubelet is silent."""
+        if pod.node_gone:
+            return self.timers.left(f"gone:{pod.uid}", NODE_GONE_SECONDS) == 0
+        return pod.out_of_service and not pod.node_ready
 
     def superseded(self, pod: Pod) -> bool:
         """Whether a later attempt has taken this pod's slot."""
@@ -175,11 +193,11 @@ class Pass:
         return pod.attempt < self.status.attempts[pod.slot]
 
     def missing_slots(self) -> list[int]:
-        """The lowest slots without a live pod, as many as ``replicas`` lacks. Who has succeeded in this
-        running round has no need of one."""
+        """The lowest slots without a live pod, as many as ``replicas`` and ``spares`` lack. Who has succeeded
+        in this running round has no need of one."""
         held = {pod.slot for pod in self.observed.pods if self.alive(pod) and pod.slot is not None}
         if self.round.phase == "Active":
             held |= {m.slot for m in self.status.members() if m.state == "Succeeded" and m.slot is not None}
-        lacking = self.job.spec.replicas - len(held)
-        free = (slot for slot in range(self.job.spec.replicas + len(held)) if slot not in held)
+        lacking = self.job.spec.pods - len(held)
+        free = (slot for slot in range(self.job.spec.pods + len(held)) if slot not in held)
         return [next(free) for _ in range(max(0, lacking))]

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from elasticjob_operator.plan.causes import ACCOUNTS, APPLICATION, INFRASTRUCTURE, Evidence, better
+from elasticjob.contract.names import JOB_LABEL
+from elasticjob_operator.plan import nodes, rules
+from elasticjob_operator.plan.causes import (
+    ACCOUNTS,
+    APPLICATION,
+    INFRASTRUCTURE,
+    PREEMPTION,
+    SCALING,
+    Evidence,
+    explains_more,
+)
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.model import Limit
+from elasticjob_operator.plan.model import Action, Limit, Rule
 from elasticjob_operator.plan.status import Account, Charge, Failure
 
 MAX_CHARGES = 100
 """Charges kept of an account without a window; with one, those inside it are kept."""
 
+MAX_MESSAGE = 200
+"""Characters of the sentence that stands with a charge."""
+
+DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+
 
 def refresh_accounts(p: Pass) -> None:
     """Put the limits in force into the status and drop the charges that are older than their window."""
     old = {a.name: a for a in p.status.accounts}
-    limits = {APPLICATION: p.job.spec.application, INFRASTRUCTURE: p.job.spec.infrastructure}
+    spec = p.job.spec
+    limits = {
+        APPLICATION: spec.application,
+        INFRASTRUCTURE: spec.infrastructure,
+        PREEMPTION: spec.preemption,
+    }
     accounts = []
     for name in ACCOUNTS:
         limit = limits.get(name, Limit())
@@ -31,34 +52,76 @@ def refresh_accounts(p: Pass) -> None:
 
 
 def note(p: Pass, evidence: list[Evidence]) -> None:
-    """Keep the best evidence as the cause of the broken round, and the first failure for people.
+    """Keep the best evidence as the cause of the broken round, and the root failure for people.
 
-    ``status.round.cause`` of a Broken round is the cause so far; it is charged when the next round is
-    published, or when every member is accounted for.
+    ``status.round.cause`` of a Broken round is the cause so far, with what the first rule that matches it
+    makes of it. Nothing is charged yet: that is done when the next round is published, or when every member
+    is accounted for. From then on ``moves`` judges what comes.
     """
+    if p.round.charged is not None:
+        return
     for sign in evidence:
-        if better(sign.cause, p.round.cause if p.round.phase == "Broken" else ""):
-            p.set_round(cause=sign.cause, account=sign.account, message=sign.message)
-            if sign.account in (APPLICATION, INFRASTRUCTURE):
-                p.set(
-                    last_failure=Failure(
-                        sign.pod, p.now.wall, sign.message, sign.rank, sign.exit_code, p.round.number
-                    )
-                )
+        if not _explains_more(p, sign, True):
+            continue  # whatever rules say: of a thousand reports nearly all are echoes
+        rule = rules.match(p.job.spec.rules, sign)
+        if not _explains_more(p, sign, rule is not None):
+            continue
+        p.set_round(
+            cause=sign.cause,
+            account=rules.account(rule, sign),
+            message=sign.message + rules.effect(rule),
+            rule=rule.name if rule is not None else "",
+            root_milliseconds=sign.milliseconds,
+            detect_milliseconds=sign.detect_milliseconds,
+        )
+        if sign.account != SCALING:
+            p.set(last_failure=failure_of(p, sign, p.round.number))
+
+
+def root(p: Pass) -> Failure | None:
+    """The root failure of the round that has ended, if it was a failure."""
+    last = p.status.last_failure
+    return last if last is not None and last.round == p.round.number else None
 
 
 def charge_round(p: Pass) -> None:
     """Charge the end of the round to its account, once: the round's number is the key (I7)."""
     if _charged(p, round_number=p.round.number):
         return
-    _charge(p, p.round.account, Charge(p.now.wall, round=p.round.number))
+    failure = root(p)
+    node = failure.node if failure is not None else ""
+    charge = Charge(p.now.wall, p.round.number, cause=p.round.cause, node=node, message=cut(p.round.message))
+    _charge(p, p.round.account, charge)
+    p.set_round(charged=p.now.wall)
+    if failure is not None:
+        enforce(p, rules.named(p.job.spec.rules, p.round.rule), failure, p.round.message)
 
 
-def charge_pod(p: Pass, account: str, pod: str, message: str, exit_code: int | None) -> None:
+def charge_pod(p: Pass, sign: Evidence) -> None:
     """Charge a pod that ended before it was ever a member, once."""
-    if not _charged(p, pod=pod):
-        _charge(p, account, Charge(p.now.wall, pod=pod))
-        p.set(last_failure=Failure(pod, p.now.wall, message, exit_code=exit_code))
+    rule = rules.match(p.job.spec.rules, sign)
+    account, message = rules.account(rule, sign), sign.message + rules.effect(rule)
+    failure = failure_of(p, sign, None)
+    if not account or _charged(p, pod=sign.pod):
+        return
+    _charge(
+        p, account, Charge(p.now.wall, pod=sign.pod, cause=sign.cause, node=sign.node, message=cut(message))
+    )
+    if root(p) is None or p.round.phase == "Active" or p.round.charged is not None:
+        p.set(last_failure=failure)  # else that of the round is still to be charged
+    enforce(p, rule, failure, message)
+
+
+def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
+    """Do what the rule asks for beside charging: end the job, or keep off the node and leave it."""
+    if rule is None:
+        return
+    if rule.action == Action.FAIL_JOB.value:
+        p.verdict = message
+    if rule.action == Action.EXCLUDE_NODE.value:
+        nodes.exclude(p, failure.node, message)
+        if failure.node in nodes.excluded(p) and p.round.phase != "Active":
+            _give_up(p, failure.uid, message)
 
 
 def exhausted(p: Pass) -> Account | None:
@@ -66,7 +129,110 @@ def exhausted(p: Pass) -> Account | None:
     return next((a for a in p.status.accounts if a.limit is not None and len(a.charges) > a.limit), None)
 
 
+def failure_of(p: Pass, sign: Evidence, number: int | None) -> Failure:
+    """The failure as people read it."""
+    return Failure(
+        sign.pod,
+        p.now.wall,
+        sign.message,
+        sign.rank,
+        sign.exit_code,
+        number,
+        sign.uid,
+        sign.node,
+        _logs(p, sign),
+    )
+
+
+def cut(message: str) -> str:
+    """As much of a sentence as stands with a charge."""
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 3]}..."
+
+
+def renumber(p: Pass, number: int) -> None:
+    """The round that has ended gets another number, and its charge and root failure with it."""
+    old = p.round.number
+    p.set(
+        accounts=tuple(
+            replace(a, charges=tuple(replace(c, round=number) if c.round == old else c for c in a.charges))
+            for a in p.status.accounts
+        )
+    )
+    failure = root(p)
+    if failure is not None:
+        p.set(last_failure=replace(failure, round=number))
+    p.set_round(number=number)
+
+
+def detection(p: Pass) -> int | None:
+    """Milliseconds from the root failure until the round was broken.
+
+    The first worker that ended, be it an echo, tells when: so long after the round's barrier, which the
+    operator knows as the moment when it was established. Else what the witness of the end says itself.
+    """
+    r = p.round
+    if r.account == SCALING or not r.number:
+        return None
+    first = None if r.established is None or r.broken is None else _first_end(p)
+    if first is None or r.established is None or r.broken is None:
+        return r.detect_milliseconds
+    return max(0, round((r.broken - r.established).total_seconds() * 1000) - first)
+
+
+def _first_end(p: Pass) -> int | None:
+    """How long after the barrier the first worker of this round failed, of those that say so."""
+    found = []
+    for member in p.status.members():
+        lease = p.observed.leases.get(member.pod)
+        failure = lease.failure if lease is not None and lease.holder == member.uid else None
+        if failure is None or failure.number != p.round.number or failure.late:
+            continue
+        if failure.milliseconds is not None:
+            found.append(failure.milliseconds)
+    return min(found, default=None)
+
+
+def _give_up(p: Pass, uid: str, message: str) -> None:
+    """The member in this pod is replaced."""
+    p.set_members(
+        tuple(
+            replace(m, state="Lost", message=message) if m.uid == uid and m.state != "Lost" else m
+            for m in p.status.members()
+        )
+    )
+
+
+def _explains_more(p: Pass, sign: Evidence, matched: bool) -> bool:
+    r = p.round
+    return explains_more(sign.cause, matched, sign.milliseconds, r.cause, bool(r.rule), r.root_milliseconds)
+
+
+def _logs(p: Pass, sign: Evidence) -> str:
+    """The command that shows the log to read on."""
+    where = f"kubectl -n {p.job.namespace} logs"
+    container = _training_container(p.job.spec.template)
+    container = f" -c {container}" if container else ""
+    if not sign.pod:
+        return f"{where} -l {JOB_LABEL}={p.job.name}{container} --prefix --tail=200"
+    pod = p.pods_by_uid.get(sign.uid)
+    restarted = pod is not None and pod.running and pod.last_exit is not None
+    again = " --previous" if restarted and sign.cause in ("PodRestarted", "OutOfMemory") else ""
+    return f"{where} {sign.pod}{container}{again}"
+
+
+def _training_container(template: Mapping[str, object] | None) -> str:
+    """Name of the container that trains; "" where the pods are somebody else's."""
+    meta, spec = (template or {}).get("metadata"), (template or {}).get("spec")
+    annotations = meta.get("annotations") if isinstance(meta, Mapping) else None
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    names = [str(c.get("name", "")) for c in containers or () if isinstance(c, Mapping)]
+    wanted = str((annotations or {}).get(DEFAULT_CONTAINER_ANNOTATION, ""))
+    return wanted if wanted in names else (names[0] if names else "")
+
+
 def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:
+    if round_number is not None and p.round.charged is not None:
+        return True  # the charge itself may have left its window
     return any(
         (pod and c.pod == pod) or (round_number is not None and c.round == round_number)
         for a in p.status.accounts

@@ -6,10 +6,15 @@ The terminal condition is written first, then the record (Closed), then pods are
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from elasticjob.contract.records import Outcome, Phase, State
+from elasticjob_operator.plan import progress
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import exhausted
+from elasticjob_operator.plan.model import DeleteJob
+from elasticjob_operator.plan.pods import LINGER_SECONDS
+from elasticjob_operator.plan.rounds import projection
 from elasticjob_operator.plan.status import ParticipantStatus
 
 
@@ -23,8 +28,11 @@ def check_success(p: Pass) -> bool:
     return True
 
 
-def check_failure(p: Pass) -> bool:
-    """Fail the job if it can't or must not go on."""
+def check_accounts(p: Pass) -> bool:
+    """Fail the job if a rule says so, or an account is used up."""
+    if p.verdict:
+        _close(p, Outcome.FAILED, "FailureRule", p.verdict)
+        return True
     account = exhausted(p)
     if account is not None:
         window = f" within {account.window_seconds} s" if account.window_seconds else ""
@@ -33,9 +41,20 @@ def check_failure(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             f"{account.name.capitalize()}RestartsExhausted",
-            f"{len(account.charges)} restarts{window} were charged to {account.name}, "
-            f"{account.limit} are allowed{last}",
+            f"the account {account.name} is used up: {len(account.charges)} charged{window}, "
+            f"{account.limit} allowed{last}",
         )
+        return True
+    return False
+
+
+def check_failure(p: Pass) -> bool:
+    """Fail the job if it can't or must not go on."""
+    if check_accounts(p) or _check_deadline(p):
+        return True
+    stuck = progress.stuck(p)
+    if stuck:
+        _close(p, Outcome.FAILED, "NoProgress", stuck)
         return True
     never = _never_joined(p)
     if never:
@@ -64,11 +83,50 @@ def check_failure(p: Pass) -> bool:
     return False
 
 
+def expire(p: Pass) -> None:
+    """Delete a finished job whose time to live is over, and with it all that it owns.
+
+    Not before its participants can read that it is Closed, and have had their time to end by themselves; a
+    pod that has not by then is stopped like any pod that is deleted.
+    """
+    seconds, end, record = p.job.spec.ttl_after_finished, p.status.completion, p.observed.record
+    if seconds is None or end is None:
+        return
+    own = p.job.spec.template is not None
+    ending = own and any(pod.mine and not pod.ended for pod in p.observed.pods)
+    left = max(0.0, _left(p, end, max(seconds, LINGER_SECONDS) if ending else seconds))
+    if left > 0 or not p.before.finished:
+        p.timers.wake(left)
+        return
+    if record is None or projection(p).ahead_of(record):
+        return
+    p.actions.append(DeleteJob(f"its ttlSecondsAfterFinished, {seconds} s, is over"))
+
+
+def _check_deadline(p: Pass) -> bool:
+    """Fail a job that has been active for too long."""
+    seconds, since = p.job.spec.active_deadline, p.status.active
+    if seconds is None or since is None:
+        return False
+    left = _left(p, since, seconds)
+    if left > 0:
+        p.timers.wake(left)
+        return False
+    text = f"the job was active for {seconds} s, its activeDeadlineSeconds"
+    _close(p, Outcome.FAILED, "DeadlineExceeded", text)
+    return True
+
+
+def _left(p: Pass, since: datetime, seconds: float) -> float:
+    """Seconds until so many have passed since then, by wall time: the start of the wait is in the status."""
+    return seconds - (p.now.wall - since).total_seconds()
+
+
 def _never_joined(p: Pass) -> str:
     """A pod of ours that ended well and never joined. Pods of others may be left from before this job was."""
     if p.job.spec.template is None:
         return ""
-    members = {m.uid for m in p.status.members()}
+    members = p.status.member_uids
     for pod in p.observed.pods:
         if not pod.mine or pod.deleting or pod.exit is None or pod.exit.code != 0 or p.superseded(pod):
             continue

@@ -4,7 +4,7 @@ A member is in one of these states (``status.participants[].state``):
 
 * Member: nothing speaks against it.
 * Succeeded: its workers have finished this round well.
-* Left: it is known to have left the round and lives: it has announced itself anew.
+* Left: it is known to have left the round and lives: it has announced itself anew, or says that it ends.
 * Unreachable: somebody who must know has named it lost; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
 
@@ -16,16 +16,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from elasticjob.contract.records import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS, RoundReport, State
-from elasticjob_operator.plan.causes import Evidence
+from elasticjob.contract.records import (
+    LEADER_RENEW_SECONDS,
+    MEMBER_RENEW_SECONDS,
+    FailureReport,
+    RoundReport,
+    State,
+)
+from elasticjob_operator.plan import ends, nodes
+from elasticjob_operator.plan.causes import WORKER_FAILED, Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.model import Exit, Participant, Pod
+from elasticjob_operator.plan.model import Participant, Pod
 from elasticjob_operator.plan.status import Named, ParticipantStatus
-
-SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-
-NODE_GONE_SECONDS = 2.0
-"""How long a node must stay deleted: a watch that lags tells of its return after its end."""
 
 ACCUSED_SECONDS = 2.0
 """How long fewer than half of the members may accuse the leader before they are the ones given up."""
@@ -33,6 +35,8 @@ ACCUSED_SECONDS = 2.0
 
 NAMED_WINDOW = timedelta(minutes=10)
 MAX_NAMED = 100
+MAX_MEMBER_MESSAGE = 200
+"""Characters that stand with each member: a thousand workers' messages would not fit into the status."""
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
 """A leader that has not renewed its Lease for so long is no witness for itself."""
 
@@ -45,10 +49,14 @@ def examine(p: Pass) -> list[Evidence]:
         state, found = _examine(p, member)
         if found is not None:
             evidence.append(found)
-        message = found.message if found else member.message
+        message = found.message[:MAX_MEMBER_MESSAGE] if found else member.message
         same = (state, message) == (member.state, member.message)
         members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
+    failed = _worker_failures(p)
+    reported = {sign.uid for sign in failed}
+    # A container that ended because its worker did is that worker's failure, and perhaps an echo.
+    evidence = [sign for sign in evidence if sign.cause != "PodFailed" or sign.uid not in reported] + failed
     evidence.extend(_accusations(p))
     evidence.extend(_named_by_leader(p))
     return evidence
@@ -64,11 +72,14 @@ def departed(p: Pass) -> bool:
         return True
     for member in members:
         pod = p.pods_by_uid.get(member.uid)
-        if member.state == "Left" or pod is None or pod.exit is not None or pod.ended:
+        if pod is None or pod.exit is not None or pod.ended or p.on_dead_node(pod):
             return True
         lease = p.participant(pod)
-        if lease is not None and lease.record is not None and lease.record.id != member.id:
-            return True  # given up, and it has announced itself anew all the same
+        record = lease.record if lease is not None else None
+        if record is not None and record.id != member.id:
+            return True  # also one that was given up, and has announced itself anew all the same
+        if record is None and member.state == "Left":
+            return True
     return False
 
 
@@ -76,80 +87,126 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     """The member's state, and what speaks against the round, from its pod and its Lease."""
     over = p.round.phase != "Active"
     who = f"{member.pod} (rank {member.rank})"
+    pod = p.pods_by_uid.get(member.uid)
     if member.state == "Lost":
-        return "Lost", None
+        if pod is None or not member.message:  # the latter: it had succeeded
+            return "Lost", None
+        return "Lost", ends.second_thoughts(p, pod, who, p.round.cause, member.rank)
     if member.state == "Succeeded":
         # What it has done stays done, whatever becomes of its pod; but not for another round.
         return ("Lost" if over else "Succeeded"), None
-    pod = p.pods_by_uid.get(member.uid)
     if pod is None:
-        return "Lost", _evidence("PodLost", member, f"{who} was lost: its pod is gone")
+        return "Lost", _vanished(p, member, who)
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     left = record is not None and record.id != member.id
+    leaving = p.leaving(pod) and not left
+    if record is not None and not left and record.state == State.SUCCEEDED.value:
+        return ("Lost" if over else "Succeeded"), None
     if pod.exit is not None or pod.ended:
-        stayed = not left and (record is None or record.state != State.LEAVING.value)
-        if pod.exit is not None and pod.exit.code == 0 and stayed:
+        if pod.exit is not None and pod.exit.code == 0 and not left and not leaving:
             return ("Lost" if over else "Succeeded"), None
-        return "Lost", _ended(member, pod, who)
+        found = ends.ended(p, pod, who, member.rank)
+        if leaving and found.cause in ("PodFailed", "PodLost"):
+            # It was told to stop, nobody says by whom; its exit code is the echo.
+            how = ends.describe_exit(pod.exit) if pod.exit is not None else "its pod failed"
+            found = _evidence("MemberLeft", member, f"{who} has said that it leaves, and ended: {how}")
+        return "Lost", found
     if pod.deleting:
-        return "Lost", _evidence("PodDeleted", member, f"{who} is being deleted")
-    gone = pod.node_gone and p.timers.left(f"gone:{pod.uid}", NODE_GONE_SECONDS) == 0
-    if gone or (not pod.node_ready and not pod.node_gone and _silent(p, member, lease)):
-        what = "is gone" if pod.node_gone else "is not ready and the pod is silent"
-        return "Lost", _evidence("NodeLost", member, f"{who} was lost: node {pod.node} {what}")
+        return "Lost", ends.taken_away(p, pod, who, member.rank)
+    if p.on_dead_node(pod) or (ends.node_trouble(p, pod) and _silent(p, member, lease)):
+        return "Lost", ends.node_lost(p, pod, who, member.rank)
     if record is None:
         return member.state, None
     if left:
         if record.last_round != p.round.number or record.last_job_uid != p.job.uid:
-            return "Left", _evidence("PodRestarted", member, f"{who} was restarted in place")
-        failed = _worker_failure(p, member, lease)
-        return "Left", failed or _evidence("MemberLeft", member, f"{who} left the round")
-    if record.state == State.SUCCEEDED.value:
-        return ("Lost" if over else "Succeeded"), None
-    if record.state in (State.LEAVING.value, State.FAILED.value):
-        return "Lost", _evidence("PodDeleted", member, f"{who} has said that it leaves")
+            killed = killed_for_memory(pod, who, member.rank)
+            # Containers of ours are never restarted: there it is a second agent.
+            ours = p.job.spec.template is not None
+            how = "was superseded by another agent in its pod" if ours else "was restarted in place"
+            return "Left", killed or _evidence("PodRestarted", member, f"{who} {how}")
+        return "Left", _left_round(p, member, who)
+    if leaving:
+        return "Left", _evidence("MemberLeft", member, f"{who} has said that it leaves")
     return member.state, None
 
 
-def _worker_failure(p: Pass, member: ParticipantStatus, lease: Participant | None) -> Evidence | None:
-    failure = lease.failure if lease is not None else None
-    if failure is None or failure.number != p.round.number:
+def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
+    """The pod's object is gone, and with it what it said last; the node may still say something."""
+    if member.node and p.observed.nodes is not None and member.node not in p.observed.nodes:
+        text = f"{who} was lost: its pod is gone, and node {member.node} is gone or not ready"
+        return replace(_evidence("NodeLost", member, text), reasons=("NodeLost",))
+    return _evidence("PodLost", member, f"{who} was lost: its pod is gone")
+
+
+def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, node: str) -> Evidence:
+    """The evidence that a worker of this pod failed."""
+    return Evidence(
+        WORKER_FAILED,
+        f"a worker of {pod} (rank {rank}) failed: {report.message or 'exit code unknown'}",
+        pod,
+        rank,
+        report.exit_code,
+        uid,
+        node,
+        error=report.message,
+        milliseconds=report.milliseconds,
+    )
+
+
+def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
+    """The evidence that the container was restarted in place because it took too much memory."""
+    end = pod.last_exit
+    if end is None or end.reason != "OOMKilled":
         return None
-    message = failure.message or "exit code unknown"
-    return _evidence(
-        "WorkerFailed",
-        member,
-        f"a worker of {member.pod} (rank {member.rank}) failed: {message}",
-        exit_code=failure.exit_code,
-    )
+    text = f"{who} was restarted in place: its container ended with OOMKilled"
+    return Evidence("OutOfMemory", text, pod.name, rank, end.code, pod.uid, pod.node, reasons=(end.reason,))
 
 
-def _ended(member: ParticipantStatus, pod: Pod, who: str) -> Evidence:
-    end = pod.exit
-    if end is None:
-        why = pod.reason or "no reason given"
-        return _evidence("PodLost", member, f"{who} was lost: its pod failed ({why})")
-    cause = "PodFailed"
-    if end.reason == "OOMKilled":
-        cause = "OutOfMemory"
-    elif end.code > 128 or end.code < 0:
-        cause = "PodLost"
-    return _evidence(
-        cause, member, f"{who} was lost: its container ended with {describe_exit(end)}", end.code
-    )
+def _worker_failures(p: Pass) -> list[Evidence]:
+    """What the members' agents report of workers that failed in this round, also those agents that have ended
+    since. A report that came late explains and is no cause."""
+    found = []
+    for member in p.status.members():
+        report = _failure_report(p, member)
+        if report is not None and not report.late:
+            found.append(worker_failure(report, member.pod, member.rank, member.uid, member.node))
+    return found
 
 
-def describe_exit(end: Exit) -> str:
-    """An exit code in words: ``SIGKILL (exit code 137)``, ``OOMKilled``, ``exit code 1``."""
-    if end.reason == "OOMKilled":
-        return "OOMKilled"
-    name = SIGNALS.get(end.code - 128)
-    return f"{name} (exit code {end.code})" if name else f"exit code {end.code}"
+def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
+    """This member's report on the current round.
+
+    One that stands in a Lease with the member's own id is the last word of an agent that gave up. Where pods
+    may have lived with a job of the same name, it could also be from then: it counts when the pod has ended.
+    """
+    lease = p.observed.leases.get(member.pod)
+    if lease is None or lease.holder != member.uid or lease.failure is None:
+        return None
+    record = lease.record
+    if lease.failure.number != p.round.number or record is None:
+        return None
+    if record.id != member.id:
+        same = record.last_round == p.round.number and record.last_job_uid == p.job.uid
+        return lease.failure if same else None
+    pod = p.pods_by_uid.get(member.uid)
+    over = pod is None or pod.exit is not None or pod.ended
+    return lease.failure if over or p.job.spec.template is not None else None
+
+
+def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
+    """The member has announced itself anew: for the failure of a worker, or for what nobody says."""
+    report = _failure_report(p, member)
+    if report is None:
+        return _evidence("MemberLeft", member, f"{who} left the round")
+    if report.late:
+        text = f"{who} left the round; later a worker of it failed: {report.message or 'exit code unknown'}"
+        return _evidence("MemberLeft", member, text)
+    return worker_failure(report, member.pod, member.rank, member.uid, member.node)
 
 
 def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: int | None = None) -> Evidence:
-    return Evidence(cause, message, member.pod, member.rank, exit_code)
+    return Evidence(cause, message, member.pod, member.rank, exit_code, uid=member.uid, node=member.node)
 
 
 def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
@@ -208,7 +265,7 @@ def _accusations(p: Pass) -> list[Evidence]:
         text = f"{len(accusers)} of {others} other members can't reach the leader {leader.pod}"
         p.bar_from_leading(leader.pod)
         _take_back(p, {m.id for m in accusers})
-        if p.round.phase == "Broken" and p.round.cause == "Unreachable":
+        if p.round.phase == "Broken" and p.round.cause == "Unreachable" and p.round.charged is None:
             p.set_round(cause="")  # that was its word
         return _unreachable(p, {leader.id: f"{text}: {said}" if said else text})
     if p.round.phase != "Active" or p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) > 0:
@@ -249,6 +306,8 @@ def _unreachable(p: Pass, named: dict[str, str]) -> list[Evidence]:
             cause = "LeaderUnreachable" if m.rank == 0 else "Unreachable"
             twice = m.pod in again
             text = named[m.id] + ", for the second time within ten minutes" * twice
+            if twice:
+                nodes.exclude(p, m.node, text)
             evidence.append(_evidence(cause, m, text))
             m = replace(m, state="Lost" if twice else "Unreachable", message=text)
         members.append(m)

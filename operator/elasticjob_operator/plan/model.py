@@ -7,12 +7,19 @@ then access, then project the round, then pods, Leases and Events.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.contract.records import (
+    FailureReport,
+    ParticipantRecord,
+    ProgressReport,
+    RoundRecord,
+    RoundReport,
+)
 from elasticjob_operator.plan.status import JobStatus
 
 
@@ -36,23 +43,68 @@ class Rendezvous:
     join_timeout: int | None = None
 
 
+class Action(str, enum.Enum):
+    """What a failure rule does: end the job; charge as usual; charge nothing; keep off the node."""
+
+    FAIL_JOB = "FailJob"
+    RESTART = "Restart"
+    IGNORE = "Ignore"
+    EXCLUDE_NODE = "ExcludeNode"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of ``failurePolicy.rules``; exactly one of the three criteria is there. ``on_error_pattern`` is in
+    the syntax of RE2, and is searched for in the worker's message."""
+
+    name: str
+    action: str
+    on_worker_exit_codes: tuple[int, ...] = ()
+    on_pod_reasons: tuple[str, ...] = ()
+    on_error_pattern: str = ""
+
+
+class CleanPodPolicy(str, enum.Enum):
+    """Which pods are deleted at the end of the job."""
+
+    RUNNING = "Running"
+    ALL = "All"
+    NONE = "None"
+
+
 @dataclass(frozen=True)
 class JobSpec:
-    """``spec``, with what is absent made explicit. ``template`` is None when the pods are somebody else's."""
+    """``spec``, with what is absent made explicit. ``template`` is None when the pods are somebody else's.
+    Times are seconds, None is never."""
 
     replicas: int = 1
     min_replicas: int | None = None
     max_replicas: int | None = None
+    spares: int = 0
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
     rendezvous: Rendezvous = Rendezvous()
+    scale_up_delay: int = 10
     application: Limit = Limit()
     infrastructure: Limit = Limit()
+    preemption: Limit = Limit()
+    rules: tuple[Rule, ...] = ()
+    max_rounds_without_progress: int | None = None
+    hang_timeout: int | None = None
+    suspend: bool = False
+    active_deadline: int | None = None
+    ttl_after_finished: int | None = None
+    clean_pod_policy: str = CleanPodPolicy.RUNNING.value
 
     @property
     def minimum(self) -> int:
         """The fewest members that a round may have."""
         return self.replicas if self.min_replicas is None else self.min_replicas
+
+    @property
+    def pods(self) -> int:
+        """How many pods are wanted: replicas, and spares that stand by."""
+        return self.replicas + self.spares
 
 
 @dataclass(frozen=True)
@@ -80,9 +132,12 @@ class Pod:
     """A pod that bears the job's label.
 
     ``mine``: owned by this job (same UID), or the job has no template and the pod is somebody else's.
-    ``slot`` is None where no label tells it. ``exit`` is the end of the training container;
-    ``ended`` means that the pod is terminal (Succeeded or Failed) whatever its containers say.
-    ``unschedulable`` is the scheduler's own sentence while it finds no node.
+    ``slot`` is None where no label tells it. ``exit`` is the end of the training container; ``ended`` means
+    that the pod is terminal (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the
+    training container ended before it was restarted in place. ``unschedulable`` is the scheduler's own
+    sentence while it finds no node. ``disruption`` is the reason of the condition DisruptionTarget, which
+    says who takes the pod away. ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether
+    it bears the label of those that stand by. ``unreachable`` and ``out_of_service`` are taints of its node.
     """
 
     name: str
@@ -93,15 +148,21 @@ class Pod:
     node: str = ""
     node_ready: bool = True
     node_gone: bool = False
+    unreachable: bool = False
+    out_of_service: bool = False
     ip: str = ""
     running: bool = False
     ended: bool = False
     exit: Exit | None = None
+    last_exit: Exit | None = None
     deleting: bool = False
     unschedulable: str = ""
     waiting: str = ""
     reason: str = ""
     message: str = ""
+    disruption: str = ""
+    avoids: tuple[str, ...] = ()
+    standby: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,16 +177,21 @@ class Participant:
     report: RoundReport | None = None
     silent: float = 0.0
     problem: str = ""
+    progress: ProgressReport | None = None
 
 
 @dataclass(frozen=True)
 class Observed:
     """What the informers know of one job. ``record`` is the round Lease's, if it is this job's
-    (same UID) and can be read; ``leases`` are by pod name."""
+    (same UID) and can be read; ``leases`` are by pod name. ``nodes`` are the names of the nodes that are
+    ready, None where they can't be seen. ``refusals`` are the pods that the API server would not
+    take, with its words."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
     record: RoundRecord | None = None
+    nodes: frozenset[str] | None = None
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,10 +206,12 @@ class Now:
 
 @dataclass(frozen=True)
 class CreatePod:
-    """Make the pod of this slot and attempt. A name already taken is reported back as observed."""
+    """Make the pod of this slot and attempt, kept off some nodes. A name already taken is reported back as
+    observed."""
 
     slot: int
     attempt: int
+    avoid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,10 +225,30 @@ class DeletePod:
 
 
 @dataclass(frozen=True)
+class LabelStandby:
+    """Put the label of those that stand by on this very pod, or take it off."""
+
+    name: str
+    uid: str
+    standby: bool
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """Delete the ElasticJob itself (UID precondition): its time to live is over."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class DeleteLease:
     """Delete the Lease of a pod that is gone."""
 
     name: str
+
+
+Do = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
+"""What a plan may ask for beside its two records."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +274,7 @@ class Plan:
     status: JobStatus
     record: RoundRecord
     pod_names: tuple[str, ...] = ()
-    actions: tuple[CreatePod | DeletePod | DeleteLease, ...] = ()
+    actions: tuple[Do, ...] = ()
     events: tuple[Event, ...] = ()
     wake_after: float | None = None
     timers: Mapping[str, float] = field(default_factory=dict)

@@ -9,8 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from elasticjob.contract.names import JOB_LABEL
-from elasticjob_operator.plan import conditions, failures, lifecycle, pods, rounds, scaling
+from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
+from elasticjob_operator.plan import (
+    conditions,
+    failures,
+    lifecycle,
+    moves,
+    nodes,
+    pods,
+    progress,
+    rounds,
+    scaling,
+    suspension,
+)
 from elasticjob_operator.plan.context import Pass, Timers
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.status import JobStatus
@@ -25,13 +36,15 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     p.set(
         observed_generation=job.generation,
         start=status.start or now.wall,
-        selector=f"{JOB_LABEL}={job.name}",
+        selector=f"{JOB_LABEL}={job.name},!{STANDBY_LABEL}",
         min_replicas=job.spec.minimum,
     )
     if not status.finished:
         _advance(p)
     if p.round.phase == "Closed":
         pods.clean_up(p)
+        lifecycle.expire(p)
+    nodes.clear_dead_nodes(p)
     pods.drop_orphans(p)
     conditions.describe(p)
     _soften(p)
@@ -50,14 +63,23 @@ def _advance(p: Pass) -> None:
     """One pass of an unfinished job."""
     failures.refresh_accounts(p)
     rounds.catch_up(p)
+    progress.take(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
     if lifecycle.check_success(p):
         return
+    if suspension.wanted(p):
+        suspension.suspend(p)
+        moves.revise(p)
+        if not lifecycle.check_accounts(p):
+            suspension.hold(p)
+        return
+    suspension.resume(p)
     if p.round.phase == "Active":
         scaling.rescale(p)
     if p.round.phase == "Broken":
         rounds.form(p)
+    moves.revise(p)
     pods.charge_early_ends(p)
     if lifecycle.check_failure(p):
         return
@@ -71,11 +93,21 @@ def _list_waiting(p: Pass) -> None:
 
 
 def _soften(p: Pass) -> None:
-    """Keep the status as it was if nothing but joins and sentences changed less than a second ago."""
-    if p.status == p.before or _hard(p.status) != _hard(p.before):
+    """Keep the status as it was if nothing but joins and sentences changed less than a second ago, or nothing
+    but progress less than a minute ago."""
+    if _hard(p.status) != _hard(p.before):
         p.timers.restart("soft")
+        p.timers.restart("progress")
         return
-    if p.timers.left("soft", SOFT_SECONDS) > 0:
+    reported = p.status.progress is not None and not p.status.finished
+    late = reported and p.timers.left("progress", progress.REPORT_SECONDS) == 0
+    if late:
+        p.timers.restart("progress")
+        p.timers.wake(progress.REPORT_SECONDS)
+    elif progress.without(p.status) == progress.without(p.before):
+        p.timers.restart("soft")
+        p.status = p.before
+    elif p.timers.left("soft", SOFT_SECONDS) > 0:
         p.status = p.before
     else:
         p.timers.restart("soft")
@@ -84,7 +116,7 @@ def _soften(p: Pass) -> None:
 def _hard(status: JobStatus) -> JobStatus:
     """The status without what may wait a second: who has joined or left, and sentences on waiting."""
     return replace(
-        status,
+        progress.without(status),
         participants=tuple(
             replace(m, state="Member", message="") if m.state == "Left" else m for m in status.members()
         ),

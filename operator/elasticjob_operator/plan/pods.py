@@ -9,13 +9,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticjob.contract.names import pod_name
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE
+from elasticjob_operator.plan import ends, nodes
+from elasticjob_operator.plan.causes import PREEMPTION, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_pod
-from elasticjob_operator.plan.members import describe_exit
-from elasticjob_operator.plan.model import CreatePod, DeleteLease, DeletePod, Pod
+from elasticjob_operator.plan.model import (
+    CleanPodPolicy,
+    CreatePod,
+    DeleteLease,
+    DeletePod,
+    LabelStandby,
+    Pod,
+)
 
 MAX_BACKOFF_SECONDS = 60.0
+IGNORED_BACKOFF_SECONDS = 10.0
+"""The pause after a pod that ended before it joined and that a failure rule lets go uncharged."""
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
 LINGER_SECONDS = 30.0
@@ -26,25 +35,51 @@ def keep_pods(p: Pass) -> None:
     """Bring the pods of an unfinished job to what is wanted."""
     if p.job.spec.template is not None:
         _replace_silent(p)
+        nodes.keep_nodes(p)
         _delete_surplus(p)
         _create_missing(p)
         _delete_given_up(p)
         _delete_old_attempts(p)
     live = [pod for pod in p.observed.pods if p.alive(pod)]
-    creating = sum(isinstance(a, CreatePod) for a in p.actions)
-    standbys = sum(e.state == "Standby" for e in p.status.participants)
-    p.set(replicas=max(0, len(live) + creating - standbys))
+    there = len(live) + sum(isinstance(a, CreatePod) for a in p.actions)
+    p.set(
+        replicas=min(there, max(p.job.spec.replicas, len(p.status.members()) * (p.round.phase == "Active")))
+    )
+    if p.job.spec.template is not None and p.round.phase == "Active":
+        _label_standbys(p, live)
+
+
+def _label_standbys(p: Pass, live: list[Pod]) -> None:
+    """Pods beyond ``replicas`` that are no members stand by: an autoscaler's average leaves them out.
+
+    Which ones changes as rarely as can be: those that have the label keep it.
+    """
+    others = [pod for pod in live if pod.uid not in p.status.member_uids]
+    count = min(p.job.spec.spares, max(0, len(live) - max(p.job.spec.replicas, p.round.members)))
+    others.sort(key=lambda pod: (not pod.standby, -(pod.slot or 0)))
+    standing_by = {pod.uid for pod in others[:count]}
+    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
+    for pod in live:
+        if pod.uid not in going and pod.standby != (pod.uid in standing_by):
+            p.actions.append(LabelStandby(pod.name, pod.uid, not pod.standby))
 
 
 def clean_up(p: Pass) -> None:
-    """After the end of the job: pods end by themselves; one that does not is deleted. Ended ones are kept."""
-    if p.job.spec.template is None:
+    """After the end of the job pods end by themselves. What then becomes of them, and of one that does not
+    end, is for ``cleanPodPolicy``; by default the former are kept and the latter deleted."""
+    policy = p.job.spec.clean_pod_policy
+    if p.job.spec.template is None or policy == CleanPodPolicy.NONE.value:
         return
     for pod in p.observed.pods:
-        if pod.mine and not pod.ended and not pod.deleting and pod.exit is None:
-            never_ran = not pod.running
-            if never_ran or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0:
+        if not pod.mine or pod.deleting:
+            continue
+        if pod.ended:
+            if policy == CleanPodPolicy.ALL.value:
                 p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
+            continue
+        never_ran = not pod.running and pod.exit is None
+        if never_ran or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0:
+            p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
 
 
 def drop_orphans(p: Pass) -> None:
@@ -66,29 +101,30 @@ def writers(p: Pass) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _members(p: Pass) -> set[str]:
-    return {m.uid for m in p.status.members()}
-
-
 def charge_early_ends(p: Pass) -> None:
-    """A pod that ended before it was ever a member hurt nobody else, but it must not go on for ever."""
+    """A pod that ended while it was no member hurt nobody else, but it must not go on for ever.
+
+    The end of a member that was not waited for belongs to its round (``moves``).
+    """
     if p.job.spec.template is None:
         return
-    members = _members(p)
+    members = p.status.member_uids | {entry.uid for entry in p.round.absent}
     for pod in p.observed.pods:
         if not pod.mine or pod.uid in members or pod.deleting or p.superseded(pod):
             continue
         if pod.exit is None and not pod.ended:
             continue
-        infrastructure = pod.exit is None or (pod.exit.code > 128 and pod.exit.reason != "OOMKilled")
-        how = describe_exit(pod.exit) if pod.exit is not None else (pod.reason or "no reason given")
-        charge_pod(
-            p,
-            INFRASTRUCTURE if infrastructure else APPLICATION,
-            pod.name,
-            f"{pod.name} ended before it was a member of a round: {how}",
-            None if pod.exit is None else pod.exit.code,
-        )
+        charge_pod(p, _early_end(p, pod))
+
+
+def _early_end(p: Pass, pod: Pod) -> Evidence:
+    sign = ends.ended(p, pod, pod.name)
+    if sign.account == PREEMPTION or sign.cause.startswith("Node"):
+        return replace(sign, message=f"{sign.message}; it was no member of a round yet")
+    how = ends.describe_exit(pod.exit) if pod.exit is not None else (pod.reason or "no reason given")
+    lease = p.participant(pod)
+    when = "before it was a member of a round" if lease is None else "while it was no member of a round"
+    return replace(sign, message=f"{pod.name} ended {when}: {how}")
 
 
 def _delete_surplus(p: Pass) -> None:
@@ -98,9 +134,9 @@ def _delete_surplus(p: Pass) -> None:
     """
     if p.round.phase != "Active" and p.round.number > 0:
         return
-    members = _members(p)
+    members = p.status.member_uids
     live = [pod for pod in p.observed.pods if p.alive(pod)]
-    surplus = len(live) - max(p.job.spec.replicas, len(members))
+    surplus = len(live) - max(p.job.spec.pods, len(members))
     others = sorted((pod for pod in live if pod.uid not in members), key=lambda pod: -(pod.slot or 0))
     for pod in others[: max(0, surplus)]:
         p.actions.append(DeletePod(pod.name, pod.uid, f"scaled down to {p.job.spec.replicas}"))
@@ -109,7 +145,7 @@ def _delete_surplus(p: Pass) -> None:
 def _replace_silent(p: Pass) -> None:
     """Who has announced itself and stopped to renew its Lease is not picked; while it is needed, it gets as
     long to come back as a member to rejoin."""
-    if p.round.phase == "Active" and p.round.members >= p.job.spec.replicas:
+    if p.round.phase == "Active" and p.round.members >= p.job.spec.pods:
         return
     attempts = list(p.status.attempts)
     lost: dict[str, str] = {}
@@ -119,10 +155,12 @@ def _replace_silent(p: Pass) -> None:
             continue
         text = f"{pod.name} waited for a round and has been silent for {silent:.0f} s"
         p.event("PodReplaced", text, warning=True)
-        if pod.uid in _members(p):
+        if pod.uid in p.status.member_uids:
             lost[pod.uid] = text
         elif pod.slot is not None and pod.slot < len(attempts):
             attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
+    if tuple(attempts) == p.status.attempts and not lost:
+        return
     p.set(attempts=tuple(attempts))
     p.set_members(
         tuple(
@@ -144,7 +182,7 @@ def _create_missing(p: Pass) -> None:
         while pod_name(p.job.name, slot, attempt) in p.pods_by_name:
             attempt += 1
         attempts[slot] = attempt
-        p.actions.append(CreatePod(slot, attempt))
+        p.actions.append(CreatePod(slot, attempt, nodes.excluded(p)))
     p.set(attempts=tuple(attempts))
 
 
@@ -161,7 +199,10 @@ def _backoff_left(p: Pass, slot: int, attempt: int) -> float:
     while attempt - row >= 0 and pod_name(p.job.name, slot, attempt - row) in early:
         row += 1
     if row == 0:
-        return 0.0
+        pod = p.pods_by_name.get(pod_name(p.job.name, slot, attempt))
+        early_end = pod is not None and pod.mine and pod.ended and pod.uid not in p.status.member_uids
+        # A rule lets it go uncharged: there is no row to count.
+        return p.timers.left(f"backoff:{slot}:{attempt}", IGNORED_BACKOFF_SECONDS) if early_end else 0.0
     return p.timers.left(f"backoff:{slot}:{attempt}", min(MAX_BACKOFF_SECONDS, 2.0 ** (row - 1)))
 
 
@@ -174,7 +215,10 @@ def _delete_given_up(p: Pass) -> None:
         if pod.uid in lost:
             if lost[pod.uid] or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0:
                 p.actions.append(DeletePod(pod.name, pod.uid, lost[pod.uid] or "its round is over"))
-        elif p.superseded(pod):
+        elif p.superseded(pod) and (
+            # One that says that it ends does so by itself, and whose doing that was is still to be seen.
+            not p.leaving(pod) or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0
+        ):
             p.actions.append(DeletePod(pod.name, pod.uid, "a later attempt has taken its slot"))
 
 

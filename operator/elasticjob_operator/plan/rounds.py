@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import Phase, RoundRecord, State
-from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide
-from elasticjob_operator.plan import members
-from elasticjob_operator.plan.causes import CHARGED_ONCE, ESTABLISHING, Evidence
+from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide, listed
+from elasticjob_operator.plan import members, moves, progress
+from elasticjob_operator.plan.causes import (
+    CHARGED_ONCE,
+    CUT_OFF,
+    ESTABLISHING,
+    HANG,
+    NEVER_CHARGED,
+    SCALING,
+    WORKER_FAILED,
+    Evidence,
+)
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import charge_round, exhausted, note
+from elasticjob_operator.plan.failures import charge_round, detection, exhausted, note, renumber, root
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import MAX_ROUNDS, ParticipantStatus, RoundHistory, RoundStatus
 
@@ -22,6 +32,10 @@ UNREACHABLE_SECONDS = 3.0
 SUSPECT_SECONDS = 15.0
 """The same where the leader itself is suspected: its word alone takes nobody's pod who only needs the time
 that the handler gives workers to stop."""
+
+SEAT_SECONDS = 2.0
+"""How long the seat of a member that is on its way is kept from a spare: members rejoin within milliseconds
+of each other, and a spare is there at once."""
 
 MAX_REFUSED = 1000
 
@@ -44,20 +58,18 @@ def projection(p: Pass) -> RoundRecord:
         wait_renew_seconds=p.wait_renew(),
         establish_timeout_seconds=p.job.spec.rendezvous.establish_timeout,
         heartbeat_timeout_seconds=p.job.spec.rendezvous.heartbeat_timeout,
+        hang_timeout_seconds=p.job.spec.hang_timeout or 0,
     )
 
 
 def catch_up(p: Pass) -> None:
     """A round Lease ahead even of a fresh status was restored or edited by hand: number above both."""
     record, r = p.observed.record, p.round
-    if record is None:
-        return
-    ours = projection(p).order
-    if record.order < ours or (record.order == ours and record.nonce == r.nonce):
+    if record is None or not record.ahead_of(projection(p)):
         return
     text = f"the round Lease says round {record.number} {record.phase}, the status round {r.number} {r.phase}"
     end_round(p, [Evidence("RecordAhead", text)])
-    p.set_round(number=record.number + 1)
+    renumber(p, record.number + 1)
 
 
 def end_round(p: Pass, evidence: list[Evidence]) -> None:
@@ -70,50 +82,63 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
             broken=wall,
             cause="",
             account="",
+            rule="",
             message="",
+            root_milliseconds=None,
+            detect_milliseconds=None,
             establish_failures=failures,
         )
         history = p.status.rounds
         if history and history[0].number == p.round.number:
             p.set(rounds=(replace(history[0], end=wall), *history[1:]))
     note(p, evidence)
-    p.event("RoundBroken", f"round {p.round.number}: {p.round.message}", warning=True)
+    planned = p.round.account == SCALING
+    p.event("RoundBroken", f"round {p.round.number}: {p.round.message}", warning=not planned)
 
 
 def watch_active(p: Pass) -> None:
     """A running round: has it been established, is a member lost?"""
+    _take_established(p)
     evidence = members.examine(p)
     if not evidence:
-        evidence = _establish(p)
+        evidence = _not_established(p) + progress.hang(p)
     lost = [m for m in p.status.members() if m.state in ("Left", "Lost", "Unreachable")]
-    if evidence and (lost or any(e.cause in ESTABLISHING for e in evidence)):
+    if evidence and (lost or any(e.cause in ESTABLISHING | {HANG, WORKER_FAILED} for e in evidence)):
         end_round(p, evidence)
 
 
-def _establish(p: Pass) -> list[Evidence]:
-    """Take note that the leader reports the round established, or that somebody did not arrive."""
+def _take_established(p: Pass) -> None:
+    """Take note that the leader reports the round established."""
+    r = p.round
+    report = members.report_of(p, p.status.members()[0]) if r.established is None else None
+    if report is not None and report.established:
+        ended = next((h.end for h in p.status.rounds[1:2] if h.end is not None), None)
+        if r.cause == "Resumed":
+            ended = p.status.active
+        since = ended or r.start or p.now.wall
+        milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
+        p.set_round(established=p.now.wall, establish_failures=0, missing=(), not_leading=())
+        first, *rest = p.status.rounds
+        p.set(rounds=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
+        p.event(
+            "RoundEstablished", f"round {r.number}: {r.members} members have met, the leader is {r.leader}"
+        )
+
+
+def _not_established(p: Pass) -> list[Evidence]:
+    """The evidence that somebody did not arrive in time."""
     r = p.round
     if r.established is not None:
         return []
     all_members = p.status.members()
     leader = all_members[0]
     report = members.report_of(p, leader)
-    if report is not None and report.established:
-        since = (
-            next((h.end for h in p.status.rounds[1:2] if h.end is not None), None) or r.start or p.now.wall
-        )
-        milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
-        p.set_round(established=p.now.wall, establish_failures=0, missing=(), not_leading=())
-        first, *rest = p.status.rounds
-        p.set(rounds=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
-        p.event("RoundEstablished", f"round {r.number}: {r.members} members train, the leader is {r.leader}")
-        return []
     if report is not None and report.missing:
         absent = [m for m in all_members if m.id in report.missing]
         members.suspect_leader(p, leader, len(absent), len(all_members) - 1)
         again = {m.pod for m in absent} & set(r.missing)
         p.set_round(missing=tuple(m.pod for m in absent))
-        names = ", ".join(m.pod for m in absent)
+        names = listed([m.pod for m in absent])
         text = f"did not reach the leader {leader.pod} twice in a row"
         p.set_members(
             tuple(
@@ -121,18 +146,25 @@ def _establish(p: Pass) -> list[Evidence]:
                 for m in p.status.members()
             )
         )
-        return [Evidence("NotEstablished", f"{names} did not reach the leader {leader.pod} in time", names)]
+        text = f"{names} did not reach the leader {leader.pod} in time"
+        return [_evidence("NotEstablished", text, absent[0])] if absent else []
     limit = 2 * p.job.spec.rendezvous.establish_timeout
     if p.timers.left(f"establish:{r.number}", limit) == 0:
         p.bar_from_leading(leader.pod)
         text = f"the leader {leader.pod} reported nothing for {limit} s"
-        return [Evidence("LeaderUnreachable", text, leader.pod, 0)]
+        return [_evidence("LeaderUnreachable", text, leader)]
     return []
+
+
+def _evidence(cause: str, text: str, member: ParticipantStatus) -> Evidence:
+    return Evidence(cause, text, member.pod, member.rank, uid=member.uid, node=member.node)
 
 
 def form(p: Pass) -> None:
     """Between rounds: gather evidence, give up who does not come back, publish when it is time."""
-    note(p, members.examine(p))
+    evidence = members.examine(p)
+    note(p, evidence)
+    moves.revise(p, evidence)
     awaited = _survivors(p)
     last = p.status.members()
     if last and all(m.state != "Member" for m in last):
@@ -160,6 +192,15 @@ def form(p: Pass) -> None:
         p.waiting = decision.why
         if decision.seconds is not None:
             p.timers.wake(decision.seconds)
+        doubtful = any(m.state == "Unreachable" for m in p.status.members())
+        p.nobody_comes = decision.seconds is None and not doubtful
+        return
+    settle(p)
+    if p.verdict or exhausted(p) is not None:
+        return
+    if p.job.spec.template is not None and p.status.lost & {pod.uid for pod, _ in joined}:
+        p.waiting = "a pod is replaced on another node"  # a rule has just given up one that had joined
+        p.timers.wake(0.1)
         return
     _replace_absent(p, {pod.uid for pod, _ in joined})
     _publish(p, decision.members, {pod.uid: entry for pod, entry in joined})
@@ -168,12 +209,29 @@ def form(p: Pass) -> None:
 def settle(p: Pass) -> None:
     """The end of the last round is charged: at its successor, or once every member is accounted for.
 
-    A series of rounds that were never established is charged once.
+    A suspension is charged to nobody, and of the failures that one broken path causes only the first: neither
+    the members that go on to miss each other nor the round that ended before.
     """
-    if p.round.number > 0 and p.round.account:
-        series = p.round.cause in CHARGED_ONCE and p.round.establish_failures > 1
-        if not series:
-            charge_round(p)
+    r = p.round
+    if r.number > 0 and r.account and r.cause not in NEVER_CHARGED and (r.rule or not _goes_on(p)):
+        charge_round(p)
+
+
+def _goes_on(p: Pass) -> bool:
+    """Whether this round was never established for what ended the one before."""
+    r = p.round
+    if r.cause not in CHARGED_ONCE or not r.establish_failures:
+        return False
+    if r.establish_failures > 1:
+        return True
+    formed = p.status.rounds[0] if p.status.rounds else None
+    if formed is None or r.start is None or formed.cause not in CUT_OFF or formed.number != r.number:
+        return False
+    failure = root(p)
+    absent = (
+        set(r.missing) if r.cause == "NotEstablished" else {failure.pod} if failure is not None else set()
+    )
+    return bool(absent) and absent <= {n.pod for n in r.named if n.time <= r.start}
 
 
 def _survivors(p: Pass) -> list[Awaited]:
@@ -184,11 +242,13 @@ def _survivors(p: Pass) -> list[Awaited]:
     for member in p.status.members():
         if member.state in ("Member", "Unreachable") and late:
             text = f"{member.pod} (rank {member.rank}) did not rejoin within {limit} s"
-            note(p, [Evidence("DidNotRejoin", text, member.pod, member.rank)])
+            note(p, [_evidence("DidNotRejoin", text, member)])
             member = replace(member, state="Lost", message=text)
         elif member.state == "Member":
-            left = p.timers.left(f"rejoin:{p.round.number}", limit)
-            awaited.append(Awaited(member.pod, left, "a member of the last round"))
+            key = f"rejoin:{p.round.number}"
+            patience = max(0.0, SEAT_SECONDS - p.timers.elapsed(key))
+            left = p.timers.left(key, limit)
+            awaited.append(Awaited(member.pod, left, "a member of the last round", patience))
         result.append(member)
     p.set_members(tuple(result))
     return awaited
@@ -207,13 +267,13 @@ def _give_up_unreachable(p: Pass) -> None:
 
 
 def _replace_absent(p: Pass, joined: set[str]) -> None:
-    """Who was named lost and is not back when the round forms without it leaves its slot to a new pod."""
+    """Who was lost, or named so and is not back when the round forms without it, leaves its slot to a new
+    pod; so its own has been charged for, whatever still becomes of it."""
     attempts = list(p.status.attempts)
     for member in p.status.members():
         pod = p.pods_by_uid.get(member.uid)
-        if member.state != "Unreachable" or member.uid in joined or pod is None or pod.slot is None:
-            continue
-        if pod.slot < len(attempts):
+        absent = member.state in ("Unreachable", "Lost") and member.uid not in joined
+        if absent and pod is not None and pod.slot is not None and pod.slot < len(attempts):
             attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
     p.set(attempts=tuple(attempts))
 
@@ -222,11 +282,11 @@ def _newcomers(p: Pass, joined: set[str], enough: bool) -> list[Awaited]:
     """Pods on their way. With a node they are waited for once enough have joined; without one never,
     but for the moment until the scheduler has spoken."""
     rendezvous = p.job.spec.rendezvous
-    first = p.round.number == 0
+    first = p.round.number == 0 or p.round.cause == "Resumed"
     limit = rendezvous.start_timeout if first else rendezvous.last_call
     key = f"lastcall:{p.round.number}"
     left = p.timers.left(key, limit) if enough else float(limit)
-    known = {m.uid for m in p.status.members()}
+    known = p.status.member_uids
     awaited = []
     for pod in p.observed.pods:
         if not p.alive(pod) or pod.uid in joined or pod.uid in known or _passed_over(p, pod):
@@ -238,8 +298,16 @@ def _newcomers(p: Pass, joined: set[str], enough: bool) -> list[Awaited]:
             awaited.append(Awaited(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
     if p.job.spec.template is not None:
         for slot in p.missing_slots():
+            if _refused_pod(p, slot):
+                continue
             awaited.append(Awaited(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being made"))
     return awaited
+
+
+def _refused_pod(p: Pass, slot: int) -> bool:
+    """Whether the API server would not take the pod that this slot needs."""
+    attempt = p.status.attempts[slot] if slot < len(p.status.attempts) else 0
+    return pod_name(p.job.name, slot, attempt) in p.observed.refusals
 
 
 def _passed_over(p: Pass, pod: Pod) -> bool:
@@ -269,8 +337,8 @@ def _hold_back(p: Pass) -> Wait | None:
 
 def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, ParticipantStatus]) -> None:
     """Write down the next round: its number, members in rank order, leader, and why it is formed."""
-    settle(p)
-    if exhausted(p) is not None:
+    progress.settle(p)
+    if progress.stuck(p):
         return
     before, wall = p.round, p.now.wall
     by_pod = {entry.pod: entry for entry in entries.values()}
@@ -305,11 +373,21 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
             missing=before.missing,
             not_leading=before.not_leading,
             named=before.named,
+            absent=moves.absent(p, set(entries)),
         ),
         participants=chosen
         + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),
         rounds=(
-            RoundHistory(number, cause, account, len(chosen), wall, message=message),
+            RoundHistory(
+                number,
+                cause,
+                len(chosen),
+                wall,
+                account,
+                detect_milliseconds=detection(p),
+                rule=before.rule,
+                message=message,
+            ),
             *p.status.rounds,
         )[:MAX_ROUNDS],
     )
@@ -324,7 +402,7 @@ def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
         old = before.get(member.rank)
         if old is not None and old.uid != member.uid and old.state == "Lost":
             said.append(f"{member.pod} took over rank {member.rank}")
-    return ", ".join(said[:3]) + (f" and {len(said) - 3} more" if len(said) > 3 else "")
+    return listed(said)
 
 
 def _refused(p: Pass, chosen: set[str]) -> tuple[str, ...]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from elasticjob.core.rounds import listed
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.rounds import VERDICT_SECONDS, end_round
-
-SCALE_UP_DELAY_SECONDS = 10.0
-"""How long the first newcomer beside a running round is kept waiting for others on their way."""
 
 
 def rescale(p: Pass) -> None:
@@ -25,7 +23,7 @@ def rescale(p: Pass) -> None:
     joined = p.joined()
     if not joined:
         return
-    members = {m.uid for m in p.status.members()}
+    members = p.status.member_uids
     seen = {pod.uid for pod, _ in joined}
     on_their_way = [
         pod
@@ -37,8 +35,13 @@ def rescale(p: Pass) -> None:
             pod.node or (not pod.unschedulable and p.timers.left(f"verdict:{pod.name}", VERDICT_SECONDS) > 0)
         )
     ]
-    full = have + len(joined) >= wanted or not on_their_way
-    if full or p.timers.left(f"scaleup:{p.round.number}", SCALE_UP_DELAY_SECONDS) == 0:
+    being_made = [
+        slot
+        for slot in (p.missing_slots() if p.job.spec.template is not None else [])
+        if p.timers.left(f"verdict:slot {slot}", VERDICT_SECONDS) > 0
+    ]
+    full = have + len(joined) >= wanted or not (on_their_way or being_made)
+    if full or p.timers.left(f"scaleup:{p.round.number}", p.job.spec.scale_up_delay) == 0:
         to = min(wanted, have + len(joined))
-        names = ", ".join(pod.name for pod, _ in joined[:3]) + (" and others" if len(joined) > 3 else "")
+        names = listed([pod.name for pod, _ in joined])
         end_round(p, [Evidence("ScaledUp", f"{names} joined: growing from {have} to {to} members")])

@@ -1,19 +1,31 @@
-"""``ElasticJob.status`` as frozen data, to and from JSON.
+"""``ElasticJob.status`` as frozen data.
 
 The status is the write-ahead log: all that the round Lease says, and the time of every charge
 inside a window, stand here first, so that an operator that dies between any two writes resumes.
+How it stands in JSON is in ``status_json``; a field's JSON name is its own in camel case, or that which
+``named`` gives it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
+
+
+def named(json: str, default: Any = None) -> Any:
+    """A field with a JSON name of its own."""
+    return field(default=default, metadata={"json": json})
+
+
+def always(default: Any) -> Any:
+    """A field that stands in the JSON also where it has its default."""
+    return field(default=default, metadata={"always": True})
 
 
 @dataclass(frozen=True)
@@ -23,9 +35,9 @@ class Condition:
     type: str
     status: str
     reason: str
-    message: str = ""
-    transition: datetime | None = None
-    observed_generation: int = 0
+    message: str = always("")
+    transition: datetime | None = named("lastTransitionTime")
+    observed_generation: int = always(0)
 
 
 @dataclass(frozen=True)
@@ -37,34 +49,52 @@ class Named:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """A member of ``round`` that nobody had heard of when the next was published: a standby had its seat."""
+
+    pod: str
+    uid: str
+    round: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
 class RoundStatus:
     """``status.round``. ``number`` 0 with phase Broken is the time before the first round.
 
-    ``cause``, ``account`` and ``message`` say why the round was formed; once it is Broken or Closed,
-    why it ended. ``establish_failures`` counts rounds in a row that were not established;
-    ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that could
-    not be reached as leader. ``named`` are those that were named unreachable of late, in whatever round.
+    ``cause``, ``account`` and ``message`` say why the round was formed; once it is Broken or Closed, why it
+    ended; then ``rule`` is the failure rule that has decided, if one has, ``root_milliseconds`` how long
+    after the round's barrier its root failure was, ``detect_milliseconds`` how long it took to be noticed,
+    and ``charged`` when it was charged, if it was. ``establish_failures`` counts rounds in a row that were
+    not established; ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that
+    could not be reached as leader. ``named`` are those that were named unreachable of late, in whatever
+    round; ``absent`` those who may turn out to have been the root of a round before this one.
     """
 
-    number: int = 0
-    phase: str = "Broken"
+    number: int = always(0)
+    phase: str = always("Broken")
     nonce: str = ""
     leader: str = ""
     leader_endpoint: str = ""
-    members: int = 0
+    members: int = always(0)
     processes: int | None = None
-    start: datetime | None = None
-    established: datetime | None = None
-    broken: datetime | None = None
+    start: datetime | None = named("startTime")
+    established: datetime | None = named("establishedTime")
+    broken: datetime | None = named("brokenTime")
     cause: str = ""
     account: str = ""
+    rule: str = ""
     message: str = ""
     outcome: str = ""
+    root_milliseconds: int | None = None
+    detect_milliseconds: int | None = None
+    charged: datetime | None = named("chargedTime")
     refused: tuple[str, ...] = ()
     establish_failures: int = 0
     missing: tuple[str, ...] = ()
     not_leading: tuple[str, ...] = ()
     named: tuple[Named, ...] = ()
+    absent: tuple[Absent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +102,7 @@ class ParticipantStatus:
     """One of ``status.participants``. ``rank`` is None unless it is or was a member of the round.
 
     States: Member, Succeeded (member), Lost (member whose loss is established), Left (member that has
-    left the round and lives), Standby, Joining.
+    left the round and lives), Unreachable (member that was named lost), Standby, Joining.
     """
 
     id: str
@@ -89,26 +119,37 @@ class ParticipantStatus:
 
 @dataclass(frozen=True)
 class RoundHistory:
-    """One of ``status.rounds``: why this round was formed, and when."""
+    """One of ``status.rounds``: why this round was formed, and when; milliseconds from the end of the round
+    before. ``detect``: until that end, since what caused it. ``first_step`` and ``step`` are the first and
+    the highest step that were reported in this round."""
 
     number: int
     cause: str
-    account: str
     members: int
-    start: datetime
-    end: datetime | None = None
+    start: datetime = field(metadata={"json": "startTime"})
+    account: str = ""
+    end: datetime | None = named("endTime")
+    detect_milliseconds: int | None = None
     rendezvous_milliseconds: int | None = None
+    first_step_milliseconds: int | None = None
+    first_step: int | None = None
+    step: int | None = None
+    rule: str = ""
     message: str = ""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A restart charged to an account: for the end of ``round``, or for ``pod``, which ended before it
-    was ever a member. Either is a key: charging again changes nothing."""
+    """A restart charged to an account: for the end of ``round``, or for ``pod``, which ended while it was no
+    member. Either is a key, and one charge may have both: charging again changes nothing. ``node`` is where
+    the root failure was, ``message`` the sentence on it, cut short."""
 
     time: datetime
     round: int | None = None
     pod: str = ""
+    cause: str = ""
+    node: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,37 +161,95 @@ class Account:
     window_seconds: int | None = None
     charges: tuple[Charge, ...] = ()
 
+    @property
+    def used(self) -> int:
+        """How many charges are inside the window."""
+        return len(self.charges)
+
 
 @dataclass(frozen=True)
 class Failure:
-    """``status.lastFailure``. ``exit_code`` is None where it could not be learnt."""
+    """``status.lastFailure``: the root of the last failure. ``exit_code`` is None where it could not be
+    learnt; ``logs`` is the command that shows the log to read on; ``uid`` and ``node`` are the pod's."""
 
     pod: str
     time: datetime
-    message: str
+    message: str = always("")
     rank: int | None = None
     exit_code: int | None = None
     round: int | None = None
+    uid: str = ""
+    node: str = ""
+    logs: str = ""
+
+
+@dataclass(frozen=True)
+class ExcludedNode:
+    """One of ``status.excludedNodes``: new pods avoid it until then, or until it was lifted, because too few
+    pods could be placed without it."""
+
+    name: str
+    until: datetime = field(metadata={"json": "untilTime"})
+    message: str = ""
+    lifted: datetime | None = named("liftedTime")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Milliseconds without progress that are due to one cause."""
+
+    cause: str
+    milliseconds: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """``status.progress``; None for a job that reports no steps.
+
+    ``round`` is the last round in which a step was reported, ``first_step`` the first of it and ``step``
+    the highest. ``trained_milliseconds`` is the time in steps of the rounds before it, without steps that
+    were done again, ``training_milliseconds`` that of this round; ``lost`` is the rest, by the cause of the
+    round that followed. ``goodput_percent`` is the former as a share of all. Time in which the job was
+    suspended is in neither. ``counted`` is the moment up to which both are complete, but for ``training_milliseconds``.
+    ``rounds_without_progress`` counts rounds in a row that resumed from no later a step than the one before.
+    """
+
+    step: int = always(0)
+    milliseconds_per_step: int | None = None
+    goodput_percent: int | None = None
+    lost_seconds: int | None = None
+    report: datetime | None = named("reportTime")
+    round: int = 0
+    first_step: int = 0
+    training_milliseconds: int = 0
+    trained_milliseconds: int = 0
+    lost: tuple[Lost, ...] = ()
+    counted: datetime | None = named("countedTime")
+    rounds_without_progress: int = 0
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet."""
+    """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
+    ``active`` is when the job was started, or resumed last."""
 
-    observed_generation: int = 0
-    conditions: tuple[Condition, ...] = ()
-    start: datetime | None = None
-    completion: datetime | None = None
-    replicas: int = 0
+    observed_generation: int = always(0)
+    conditions: tuple[Condition, ...] = always(())
+    start: datetime | None = named("startTime")
+    active: datetime | None = named("activeTime")
+    completion: datetime | None = named("completionTime")
+    replicas: int = always(0)
     selector: str = ""
     min_replicas: int = 0
-    restarts: int = 0
-    attempts: tuple[int, ...] = ()
-    round: RoundStatus = RoundStatus()
-    participants: tuple[ParticipantStatus, ...] = ()
-    rounds: tuple[RoundHistory, ...] = ()
-    accounts: tuple[Account, ...] = ()
+    restarts: int = always(0)
+    attempts: tuple[int, ...] = always(())
+    round: RoundStatus = always(RoundStatus())
+    participants: tuple[ParticipantStatus, ...] = always(())
+    rounds: tuple[RoundHistory, ...] = always(())
+    accounts: tuple[Account, ...] = always(())
     last_failure: Failure | None = None
+    excluded_nodes: tuple[ExcludedNode, ...] = ()
+    progress: Progress | None = None
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of that type, or None before the first write."""
@@ -182,51 +281,27 @@ class JobStatus:
         return frozenset(m.id for m in self._members)
 
     @cached_property
+    def member_uids(self) -> frozenset[str]:
+        """The UIDs of the members' pods."""
+        return frozenset(m.uid for m in self._members)
+
+    @cached_property
     def lost(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
         return frozenset(m.uid for m in self._members if m.state == "Lost")
 
     def dump(self) -> dict[str, Any]:
         """The status as JSON, without what is absent."""
-        return _compact(
-            {
-                "observedGeneration": self.observed_generation,
-                "conditions": [_dump_condition(c) for c in self.conditions],
-                "startTime": _time(self.start),
-                "completionTime": _time(self.completion),
-                "replicas": self.replicas,
-                "selector": self.selector,
-                "minReplicas": self.min_replicas,
-                "restarts": self.restarts,
-                "attempts": list(self.attempts),
-                "round": _dump_round(self.round),
-                "participants": [_dump_participant(p) for p in self.participants],
-                "rounds": [_dump_history(r) for r in self.rounds],
-                "accounts": [_dump_account(a) for a in self.accounts],
-                "lastFailure": None if self.last_failure is None else _dump_failure(self.last_failure),
-            }
-        )
+        from elasticjob_operator.plan.status_json import dump
+
+        return dump(self)
 
     @staticmethod
     def parse(fields: Mapping[str, Any] | None) -> JobStatus:
-        """Read what an operator wrote (the schema has checked the types)."""
-        fields = fields or {}
-        return JobStatus(
-            observed_generation=fields.get("observedGeneration", 0),
-            conditions=tuple(_parse_condition(c) for c in fields.get("conditions", ())),
-            start=_parse_time(fields.get("startTime")),
-            completion=_parse_time(fields.get("completionTime")),
-            replicas=fields.get("replicas", 0),
-            selector=fields.get("selector", ""),
-            min_replicas=fields.get("minReplicas", 0),
-            restarts=fields.get("restarts", 0),
-            attempts=tuple(fields.get("attempts", ())),
-            round=_parse_round(fields.get("round", {})),
-            participants=tuple(_parse_participant(p) for p in fields.get("participants", ())),
-            rounds=tuple(_parse_history(r) for r in fields.get("rounds", ())),
-            accounts=tuple(_parse_account(a) for a in fields.get("accounts", ())),
-            last_failure=_parse_failure(fields.get("lastFailure")),
-        )
+        """Read what an operator wrote. Raises ValueError for anything else."""
+        from elasticjob_operator.plan.status_json import parse
+
+        return parse(fields or {})
 
 
 def with_condition(
@@ -246,205 +321,3 @@ def with_condition(
     if not found:
         result.append(replace(condition, transition=second))
     return tuple(result)
-
-
-def _compact(fields: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if value is not None and value != ""}
-
-
-def _time(value: datetime | None) -> str | None:
-    return None if value is None else value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _seconds(value: datetime | None) -> str | None:
-    return None if value is None else value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _parse_time(text: str | None) -> datetime | None:
-    return None if not text else datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def _required_time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def _dump_condition(c: Condition) -> dict[str, Any]:
-    return {
-        "type": c.type,
-        "status": c.status,
-        "reason": c.reason,
-        "message": c.message,
-        "lastTransitionTime": _seconds(c.transition),
-        "observedGeneration": c.observed_generation,
-    }
-
-
-def _parse_condition(fields: Mapping[str, Any]) -> Condition:
-    return Condition(
-        type=fields["type"],
-        status=fields["status"],
-        reason=fields.get("reason", ""),
-        message=fields.get("message", ""),
-        transition=_parse_time(fields.get("lastTransitionTime")),
-        observed_generation=fields.get("observedGeneration", 0),
-    )
-
-
-def _dump_round(r: RoundStatus) -> dict[str, Any]:
-    return _compact(
-        {
-            "number": r.number,
-            "phase": r.phase,
-            "nonce": r.nonce,
-            "leader": r.leader,
-            "leaderEndpoint": r.leader_endpoint,
-            "members": r.members,
-            "processes": r.processes,
-            "startTime": _time(r.start),
-            "establishedTime": _time(r.established),
-            "brokenTime": _time(r.broken),
-            "cause": r.cause,
-            "account": r.account,
-            "message": r.message,
-            "outcome": r.outcome,
-            "refused": list(r.refused) or None,
-            "establishFailures": r.establish_failures or None,
-            "missing": list(r.missing) or None,
-            "notLeading": list(r.not_leading) or None,
-            "named": [{"pod": n.pod, "time": _time(n.time)} for n in r.named] or None,
-        }
-    )
-
-
-def _parse_round(fields: Mapping[str, Any]) -> RoundStatus:
-    return RoundStatus(
-        number=fields.get("number", 0),
-        phase=fields.get("phase", "Broken"),
-        nonce=fields.get("nonce", ""),
-        leader=fields.get("leader", ""),
-        leader_endpoint=fields.get("leaderEndpoint", ""),
-        members=fields.get("members", 0),
-        processes=fields.get("processes"),
-        start=_parse_time(fields.get("startTime")),
-        established=_parse_time(fields.get("establishedTime")),
-        broken=_parse_time(fields.get("brokenTime")),
-        cause=fields.get("cause", ""),
-        account=fields.get("account", ""),
-        message=fields.get("message", ""),
-        outcome=fields.get("outcome", ""),
-        refused=tuple(fields.get("refused", ())),
-        establish_failures=fields.get("establishFailures", 0),
-        missing=tuple(fields.get("missing", ())),
-        not_leading=tuple(fields.get("notLeading", ())),
-        named=tuple(Named(n["pod"], _required_time(n["time"])) for n in fields.get("named", ())),
-    )
-
-
-def _dump_participant(p: ParticipantStatus) -> dict[str, Any]:
-    return _compact(
-        {
-            "id": p.id,
-            "pod": p.pod,
-            "uid": p.uid,
-            "slot": p.slot,
-            "rank": p.rank,
-            "address": p.address,
-            "node": p.node,
-            "nproc": p.nproc,
-            "state": p.state,
-            "message": p.message,
-        }
-    )
-
-
-def _parse_participant(fields: Mapping[str, Any]) -> ParticipantStatus:
-    return ParticipantStatus(
-        id=fields["id"],
-        pod=fields["pod"],
-        uid=fields["uid"],
-        state=fields["state"],
-        slot=fields.get("slot"),
-        rank=fields.get("rank"),
-        address=fields.get("address", ""),
-        node=fields.get("node", ""),
-        nproc=fields.get("nproc", ""),
-        message=fields.get("message", ""),
-    )
-
-
-def _dump_history(r: RoundHistory) -> dict[str, Any]:
-    return _compact(
-        {
-            "number": r.number,
-            "cause": r.cause,
-            "account": r.account,
-            "members": r.members,
-            "startTime": _time(r.start),
-            "endTime": _time(r.end),
-            "rendezvousMilliseconds": r.rendezvous_milliseconds,
-            "message": r.message,
-        }
-    )
-
-
-def _parse_history(fields: Mapping[str, Any]) -> RoundHistory:
-    return RoundHistory(
-        number=fields["number"],
-        cause=fields.get("cause", ""),
-        account=fields.get("account", ""),
-        members=fields.get("members", 0),
-        start=_required_time(fields["startTime"]),
-        end=_parse_time(fields.get("endTime")),
-        rendezvous_milliseconds=fields.get("rendezvousMilliseconds"),
-        message=fields.get("message", ""),
-    )
-
-
-def _dump_account(a: Account) -> dict[str, Any]:
-    return _compact(
-        {
-            "name": a.name,
-            "used": len(a.charges),
-            "limit": a.limit,
-            "windowSeconds": a.window_seconds,
-            "charges": [_compact({"round": c.round, "pod": c.pod, "time": _time(c.time)}) for c in a.charges],
-        }
-    )
-
-
-def _parse_account(fields: Mapping[str, Any]) -> Account:
-    return Account(
-        name=fields["name"],
-        limit=fields.get("limit"),
-        window_seconds=fields.get("windowSeconds"),
-        charges=tuple(
-            Charge(time=_required_time(c["time"]), round=c.get("round"), pod=c.get("pod", ""))
-            for c in fields.get("charges", ())
-        ),
-    )
-
-
-def _dump_failure(f: Failure) -> dict[str, Any]:
-    return _compact(
-        {
-            "pod": f.pod,
-            "rank": f.rank,
-            "exitCode": f.exit_code,
-            "message": f.message,
-            "time": _time(f.time),
-            "round": f.round,
-        }
-    )
-
-
-def _parse_failure(fields: Mapping[str, Any] | None) -> Failure | None:
-    if not fields:
-        return None
-    return Failure(
-        pod=fields.get("pod", ""),
-        time=_required_time(fields["time"]),
-        message=fields.get("message", ""),
-        rank=fields.get("rank"),
-        exit_code=fields.get("exitCode"),
-        round=fields.get("round"),
-    )

@@ -1,0 +1,167 @@
+"""What the end or the deletion of a pod says: who took it away, and with which words.
+
+Several parties write about one end, in any order: the deletionTimestamp, the condition DisruptionTarget,
+the containers' exit codes (137 and 143 are a signal's, and torchrun ends with 1 when it is told to stop), the
+kubelet's reason, the node's state. The sign that names who did it is the best, whenever it comes.
+"""
+
+from __future__ import annotations
+
+from elasticjob_operator.plan.causes import Evidence
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.model import Exit, Pod
+
+SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+
+DISRUPTIONS = {
+    "PreemptionByScheduler": "Preempted",
+    "EvictionByEvictionAPI": "Evicted",
+    "DeletionByTaintManager": "NodeLost",
+    "DeletionByPodGC": "NodeLost",
+}
+"""The reasons of DisruptionTarget but for the kubelet's; any other is a preemption by somebody else."""
+
+BY_KUBELET = "TerminationByKubelet"
+
+KUBELET_REASONS = {
+    "Evicted": "NodePressure",
+    "Terminated": "Preempted",
+    "NodeShutdown": "Preempted",
+    "Shutdown": "Preempted",
+    "Preempting": "Preempted",
+    "NodeLost": "NodeLost",
+}
+"""``status.reason`` of a pod that the kubelet has ended, in the words of all its versions: for want of
+memory or disk, because the machine is shut down (a spot node), for a critical pod."""
+
+EXPLAINED_BY_THE_NODE = frozenset(
+    {"PodLost", "Unreachable", "LeaderUnreachable", "DidNotRejoin", "NotEstablished", "MemberLeft"}
+)
+"""Causes that a node's loss explains when it shows afterwards. A pod that was deleted before is none."""
+
+
+def taken_away(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence | None:
+    """Who has ended this pod that is on its way out or has ended, as far as it is known; None for one that
+    has ended by itself."""
+    cause = _disruption(pod)
+    if cause is not None:
+        return _evidence(pod, cause, _sentence(pod, who, cause), rank)
+    if pod.exit is not None and pod.exit.reason == "OOMKilled":
+        return None
+    trouble = node_trouble(p, pod)
+    if pod.deleting and trouble:
+        text = f"{who} was lost: it is being deleted, and node {pod.node} {trouble}"
+        return _evidence(pod, "NodeLost", text, rank)
+    if pod.deleting:
+        return _evidence(pod, "PodDeleted", f"{who} is being deleted", rank)
+    return None
+
+
+def ended(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
+    """Why a pod has ended."""
+    taken = taken_away(p, pod, who, rank)
+    if taken is not None:
+        return taken
+    if pod.exit is None:
+        why = pod.reason or "no reason given"
+        return _evidence(pod, "PodLost", f"{who} was lost: its pod failed ({why})", rank)
+    cause = "PodFailed"
+    if pod.exit.reason == "OOMKilled":
+        cause = "OutOfMemory"
+    elif pod.exit.code > 128 or pod.exit.code < 0:
+        cause = "PodLost"
+    return _evidence(pod, cause, f"{who} was lost: its container ended with {describe_exit(pod.exit)}", rank)
+
+
+def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = None) -> Evidence | None:
+    """What the pod of a member that was given up for ``cause`` says now, if that is more than was known.
+
+    Its deletion and its exit code say nothing: that was the operator. Compare by ``causes.better``.
+    """
+    if pod.exit is not None and pod.exit.code == 0:
+        return None
+    disruption = _disruption(pod)
+    if disruption is not None:
+        return _evidence(pod, disruption, _sentence(pod, who, disruption), rank)
+    if pod.exit is not None and pod.exit.reason == "OOMKilled":
+        return ended(p, pod, who, rank)
+    trouble = node_trouble(p, pod)
+    if trouble and cause in EXPLAINED_BY_THE_NODE:
+        return _evidence(pod, "NodeLost", f"{who} was lost: node {pod.node} {trouble}", rank)
+    return None
+
+
+def node_lost(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
+    """The member is lost with its node."""
+    trouble = node_trouble(p, pod)
+    silent = "" if p.on_dead_node(pod) else " and the pod is silent"
+    return _evidence(pod, "NodeLost", f"{who} was lost: node {pod.node} {trouble}{silent}", rank)
+
+
+def node_trouble(p: Pass, pod: Pod) -> str:
+    """What is the matter with the pod's node, in words; empty if nothing is."""
+    if pod.node_gone:
+        return "is gone" if p.on_dead_node(pod) else ""
+    if pod.out_of_service and not pod.node_ready:
+        return "is out of service"
+    if pod.unreachable:
+        return "is unreachable"
+    return "" if pod.node_ready else "is not ready"
+
+
+def describe_exit(end: Exit) -> str:
+    """An exit code in words: ``SIGKILL (exit code 137)``, ``OOMKilled``, ``exit code 1``."""
+    if end.reason == "OOMKilled":
+        return "OOMKilled"
+    name = SIGNALS.get(end.code - 128)
+    return f"{name} (exit code {end.code})" if name else f"exit code {end.code}"
+
+
+def _disruption(pod: Pod) -> str | None:
+    """The cause that the API's own words tell. The condition DisruptionTarget alone takes nobody away: the
+    deletion follows it within milliseconds, or has failed (Kubernetes takes the condition back then)."""
+    over = pod.exit is not None or pod.ended
+    if over and pod.reason in KUBELET_REASONS:
+        return KUBELET_REASONS[pod.reason]
+    if not pod.disruption or not (over or pod.deleting):
+        return None
+    if pod.disruption == BY_KUBELET:
+        return "PodLost"
+    return DISRUPTIONS.get(pod.disruption, "Preempted")
+
+
+def _sentence(pod: Pod, who: str, cause: str) -> str:
+    how = {
+        "Preempted": "was preempted",
+        "Evicted": "was evicted",
+        "NodePressure": f"was evicted from node {pod.node}, which is short of resources",
+        "NodeLost": f"was lost with node {pod.node}",
+    }.get(cause, "was ended by its node")
+    words = pod.message.strip(". ") or pod.disruption or pod.reason
+    return f"{who} {how}: {words}"
+
+
+def _evidence(pod: Pod, cause: str, message: str, rank: int | None) -> Evidence:
+    exit_code = pod.exit.code if pod.exit is not None and cause in _EXITS else None
+    return Evidence(
+        cause,
+        message,
+        pod.name,
+        rank,
+        exit_code,
+        uid=pod.uid,
+        node=pod.node,
+        reasons=_reasons(pod, cause),
+    )
+
+
+_EXITS = frozenset({"PodFailed", "PodLost", "OutOfMemory"})
+"""Causes that a container's exit code belongs to; where somebody took the pod away it is only the echo."""
+
+
+def _reasons(pod: Pod, cause: str) -> tuple[str, ...]:
+    """The words by which the API, and ``kubectl``, know this end."""
+    words = [pod.exit.reason if pod.exit is not None else "", pod.reason, pod.disruption]
+    if cause == "NodeLost":
+        words.append("NodeLost")
+    return tuple(dict.fromkeys(word for word in words if word))

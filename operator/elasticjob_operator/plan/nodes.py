@@ -1,0 +1,204 @@
+"""Nodes that new pods avoid, because they have failed this job: ``status.excludedNodes``.
+
+What is taken for a failure of a node is a restart that was charged to infrastructure and whose root was
+there; a round that has just ended counts before it is charged, so that the replacement goes elsewhere at
+once. Pods that run on an excluded node are left alone.
+
+An exclusion never keeps a job from training: if fewer pods than ``minReplicas`` have a node, and one that
+avoids nodes can't be scheduled, the oldest exclusion is lifted. It stays in the status until its time is
+over, with the sentence that says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+from elasticjob_operator.plan.causes import INFRASTRUCTURE
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.model import DeletePod, Pod
+from elasticjob_operator.plan.status import ExcludedNode, JobStatus
+
+FAILURES = 2
+"""So many failures within ``WINDOW`` exclude a node: one may be anybody's bad luck, and a job that loses the
+same node twice in an hour has lost more time than another node costs."""
+
+WINDOW = timedelta(hours=1)
+
+EXCLUDED_FOR = timedelta(hours=1)
+"""Long enough for somebody to look at the node, or for whoever drains bad nodes; what still ails it then
+shows again. Charges before the exclusion have left the window when it is over: two new ones are needed."""
+
+MAX_EXCLUDED = 20
+"""Nodes excluded at a time; each is a requirement in the pod, which the scheduler checks for each node. A job
+that has failed on more has another trouble than its nodes."""
+
+LIFT_SECONDS = 5.0
+"""How long pods stay unschedulable before an exclusion is lifted: a place may be just being cleared."""
+
+_MAX_MESSAGE = 400
+
+NOT_READY_SECONDS = 5.0
+"""How long a node may be not ready before a pod there that has not joined yet is replaced: a kubelet that is
+restarted is back by then. Kubernetes itself evicts it after five minutes."""
+
+FORCE_SECONDS = 60.0
+"""How long the object of a pod on a dead node is left to Kubernetes itself: its pod garbage collector, which
+says why, takes 20 to 60 s. It is missed where that is off."""
+
+
+def exclude(p: Pass, name: str, message: str) -> None:
+    """Let new pods of this job avoid the node for a while. ``message`` says what it has done."""
+    message = message[:_MAX_MESSAGE]
+    known = next((n for n in p.status.excluded_nodes if n.name == name), None)
+    if not name or p.job.spec.template is None or (known is not None and known.message.endswith(message)):
+        return
+    others = tuple(n for n in p.status.excluded_nodes if n is not known)
+    avoided = {n.name for n in others if n.lifted is None}
+    if p.observed.nodes is not None and not p.observed.nodes - avoided - {name}:
+        p.event("NodeNotExcluded", f"node {name} is not excluded, it is the last one: {message}", True)
+        return
+    entry = ExcludedNode(name, p.now.wall + EXCLUDED_FOR, message)
+    p.set(excluded_nodes=(*others, entry)[-MAX_EXCLUDED:])
+    p.event("NodeExcluded", f"new pods avoid node {name} for {_words(EXCLUDED_FOR)}: {message}", True)
+
+
+def excluded(p: Pass) -> tuple[str, ...]:
+    """The nodes that a pod made now shall avoid."""
+    wall = p.now.wall
+    return tuple(sorted(n.name for n in p.status.excluded_nodes if n.lifted is None and n.until > wall))
+
+
+def keep_nodes(p: Pass) -> None:
+    """Bring the list up to date with what was charged, drop what is over, lift what is in the way, and let
+    pods that wait because of an exclusion that is over be made again. Before pods are made."""
+    if p.job.spec.template is None:
+        if p.status.excluded_nodes:
+            p.set(excluded_nodes=())
+        return
+    _drop(p)
+    _judge(p)
+    _lift(p)
+    _replace_pending(p)
+    _replace_unheard(p)
+
+
+def clear_dead_nodes(p: Pass) -> None:
+    """Remove the objects of pods that were to go and whose node is dead: no kubelet will ever confirm it.
+
+    Only where the node's object is gone or somebody has declared it out of service: on one that is merely
+    not ready they may still run, and their objects say so.
+    """
+    if p.job.spec.template is None:
+        return
+    for pod in p.observed.pods:
+        if not pod.mine or not pod.deleting or not p.on_dead_node(pod):
+            continue
+        waited = p.timers.elapsed(f"force:{pod.uid}")
+        if waited >= FORCE_SECONDS:
+            why = "gone" if pod.node_gone else "out of service"
+            p.timers.restart(f"force:{pod.uid}")
+            p.actions.append(
+                DeletePod(pod.name, pod.uid, f"its node {pod.node} is {why}, nobody else ends it", force=True)
+            )
+            waited = 0.0
+        p.timers.wake(FORCE_SECONDS - waited)
+
+
+def _drop(p: Pass) -> None:
+    wall = p.now.wall
+    kept = tuple(n for n in p.status.excluded_nodes if n.until > wall)
+    if kept != p.status.excluded_nodes:
+        p.set(excluded_nodes=kept)
+    for entry in kept:
+        p.timers.wake((entry.until - wall).total_seconds())
+
+
+def _judge(p: Pass) -> None:
+    """A failure that is new in this pass may be one too many for its node."""
+    failures = _failures(p, p.status)
+    counts = Counter(failures.values())
+    before = _failures(p, p.before)
+    for name in dict.fromkeys(node for key, node in failures.items() if before.get(key) != node):
+        if counts[name] >= FAILURES and name not in excluded(p):
+            last = p.status.last_failure
+            said = f", the last: {last.message}" if last is not None and last.node == name else ""
+            exclude(p, name, f"{counts[name]} failures within {_words(WINDOW)}{said}")
+
+
+def _failures(p: Pass, status: JobStatus) -> dict[tuple[int | None, str], str]:
+    """By round or pod, the node of each infrastructure failure within the window."""
+    since = p.now.wall - WINDOW
+    found = {
+        (charge.round, charge.pod): charge.node
+        for account in status.accounts
+        if account.name == INFRASTRUCTURE
+        for charge in account.charges
+        if charge.node and charge.time > since
+    }
+    last, r = status.last_failure, status.round
+    over = r.phase == "Broken" and r.account == INFRASTRUCTURE
+    if over and last is not None and last.round == r.number and last.node and last.time > since:
+        found.setdefault((r.number, ""), last.node)
+    return found
+
+
+def _lift(p: Pass) -> None:
+    """Give the oldest exclusion up that pods can't be scheduled for, while too few have a place."""
+    avoided = set(excluded(p))
+    stuck = [pod for pod in p.observed.pods if _pending(p, pod) and pod.unschedulable]
+    stuck = [pod for pod in stuck if avoided.intersection(pod.avoids)]
+    placed = sum(p.alive(pod) and pod.node_ready and bool(pod.node) for pod in p.observed.pods)
+    if not stuck or placed >= p.job.spec.minimum or p.timers.left("lift", LIFT_SECONDS) > 0:
+        return
+    p.timers.restart("lift")
+    in_the_way = {name for pod in stuck for name in pod.avoids}
+    first = next(n for n in p.status.excluded_nodes if n.lifted is None and n.name in in_the_way)
+    text = (
+        f"{placed} of {p.job.spec.minimum} pods that are needed have a node, and {stuck[0].name} has none "
+        f"({stuck[0].unschedulable})"
+    )
+    lifted = replace(first, lifted=p.now.wall, message=f"lifted, since {text}; before: {first.message}")
+    p.set(excluded_nodes=tuple(lifted if n is first else n for n in p.status.excluded_nodes))
+    p.event("ExclusionLifted", f"new pods may go to node {first.name} again: {text}", True)
+
+
+def _replace_pending(p: Pass) -> None:
+    """A pod can't be changed: one that waits for a node and avoids one that it need not leaves its slot to
+    the next attempt. Nothing is charged for it."""
+    avoided = set(excluded(p))
+    _replace(p, [pod for pod in p.observed.pods if _pending(p, pod) and set(pod.avoids) - avoided])
+
+
+def _replace_unheard(p: Pass) -> None:
+    """A pod that has not joined yet, on a node that does not answer, leaves its slot to the next attempt: it
+    can't be started there, and nobody misses its beats."""
+    unheard = []
+    for pod in p.observed.pods:
+        new = pod.node and not pod.node_ready and p.alive(pod) and pod.uid not in p.status.member_uids
+        if not new or p.participant(pod) is not None:
+            continue
+        if p.timers.left(f"notready:{pod.uid}", NOT_READY_SECONDS) == 0:
+            p.event("PodReplaced", f"{pod.name} has not joined, and its node {pod.node} is not ready", True)
+            unheard.append(pod)
+    _replace(p, unheard)
+
+
+def _replace(p: Pass, pods: list[Pod]) -> None:
+    """The slots of these pods are the next attempts'."""
+    attempts = list(p.status.attempts)
+    for pod in pods:
+        if pod.slot is not None and pod.slot < len(attempts):
+            attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
+    if tuple(attempts) != p.status.attempts:
+        p.set(attempts=tuple(attempts))
+
+
+def _pending(p: Pass, pod: Pod) -> bool:
+    return bool(pod.avoids) and not pod.node and p.alive(pod)
+
+
+def _words(time: timedelta) -> str:
+    minutes = round(time.total_seconds() / 60)
+    return "an hour" if minutes == 60 else f"{minutes} minutes"

@@ -1,0 +1,180 @@
+"""Steps, goodput, hangs, and rounds that get nowhere; all from what the leader says in its Lease.
+
+The time of a job that reports steps is either training (from a round's first step until its step grew
+last) or lost, to the cause of the round that came next. Steps that are done again after a restart are lost,
+too. All moments are the operator's own: a report says how long after the round's barrier something was (I9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from elasticjob.contract.records import ProgressReport
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, Evidence
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.members import report_of
+from elasticjob_operator.plan.status import JobStatus, Lost, Progress, RoundHistory
+
+REPORT_SECONDS = 60.0
+"""How often progress is written when nothing else is."""
+
+
+def take(p: Pass) -> None:
+    """Take in what the leader says of the current round."""
+    r = p.round
+    report = _report(p)
+    if report is None or r.established is None or not p.status.rounds:
+        _show(p)
+        return
+    first_step_time = r.established + timedelta(milliseconds=report.first_step_milliseconds)
+    progress = p.status.progress or Progress(counted=p.status.active or p.status.start)
+    if progress.round != r.number:
+        progress = _first_step(p, progress, report, first_step_time)
+        p.event("FirstStep", f"round {r.number} trains from step {report.first_step}")
+    steps = report.step - report.first_step
+    progress = replace(
+        progress,
+        step=report.step,
+        milliseconds_per_step=(
+            round(report.training_milliseconds / steps) if steps else progress.milliseconds_per_step
+        ),
+        training_milliseconds=report.training_milliseconds,
+        report=p.now.wall if report.step != progress.step else progress.report,
+    )
+    p.set(progress=progress)
+    history = p.status.rounds[0]
+    waited = history.rendezvous_milliseconds
+    first = None if waited is None else waited + report.first_step_milliseconds
+    history = replace(history, first_step=report.first_step, step=report.step, first_step_milliseconds=first)
+    p.set(rounds=(history, *p.status.rounds[1:]))
+    _show(p)
+
+
+def settle(p: Pass) -> None:
+    """The round is over and its successor is published: its time is counted for good."""
+    progress, r = p.status.progress, p.round
+    if progress is None or not p.status.rounds:
+        return
+    if progress.round == r.number:
+        trained = progress.training_milliseconds
+        progress = replace(
+            progress,
+            trained_milliseconds=progress.trained_milliseconds + trained,
+            training_milliseconds=0,
+            counted=_later(progress.counted, trained),
+        )
+    else:
+        # It ended before its first step.
+        formed = p.status.rounds[0]
+        progress = _lose(progress, formed.cause, _milliseconds(progress.counted, r.broken))
+        progress = replace(
+            progress,
+            counted=max(filter(None, (progress.counted, r.broken)), default=None),
+            rounds_without_progress=progress.rounds_without_progress + _failed(formed),
+        )
+    p.set(progress=progress)
+
+
+def hang(p: Pass) -> list[Evidence]:
+    """The evidence of a hang, if the leader reports one."""
+    leader = next(iter(p.status.members()), None)
+    report = report_of(p, leader) if leader is not None else None
+    if report is None or not report.hung or p.job.spec.hang_timeout is None:
+        return []
+    text = f"training hangs: {report.message or 'no step'}; the pods' logs have the stacks of all workers"
+    return [Evidence("Hang", text, detect_milliseconds=report.silent_milliseconds)]
+
+
+def stuck(p: Pass) -> str:
+    """Why the job should stop since it gets nowhere, or ""."""
+    limit, progress = p.job.spec.max_rounds_without_progress, p.status.progress
+    if limit is None or progress is None or progress.rounds_without_progress < limit:
+        return ""
+    return (
+        f"{progress.rounds_without_progress} rounds in a row resumed from no later a step than the one "
+        f"before (step {progress.first_step}); {limit} are allowed"
+    )
+
+
+def without(status: JobStatus) -> JobStatus:
+    """The status without what the progress of a round changes, but for its first step."""
+    if status.progress is None:
+        return status
+    return replace(
+        status,
+        progress=Progress(round=status.progress.round, lost=status.progress.lost),
+        rounds=tuple(replace(h, step=None) for h in status.rounds),
+    )
+
+
+def _report(p: Pass) -> ProgressReport | None:
+    leader = next(iter(p.status.members()), None)
+    pod = p.pods_by_uid.get(leader.uid) if leader is not None else None
+    lease = p.participant(pod) if pod is not None else None
+    if lease is None or lease.progress is None or lease.progress.nonce != p.round.nonce:
+        return None
+    return lease.progress
+
+
+def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetime) -> Progress:
+    """The first report of this round: what was lost until here, and what is done again."""
+    formed = p.status.rounds[0]
+    again = max(0, before.step - report.first_step + 1) if before.round else 0
+    redone = min(before.trained_milliseconds, again * (before.milliseconds_per_step or 0))
+    # Time in which the job was suspended is nobody's.
+    since = max(filter(None, (before.counted, p.status.active)), default=None)
+    progress = _lose(before, formed.cause, _milliseconds(since, time) + redone)
+    no_later = before.round > 0 and report.first_step <= before.first_step
+    row = before.rounds_without_progress
+    return replace(
+        progress,
+        round=p.round.number,
+        first_step=report.first_step,
+        step=report.first_step,
+        trained_milliseconds=before.trained_milliseconds - redone,
+        counted=max(time, since) if since is not None else time,
+        rounds_without_progress=(row + _failed(formed)) if no_later else 0,
+    )
+
+
+def _failed(formed: RoundHistory) -> int:
+    """1 if a failure made this round necessary: planned changes say nothing about progress."""
+    return int(formed.account in (APPLICATION, INFRASTRUCTURE))
+
+
+def _show(p: Pass) -> None:
+    """What people read, up to now."""
+    progress = p.status.progress
+    if progress is None:
+        return
+    trained = progress.trained_milliseconds + progress.training_milliseconds
+    lost = sum(entry.milliseconds for entry in progress.lost)
+    if progress.round != p.round.number or p.round.phase != "Active":
+        since = _later(progress.counted, progress.training_milliseconds)
+        end = p.status.completion or (None if p.job.spec.suspend else p.now.wall)
+        lost += _milliseconds(since, end)
+    whole = trained + lost
+    p.set(
+        progress=replace(
+            progress,
+            goodput_percent=round(100 * trained / whole) if whole else None,
+            lost_seconds=round(lost / 1000),
+        )
+    )
+
+
+def _lose(progress: Progress, cause: str, milliseconds: int) -> Progress:
+    by_cause = {entry.cause: entry.milliseconds for entry in progress.lost}
+    by_cause[cause] = by_cause.get(cause, 0) + milliseconds
+    return replace(progress, lost=tuple(Lost(*item) for item in sorted(by_cause.items())))
+
+
+def _later(time: datetime | None, milliseconds: int) -> datetime | None:
+    return None if time is None else time + timedelta(milliseconds=milliseconds)
+
+
+def _milliseconds(since: datetime | None, until: datetime | None) -> int:
+    if since is None or until is None:
+        return 0
+    return max(0, round((until - since).total_seconds() * 1000))

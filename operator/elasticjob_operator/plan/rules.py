@@ -1,0 +1,92 @@
+"""Failure rules: the first one that matches the root failure decides what becomes of it.
+
+The criteria look at what is known for certain: an exit code that could not be learnt matches no rule, and
+neither does a pattern that is none. Patterns are RE2's, whose search takes time in proportion to the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from elasticjob_operator.plan.causes import INFRASTRUCTURE, SCALING, Evidence
+from elasticjob_operator.plan.model import Action, Rule
+
+EXIT_CODE_CAUSES = frozenset({"WorkerFailed", "PodFailed", "PodLost", "OutOfMemory"})
+"""Causes whose exit code is how a worker or the training container ended by itself."""
+
+
+def match(rules: Iterable[Rule], evidence: Evidence) -> Rule | None:
+    """The first rule that this failure matches. A planned change is no failure."""
+    if evidence.account == SCALING:
+        return None
+    return next((rule for rule in rules if _matches(rule, evidence)), None)
+
+
+def named(rules: Iterable[Rule], name: str) -> Rule | None:
+    """The rule of this name, None if there is none (any more)."""
+    return next((rule for rule in rules if name and rule.name == name), None)
+
+
+def account(rule: Rule | None, evidence: Evidence) -> str:
+    """The account that the failure is charged to, "" for none."""
+    if rule is not None and rule.action == Action.IGNORE.value:
+        return ""
+    if rule is not None and rule.action == Action.EXCLUDE_NODE.value:
+        return INFRASTRUCTURE
+    return evidence.account
+
+
+def effect(rule: Rule | None) -> str:
+    """What the rule does, to stand behind the sentence on the failure."""
+    if rule is None:
+        return ""
+    nothing = ", nothing is charged" if rule.action == Action.IGNORE.value else ""
+    return f"; rule {rule.name}: {rule.action}{nothing}"
+
+
+def problems(rules: Iterable[Rule]) -> tuple[str, ...]:
+    """A sentence for each pattern that is none."""
+    found = []
+    for rule in rules:
+        problem = _compiled(rule.on_error_pattern)[1]
+        if problem:
+            found.append(
+                f"failurePolicy.rules: onErrorPattern of rule {rule.name} matches nothing: {problem}; "
+                "expected a regular expression in the syntax of RE2"
+            )
+    return tuple(found)
+
+
+def _matches(rule: Rule, evidence: Evidence) -> bool:
+    if rule.on_worker_exit_codes:
+        by_itself = evidence.cause in EXIT_CODE_CAUSES
+        return by_itself and evidence.exit_code in rule.on_worker_exit_codes
+    if rule.on_pod_reasons:
+        return not set(rule.on_pod_reasons).isdisjoint(evidence.reasons)
+    pattern = _compiled(rule.on_error_pattern)[0]
+    return pattern is not None and bool(evidence.error) and pattern.search(_clean(evidence.error)) is not None
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> tuple[Any, str]:
+    """The pattern, or None and what is wrong with it."""
+    if not pattern:
+        return None, ""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options), ""
+    except re2.error as error:
+        reason = error.args[0] if error.args else "it can't be compiled"
+        return None, reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+    except UnicodeError as error:
+        return None, str(error)
+
+
+def _clean(text: str) -> str:
+    """Without half characters, which JSON can carry and UTF-8 can't."""
+    return text.encode("utf-8", "replace").decode()

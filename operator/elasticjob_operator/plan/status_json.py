@@ -1,0 +1,95 @@
+"""``JobStatus`` to and from the JSON of the custom resource.
+
+A field's JSON name is its own in camel case, or its ``metadata["json"]``; a field that has its default is
+left out, unless it is marked ``always``. Unknown fields are ignored: an older operator meets a newer
+status.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import cattrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from elasticjob_operator.plan.status import Account, Condition, JobStatus
+
+
+def dump(status: JobStatus) -> dict[str, Any]:
+    """The status as JSON."""
+    result: dict[str, Any] = _converter.unstructure(status)
+    return result
+
+
+def parse(fields: Mapping[str, Any]) -> JobStatus:
+    """Read a status. Raises ValueError for what no operator has written."""
+    try:
+        return _converter.structure(fields, JobStatus)
+    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError("; ".join(cattrs.transform_error(error))) from None
+
+
+def _json_name(field: dataclasses.Field[Any]) -> str:
+    first, *rest = field.name.split("_")
+    return str(field.metadata.get("json", first + "".join(word.title() for word in rest)))
+
+
+def _write(cls: Any, converter: cattrs.Converter) -> Callable[[Any], dict[str, Any]]:
+    overrides: dict[str, Any] = {
+        f.name: override(rename=_json_name(f), omit_if_default=not f.metadata.get("always"))
+        for f in dataclasses.fields(cls)
+    }
+    return make_dict_unstructure_fn(cls, converter, **overrides)
+
+
+def _read(cls: Any, converter: cattrs.Converter) -> Callable[[Any, Any], Any]:
+    overrides: dict[str, Any] = {f.name: override(rename=_json_name(f)) for f in dataclasses.fields(cls)}
+    return make_dict_structure_fn(cls, converter, **overrides)
+
+
+def _time(value: datetime) -> str:
+    return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _parse_time(text: Any, _: Any) -> datetime:
+    time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    if time.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return time
+
+
+def _make() -> cattrs.Converter:
+    converter = cattrs.Converter()
+    converter.register_unstructure_hook(datetime, _time)
+    converter.register_structure_hook(datetime, _parse_time)
+    for kind in (int, str):
+        converter.register_structure_hook(kind, _exactly(kind))
+    converter.register_unstructure_hook_factory(dataclasses.is_dataclass, lambda cls: _write(cls, converter))
+    converter.register_structure_hook_factory(dataclasses.is_dataclass, lambda cls: _read(cls, converter))
+    plain_account = _write(Account, converter)
+    converter.register_unstructure_hook(Account, lambda a: {**plain_account(a), "used": a.used})
+    plain_condition = _write(Condition, converter)
+
+    def condition(c: Condition) -> dict[str, Any]:
+        fields = plain_condition(c)
+        if c.transition is not None:  # metav1.Time has whole seconds
+            fields["lastTransitionTime"] = _time(c.transition.replace(microsecond=0)).replace(".000000", "")
+        return fields
+
+    converter.register_unstructure_hook(Condition, condition)
+    return converter
+
+
+def _exactly(kind: type) -> Callable[[Any, Any], Any]:
+    def hook(value: Any, _: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ValueError(f"{value!r}: expected {kind.__name__}")
+        return value
+
+    return hook
+
+
+_converter = _make()

@@ -1,0 +1,88 @@
+"""Suspension: while ``spec.suspend`` is true the job has no pods and forms no round, and all else is kept.
+
+Kept are the round's number, attempts, accounts, history and excluded nodes. What has happened before the
+suspension is charged as it would have been at the next round; the suspension itself, and the pods that end
+in the course of it, are charged to nobody: each slot goes on to its next attempt at once, so that the old
+pods are superseded from then on, however fast the job is resumed.
+
+Pods are deleted gracefully. Those that had ended before are kept: they hold nothing but their logs. The
+members stay in ``status.participants`` until their pods are gone, because a round that follows soon must be
+able to see that one of them has left (fencing).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticjob.core.rounds import listed
+from elasticjob_operator.plan.causes import CAUSES, Evidence
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.model import DeletePod
+from elasticjob_operator.plan.pods import charge_early_ends
+from elasticjob_operator.plan.rounds import end_round, settle
+
+_SUSPENDED = "the job was suspended"
+_RESUMED = "the job was resumed"
+
+
+def wanted(p: Pass) -> bool:
+    """Whether the job shall be suspended; pods of others are not ours to delete."""
+    return p.job.spec.suspend and p.job.spec.template is not None
+
+
+def suspend(p: Pass) -> None:
+    """The round ends, and from now on no pod counts for its slot; this is done once."""
+    if p.status.is_true("Suspended"):
+        return
+    if p.round.phase == "Active":
+        end_round(p, [Evidence("Suspended", _SUSPENDED)])
+    else:
+        settle(p)
+        if p.round.cause == "Resumed":  # and suspended again before there was a round
+            p.set_round(cause="Suspended", message=_SUSPENDED)
+    charge_early_ends(p)
+    _supersede(p)
+    p.event("Suspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
+
+
+def hold(p: Pass) -> None:
+    """Delete the pods of a suspended job, and say what is still there."""
+    running = [pod for pod in p.observed.pods if pod.mine and not pod.ended]
+    for pod in running:
+        if not pod.deleting:
+            p.actions.append(DeletePod(pod.name, pod.uid, _SUSPENDED))
+    there = {pod.uid for pod in running}
+    members = p.status.members()
+    p.set(participants=members if any(m.uid in there for m in members) else (), replicas=0)
+    p.set_round(members=0, processes=None, leader="")  # nobody trains, and people look here
+    names = listed([pod.name for pod in running])
+    p.reason = "Suspended"
+    p.waiting = f"waiting for {names} to end" if running else "no pods until spec.suspend is false"
+
+
+def resume(p: Pass) -> None:
+    """Start the job, or let it go on: it is active from now on, and its next round waits like the first."""
+    if not p.status.is_true("Suspended"):
+        if p.status.active is None:
+            p.set(active=p.status.start)
+        return
+    p.set(active=p.now.wall)
+    p.event("Resumed", _RESUMED)
+    if p.round.number > 0:
+        p.set_round(
+            cause="Resumed",
+            account=CAUSES["Resumed"],
+            message=_RESUMED,
+            rule="",
+            root_milliseconds=None,
+            detect_milliseconds=None,
+            establish_failures=0,
+            missing=(),
+            not_leading=(),
+        )
+
+
+def _supersede(p: Pass) -> None:
+    """No pod of now counts for its slot any more, and what becomes of it is no evidence."""
+    p.set(attempts=tuple(attempt + 1 if attempt >= 0 else attempt for attempt in p.status.attempts))
+    p.set_members(tuple(replace(m, state="Lost", message=_SUSPENDED) for m in p.status.members()))

@@ -1,0 +1,150 @@
+"""A job with real pods, whose participants are played: what the tests of a job's lifecycle do with it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from devcluster.access import ClusterAccess
+from devcluster.wait import wait_for
+from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, REPORT_ANNOTATION
+from elasticjob.contract.records import ParticipantRecord, RoundReport
+
+DEADLINE = 60.0
+SLEEPS = "trap 'exit 0' TERM; sleep 600 & wait"
+"""A container that ends at SIGTERM: its first process has to ask for that signal."""
+ENDS_SLOWLY = "trap 'sleep 4; exit 0' TERM; while :; do sleep 0.2; done"
+"""A container that takes its time after SIGTERM."""
+
+_WHOLE = ("--ignore-not-found", "--show-managed-fields")
+
+
+class PlayedJob:
+    """One ElasticJob; its pods run a shell, and ``join`` announces them as their handlers would."""
+
+    def __init__(self, cluster: ClusterAccess, namespace: str, name: str = "job") -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.name = name
+        self._joins = 0
+
+    def apply(self, script: str = SLEEPS, pod: dict[str, Any] | None = None, **spec: Any) -> None:
+        """Make the job."""
+        container = {"name": "train", "image": "elasticjob-test", "command": ["sh", "-c", script]}
+        template = {"spec": {"containers": [container], **(pod or {})}}
+        body = {
+            "apiVersion": "elasticjob.dev/v1alpha1",
+            "kind": "ElasticJob",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {"replicas": 2, "template": template, **spec},
+        }
+        self._kubectl("apply", "-f", "-", input=json.dumps(body))
+
+    def set(self, **spec: Any) -> None:
+        """Change the spec."""
+        self._kubectl("patch", "elasticjob", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def delete(self, *flags: str) -> None:
+        """kubectl delete."""
+        self._kubectl("delete", "elasticjob", self.name, *flags)
+
+    def get(self) -> dict[str, Any]:
+        """The object, {} when it is gone."""
+        answer = self._kubectl("get", "elasticjob", self.name, "-o", "json", *_WHOLE)
+        found: dict[str, Any] = json.loads(answer) if answer.strip() else {}
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Its status."""
+        found: dict[str, Any] = self.get().get("status", {})
+        return found
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """A condition, {} before it is there."""
+        found = (c for c in self.status().get("conditions", []) if c["type"] == kind)
+        return next(found, {})
+
+    def is_true(self, kind: str) -> None:
+        """Wait for a condition as people do."""
+        self._kubectl(
+            "wait", f"elasticjob/{self.name}", f"--for=condition={kind}", f"--timeout={DEADLINE:.0f}s"
+        )
+
+    def reads(self, kind: str, reason: str) -> dict[str, Any]:
+        """Wait until a condition has this reason; returns it."""
+        self.wait_for(lambda: self.condition(kind).get("reason") == reason, f"{kind} has the reason {reason}")
+        return self.condition(kind)
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The job's pods by name, also those on their way out."""
+        return {p["metadata"]["name"]: p for p in self.labelled("pods")}
+
+    def labelled(self, kind: str) -> list[dict[str, Any]]:
+        """All objects of a kind that bear the job's label."""
+        answer = self._kubectl("get", kind, "-l", f"{JOB_LABEL}={self.name}", "-o", "json")
+        found: list[dict[str, Any]] = json.loads(answer)["items"]
+        return found
+
+    def runs(self, *names: str) -> None:
+        """Wait until exactly these pods are there and not on their way out, and run."""
+
+        def done() -> bool:
+            live = {n: p for n, p in self.pods().items() if "deletionTimestamp" not in p["metadata"]}
+            return set(live) == set(names) and all(p["status"]["phase"] == "Running" for p in live.values())
+
+        self.wait_for(done, f"{', '.join(names)} run")
+
+    def no_pods(self) -> None:
+        """Wait until there are none."""
+        self.wait_for(lambda: not self.pods(), "no pods are left")
+
+    def join(self, *names: str) -> None:
+        """Announce these pods, with new ids."""
+        for name in names:
+            self._joins += 1
+            record = ParticipantRecord(f"id{self._joins}{time.monotonic_ns()}", "Joining", "10.0.0.1:4000")
+            self._lease(name, {PARTICIPANT_ANNOTATION: record.dump()})
+
+    def round(self, number: int) -> dict[str, Any]:
+        """Wait until this round is formed, and let its leader report it established; returns status.round."""
+        self.wait_for(lambda: self.status().get("round", {}).get("number") == number, f"round {number}")
+        now = self.status()["round"]
+        self._lease(now["leader"], {REPORT_ANNOTATION: RoundReport(now["nonce"], established=True).dump()})
+        self.is_true("Training")
+        found: dict[str, Any] = self.status()["round"]
+        return found
+
+    def wait_for(self, predicate: Callable[[], Any], message: str) -> None:
+        """Wait; the message of a failure tells the status."""
+        try:
+            wait_for(predicate, DEADLINE, message, interval=0.1)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)[:6000]}") from None
+
+    def charges(self) -> dict[str, int]:
+        """How many charges each account has."""
+        return {a["name"]: len(a.get("charges", [])) for a in self.status()["accounts"]}
+
+    def _lease(self, pod: str, annotations: dict[str, str]) -> None:
+        uid = self.pods()[pod]["metadata"]["uid"]
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": pod,
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}],
+                "namespace": self.namespace,
+                "labels": {JOB_LABEL: self.name},
+                "annotations": annotations,
+            },
+            "spec": {"holderIdentity": uid},
+        }
+        manager = f"--field-manager={next(iter(annotations)).partition('/')[2]}"
+        self._kubectl(
+            "apply", "--server-side", manager, "--force-conflicts", "-f", "-", input=json.dumps(body)
+        )
+
+    def _kubectl(self, *args: str, input: str | None = None) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *args, input=input, timeout=DEADLINE + 10).stdout

@@ -1,0 +1,119 @@
+"""Nodes that failed a job are avoided by its new pods: with the real operator, API server and scheduler.
+
+What excludes a node, and for how long, is shown in ``tests/scenarios``; here that the scheduler does as the
+pods say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster import crd
+from devcluster.cluster import Cluster
+from tests.e2e.job import Operator
+from tests.integration.lifecycle_job import PlayedJob
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+CRD = Path(__file__).parents[2] / "crds" / "elasticjobs.elasticjob.dev.yaml"
+
+
+@pytest.fixture
+def job(devcluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[PlayedJob]:
+    crd.install(devcluster, CRD)
+    operator = Operator(devcluster, namespace, tmp_path / "operator.log")
+    yield PlayedJob(devcluster, namespace)
+    devcluster.kubectl("-n", namespace, "delete", "elasticjob", "--all", "--timeout=60s", check=False)
+    operator.stop()
+    print(operator.log.read_text()[-8000:])
+
+
+@contextmanager
+def only_room_on(cluster: Cluster, node: str) -> Iterator[None]:
+    """No other node takes new pods."""
+    others = [name for name in cluster.node_names if name != node]
+    try:
+        cluster.kubectl("cordon", *others)
+        yield
+    finally:
+        cluster.kubectl("uncordon", *others)
+
+
+def running(job: PlayedJob, name: str) -> str:
+    """Wait until the pod runs; returns its node."""
+    job.wait_for(lambda: job.pods().get(name, {}).get("status", {}).get("phase") == "Running", f"{name} runs")
+    return str(job.pods()[name]["spec"]["nodeName"])
+
+
+def unschedulable(job: PlayedJob, name: str) -> str:
+    """Wait until the scheduler has found no node for the pod; returns what it says."""
+
+    def verdict() -> dict[str, Any]:
+        conditions = job.pods().get(name, {}).get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c.get("reason") == "Unschedulable"), {})
+
+    job.wait_for(verdict, f"{name} is unschedulable")
+    return str(verdict()["message"])
+
+
+def events(job: PlayedJob, reason: str) -> list[str]:
+    """The messages of the job's Events with this reason."""
+    answer = job.cluster.kubectl("-n", job.namespace, "get", "events", "-o", "json").stdout
+    found = [e for e in json.loads(answer)["items"] if e["involvedObject"]["kind"] == "ElasticJob"]
+    return [event["message"] for event in found if event["reason"] == reason]
+
+
+def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJob) -> None:
+    cluster = job.cluster
+    assert isinstance(cluster, Cluster)
+    job.apply(minReplicas=1)
+    running(job, "job-0-0")
+    bad = running(job, "job-1-0")
+    job.join("job-0-0", "job-1-0")
+    job.round(1)
+
+    with only_room_on(cluster, bad):
+        cluster.nodes.evict_pod(job.namespace, "job-1-0")
+        assert running(job, "job-1-1") == bad, "once may be bad luck"
+        job.join("job-0-0", "job-1-1")
+        assert job.round(2)["cause"] == "NodePressure"
+        assert "excludedNodes" not in job.status()
+
+        cluster.nodes.evict_pod(job.namespace, "job-1-1")
+        assert "affinity" in unschedulable(job, "job-1-2"), "there is room, on the node that it avoids"
+        (excluded,) = job.status()["excludedNodes"]
+        assert excluded["name"] == bad
+        assert "2 failures within an hour" in excluded["message"]
+        assert excluded["message"] in events(job, "NodeExcluded")[0]
+        job.join("job-0-0")
+        job.round(3)
+        sentence = f"(kept off {bad}, see excludedNodes)"
+        job.wait_for(
+            lambda: sentence in job.condition("Training")["message"], "the condition says what is in the way"
+        )
+    assert running(job, "job-1-2") != bad
+    job.join("job-1-2")
+    job.wait_for(lambda: job.status()["round"]["phase"] == "Broken", "the round is broken to grow")
+    job.join("job-0-0")
+    assert job.round(4)["members"] == 2
+    charged = job.charges()
+    assert charged["infrastructure"] == 2
+
+    with only_room_on(cluster, bad):
+        job.set(minReplicas=2)
+        cluster.kubectl("-n", job.namespace, "delete", "pod", "job-1-2", "--wait=false")
+        job.join("job-0-0")
+        assert running(job, "job-1-4") == bad, "better there than not at all"
+        (excluded,) = job.status()["excludedNodes"]
+        assert excluded["liftedTime"] < excluded["untilTime"]
+        assert "job-1-3 has none" in excluded["message"]
+        assert bad in events(job, "ExclusionLifted")[0]
+        job.join("job-1-4")
+        assert job.round(5)["cause"] == "PodDeleted"
+    assert job.charges() == charged | {"preemption": 1}, "nothing is charged for pods that never had a node"

@@ -1,0 +1,134 @@
+"""What ``kubectl get``, ``wait`` and ``describe`` say of a job, with the real operator and control plane."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import crd
+from devcluster.cluster import Cluster
+from tests.e2e.job import Operator
+from tests.integration.lifecycle_job import PlayedJob
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+CRD = Path(__file__).parents[2] / "crds" / "elasticjobs.elasticjob.dev.yaml"
+ENFORCE = "pod-security.kubernetes.io/enforce"
+
+
+@pytest.fixture
+def job(devcluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[PlayedJob]:
+    crd.install(devcluster, CRD)
+    operator = Operator(devcluster, namespace, tmp_path / "operator.log")
+    yield PlayedJob(devcluster, namespace)
+    devcluster.kubectl("-n", namespace, "delete", "elasticjob", "--all", "--timeout=60s", check=False)
+    operator.stop()
+    print(operator.log.read_text()[-8000:])
+
+
+def kubectl(job: PlayedJob, *args: str) -> str:
+    return job.cluster.kubectl("-n", job.namespace, *args).stdout
+
+
+def says(job: PlayedJob, text: str) -> str:
+    """Wait until the sentence of Training contains this; returns it."""
+    job.wait_for(lambda: text in job.condition("Training").get("message", ""), f"Training says {text!r}")
+    return str(job.condition("Training")["message"])
+
+
+def columns(job: PlayedJob) -> dict[str, str]:
+    """The row that ``kubectl get -o wide`` shows."""
+    header, row = kubectl(job, "get", "elasticjob", job.name, "-o", "wide").splitlines()
+    names = re.split(r"\s{2,}", header.strip())
+    starts = [header.index(name) for name in names]
+    ends = [*starts[1:], None]
+    return {n: row[s:e].strip() for n, s, e in zip(names, starts, ends, strict=True)}
+
+
+def events(job: PlayedJob) -> list[str]:
+    """The Events in the order in which ``kubectl describe`` shows them: reason, age and count, message."""
+    text = kubectl(job, "describe", "elasticjob", job.name)
+    lines = text.partition("\nEvents:")[2].splitlines()
+    found = []
+    for line in lines:
+        cells = re.split(r"\s{2,}", line.strip())
+        if len(cells) == 5 and cells[0] in ("Normal", "Warning"):
+            found.append(f"{cells[1]} | {cells[2]} | {cells[4]}")
+    return found
+
+
+def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(job: PlayedJob) -> None:
+    kubectl(job, "label", "namespace", job.namespace, f"{ENFORCE}=restricted")
+    job.apply()
+    text = says(job, "can't be made")
+    assert "nobody else is on the way; job-0-0, job-1-0: can't be made: violates PodSecurity" in text
+    assert columns(job)["STATE"] == "WaitingForPods"
+
+    def repeated() -> bool:
+        refused = [event for event in events(job) if event.startswith("PodRefused")]
+        return len(refused) == 2 and all(re.search(r"\(x[2-9] over ", event) for event in refused)
+
+    job.wait_for(repeated, "each refusal is one Event that counts")
+    kubectl(job, "label", "namespace", job.namespace, f"{ENFORCE}-")
+    job.runs("job-0-0", "job-1-0")
+    assert "can't be made" not in says(job, "waiting for job-")
+
+
+def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_schedulers_words(
+    job: PlayedJob,
+) -> None:
+    job.apply(pod={"nodeSelector": {"gpu": "none-has-it"}})
+    text = says(job, "nodes are available")
+    assert re.search(r"; job-0-0, job-1-0: 0/\d+ nodes are available: .* didn't match Pod's node", text)
+    job.reads("Training", "WaitingForPods")
+    row = columns(job)
+    assert (row["STATE"], row["MEMBERS"], row["REPLICAS"]) == ("WaitingForPods", "0", "2")
+
+
+def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -> None:
+    job.apply(f"while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
+    job.runs("job-0-0", "job-1-0")
+    job.join("job-0-0", "job-1-0")
+    job.round(1)
+    row = columns(job)
+    assert (row["STATE"], row["MEMBERS"], row["ROUND"], row["RESTARTS"]) == ("Training", "2", "1", "0")
+    assert (row["LEADER"], row["CAUSE"], row["STEP"], row["GOODPUT"]) == ("job-0-0", "Started", "", "")
+    assert job.condition("Training")["message"] == "round 1 with 2 of 2 members, leader job-0-0"
+    (tmp_path / "stop").touch()
+    job.is_true("Complete")
+    assert columns(job)["STATE"] == "Complete"
+    kinds = [(c["type"], c["status"], c["reason"]) for c in job.status()["conditions"]]
+    assert kinds == [
+        ("Training", "False", "Complete"),
+        ("Suspended", "False", "NotSuspended"),
+        ("Complete", "True", "Succeeded"),
+        ("Failed", "False", "Succeeded"),
+    ]
+    job.wait_for(lambda: len(events(job)) == 3, "all Events are there")
+    assert [event.partition(" | ")[0] for event in events(job)] == [
+        "RoundPublished",
+        "RoundEstablished",
+        "Complete",
+    ]
+    told = kubectl(job, "describe", "elasticjob", job.name)
+    assert "Charges" not in told  # there were none
+
+
+def test_a_planned_end_of_a_round_is_no_warning(job: PlayedJob) -> None:
+    job.apply()
+    job.runs("job-0-0", "job-1-0")
+    job.join("job-0-0", "job-1-0")
+    job.round(1)
+    job.set(suspend=True)
+
+    def told() -> bool:
+        text = kubectl(
+            job, "get", "events", "--field-selector", "reason=RoundBroken", "-o", "jsonpath={..type}"
+        )
+        assert text in ("", "Normal")
+        return text == "Normal"
+
+    job.wait_for(told, "the Event RoundBroken is there")

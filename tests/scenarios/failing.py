@@ -1,0 +1,122 @@
+"""Commands of scenarios about failures: workers, rules, disruptions, and what the status says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from elasticjob.contract.records import FailureReport
+from elasticjob_operator.plan.model import Exit, Job, Limit, Participant, Pod, Rule
+from elasticjob_operator.plan.status import Charge, JobStatus
+
+
+class FailureCommands:
+    """The part of ``World`` that is about failures."""
+
+    job: Job
+    status: JobStatus
+    pods: dict[str, Pod]
+    leases: dict[str, Participant]
+    trace: list[str]
+    version: int
+
+    def _join(self, name: str, last: int | None) -> None:
+        raise NotImplementedError
+
+    def _set_spec(self, **changes: Any) -> None:
+        raise NotImplementedError
+
+    def do_fail(self, *names: str, late: str = "", stays: str = "", **what: str) -> None:
+        """A worker of each of these fails: they report it and announce themselves anew, in one write.
+
+        ``exit`` is its code, ``ms`` how long after the barrier it ended, ``error`` its message; ``round`` is
+        another than the current one (then ``rank`` says which it had), ``late=yes`` that the round was known
+        to be over. ``stays=yes``: the agent gives up and keeps its id.
+        """
+        number = int(what.get("round", self.status.round.number))
+        ranks = {m.pod: m.rank for m in self.status.members()}
+        for name in names:
+            if not stays:
+                self._join(name, number)
+            report = FailureReport(
+                number,
+                int(what.get("rank", ranks.get(name) or 0)),
+                what.get("error", "ValueError"),
+                int(what["exit"]) if "exit" in what else None,
+                milliseconds=int(what["ms"]) if "ms" in what else None,
+                late=bool(late),
+            )
+            self.leases[name] = replace(self.leases[name], failure=report)
+
+    def do_rule(self, name: str, does: str, **on: str) -> None:
+        """Add a failure rule: ``rule gpu ExcludeNode error=ECC``, ``exit=42,43`` or ``reason=OOMKilled``."""
+        rule = Rule(
+            name,
+            does,
+            on_worker_exit_codes=tuple(int(code) for code in on.get("exit", "").split(",") if code),
+            on_pod_reasons=tuple(reason for reason in on.get("reason", "").split(",") if reason),
+            on_error_pattern=on.get("error", ""),
+        )
+        self._set_spec(rules=(*self.job.spec.rules, rule))
+
+    def do_limit(self, account: str, restarts: str, window: str = "") -> None:
+        """``limit application 1 window=600``."""
+        self._set_spec(**{account: Limit(int(restarts), int(window) if window else None)})
+
+    def do_restart_in_place(self, name: str, code: str, reason: str = "Error") -> None:
+        """The kubelet restarts somebody else's container; its new agent announces itself."""
+        pod = self.pods[name]
+        self.pods[name] = replace(pod, exit=None, last_exit=Exit(int(code), reason), running=True)
+        self._join(name, 0)
+
+    def do_ended(self, name: str, code: str, reason: str) -> None:
+        """The kubelet says more of how a container that was given up has ended."""
+        self.pods[name] = replace(
+            self.pods[name], running=False, ended=True, exit=Exit(int(code), reason), deleting=False
+        )
+
+    def do_charges(self) -> None:
+        """Say every charge in full."""
+        for account in self.status.accounts:
+            for c in account.charges:
+                node = f" on node {c.node}" if c.node else ""
+                self.trace.append(f"{account.name}: {name_of(c)} {c.cause}{node}: {c.message}")
+        self.trace.append(f"restarts: {self.status.restarts}")
+
+    def do_last_failure(self) -> None:
+        """Say the last failure as people read it."""
+        failure = self.status.last_failure
+        if failure is None:
+            self.trace.append("there is no failure")
+            return
+        code = "unknown" if failure.exit_code is None else str(failure.exit_code)
+        self.trace.append(
+            f"round {failure.round}, {failure.pod} rank {failure.rank} node {failure.node or '-'}, "
+            f"exit code {code}: {failure.message}"
+        )
+        self.trace.append(failure.logs)
+
+    def do_why(self) -> None:
+        """Say what the history has on why each round was formed, newest first."""
+        for h in self.status.rounds:
+            by = f" by rule {h.rule}" if h.rule else ""
+            self.trace.append(f"round {h.number} {h.cause} {h.account or 'uncharged'}{by}: {h.message}")
+
+
+def name_of(charge: Charge) -> str:
+    """What the charge is for."""
+    return charge.pod if charge.round is None else f"round {charge.round}"
+
+
+def charges(old: JobStatus, new: JobStatus) -> Iterator[str]:
+    """What was charged, or moved."""
+    before = {name_of(c): (a.name, c.cause) for a in old.accounts for c in a.charges}
+    now = {name_of(c): (a.name, c.cause) for a in new.accounts for c in a.charges}
+    for key, (account, cause) in now.items():
+        if key not in before:
+            yield f"charge {account}: {key}"
+        elif before[key] != (account, cause):
+            yield f"the charge for {key} moves from {' '.join(before[key])} to {account} {cause}"
+    if new.restarts < old.restarts:
+        yield f"the charge for {', '.join(before.keys() - now.keys())} is taken back"

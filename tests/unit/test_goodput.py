@@ -1,0 +1,60 @@
+"""Every second of a job that reports steps is counted once: as training, or as lost to one cause."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.scenarios.world import World
+
+ROUNDS = st.lists(
+    st.tuples(
+        st.integers(0, 30),  # seconds until the first step
+        st.integers(0, 200),  # seconds of training
+        st.integers(0, 50),  # how many steps back the next round resumes
+        st.booleans(),  # whether this round reports any step
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(ROUNDS)
+def test_every_second_is_counted_once(rounds: list[tuple[int, int, int, bool]]) -> None:
+    world = World()
+
+    def do(line: str) -> None:
+        world.do(line)
+        world.plan_until_quiet()
+
+    do("job replicas=1")
+    do("start mnist-0-0")
+    step = 0
+    for first, training, back, reports in rounds:
+        do("establish")
+        do(f"wait {first}")
+        if reports:
+            low = max(0, step - back)
+            step = low + training
+            do(f"wait {training}")
+            do(f"progress {low}-{step} first={first} training={training}")
+        do("wait 65")
+        do("fail mnist-0-0")
+    progress = world.status.progress
+    if not any(reports for *_, reports in rounds):
+        assert progress is None
+        return
+    assert progress is not None
+    assert progress.counted is not None
+    assert world.status.start is not None
+    counted = progress.trained_milliseconds + progress.training_milliseconds
+    counted += sum(entry.milliseconds for entry in progress.lost)
+    assert timedelta(milliseconds=counted - progress.training_milliseconds) == (
+        progress.counted - world.status.start
+    )
+    assert (progress.goodput_percent is None) == (counted == 0)
+    assert 0 <= (progress.goodput_percent or 0) <= 100
+    assert progress.trained_milliseconds >= 0

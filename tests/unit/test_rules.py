@@ -1,0 +1,243 @@
+"""Failure rules over arbitrary failures, and which of several failures is the root."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticjob_operator.plan import failures, moves, rules
+from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, HANG, SCALING, WORKER_FAILED, Evidence
+from elasticjob_operator.plan.context import Pass, Timers
+from elasticjob_operator.plan.model import Action, Exit, Job, JobSpec, Now, Observed, Pod, Rule
+from elasticjob_operator.plan.status import Charge, JobStatus, RoundHistory, RoundStatus
+
+WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BROKEN = RoundStatus(number=3, phase="Broken", established=WALL, broken=WALL)
+
+
+def a_pass(
+    spec: JobSpec | None = None, *, pods: tuple[Pod, ...] = (), after: float = 0.0, number: int = 3
+) -> Pass:
+    status = JobStatus(round=replace(BROKEN, number=number))
+    now = Now(WALL + timedelta(seconds=after), after, "nonce")
+    job = Job("default", "mnist", "uid", 1, spec or JobSpec(template={}))
+    p = Pass(job, status, Observed(pods=pods), now, Timers({}, after), status)
+    failures.refresh_accounts(p)
+    return p
+
+
+def worker_failed(pod: str = "mnist-0-0", **fields: object) -> Evidence:
+    return replace(Evidence(WORKER_FAILED, f"a worker of {pod} failed", pod, uid=pod), **fields)  # type: ignore[arg-type]
+
+
+evidence = st.builds(
+    Evidence,
+    cause=st.sampled_from(sorted(CAUSES)),
+    message=st.text(max_size=300),
+    pod=st.sampled_from(["mnist-0-0", "mnist-1-0", ""]),
+    exit_code=st.none() | st.integers(-64, 255),
+    uid=st.just("uid"),
+    node=st.sampled_from(["a", "b", ""]),
+    reasons=st.lists(st.sampled_from(["OOMKilled", "Evicted", "Error"]), max_size=2).map(tuple),
+    error=st.text(st.characters(), max_size=300),
+    milliseconds=st.none() | st.integers(0, 10**6),
+).map(lambda e: e if e.cause == WORKER_FAILED else replace(e, milliseconds=None))
+rule = st.one_of(
+    st.builds(
+        Rule,
+        st.just("codes"),
+        st.sampled_from([a.value for a in Action]),
+        on_worker_exit_codes=st.lists(st.integers(-64, 255), min_size=1).map(tuple),
+    ),
+    st.builds(
+        Rule,
+        st.just("words"),
+        st.sampled_from([a.value for a in Action]),
+        on_pod_reasons=st.lists(st.sampled_from(["OOMKilled", "Evicted"]), min_size=1).map(tuple),
+    ),
+    st.builds(
+        Rule,
+        st.just("pattern"),
+        st.sampled_from([a.value for a in Action]),
+        on_error_pattern=st.text(st.characters(), min_size=1, max_size=40),
+    ),
+)
+
+
+@given(st.lists(rule, max_size=6), evidence)
+def test_the_first_rule_that_matches_alone_decides(among: list[Rule], sign: Evidence) -> None:
+    """And none raises, whatever stands in a pattern or in a worker's message."""
+    alone = [rule for rule in among if rules.match([rule], sign) is not None]
+    assert rules.match(among, sign) is (alone[0] if alone else None)
+    assert not alone or sign.account != SCALING
+    rules.problems(among)
+
+
+@given(st.lists(evidence, min_size=1, max_size=6), st.lists(rule, max_size=3))
+def test_a_failure_is_charged_once_and_says_why(signs: list[Evidence], among: list[Rule]) -> None:
+    p = a_pass(JobSpec(template={}, rules=tuple(among)))
+    failures.note(p, signs)
+    for _ in range(2):
+        if p.round.account:
+            failures.charge_round(p)
+    charges = [(a.name, c) for a in p.status.accounts for c in a.charges]
+    assert len(charges) == p.status.restarts == (1 if p.round.account else 0)
+    for account, charge in charges:
+        assert account in ACCOUNTS
+        assert (charge.cause, charge.round) == (p.round.cause, 3)
+        assert len(charge.message) <= failures.MAX_MESSAGE
+    assert JobStatus.parse(p.status.dump()) == p.status
+
+
+@given(
+    st.lists(evidence, min_size=1, max_size=4, unique_by=lambda e: (e.cause, e.milliseconds)).filter(
+        lambda found: HANG not in {e.cause for e in found}
+    )
+)
+def test_the_root_does_not_depend_on_the_order_in_which_evidence_comes(signs: list[Evidence]) -> None:
+    """But for a hang, which a worker's failure precedes only if a rule matches it."""
+    roots = set()
+    for order in itertools.permutations(signs):
+        p = a_pass()
+        failures.note(p, list(order))
+        roots.add((p.round.cause, p.round.root_milliseconds))
+    assert len(roots) == 1
+
+
+def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
+    hang = Evidence(HANG, "no step for 600 s")
+    ecc = worker_failed(error="ECC", exit_code=1)
+    spec = JobSpec(template={}, rules=(Rule("gpu", "ExcludeNode", on_error_pattern="ECC"),))
+    for order in ([hang, ecc], [ecc, hang]):
+        with_rule, without = a_pass(spec), a_pass()
+        failures.note(with_rule, order)
+        failures.note(without, order)
+        assert (with_rule.round.cause, with_rule.round.rule) == (WORKER_FAILED, "gpu")
+        assert (without.round.cause, without.round.rule) == (HANG, "")
+
+
+@pytest.mark.parametrize(
+    ("sign", "code", "matches"),
+    [
+        (worker_failed(exit_code=-9), -9, True),
+        (worker_failed(exit_code=-9), 137, False),
+        (worker_failed(exit_code=None), 1, False),
+        (Evidence("PodFailed", "it ended", exit_code=42), 42, True),
+        (Evidence("PodLost", "it was killed", exit_code=137), 137, True),
+        (Evidence("Preempted", "it was preempted", exit_code=143), 143, False),
+    ],
+)
+def test_exit_codes_are_those_of_what_ended_by_itself(sign: Evidence, code: int, matches: bool) -> None:
+    found = rules.match([Rule("it", "FailJob", on_worker_exit_codes=(code,))], sign)
+    assert (found is not None) == matches
+
+
+def test_a_pattern_that_is_none_is_named_with_what_is_wrong() -> None:
+    good = Rule("good", "FailJob", on_error_pattern="E.*C")
+    bad = Rule("bad", "FailJob", on_error_pattern="(")
+    assert rules.problems([good]) == ()
+    assert rules.problems([good, bad]) == (
+        "failurePolicy.rules: onErrorPattern of rule bad matches nothing: missing ): (; "
+        "expected a regular expression in the syntax of RE2",
+    )
+
+
+def test_half_a_character_in_a_message_is_no_obstacle() -> None:
+    sign = worker_failed(error="\ud800 ECC")
+    assert rules.match([Rule("gpu", "FailJob", on_error_pattern="ECC$")], sign) is not None
+
+
+@given(
+    st.sampled_from(sorted(CAUSES)),
+    st.sampled_from(["PreemptionByScheduler", "EvictionByEvictionAPI", "DeletionByTaintManager", ""]),
+    st.sampled_from(["OOMKilled", "Error", ""]),
+    st.booleans(),
+    st.floats(0, 400),
+    st.booleans(),
+)
+def test_a_charge_that_moves_stays_one(
+    cause: str, disruption: str, reason: str, ready: bool, after: float, again: bool
+) -> None:
+    """Whatever the pod shows afterwards, and however often one looks: one charge, one restart, and history,
+    last failure and charge say the same."""
+    pod = Pod(
+        "mnist-0-0",
+        "pod-uid",
+        node="a",
+        node_ready=ready,
+        exit=Exit(137, reason) if reason else None,
+        deleting=True,
+        disruption=disruption,
+    )
+    p = a_pass(pods=(pod,), after=after)
+    before = replace(p.now, wall=WALL)
+    p.now, now = before, p.now
+    failures.note(p, [Evidence(cause, "it ended", pod.name, 0, uid=pod.uid, node="a")])
+    failures.charge_round(p)
+    charged = _charge_of(p)
+    account = p.round.account
+    p.set(
+        round=RoundStatus(
+            number=4, phase="Active", cause=cause, account=account, message="it ended; b took over"
+        ),
+        rounds=(RoundHistory(4, cause, 1, WALL, account, message="it ended; b took over"),),
+    )
+    p.now = now
+    for _ in range(2 if again else 1):
+        moves.revise(p)
+    moved = _charge_of(p)
+    assert p.status.restarts == 1
+    assert (moved.round, moved.time) == (charged.round, charged.time)
+    assert p.status.rounds[0].cause == p.round.cause == moved.cause
+    assert p.status.rounds[0].message.endswith("; b took over")
+    assert (
+        p.status.rounds[0].account == p.round.account == next(a.name for a in p.status.accounts if a.charges)
+    )
+    if moved.cause != cause:
+        assert after <= moves.MOVE_SECONDS
+        assert p.status.last_failure is not None
+        assert p.status.rounds[0].message == f"{p.status.last_failure.message}; b took over"
+        assert [e.reason for e in p.events].count("ChargeMoved") >= 1
+
+
+def _charge_of(p: Pass) -> Charge:
+    (charge,) = (c for a in p.status.accounts for c in a.charges)
+    return charge
+
+
+@pytest.mark.parametrize(
+    ("template", "command"),
+    [
+        (None, "kubectl -n default logs mnist-0-0"),
+        (
+            {"spec": {"containers": [{"name": "train"}, {"name": "side"}]}},
+            "kubectl -n default logs mnist-0-0 -c train",
+        ),
+        (
+            {
+                "metadata": {"annotations": {"kubectl.kubernetes.io/default-container": "side"}},
+                "spec": {"containers": [{"name": "train"}, {"name": "side"}]},
+            },
+            "kubectl -n default logs mnist-0-0 -c side",
+        ),
+    ],
+)
+def test_the_last_failure_says_how_to_read_on(template: dict[str, object] | None, command: str) -> None:
+    p = a_pass(JobSpec(template=template))
+    failures.note(p, [worker_failed()])
+    assert p.status.last_failure is not None
+    assert p.status.last_failure.logs == command
+
+
+def test_a_hang_is_everybodys_log() -> None:
+    p = a_pass(JobSpec(template={"spec": {"containers": [{"name": "train"}]}}))
+    failures.note(p, [Evidence(HANG, "no step for 600 s")])
+    assert p.status.last_failure is not None
+    assert p.status.last_failure.logs == (
+        "kubectl -n default logs -l elasticjob.dev/job=mnist -c train --prefix --tail=200"
+    )
