@@ -23,6 +23,7 @@ import psutil
 
 from devcluster.build import KUBECTL, ensure_built
 from devcluster.cluster import Cluster
+from devcluster.commands import AUTOSCALING, DISRUPTION, Options
 from devcluster.paths import named_cluster_dir
 from devcluster.supervisor import is_supervised
 from devcluster.wait import wait_for
@@ -48,8 +49,15 @@ def build() -> None:
 @main.command()
 @_name_option
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(0), help="How many nodes.")
+@click.option(
+    "--controller",
+    "controllers",
+    multiple=True,
+    metavar="NAME",
+    help=f"One more controller, for example {DISRUPTION} or {AUTOSCALING}.",
+)
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready, and leave it running.")
-def up(name: str, nodes: int, detach: bool) -> None:
+def up(name: str, nodes: int, controllers: tuple[str, ...], detach: bool) -> None:
     """Start a cluster; without --detach it ends with Ctrl-C."""
     state_dir = named_cluster_dir(name)
     if _owner(state_dir) is not None:
@@ -57,9 +65,9 @@ def up(name: str, nodes: int, detach: bool) -> None:
     _remove_remains(state_dir)
     ensure_built()
     if detach:
-        _in_background(lambda ready: _serve(name, state_dir, nodes, ready))
+        _in_background(lambda ready: _serve(name, state_dir, nodes, controllers, ready))
     else:
-        _serve(name, state_dir, nodes, lambda: click.echo("Ctrl-C ends it."))
+        _serve(name, state_dir, nodes, controllers, lambda: click.echo("Ctrl-C ends it."))
 
 
 @main.command()
@@ -116,12 +124,18 @@ def logs(name: str, namespace: str, container: str | None, pod: str) -> None:
             shutil.copyfileobj(content, sys.stdout.buffer)
 
 
-def _serve(name: str, state_dir: Path, nodes: int, ready: Callable[[], None]) -> None:
+def _serve(
+    name: str, state_dir: Path, nodes: int, controllers: tuple[str, ...], ready: Callable[[], None]
+) -> None:
     """Own a cluster until SIGTERM or Ctrl-C; `ready` is called when it is up."""
     # Set before the start, so that a cluster that is still coming up can be ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     began = time.monotonic()
-    with contextlib.suppress(KeyboardInterrupt), Cluster(nodes, state_dir=state_dir) as cluster:
+    options = Options(further_controllers=controllers)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Cluster(nodes, state_dir=state_dir, options=options) as cluster,
+    ):
         facts = {
             "pid": os.getpid(),
             "created": psutil.Process().create_time(),

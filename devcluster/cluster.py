@@ -18,6 +18,7 @@ from devcluster.access import ClusterAccess
 from devcluster.api import ApiClient
 from devcluster.build import BINARY, KUBECTL, ensure_built
 from devcluster.component import Component, SupervisorClient
+from devcluster.metrics import ExternalMetrics
 from devcluster.ports import PortClaims, listens
 from devcluster.proxy import TcpProxy
 from devcluster.slow_writes import SlowWrites
@@ -92,6 +93,7 @@ class Cluster(ClusterAccess):
         self._proxies: list[TcpProxy] = []
         self._supervisor: SupervisorClient | None = None
         self._slow_writes: SlowWrites | None = None
+        self._external_metrics: ExternalMetrics | None = None
         self._nodes: NodeAgentClient | None = None
 
     # The way to it
@@ -220,6 +222,17 @@ class Cluster(ClusterAccess):
             slow_writes.set_delay(seconds)
             yield slow_writes
 
+    @contextlib.contextmanager
+    def external_metrics(self) -> Iterator[ExternalMetrics]:
+        """Inside of the block the API server serves metrics, whose values are set by what is returned.
+
+        For a HorizontalPodAutoscaler with a metric of type External; its controller is not started by
+        default, see `Options.further_controllers`. One block at a time.
+        """
+        metrics = self._external_metrics_of_this_cluster()
+        with metrics.served():
+            yield metrics
+
     def proxy(self, host: str = "127.0.0.1") -> TcpProxy:
         """A new proxy to the API server, listening on `host`, that can be cut; it ends with the cluster.
 
@@ -234,7 +247,7 @@ class Cluster(ClusterAccess):
 
     def _lay_out(self, binary: Path) -> commands.Layout:
         self.logs_dir.mkdir()
-        authority = pki.Authority(self.state_dir / "pki")
+        self._authority = authority = pki.Authority(self.state_dir / "pki")
         self.ca_file = authority.ca_file
         names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
         addresses = ["127.0.0.1", commands.API_SERVICE_ADDRESS]
@@ -373,6 +386,30 @@ class Cluster(ClusterAccess):
             server.start()
             self._slow_writes = SlowWrites(self.api, client, url, self.ca_file)
         return self._slow_writes
+
+    def _external_metrics_of_this_cluster(self) -> ExternalMetrics:
+        if self._external_metrics is None:
+            port = self._ports.take()
+            # The API server verifies the name of the Service, wherever that points to.
+            hosts = [ExternalMetrics.SERVER_NAME, "127.0.0.1"]
+            certificate, key = self._authority.issue_server("metrics", hosts)
+            control = ApiClient(f"https://127.0.0.1:{port}", self.ca_file)
+            server = self._add(
+                "metrics",
+                [
+                    sys.executable,
+                    "-m",
+                    "devcluster.metrics_server",
+                    f"--port={port}",
+                    f"--certificate={certificate}",
+                    f"--key={key}",
+                ],
+                lambda pid: listens(pid, port) and control.is_ok("/healthz"),
+                env={"PYTHONPATH": _IMPORT_ROOT},
+            )
+            server.start()
+            self._external_metrics = ExternalMetrics(self.api, control, port, self.ca_file)
+        return self._external_metrics
 
     def _add(
         self,

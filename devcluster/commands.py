@@ -25,6 +25,11 @@ DEFAULT_CONTROLLERS: Sequence[str] = (
 )
 """What the project's objects rely on; not all of the fifty, for a small and quick cluster."""
 
+DISRUPTION = "disruption-controller"
+"""Counts what a PodDisruptionBudget allows; without it every eviction that a budget covers is refused."""
+AUTOSCALING = "horizontal-pod-autoscaler-controller"
+"""Scales by metrics, which `Cluster.external_metrics` serves."""
+
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -48,6 +53,8 @@ class Options:
     """How long a pod stays on a node that is not ready or unreachable; Kubernetes' own default is 300."""
     controllers: Sequence[str] = DEFAULT_CONTROLLERS
     """Names of the controllers that the controller manager runs."""
+    further_controllers: Sequence[str] = ()
+    """More of them: `DISRUPTION`, `AUTOSCALING`, or any other."""
     extra_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Flags added to (and winning over) ours; keys: etcd, apiserver, controller-manager, scheduler."""
     server_names: Sequence[str] = ()
@@ -134,7 +141,7 @@ def controller_manager(layout: Layout, options: Options, port: int, kubeconfig: 
         str(layout.binary),
         "kube-controller-manager",
         *_client_flags(layout, port, kubeconfig),
-        f"--controllers={','.join(options.controllers)}",
+        f"--controllers={','.join([*options.controllers, *options.further_controllers])}",
         "--use-service-account-credentials",
         f"--service-account-private-key-file={layout.service_account_key}",
         f"--root-ca-file={layout.ca_file}",
@@ -142,6 +149,7 @@ def controller_manager(layout: Layout, options: Options, port: int, kubeconfig: 
         "--kube-api-burst=1000",
         "--node-monitor-period=1s",
         "--node-monitor-grace-period=12s",  # Kubernetes' own default is 50 s
+        "--horizontal-pod-autoscaler-sync-period=1s",  # Kubernetes' own default is 15 s
         *options.extra_flags.get("controller-manager", ()),
     ]
 

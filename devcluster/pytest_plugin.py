@@ -20,6 +20,7 @@ import pytest
 
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
+from devcluster.commands import AUTOSCALING, DISRUPTION, Options
 from devcluster.existing import ExistingCluster
 from devcluster.wait import wait_for
 
@@ -56,7 +57,7 @@ def cluster() -> Iterator[ClusterAccess]:
     if kubeconfig is not None:
         yield ExistingCluster(kubeconfig)
         return
-    with Cluster() as started:
+    with Cluster(options=Options(further_controllers=(DISRUPTION, AUTOSCALING))) as started:
         yield started
 
 

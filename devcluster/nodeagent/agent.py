@@ -22,6 +22,7 @@ from devcluster.nodeagent.network import LoopbackRange, PodNetwork
 from devcluster.nodeagent.nodes import Node
 from devcluster.nodeagent.pods import Attach, Directories, Environment, PodWorker
 from devcluster.nodeagent.runtime import is_stopped
+from devcluster.nodeagent.status import EVICTED, NOT_ADMITTED, SHUT_DOWN
 from devcluster.nodeagent.watch import PodWatch
 from devcluster.nodeagent.workload import Backoff
 from devcluster.proxy import TcpProxy
@@ -30,6 +31,9 @@ _ANNOTATION = "devcluster/network"
 """Of a pod: "netns" gives it a network of its own."""
 
 _STOP_SECONDS = 10.0
+_LAST_WORDS_SECONDS = 5.0
+_EVICTION_SECONDS = 1.0
+"""kubelet's grace period under pressure, whatever the pod's own; a container still gets two."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ class Agent:
         control = ControlServer(
             {
                 "kill_node": self._kill_node,
+                "shut_down_node": self._shut_down_node,
                 "start_node": self._start_node,
                 "freeze_node": self._freeze_node,
                 "thaw_node": self._thaw_node,
@@ -119,6 +124,7 @@ class Agent:
                 "cut_path": self._cut_path,
                 "restore_path": self._restore_path,
                 "kill_container": self._kill_container,
+                "evict_pod": self._evict_pod,
                 "pids": self._pids,
                 "logs_path": self._logs_path,
             }
@@ -189,6 +195,8 @@ class Agent:
             detach = partial(self._addresses.pods.give_back, address)
         worker = PodWorker(pod, node, self._environment, attach, detach)
         self._workers[uid] = worker
+        if node.shutting_down:
+            worker.terminate(NOT_ADMITTED, 0.0)
         worker.start(on_end=lambda: self._worker_ended(uid))
 
     def _worker_ended(self, uid: str) -> None:
@@ -221,6 +229,20 @@ class Agent:
         await machine.logs.stop()
         if ends:
             await asyncio.wait(ends, timeout=10)
+
+    async def _shut_down_node(self, name: str, grace: float) -> None:
+        _, node = self._running(name)
+        await node.shut_down()
+        pods = [worker for worker in self._workers.values() if worker.node is node]
+        for worker in pods:
+            worker.terminate(SHUT_DOWN, grace)
+        # What is left then, the power cut ends: the shutdown waits for nobody any longer.
+        told = [asyncio.create_task(worker.settled()) for worker in pods]
+        if told:
+            await asyncio.wait(told, timeout=grace + _LAST_WORDS_SECONDS)
+        for task in told:
+            task.cancel()
+        await self._kill_node(name)
 
     async def _start_node(self, name: str) -> None:
         machine = self._machine(name)
@@ -299,6 +321,9 @@ class Agent:
         if not worker.signal(signal, "group" if group else "main", container):
             raise ControlError(f"pod {namespace}/{pod} has no running container {container or ''}")
         await self._environment.runtime.settled()
+
+    async def _evict_pod(self, namespace: str, pod: str) -> None:
+        self._worker(namespace, pod).terminate(EVICTED, _EVICTION_SECONDS)
 
     # Questions
 

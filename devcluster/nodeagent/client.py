@@ -27,6 +27,14 @@ class NodeAgentClient:
         """Take its power: all processes get SIGKILL at once, nobody is told, the Lease is not renewed."""
         self._ask("kill_node", name=name)
 
+    def shut_down_node(self, name: str, grace_seconds: float = 20.0) -> None:
+        """Shut it down as kubelet does when the machine is told to: a spot instance that is reclaimed.
+
+        The node is NotReady and admits nothing; its pods end within the grace period as Failed, with reason
+        Terminated and the condition DisruptionTarget; then the power goes. :meth:`start_node` undoes it.
+        """
+        self._ask("shut_down_node", name=name, grace=grace_seconds)
+
     def start_node(self, name: str) -> None:
         """Switch a killed node on again, empty: containers that ran are lost or, by policy, start again."""
         self._ask("start_node", name=name)
@@ -86,6 +94,14 @@ class NodeAgentClient:
         """
         arguments = {"container": container, "signal": int(signal), "group": group}
         self._ask("kill_container", namespace=namespace, pod=pod, **arguments)
+
+    def evict_pod(self, namespace: str, pod: str) -> None:
+        """End a pod as kubelet does on a node that runs out of memory, begun when this returns.
+
+        It becomes Failed, with reason Evicted and the condition DisruptionTarget; its object stays. Nothing
+        is really short, and the node gets no condition MemoryPressure.
+        """
+        self._ask("evict_pod", namespace=namespace, pod=pod)
 
     def pids(self, namespace: str, pod: str, container: str | None = None) -> list[int]:
         """Host PIDs of all processes of a container (or of all containers); main processes come first."""

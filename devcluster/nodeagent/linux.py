@@ -39,6 +39,17 @@ def setns(fd: int, flags: int) -> None:
     _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
 
 
+def new_network() -> int:
+    """Make a network namespace and return a file of it; it lives while that, or a process in it, is there."""
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        unshare(CLONE_NEWNET)
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    finally:
+        setns(own, CLONE_NEWNET)
+        os.close(own)
+
+
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     """mount(2)."""
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]

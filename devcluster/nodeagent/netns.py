@@ -44,13 +44,7 @@ class _Namespace:
     """A new network namespace; it lives while its file, or a process in it, is there."""
 
     def __init__(self) -> None:
-        own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        try:
-            linux.unshare(linux.CLONE_NEWNET)
-            self._fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        finally:
-            linux.setns(own, linux.CLONE_NEWNET)
-            os.close(own)
+        self._fd = linux.new_network()
 
     @property
     def path(self) -> str:

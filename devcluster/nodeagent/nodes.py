@@ -42,6 +42,8 @@ class Node:
         """Clear while the node is frozen: its part of the agent must not do anything."""
         self.reachable.set()
         self.awake.set()
+        self.shutting_down = False
+        """No pod is admitted any more."""
         self._cut = False
         self._api = api
         self._log_port = log_port
@@ -71,6 +73,11 @@ class Node:
         if not self._cut:
             self.reachable.set()
 
+    async def shut_down(self) -> None:
+        """Say that it is not ready, because it will soon be off."""
+        self.shutting_down = True
+        await self._patch_status()
+
     async def request(
         self, method: str, path: str, body: Object | None = None, content_type: str = "application/json"
     ) -> Object:
@@ -79,7 +86,7 @@ class Node:
         return await self._api.request(method, path, body, content_type)
 
     async def run(self) -> None:
-        """Register, then renew the Lease and keep the Ready condition true, for ever."""
+        """Register, then renew the Lease and keep the Ready condition as it should be, for ever."""
         while True:
             try:
                 await self._register()
@@ -148,7 +155,8 @@ class Node:
         """The node controller makes the condition Unknown when the Lease is late; only kubelet undoes it."""
         node = await self.request("GET", f"/api/v1/nodes/{self.name}?resourceVersion=0")
         conditions = node["status"].get("conditions") or []
-        if not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
+        said = next((c["status"] for c in conditions if c["type"] == "Ready"), None)
+        if said != ("False" if self.shutting_down else "True"):
             await self._patch_status()
 
     async def _patch_status(self) -> None:
@@ -165,12 +173,15 @@ class Node:
 
     def _status(self) -> Object:
         now = timestamp()
-        healthy = {
-            "MemoryPressure": ("False", "KubeletHasSufficientMemory"),
-            "DiskPressure": ("False", "KubeletHasNoDiskPressure"),
-            "PIDPressure": ("False", "KubeletHasSufficientPID"),
-            "Ready": ("True", "KubeletReady"),
+        well = "devcluster's node agent"
+        conditions = {
+            "MemoryPressure": ("False", "KubeletHasSufficientMemory", well),
+            "DiskPressure": ("False", "KubeletHasNoDiskPressure", well),
+            "PIDPressure": ("False", "KubeletHasSufficientPID", well),
+            "Ready": ("True", "KubeletReady", well),
         }
+        if self.shutting_down:
+            conditions["Ready"] = ("False", "KubeletNotReady", "node is shutting down")
         return {
             "capacity": dict(self.capacity),
             "allocatable": dict(self.capacity),
@@ -179,11 +190,11 @@ class Node:
                     "type": kind,
                     "status": verdict,
                     "reason": reason,
-                    "message": "devcluster's node agent",
+                    "message": message,
                     "lastHeartbeatTime": now,
                     "lastTransitionTime": now,
                 }
-                for kind, (verdict, reason) in healthy.items()
+                for kind, (verdict, reason, message) in conditions.items()
             ],
             # No Hostname: the API server would prefer it, and nobody could resolve it.
             "addresses": [{"type": "InternalIP", "address": self.address}],

@@ -22,7 +22,7 @@ from devcluster.nodeagent.images import Images
 from devcluster.nodeagent.netns import NetworkError
 from devcluster.nodeagent.network import PodNetwork
 from devcluster.nodeagent.nodes import Node, timestamp
-from devcluster.nodeagent.status import Addresses, Waiting, failed, pod_status
+from devcluster.nodeagent.status import Addresses, Termination, Waiting, failed, pod_status
 from devcluster.nodeagent.volumes import PodVolumes, Waits
 from devcluster.nodeagent.workload import Backoff, Sandbox, Workload
 
@@ -97,9 +97,12 @@ class PodWorker:
         self._sources: Sources | None = None
         self._supervising: list[asyncio.Task[None]] = []
         self._start_time = timestamp()
-        self._ended = False
+        self._ended = asyncio.Event()
         self._deletion = asyncio.Event()
         self._deleted_at = 0.0
+        self._termination: Termination | None = None
+        self._terminated_by = 0.0
+        self._stopping = asyncio.Event()
         self._gone = False
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
@@ -131,8 +134,7 @@ class PodWorker:
         gates_before = (self.pod.get("status") or {}).get("conditions")
         self.pod = pod
         if "deletionTimestamp" in pod["metadata"] and not self._deletion.is_set():
-            self._deleted_at = time.monotonic()
-            self._deletion.set()
+            self._delete()
         gates = pod["spec"].get("readinessGates")
         if gates and self._published and gates_before != pod["status"].get("conditions"):
             self._change()
@@ -141,8 +143,24 @@ class PodWorker:
         """The pod's object is gone."""
         self._gone = True
         if not self._deletion.is_set():
-            self._deleted_at = time.monotonic()
-            self._deletion.set()
+            self._delete()
+
+    def terminate(self, termination: Termination, grace_seconds: float) -> None:
+        """Kubelet ends the pod by itself: its containers now, and its phase is Failed. The object stays.
+
+        Its own grace period holds if that is shorter. Nothing happens to a pod that has ended.
+        """
+        if self._ended.is_set() or self._termination is not None:
+            return
+        own = float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
+        self._termination = termination
+        self._terminated_by = time.monotonic() + min(own, grace_seconds)
+        self._stopping.set()
+
+    async def settled(self) -> None:
+        """Wait until it has ended and the API server knows."""
+        await self._ended.wait()
+        await self._settled.wait()
 
     def signal(self, number: int, scope: Scope, container: str | None = None) -> int:
         """Signal its containers, or one of them; returns how many."""
@@ -169,30 +187,41 @@ class PodWorker:
         """The main processes that run, by container."""
         return {w.status.name: w.process for w in self.workloads if w.process is not None}
 
+    def _delete(self) -> None:
+        self._deleted_at = time.monotonic()
+        self._deletion.set()
+        self._stopping.set()
+
     # Life
 
     async def _run(self) -> None:
         publisher = asyncio.create_task(self._publish())
         containers = asyncio.create_task(self._run_containers())
-        deletion = asyncio.create_task(self._deletion.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({containers, deletion}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({containers, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if containers.done():
                 if (error := containers.exception()) is not None:
                     _logger.error("pod %s/%s", self.namespace, self.name, exc_info=error)
-                await self._deletion.wait()
+                await self._stopping.wait()
             containers.cancel()
             await asyncio.wait({containers})
-            await self._stop(self._main + self._init[::-1], self._deletion_deadline)
-            if not self._ended:
+            await self._stop(self._main + self._init[::-1], self._deadline)
+            if not self._ended.is_set():
                 self._end()
+            await self._deletion.wait()
             await self._settled.wait()
             await self.node.awake.wait()
             self._clean_up()
             await self._delete_object()
         finally:
-            for task in (publisher, containers, deletion, *self._supervising):
+            for task in (publisher, containers, stopping, *self._supervising):
                 task.cancel()
+
+    def _deadline(self) -> float:
+        """When containers that were told to end are killed: a deletion may come while kubelet ends them."""
+        deadlines = [self._deletion_deadline()] if self._deletion.is_set() else []
+        return min([*deadlines, self._terminated_by] if self._termination is not None else deadlines)
 
     def _deletion_deadline(self) -> float:
         metadata, spec = self.pod["metadata"], self.pod["spec"]
@@ -233,7 +262,7 @@ class PodWorker:
         """Look at what an earlier life of this node has left in the status; True if nothing is to be done."""
         status = self.pod.get("status") or {}
         if status.get("phase") in ("Succeeded", "Failed"):
-            self._ended = True
+            self._ended.set()
             return True
         before = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
         if not any("waiting" not in entry.get("state", {}) for entry in before):
@@ -308,8 +337,8 @@ class PodWorker:
                 await workload.stop(sandbox, deadline)
 
     def _end(self) -> None:
-        self._ended = True
         self._change()
+        self._ended.set()
 
     def _clean_up(self) -> None:
         self._volumes.remove()
@@ -356,9 +385,10 @@ class PodWorker:
             [workload.status for workload in self._init],
             [workload.status for workload in self._main],
             start_time=self._start_time,
-            ended=self._ended,
+            ended=self._ended.is_set(),
             now=timestamp(),
             previous=self._published.get("conditions", []),
+            termination=self._termination,
         )
 
     async def _write(self, status: Object) -> None:

@@ -67,6 +67,23 @@ class Container:
 
 
 @dataclass(frozen=True)
+class Termination:
+    """Why kubelet itself ends a pod, in kubelet's own words."""
+
+    reason: str
+    message: str
+    admitted: bool = True
+    """False for a pod that kubelet never let in: it has no containers and no conditions."""
+
+
+EVICTED = Termination("Evicted", "The node was low on resource: memory. ")
+SHUT_DOWN = Termination("Terminated", "Pod was terminated in response to imminent node shutdown.")
+NOT_ADMITTED = Termination(
+    "NodeShutdown", "Pod was rejected: Pod was rejected as the node is shutting down.", admitted=False
+)
+
+
+@dataclass(frozen=True)
 class Addresses:
     """Where a pod is; None before it has a sandbox."""
 
@@ -113,15 +130,24 @@ def pod_status(
     ended: bool,
     now: str,
     previous: Sequence[Object],
+    termination: Termination | None = None,
 ) -> Object:
     """The status to publish.
 
     :param previous: the conditions published last: an unchanged one keeps its transition time
+    :param termination: why kubelet ends the pod; it is told when all has ended, as kubelet does
     """
+    told = {}
     state = phase(init, main, ended)
+    if ended and termination is not None:
+        state = "Failed"
+        told = {"reason": termination.reason, "message": termination.message}
+        if not termination.admitted:
+            return {"phase": state, **told}
     status: Object = {
         "observedGeneration": pod["metadata"].get("generation", 0),
         "phase": state,
+        **told,
         "hostIP": addresses.host_ip,
         "hostIPs": [{"ip": addresses.host_ip}],
         "startTime": start_time,
@@ -131,6 +157,8 @@ def pod_status(
     if addresses.pod_ip is not None:
         status["podIP"] = addresses.pod_ip
         status["podIPs"] = [{"ip": addresses.pod_ip}]
+    if told:
+        status["conditions"].append(_disruption(told["message"], now, previous))
     if init:
         status["initContainerStatuses"] = [_container_status(container) for container in init]
     return status
@@ -191,6 +219,17 @@ def _condition(kind: str, cause: tuple[str, str] | None, now: str, previous: Seq
         "lastTransitionTime": since,
         "reason": reason or None,
         "message": message or None,
+    }
+
+
+def _disruption(message: str, now: str, previous: Sequence[Object]) -> Object:
+    before = next((c for c in previous if c["type"] == "DisruptionTarget"), None)
+    return {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "lastTransitionTime": before["lastTransitionTime"] if before is not None else now,
+        "reason": "TerminationByKubelet",
+        "message": message,
     }
 
 
