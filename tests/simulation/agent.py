@@ -6,100 +6,26 @@ round, and the beats. The round's store is a dictionary in the leader's agent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
 
 from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MEMBER_RENEW_SECONDS,
     FailureReport,
-    ParticipantRecord,
+    ProgressReport,
     RoundReport,
 )
 from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Probe
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.model import Pod
 from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
+from tests.simulation.ground import Ground, LeaseValue, Network, RoundKeys, WorkerEnd
 from tests.simulation.kernel import Kernel, Script, Thread
 
 STALL_TIMEOUT = 30.0
 POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
 LINGER_SECONDS = 30.0
-
-
-class LeaseValue(NamedTuple):
-    """A participant's Lease."""
-
-    holder: str
-    writer: str
-    record: ParticipantRecord | None = None
-    failure: FailureReport | None = None
-    report: RoundReport | None = None
-
-
-class Network(Protocol):
-    """What an agent needs to know of the machines below it."""
-
-    def reaches_api(self, agent: Agent) -> bool:
-        """Whether its path to the API server is whole."""
-
-    def connected(self, one: Agent, other: Agent) -> bool:
-        """Whether packets pass both ways between two agents."""
-
-    def answers(self, agent: Agent) -> bool:
-        """Whether the kernel under it answers."""
-
-    def agent_ended(self, agent: Agent) -> None:
-        """A container has ended."""
-
-
-@dataclass
-class RoundKeys:
-    """What members leave in a round's store."""
-
-    here: set[int] = field(default_factory=set)
-    beats: dict[int, int] = field(default_factory=dict)
-    finished: set[int] = field(default_factory=set)
-    passed: set[int] = field(default_factory=set)
-
-
-@dataclass
-class Behaviour:
-    """How this job's training behaves. ``needed``: seconds of training in all, None: it never ends."""
-
-    needed: float | None = None
-    echo: float = 0.7
-    """How probable it is that a worker's collective fails when a peer is lost."""
-    slow_stop: float = 0.05
-    drift: float = 0.0
-    """By how many seconds the members' last steps differ."""
-
-
-class Ground(Protocol):
-    """What agents tell the oracle: the truth, which no protocol message carries."""
-
-    behaviour: Behaviour
-    progress: float
-
-    def agents(self) -> list[Agent]:
-        """Everybody who ever ran."""
-
-    def by_address(self, address: str) -> Agent | None:
-        """Whose pod had this IP."""
-
-    def returned(self, agent: Agent, membership: Membership) -> None:
-        """``next_rendezvous`` has returned."""
-
-    def left(self, agent: Agent, membership: Membership) -> None:
-        """The agent's workers of this round have ended."""
-
-    def worker_failed(self, agent: Agent, membership: Membership) -> None:
-        """A worker has failed."""
-
-    def finished(self, agent: Agent, membership: Membership) -> None:
-        """The workers have ended well."""
 
 
 class Agent(Client):
@@ -113,6 +39,7 @@ class Agent(Client):
         self.pod = pod
         self.uid = pod.uid
         self.exit_code = 137
+        self.exit_reason = ""
         self.hangs = False
         """It stands still for ever, and nothing is wrong with its machine."""
         self._network = network
@@ -125,7 +52,9 @@ class Agent(Client):
         self._ports = 4000
         self.in_round: Membership | None = None
         """Ground truth: the round whose workers run here."""
-        self.worker_fails = False
+        self._barrier_at = 0.0
+        """When this agent left the barrier of its round."""
+        self._failed: WorkerEnd | None = None
         self.in_rendezvous = True
         self._word = f"{kernel.rng.getrandbits(32):08x}"
         self._voice = LeaseValue(pod.uid, self._word)
@@ -158,10 +87,10 @@ class Agent(Client):
         """See ``Client``."""
         return self._network.reaches_api(self)
 
-    def end(self, code: int) -> None:
-        """The process ends."""
+    def end(self, code: int, reason: str = "") -> None:
+        """The process ends; ``reason`` is what its kubelet knows beside the exit code."""
         if self.alive:
-            self.exit_code = code
+            self.exit_code, self.exit_reason = code, reason
             self.die()
 
     def die(self) -> None:
@@ -195,10 +124,16 @@ class Agent(Client):
         """The training may be done."""
         self._main.wake()
 
-    def fail_worker(self, m: Membership) -> None:
-        """A worker of this round dies, if it still runs."""
-        if self.alive and self.in_round is m and not self.frozen:
-            self.worker_fails = True
+    @property
+    def failing(self) -> bool:
+        """Whether a worker has failed and the others are still being stopped."""
+        return self.in_round is not None and self._failed is not None
+
+    def fail_worker(self, m: Membership, code: int | None = 1, echo: bool = False) -> None:
+        """A worker of this round dies, if it still runs; the first one of an agent counts."""
+        if self.alive and self.in_round is m and not self.frozen and self._failed is None:
+            self._failed = WorkerEnd(self.kernel.now, code, echo, bool(self.core.over()))
+            self._ground.worker_failed(self, m, self._failed)
             self._main.wake()
 
     # -- the watch -----------------------------------------------------------------------------------------
@@ -242,6 +177,7 @@ class Agent(Client):
             due = self.kernel.now + self._renew * self.kernel.between(0.9, 1.1)
             while self._said == self._written and (self.kernel.now < due or not self._said):
                 yield max(due - self.kernel.now, 1.0)
+            self._voice = self._voice._replace(progress=self._progress())
             upto, voice = self._said, self._voice
             try:
                 if self._version:
@@ -259,6 +195,35 @@ class Agent(Client):
             except Unavailable:
                 yield pause * self.kernel.between(0.8, 1.2)
                 pause = min(10.0, pause * 2)
+
+    def _progress(self) -> ProgressReport | None:
+        """How far training has come, if this agent leads a round whose workers tell."""
+        m = self.in_round
+        if m is None or m.rank != 0 or not self._ground.behaviour.steps:
+            return self._voice.progress
+        steps = self._ground.steps(m)
+        if steps is None:
+            return self._voice.progress
+        waited, trained = steps.began - self._barrier_at, steps.grew - steps.began
+        return ProgressReport(
+            m.nonce, steps.first, steps.highest, max(0, round(waited * 1000)), max(0, round(trained * 1000))
+        )
+
+    def find_hung(self, m: Membership, seconds: float) -> None:
+        """The leader has seen no step for so long."""
+        if self.frozen:
+            self.when_thawed(lambda: self.find_hung(m, seconds))
+        elif self.alive and self.in_round is m and not self.core.over():
+            self.kernel.say(f"{self.name}: no step for {seconds:.0f} s")
+            report = RoundReport(
+                m.nonce,
+                True,
+                silent=self._silent,
+                hung=True,
+                silent_milliseconds=round(seconds * 1000),
+                message=f"no step for {seconds:.0f} s",
+            )
+            self._say(self._voice._replace(report=report))
 
     def _key(self) -> Key:
         return ("lease", self.name)
@@ -375,6 +340,7 @@ class Agent(Client):
             self._say(self._voice._replace(report=RoundReport(m.nonce, established=True)))
         self.endpoints = self.endpoints[-1:]
         self.in_round = m
+        self._barrier_at, self._failed = self.kernel.now, None
         self._ground.returned(self, m)
         self._judge = None
         self._beater.wake()
@@ -410,35 +376,32 @@ class Agent(Client):
     def _train(self, m: Membership) -> Script:
         """Workers of one round. Returns a failure to report, None to rejoin quietly, True at the good end."""
         behaviour, kernel = self._ground.behaviour, self.kernel
-        self.worker_fails = False
         yield kernel.between(0.5, 3.0)
-        told = False
-        while True:
+        while self._failed is None and self.in_round is m:
             if self.core.over():
                 yield kernel.between(0.0, POLL_SECONDS)
-                told = True
-                break
-            if self.worker_fails or self.in_round is not m:
                 break
             if behaviour.needed is not None and self._ground.progress >= behaviour.needed:
                 yield from self._last_steps(m)
-                if not self.core.over() and not self.worker_fails and self.in_round is m:
+                if not self.core.over() and self._failed is None and self.in_round is m:
                     return (yield from self._exit_barrier(m))
                 continue
             yield 5.0
-        failed = not told and self.worker_fails
-        if failed:
-            self._ground.worker_failed(self, m)
         if kernel.rng.random() < behaviour.slow_stop:
             yield kernel.between(1.0, 30.0)
         else:
             yield kernel.between(0.0, 0.3)
         self._leave()
-        return FailureReport(m.number, m.rank, "exit code unknown") if failed else None
+        end = self._failed
+        if end is None:
+            return None
+        milliseconds = round((end.at - self._barrier_at) * 1000)
+        text = "exit code unknown" if end.code is None else f"exit code {end.code}"
+        return FailureReport(m.number, m.rank, text, end.code, 0, milliseconds, end.late)
 
     def _last_steps(self, m: Membership) -> Script:
         until = self.kernel.now + self.kernel.between(0.0, self._ground.behaviour.drift)
-        while self.kernel.now < until and not self.core.over() and not self.worker_fails:
+        while self.kernel.now < until and not self.core.over() and self._failed is None:
             if self.in_round is not m:
                 return
             yield until - self.kernel.now

@@ -56,7 +56,6 @@ class Api:
         self.log: list[tuple[Key, Item | None]] = []
         self.watches: list[Watch] = []
         self.committed: list[Callable[[Key, Item | None, Item | None], None]] = []
-        self.requests = 0
 
     def put(self, key: Key, value: Any, uid: str = "", version: int | None = None) -> Item:
         """Create or replace an object. ``version``: only this one may be replaced."""
@@ -96,7 +95,6 @@ class Api:
         """A request of this client: carried out after a while, answered after another."""
 
         def begin(reply: Reply) -> None:
-            self.requests += 1
             self.kernel.after(self._latency(), serve, reply)
 
         def serve(reply: Reply) -> None:
@@ -176,6 +174,11 @@ class Watch:
         self._tries = 0
         api.watches.append(self)
         api.kernel.after(api.kernel.between(0.005, 0.05), self._connect, 0)
+
+    @property
+    def lags(self) -> bool:
+        """Whether what is on its way takes longer than usual."""
+        return not self.good or self._due > self._api.kernel.now + 0.1
 
     def close(self) -> None:
         """The client is gone."""

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from elasticjob_operator.plan.model import Exit, Pod
-from tests.simulation.agent import Agent, Network
+from tests.simulation.agent import Agent
 from tests.simulation.api import Api, Item, Key
+from tests.simulation.ground import Network
 from tests.simulation.kernel import Kernel
 
 NOT_READY_SECONDS = 40.0
 EVICTION_SECONDS = 300.0
+
+
+class NodeValue(NamedTuple):
+    """A node's object. ``out_of_service``: somebody who must know has tainted it."""
+
+    ready: bool
+    out_of_service: bool = False
 
 
 @dataclass
@@ -56,7 +65,7 @@ class Cluster(Network):
         self._ips = 0
         self._stopping: set[str] = set()
         for name in self.nodes:
-            api.put(("node", name), True)
+            api.put(("node", name), NodeValue(True))
         api.committed.append(self._committed)
 
     # -- the network, as agents feel it --------------------------------------------------------------------
@@ -83,6 +92,11 @@ class Cluster(Network):
         node = self.node_of(agent)
         return node.power and not node.frozen
 
+    def is_there(self, pod: Pod) -> bool:
+        """Whether the pod's node has an object, and nobody has written it off."""
+        item = self.api.items.get(("node", pod.node))
+        return item is not None and not item.value.out_of_service
+
     # -- what is done to it --------------------------------------------------------------------------------
 
     def changed(self, node: Node) -> None:
@@ -108,6 +122,17 @@ class Cluster(Network):
             if key[0] == "pod" and item.value.node == node.name:
                 self.kernel.after(self.kernel.between(5.0, 40.0), self._collect_pod, key, item.uid)
 
+    def take_out_of_service(self, node: Node) -> None:
+        """An administrator knows that the machine is off: its pods are evicted and collected without it."""
+        if not node.exists or node.power:
+            return
+        self.api.put(("node", node.name), NodeValue(False, True))
+        for key, item in list(self.api.items.items()):
+            if key[0] == "pod" and item.value.node == node.name:
+                doomed = replace(item.value, deleting=True, disruption="DeletionByTaintManager")
+                self.api.put(key, doomed, item.uid)
+                self.kernel.after(self.kernel.between(5.0, 40.0), self._collect_pod, key, item.uid)
+
     def add_node_again(self, node: Node) -> None:
         """The machine registers itself anew, with nothing running."""
         for agent in list(self.agents.values()):
@@ -116,7 +141,7 @@ class Cluster(Network):
         node.exists = node.power = node.api = node.peers = True
         node.frozen = False
         node.back_at = self.kernel.now
-        self.api.put(("node", node.name), True)
+        self.api.put(("node", node.name), NodeValue(True))
         self.changed(node)
 
     def delete_pod(self, name: str, uid: str = "") -> None:
@@ -130,8 +155,14 @@ class Cluster(Network):
         elif not pod.deleting:
             self.api.put(("pod", name), replace(pod, deleting=True), item.uid)
 
+    def disrupt_pod(self, name: str, reason: str) -> None:
+        """Say in the pod's status who is about to delete it; the deletion follows."""
+        item = self.api.get(("pod", name))
+        self.api.put(("pod", name), replace(item.value, disruption=reason), item.uid)
+        self.kernel.after(self.kernel.between(0.005, 0.3), self.collect, name, item.uid)
+
     def collect(self, name: str, uid: str) -> None:
-        """The garbage collector: the owner of this pod is gone."""
+        """A controller deletes this very pod: the garbage collector, or the scheduler."""
         item = self.api.items.get(("pod", name))
         if item is not None and item.uid == uid:
             self.delete_pod(name, uid)
@@ -165,7 +196,8 @@ class Cluster(Network):
         item = self.api.items.get(key)
         if item is None or item.uid != uid or item.value.node or item.value.deleting:
             return
-        ready = [n for n in self.nodes.values() if n.exists and self._is_ready(n)]
+        avoids = item.value.avoids
+        ready = [n for n in self.nodes.values() if n.exists and self._is_ready(n) and n.name not in avoids]
         if self.no_room or not ready:
             if not item.value.unschedulable:
                 self.api.put(key, replace(item.value, unschedulable="0/3 nodes are available"), uid)
@@ -177,7 +209,7 @@ class Cluster(Network):
 
     def _is_ready(self, node: Node) -> bool:
         item = self.api.items.get(("node", node.name))
-        return item is not None and bool(item.value)
+        return item is not None and bool(item.value.ready)
 
     def _start(self, key: Key, uid: str) -> None:
         item = self.api.items.get(key)
@@ -209,9 +241,11 @@ class Cluster(Network):
             self._terminate(agent.uid)
         elif self._restarts(agent, pod):
             if self.agents[agent.uid] is agent:
-                self.agents[agent.uid] = self._start_agent(pod)
+                again = replace(pod, last_exit=Exit(agent.exit_code, agent.exit_reason))
+                self.api.put(("pod", pod.name), again, agent.uid)
+                self.agents[agent.uid] = self._start_agent(again)
         elif not agent.alive and not pod.ended:
-            done = replace(pod, running=False, ended=True, exit=Exit(agent.exit_code, ""))
+            done = replace(pod, running=False, ended=True, exit=Exit(agent.exit_code, agent.exit_reason))
             if self.api.weather.down:
                 self.kernel.after(1.0, self._catch_up, agent)
                 return
@@ -249,23 +283,26 @@ class Cluster(Network):
 
     def _ready_again(self, node: Node) -> None:
         if node.healthy and not self._is_ready(node):
-            self.api.put(("node", node.name), True)
+            self.api.put(("node", node.name), NodeValue(True))
 
     def _not_ready(self, node: Node, since: float) -> None:
         if node.silent_since == since and node.exists and self._is_ready(node):
             self.kernel.say(f"{node.name} is NotReady")
-            self.api.put(("node", node.name), False)
+            self.api.put(("node", node.name), NodeValue(False))
 
     def _evict(self, node: Node, since: float) -> None:
         if node.silent_since != since:
             return
         for key, item in list(self.api.items.items()):
             if key[0] == "pod" and item.value.node == node.name and not item.value.deleting:
-                self.api.put(key, replace(item.value, deleting=True), item.uid)
+                doomed = replace(item.value, deleting=True, disruption="DeletionByTaintManager")
+                self.api.put(key, doomed, item.uid)
 
     def _collect_pod(self, key: Key, uid: str) -> None:
         item = self.api.items.get(key)
-        if item is not None and item.uid == uid and not self.nodes[item.value.node].exists:
+        there = self.api.items.get(("node", item.value.node)) if item is not None else None
+        dead = there is None or there.value.out_of_service
+        if item is not None and item.uid == uid and dead:
             self.api.remove(key, uid)
 
     def _collect_lease(self, pod: str, uid: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from elasticjob.contract.records import RoundRecord
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION
 from tests.simulation.agent import Agent
 from tests.simulation.cluster import Node
 from tests.simulation.operator import JOB_KEY, ROUND_KEY
@@ -37,11 +38,11 @@ def kill_agent(w: World) -> None:
 
 
 def kill_worker(w: World) -> None:
-    """kill -9 of a worker."""
+    """A worker ends by its own fault."""
     agent = _agent(w)
     if agent is not None and agent.in_round is not None:
-        w.disturb(f"a worker of {agent.name} is killed", agent.uid)
-        agent.fail_worker(agent.in_round)
+        w.disturb(f"a worker of {agent.name} fails")
+        agent.fail_worker(agent.in_round, w.kernel.rng.choice((-9, 1, 42, None)))
 
 
 def kill_leader(w: World) -> None:
@@ -84,6 +85,9 @@ def stop_kubelet(w: World) -> None:
     node = _node(w)
     if node.kubelet:
         w.disturb(f"the kubelet of {node.name} is away")
+        for uid in _on(w, node):
+            # It takes nobody's training, but with more than this it may look so, and it tells of no end.
+            w.oracle.happens(uid, INFRASTRUCTURE, harmless=True)
         node.kubelet = False
         if w.api.weather.loses_answers:
             _doubly(w, node)
@@ -94,7 +98,7 @@ def stop_kubelet(w: World) -> None:
 def _doubly(w: World, node: Node) -> None:
     """A node without a kubelet whose pods' renewals fail, too, looks like one that is lost."""
     for uid in _on(w, node):
-        w.oracle.excuse(uid)
+        w.oracle.happens(uid, INFRASTRUCTURE)
 
 
 def _kubelet_back(w: World, node: Node) -> None:
@@ -170,7 +174,7 @@ def _join_pair(w: World, one: Agent, other: Agent) -> None:
 
 
 def node_dies(w: World) -> None:
-    """Power off; the machine comes back later, or its object is deleted."""
+    """Power off; the machine comes back later, perhaps after its object was deleted or it was written off."""
     node = _node(w)
     if not node.power:
         return
@@ -180,8 +184,9 @@ def node_dies(w: World) -> None:
         if agent.pod.node == node.name:
             agent.end(137)
     w.cluster.changed(node)
-    if w.kernel.rng.random() < 0.5:
-        w.later(w.kernel.between(5.0, 60.0), w.cluster.remove_node, node)
+    what_follows = w.kernel.rng.choice((w.cluster.remove_node, w.cluster.take_out_of_service, None))
+    if what_follows is not None:
+        w.later(w.kernel.between(5.0, 60.0), what_follows, node)
     w.later(w.kernel.between(60.0, 150.0), _node_back, w, node)
 
 
@@ -211,8 +216,59 @@ def delete_pod(w: World) -> None:
     pods = [k[1] for k, i in w.api.items.items() if k[0] == "pod" and not i.value.deleting]
     if pods:
         name = w.kernel.rng.choice(pods)
-        w.disturb(f"somebody deletes pod {name}", w.api.items[("pod", name)].uid)
+        uid = w.api.items[("pod", name)].uid
+        w.disturb(f"somebody deletes pod {name}", uid, accounts=(PREEMPTION, INFRASTRUCTURE))
         w.cluster.delete_pod(name)
+
+
+def preempt_pod(w: World) -> None:
+    """The scheduler, or somebody who drains a node, takes a pod away with notice."""
+    pods = {k[1]: i.value for k, i in w.api.items.items() if k[0] == "pod"}
+    living = {agent.uid for agent in w.running()}
+    running = [name for name, pod in pods.items() if pod.uid in living and not pod.deleting]
+    if running:
+        name = w.kernel.rng.choice(running)
+        reason = w.kernel.rng.choice(("PreemptionByScheduler", "EvictionByEvictionAPI"))
+        uid = pods[name].uid
+        w.disturb(f"pod {name} is taken away: {reason}", uid, accounts=(PREEMPTION,))
+        w.cluster.disrupt_pod(name, reason)
+
+
+def run_out_of_memory(w: World) -> None:
+    """The kernel kills an agent that has used up its memory; only its kubelet knows why."""
+    agent = _agent(w)
+    if agent is not None:
+        unknown = w.others or not w.cluster.node_of(agent).healthy
+        accounts = (APPLICATION, INFRASTRUCTURE) if unknown else (APPLICATION,)
+        w.disturb(f"{agent.name} is out of memory", agent.uid, accounts=accounts)
+        agent.end(137, "OOMKilled")
+
+
+def hang_workers(w: World) -> None:
+    """The training loop stands still; everything else is well."""
+    w.hang_workers()
+
+
+def suspend(w: World) -> None:
+    """Somebody suspends the job, for a while or for long."""
+    if w.job is not None and not w.others and not w.job.job.spec.suspend:
+        w.disturb("the job is suspended")
+        w.change_spec(lambda s: replace(s, suspend=True))
+        w.later(w.kernel.rng.choice((0.5, 5.0, 40.0, 1e6)), resume, w)
+
+
+def resume(w: World) -> None:
+    """Somebody resumes the job."""
+    if w.job is not None and w.job.job.spec.suspend:
+        w.disturb("the job is resumed")
+        w.change_spec(lambda s: replace(s, suspend=False))
+
+
+def change_spares(w: World) -> None:
+    """Somebody edits spares."""
+    to = w.kernel.rng.randint(0, 2)
+    w.disturb(f"spares are {to}")
+    w.change_spec(lambda s: replace(s, spares=to))
 
 
 def crash_operator(w: World) -> None:
@@ -401,21 +457,10 @@ def recreate_job(w: World) -> None:
     item = w.api.items.get(JOB_KEY)
     if item is None:
         return
-    w.disturb("the job is deleted and made again", "*")
-    w.api.remove(JOB_KEY)
-    for key, pod in list(w.api.items.items()):
-        if key[0] == "pod":
-            w.kernel.after(w.kernel.between(0.1, 3.0), w.cluster.collect, key[1], pod.uid)
-    if ROUND_KEY in w.api.items:
-        w.kernel.after(w.kernel.between(0.1, 3.0), _collect_record, w, w.api.items[ROUND_KEY].uid)
+    w.disturb("the job is deleted and made again", "*", accounts=(PREEMPTION, INFRASTRUCTURE))
+    w.delete_job(item.uid)
     w.progress = 0.0
     w.make_job()
-
-
-def _collect_record(w: World, uid: str) -> None:
-    item = w.api.items.get(ROUND_KEY)
-    if item is not None and item.uid == uid:
-        w.api.remove(ROUND_KEY, uid)
 
 
 HARMLESS: tuple[Fault, ...] = (
@@ -449,7 +494,12 @@ HARMFUL: tuple[Fault, ...] = (
     node_dies,
     remove_node,
     delete_pod,
+    preempt_pod,
+    run_out_of_memory,
+    hang_workers,
     scale,
+    change_spares,
+    suspend,
     delete_record,
     set_record_back,
     set_record_forward,

@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from elasticjob.contract.records import Outcome
+from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
-from elasticjob.core.rounds import Candidate, Form, Wait
-from elasticjob_operator.plan import context, failures, lifecycle, members, pods, rounds
-from elasticjob_operator.plan.causes import Evidence
+from elasticjob.core.rounds import Candidate, Form, Wait, decide
+from elasticjob_operator.plan import (
+    context,
+    ends,
+    failures,
+    lifecycle,
+    members,
+    moves,
+    pods,
+    progress,
+    rounds,
+    suspension,
+)
 from elasticjob_operator.plan.status import ParticipantStatus
-from tests.simulation import operator
+from tests.scenarios.absences import complete_with_the_first, convict_by_silence, ignore_what_ended
 
 
 class Mutation(NamedTuple):
@@ -24,7 +34,6 @@ class Mutation(NamedTuple):
     absence: Any
 
 
-_examine = members._examine
 _publish = rounds._publish
 
 
@@ -53,27 +62,12 @@ def _joined_whoever(p: context.Pass) -> Any:
     return tuple(result)
 
 
-def _convict_by_silence(p: Any, member: Any) -> tuple[str, Evidence | None]:
-    lease = p.observed.leases.get(member.pod)
-    if lease is not None and lease.silent > 10:
-        return "Lost", Evidence("Unreachable", "silent", member.pod)
-    return _examine(p, member)
-
-
-def _ignore_what_ended(p: Any, member: Any) -> tuple[str, Evidence | None]:
-    state, evidence = _examine(p, member)
-    return (member.state, None) if evidence is not None and evidence.cause == "PodLost" else (state, evidence)
-
-
-def _complete_with_the_first(p: Any) -> bool:
-    if p.round.phase == "Active" and any(m.state == "Succeeded" for m in p.status.members()):
-        lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
-        return True
-    return False
-
-
 def _charge_again(*_: Any, **__: Any) -> bool:
     return False
+
+
+def _decide_with_spares(candidates: Any, awaited: Any, minimum: int, replicas: int) -> Form | Wait:
+    return decide(candidates, awaited, minimum, replicas + 1)
 
 
 def _never_charge(p: Any) -> None:
@@ -82,18 +76,24 @@ def _never_charge(p: Any) -> None:
 
 MUTATIONS = [
     Mutation(("I1",), "a number is used again", rounds, "_publish", _same_number_again),
-    Mutation(("I1",), "the record may go back", operator, "_ahead", lambda *_: False),
+    Mutation(("I1",), "the record may go back", RoundRecord, "ahead_of", lambda *_: False),
     Mutation(("I2",), "the world is one smaller", Membership, "size", property(_one_less)),
     Mutation(("I3",), "no minimum", rounds, "decide", _decide_without_minimum),
     Mutation(("I4",), "whoever has joined may be a member", context.Pass, "joined", _joined_whoever),
     Mutation(("I4", "Liveness"), "spent ids are not refused", rounds, "_refused", lambda *_: ()),
-    Mutation(("I5",), "silence convicts", members, "_examine", _convict_by_silence),
+    Mutation(("I5",), "silence convicts", members, "_examine", convict_by_silence),
     Mutation(("I5",), "not ready convicts", members, "_silent", lambda *_: True),
-    Mutation(("Liveness",), "what has ended is overlooked (I6)", members, "_examine", _ignore_what_ended),
+    Mutation(("Liveness",), "what has ended is overlooked (I6)", members, "_examine", ignore_what_ended),
     Mutation(("I7",), "charged at every look", failures, "_charged", _charge_again),
     Mutation(("I7",), "charges are dropped", failures, "refresh_accounts", _never_charge),
-    Mutation(("I8",), "one success is enough", lifecycle, "check_success", _complete_with_the_first),
+    Mutation(("I8",), "one success is enough", lifecycle, "check_success", complete_with_the_first),
     Mutation(("Fencing",), "no fencing", members, "departed", lambda _: True),
     Mutation(("Liveness",), "silent announcements are kept", pods, "_replace_silent", lambda _: None),
+    Mutation(("I3",), "spares are members, too", rounds, "decide", _decide_with_spares),
+    Mutation(("I7",), "charges never move", moves, "revise", lambda *_: None),
+    Mutation(("I7",), "members that are lost keep their slot", rounds, "_replace_absent", lambda *_: None),
+    Mutation(("I7",), "nobody takes pods away", ends, "taken_away", lambda *_: None),
+    Mutation(("Suspension",), "suspension is overlooked", suspension, "wanted", lambda _: False),
+    Mutation(("Liveness",), "hangs are overlooked", progress, "hang", lambda _: []),
     Mutation(("Liveness",), "nobody asks for the next pass", context.Timers, "wake", lambda *_: None),
 ]

@@ -19,9 +19,11 @@ from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.plan.model import (
     CreatePod,
-    DeleteLease,
+    DeleteJob,
     DeletePod,
+    Do,
     Job,
+    LabelStandby,
     Now,
     Observed,
     Participant,
@@ -30,8 +32,9 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
-from tests.simulation.agent import LeaseValue
 from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
+from tests.simulation.cluster import NodeValue
+from tests.simulation.ground import LeaseValue
 from tests.simulation.kernel import Kernel, Script, Thread
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -269,16 +272,18 @@ class Operator(Client):
         pods: list[Pod] = []
         leases: dict[str, Participant] = {}
         record: RoundRecord | None = None
-        nodes = {key[1]: item.value for key, item in self.cache.items.items() if key[0] == "node"}
+        nodes: dict[str, NodeValue] = {
+            key[1]: item.value for key, item in self.cache.items.items() if key[0] == "node"
+        }
         good = max(self._good_since, self._failed_at) if self._good_since is not None else None
         for key, item in self.cache.items.items():
             if key[0] == "pod":
                 pod: Pod = item.value
-                if pod.node:
-                    ready = bool(nodes.get(pod.node, True))
-                    gone = pod.node not in nodes and pod.uid in self._orphans
-                    if not ready or gone:
-                        pod = replace(pod, node_ready=ready, node_gone=gone)
+                node = nodes.get(pod.node)
+                if node is not None and not node.ready:
+                    pod = replace(pod, node_ready=False, unreachable=True, out_of_service=node.out_of_service)
+                elif pod.node and node is None and pod.uid in self._orphans:
+                    pod = replace(pod, node_gone=True)
                 if job.spec.template is not None and not pod.uid.startswith(f"{job.uid}-"):
                     pod = replace(pod, mine=False)
                 pods.append(pod)
@@ -286,20 +291,28 @@ class Operator(Client):
                 lease: LeaseValue = item.value
                 silent = 0.0 if good is None else max(0.0, now - max(self.cache.touched[key], good))
                 leases[key[1]] = Participant(
-                    key[1], lease.holder, lease.record, lease.failure, lease.report, silent
+                    key[1],
+                    lease.holder,
+                    lease.record,
+                    lease.failure,
+                    lease.report,
+                    silent=silent,
+                    progress=lease.progress,
                 )
             elif key[0] == "round" and item.value.job_uid == job.uid:
                 record = item.value
-        return Observed(tuple(sorted(pods, key=lambda p: p.name)), leases, record)
+        ready = frozenset(name for name, node in nodes.items() if node.ready)
+        return Observed(tuple(sorted(pods, key=lambda p: p.name)), leases, record, ready)
 
     def _check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """``Projector.check``."""
         there = self.cache.items.get(ROUND_KEY)
         if there is None or there.value.job_uid != job.uid:
             return True
-        if _ahead(there.value, record) and not fresh:
+        ahead: bool = there.value.ahead_of(record)
+        if ahead and not fresh:
             raise Stale
-        return not _ahead(there.value, record)
+        return not ahead
 
     def _write_status(self, item: Item, decided: Plan) -> Item:
         """The JSON patch with its tests of UID and version."""
@@ -321,7 +334,7 @@ class Operator(Client):
                 made = yield self.api.request(self, lambda: self.api.create(ROUND_KEY, record))
                 self.cache.put(ROUND_KEY, made, self.kernel.now)
                 return None
-            if _ahead(there.value, record):
+            if there.value.ahead_of(record):
                 raise Stale
             if there.value == record:
                 return None
@@ -340,12 +353,12 @@ class Operator(Client):
             raise Stale from error
         return None
 
-    def _act(self, job: Job, action: CreatePod | DeletePod | DeleteLease) -> Script:
+    def _act(self, job: Job, action: Do) -> Script:
         """``PodWriter``."""
         if isinstance(action, CreatePod):
             name = pod_name(job.name, action.slot, action.attempt)
             uid = f"{job.uid}-{self.kernel.rng.getrandbits(32):08x}"
-            pod = Pod(name, uid, slot=action.slot, attempt=action.attempt)
+            pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
             try:
                 made = yield self.api.request(self, lambda: self.api.create(("pod", name), pod, uid))
                 self.cache.put(("pod", name), made, self.kernel.now)
@@ -357,6 +370,12 @@ class Operator(Client):
                 yield self.api.request(self, lambda: self.delete_pod(action.name, action.uid))
             except (NotFound, Conflict):
                 self.cache.remove(("pod", action.name), uid=action.uid)
+        elif isinstance(action, LabelStandby):
+            yield from self._label(action)
+        elif isinstance(action, DeleteJob):
+            self._told(f"{self.name} deletes the job: {action.why}")
+            with contextlib.suppress(NotFound, Conflict):
+                yield self.api.request(self, lambda: self.delete_job(job.uid))
         else:
             seen = self.cache.items.get(("lease", action.name))
             if seen is None:
@@ -364,6 +383,19 @@ class Operator(Client):
             with contextlib.suppress(NotFound, Conflict):
                 yield self.api.request(self, lambda: self.api.remove(("lease", action.name), seen.uid))
             self.cache.remove(("lease", action.name), uid=seen.uid)
+
+    def _label(self, action: LabelStandby) -> Script:
+        """The patch of one label, with a test of the UID."""
+
+        def patch() -> Item:
+            there = self.api.get(("pod", action.name))
+            if there.uid != action.uid:
+                raise NotFound(action.name)
+            return self.api.put(("pod", action.name), replace(there.value, standby=action.standby), there.uid)
+
+        with contextlib.suppress(NotFound, Conflict):
+            put = yield self.api.request(self, patch)
+            self.cache.put(("pod", action.name), put, self.kernel.now)
 
     def _list_again(self) -> Script:
         """``World.read_again``: somebody else has written the status, so what it says may be newer than the
@@ -379,6 +411,9 @@ class Operator(Client):
     delete_pod: Callable[[str, str], None]
     """The cluster's; set by the world."""
 
+    delete_job: Callable[[str], None]
+    """The world's."""
+
     def _read_again(self, item: Item) -> Script:
         try:
             read = yield self.api.request(self, lambda: self.api.get(JOB_KEY))
@@ -393,7 +428,3 @@ class Operator(Client):
             self.cache.put(ROUND_KEY, read, self.kernel.now)
         except NotFound:
             self.cache.remove(ROUND_KEY)
-
-
-def _ahead(old: RoundRecord, record: RoundRecord) -> bool:
-    return old.order > record.order or (old.order == record.order and old.nonce != record.nonce)

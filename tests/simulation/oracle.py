@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
+from elasticjob_operator.plan.moves import MOVE_SECONDS
+from elasticjob_operator.plan.status import Charge, JobStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import Item, Key
 from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue
+from tests.simulation.truth import Incident, RoundKey, Truth
+
+SLACK_SECONDS = 60.0
+"""How long before a round's first moment its end may have begun."""
 
 
 class Violation(AssertionError):
@@ -20,9 +27,31 @@ class Violation(AssertionError):
         self.rule = rule
 
 
+@dataclass
+class Published:
+    """A round: when it was published, its members' pods, and when the next one was published, and as what.
+
+    ``echoes``: a worker of it has failed for the loss of its peer. ``suspended``: the job was, before the
+    next round; that is charged to nobody. ``rescaled``: it ended for a planned change.
+    """
+
+    at: float
+    uids: frozenset[str]
+    until: float = float("inf")
+    next: int = 0
+    established: bool = False
+    echoes: bool = False
+    suspended: bool = False
+    rescaled: bool = False
+
+
+def _cause(charge: Charge) -> int | str:
+    """What was charged for: the end of a round, or of a pod that was never a member."""
+    return charge.pod if charge.round is None else charge.round
+
+
 class Oracle:
-    """``excuses`` are (time, pod UID or "*", lightly) for which a round may end; lightly: only one that is
-    not established."""
+    """See the module. ``truth`` is what has happened."""
 
     def __init__(self, now: Any) -> None:
         self._now = now
@@ -36,20 +65,30 @@ class Oracle:
         self.finished: dict[tuple[str, int], set[int]] = {}
         self.training: dict[tuple[str, int], dict[int, str]] = {}
         """(job UID, round) -> rank -> agent UID, of those whose workers run now."""
-        self.left: dict[tuple[str, int], set[int]] = {}
-        self.failures: set[tuple[str, int]] = set()
-        """(agent UID, round) of workers that failed."""
-        self.excuses: list[tuple[float, str, bool]] = []
+        self.truth = Truth()
+        self.restarts_in_place = False
+        """Whether containers are restarted, after which nothing tells of their end."""
         self.by_hand = False
         """While somebody edits the round Lease."""
-        self.established: set[tuple[str, int]] = set()
-        self.ended: dict[int, str] = {}
         self.status: dict[str, JobStatus] = {}
-        self.published: dict[int, float] = {}
+        self.published: dict[RoundKey, Published] = {}
+        self.current: dict[str, Published] = {}
+        """By job UID, the round that was published last."""
+        self.died_in_round: dict[str, Published] = {}
+        """By UID, the agents that ended while their workers ran, before there was another round."""
+        self.pods: dict[tuple[str, str], set[str]] = {}
+        """(job UID, pod) -> the UIDs of all that ever bore this name."""
 
-    def excuse(self, who: str, lightly: bool = False) -> None:
-        """Something happens for which a round may end: to this pod (UID), or to anybody ("*")."""
-        self.excuses.append((self._now(), who, lightly))
+    def happens(
+        self,
+        who: str,
+        *accounts: str,
+        lightly: bool = False,
+        harmless: bool = False,
+        key: RoundKey | None = None,
+    ) -> None:
+        """See ``Incident``."""
+        self.truth.incidents.append(Incident(self._now(), who, frozenset(accounts), lightly, harmless, key))
 
     # -- what is written -----------------------------------------------------------------------------------
 
@@ -57,6 +96,8 @@ class Oracle:
         """Hear every commit."""
         if item is None:
             return
+        if key[0] == "pod":
+            self.pods.setdefault((item.uid.partition("-")[0], key[1]), set()).add(item.uid)
         if key == JOB_KEY:
             value: JobValue = item.value
             same = old is not None and old.uid == item.uid
@@ -78,11 +119,12 @@ class Oracle:
             facts = (b.nonce, tuple(m.id for m in status.members()), b.leader_endpoint)
             self._same(uid, b.number, facts)
         if a.phase == "Active" and b.phase == "Broken" and a.number:
-            self.ended[a.number] = b.cause
             self._excused(value, before)
         self._charges(before, status)
-        if b.established is not None:
-            self.established.add((uid, b.number))
+        if uid in self.current:
+            self.current[uid].established |= b.established is not None
+            self.current[uid].suspended |= value.job.spec.suspend
+            self.current[uid].rescaled |= b.phase == "Broken" and b.account == SCALING
         if status.finished and not before.finished:
             self._closed(value)
         elif before.finished and not status.finished:
@@ -93,6 +135,8 @@ class Oracle:
         r, members = status.round, status.members()
         if r.number <= before.round.number:
             raise Violation("I1", f"round {r.number} is published after round {before.round.number}")
+        if spec.suspend and spec.template is not None:
+            raise Violation("Suspension", f"round {r.number} is published while the job is suspended")
         if not spec.minimum <= len(members) <= spec.replicas:
             raise Violation(
                 "I3", f"round {r.number} has {len(members)} members, not {spec.minimum} to {spec.replicas}"
@@ -112,18 +156,21 @@ class Oracle:
             )
         self.refused |= {(uid, refused) for refused in r.refused}
         self.ids.update({(uid, m.id): r.number for m in members})
-        self.published[r.number] = self._now()
-        last = (uid, before.round.number)
-        training = self.training.get(last, {})
-        if before.members() and len(training) == len(before.members()) and before.round.number == last[1]:
+        if uid in self.current:
+            self.current[uid].until, self.current[uid].next = self._now(), r.number
+        self.current[uid] = Published(self._now(), frozenset(m.uid for m in members))
+        self.published[uid, r.number] = self.current[uid]
+        training = self.training.get((uid, before.round.number), {})
+        if before.members() and len(training) == len(before.members()):
             alive = [m for m in before.members() if m.uid in training.values()]
             if len(alive) == len(before.members()) and not self._gone(before):
                 raise Violation(
-                    "Fencing", f"round {r.number} is published while all of round {last[1]} are training"
+                    "Fencing",
+                    f"round {r.number} is published while all of round {before.round.number} are training",
                 )
 
     def _gone(self, before: JobStatus) -> bool:
-        """Whether the pod object of a member is gone: then it counts as having left, whatever runs."""
+        """Whether the object of a member's pod or node is gone: it counts as having left, whatever runs."""
         return any(m.uid not in self.pod_uids() for m in before.members())
 
     def dead(self, uid: str) -> bool:
@@ -157,31 +204,91 @@ class Oracle:
     def _excused(self, value: JobValue, before: JobStatus) -> None:
         """I5: a round ends for something that has really happened to it."""
         r = value.status.round
-        since = self.published.get(r.number, 0.0) - 60.0
-        uids = {m.uid for m in before.members()} | {"*"}
-        hard = before.round.established is not None
-        if any(at >= since and who in uids and not (hard and lightly) for at, who, lightly in self.excuses):
+        if r.cause == "ScaledUp" and before.round.members < value.job.spec.replicas:
+            self.happens("*", SCALING, key=(value.job.uid, r.number))
+            return
+        key = (value.job.uid, r.number)
+        known = self.published.get(key)
+        since = (known.at if known is not None else 0.0) - SLACK_SECONDS
+        uids = {m.uid for m in before.members()}
+        if self.truth.excuses(key, uids, since, before.round.established is not None):
             return
         if any(self.dead(m.uid) for m in before.members()):
-            return
-        if r.cause == "ScaledUp" and before.round.members < value.job.spec.replicas:
             return
         raise Violation(
             "I5", f"round {r.number} is broken ({r.cause}: {r.message}) and nothing has happened to it"
         )
 
     def _charges(self, before: JobStatus, status: JobStatus) -> None:
-        old = {(c.round, c.pod): a.name for a in before.accounts for c in a.charges}
-        new = [(c.round, c.pod) for a in status.accounts for c in a.charges]
+        old = {_cause(c) for a in before.accounts for c in a.charges}
+        new = [_cause(c) for a in status.accounts for c in a.charges]
         if len(set(new)) != len(new):
             raise Violation("I7", f"charged twice: {sorted(map(str, new))}")
-        lost = set(old) - set(new)
-        if lost:
+        lost = old - set(new)
+        # A Lease set forward by hand: the round that has ended and its charge are renumbered.
+        later = set(range(before.round.number + 1, status.round.number + 1))
+        if lost and not (lost == {before.round.number} and later & (set(new) - old)):
             raise Violation("I7", f"a charge has vanished: {lost}")
         if status.restarts < before.restarts:
             raise Violation("I7", f"restarts fall from {before.restarts} to {status.restarts}")
         if status.restarts != len(new):
             raise Violation("I7", f"{status.restarts} restarts, {len(new)} charges")
+
+    def judge_accounts(self, value: JobValue) -> None:
+        """I7, when all has come to rest: each round that ended is charged once, to an account that may bear
+        what has happened to it."""
+        uid = value.job.uid
+        charged = {c.round: a.name for a in value.status.accounts for c in a.charges if c.round is not None}
+        for key, known in self.published.items():
+            if key[0] != uid or known.until == float("inf"):
+                continue
+            since = known.at - SLACK_SECONDS
+            allowed = self.truth.accounts(key, known.uids, since, known.until)
+            later = (other.uids for k, other in self.published.items() if k[0] == uid and k[1] > key[1])
+            gone = known.uids.difference(*later)  # for good: what becomes of them may explain the end
+            allowed |= self.truth.accounts(key, gone, since, known.until + MOVE_SECONDS)
+            if not known.established:
+                allowed.add(INFRASTRUCTURE)
+            if known.echoes and (SCALING in allowed or self.restarts_in_place):
+                allowed.add(APPLICATION)  # the next round is formed before anybody has told the root
+            # A round Lease that was set forward by hand gives a broken round a higher number.
+            names = [charged[number] for number in range(key[1], known.next) if number in charged]
+            must = known.established and not known.suspended
+            if len(names) > 1 or (must and not names) or set(names) - allowed:
+                said = " and ".join(names) or "nobody"
+                raise Violation("I7", f"the end of round {key[1]} is charged to {said}, not to {allowed}")
+        self._judge_root(value)
+        for account in value.status.accounts:
+            for charge in account.charges:
+                if charge.round is not None:
+                    continue
+                pods = self.pods[uid, charge.pod]
+                if any(self._alone(pod) for pod in pods):
+                    raise Violation("I7", f"{charge.pod} is charged for beside the round it was a member of")
+                allowed = {account for pod in pods for account in self.truth.of_pod(pod)}
+                if account.name not in allowed:
+                    text = f"the end of {charge.pod} is charged to {account.name}, not to {allowed}"
+                    raise Violation("I7", text)
+
+    def _alone(self, uid: str) -> bool:
+        """Whether this agent ended as a member of a round to which nothing else has happened."""
+        known = self.died_in_round.get(uid)
+        if known is None or known.rescaled:
+            return False
+        return self.truth.roots(known.uids, known.at - SLACK_SECONDS, known.until) == 1
+
+    def _judge_root(self, value: JobValue) -> None:
+        """Where workers of one pod alone have failed by their own fault, that pod is the root."""
+        failure = value.status.last_failure
+        key = (value.job.uid, failure.round or 0 if failure is not None else 0)
+        known = self.published.get(key)
+        if failure is None or known is None or known.next != key[1] + 1:
+            return
+        allowed = self.truth.accounts(key, known.uids, known.at - SLACK_SECONDS, known.until)
+        roots = {who for who in self.truth.failed_in(key) if who != "*"}
+        if allowed == {APPLICATION} and len(roots) == 1 and failure.uid not in roots:
+            text = f"the root failure of round {key[1]} is said to be {failure.pod}: {failure.message}"
+            raise Violation("I7", text)
 
     def _closed(self, value: JobValue) -> None:
         status = value.status
@@ -218,13 +325,20 @@ class Oracle:
     def agent_left(self, agent: Agent, m: Membership) -> None:
         """Its workers of this round have ended."""
         self.training.get((m.job_uid, m.number), {}).pop(m.rank, None)
-        self.excuse(agent.uid)
-        self.left.setdefault((m.job_uid, m.number), set()).add(m.rank)
+        self.happens(agent.uid)
+        known = self.published.get((m.job_uid, m.number))
+        if not agent.alive and known is not None and known.until == float("inf"):
+            self.died_in_round[agent.uid] = known
 
-    def agent_failed(self, agent: Agent, m: Membership) -> None:
-        """A worker of its has failed."""
-        self.failures.add((agent.uid, m.number))
-        self.excuse(agent.uid)
+    def agent_failed(self, agent: Agent, m: Membership, echo: bool) -> None:
+        """A worker of its has failed; ``echo``: because it lost a peer."""
+        key = (m.job_uid, m.number)
+        if echo:
+            self.happens(agent.uid)
+            if key in self.published:
+                self.published[key].echoes = True
+        else:
+            self.happens(agent.uid, APPLICATION, key=key)
 
     def agent_finished(self, m: Membership) -> None:
         """Its workers have ended well."""

@@ -7,28 +7,42 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.core.participant import Membership
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.status import JobStatus
-from tests.simulation.agent import Agent, Behaviour
+from tests.simulation.agent import Agent
 from tests.simulation.api import Api, Item, Key
 from tests.simulation.cluster import Cluster
+from tests.simulation.ground import Behaviour, Steps, WorkerEnd
 from tests.simulation.kernel import Kernel
 from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue, Operator
 from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.truth import RoundKey
 from tests.simulation.workload import Workload
 
 SETTLE_SECONDS = 600.0
 REST_SECONDS = 120.0
+SUSPEND_SECONDS = 120.0
+"""The bound for the pods of a suspended job to end: their grace, and a node that has to be NotReady first."""
 
 
 class World:
-    """One job on some nodes, with one operator. Everything is drawn from the seed."""
+    """One job on some nodes, with one operator. Everything is drawn from the seed, unless ``spec`` and
+    ``behaviour`` say what the job is; its pods are its own then. ``clocks`` and ``wall``: by how many seconds
+    the operators' monotonic clocks and their wall clocks may differ."""
 
-    def __init__(self, seed: int, clocks: float = 3600.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        clocks: float = 3600.0,
+        spec: JobSpec | None = None,
+        behaviour: Behaviour | None = None,
+        wall: float = 3.0,
+    ) -> None:
         self.kernel = kernel = Kernel(seed)
         rng = kernel.rng
         self.seed = seed
-        self.clocks = clocks
+        self.clocks, self.wall = clocks, wall
         self.api = Api(kernel)
         self.oracle = Oracle(lambda: kernel.now)
         self.oracle.pod_uids = self._live_pod_uids  # type: ignore[method-assign]
@@ -36,18 +50,25 @@ class World:
         self.api.committed.append(self.oracle.committed)
         self.api.committed.append(self._tell)
         needed = kernel.between(10.0, 200.0) if rng.random() < 0.6 else None
-        self.behaviour = Behaviour(needed, drift=rng.choice((0.0, 2.0, 20.0)))
+        self.behaviour = behaviour or Behaviour(
+            needed, rng.random() < 0.5, drift=rng.choice((0.0, 2.0, 20.0))
+        )
         self.progress = 0.0
-        self._whole_since: tuple[tuple[str, int], float] | None = None
+        self._whole_since: tuple[RoundKey, float] | None = None
+        self._stands: tuple[RoundKey, Steps] | None = None
+        """The round whose training loop hangs, and how far it had come."""
         self.cluster = Cluster(self.api, kernel, rng.choice((2, 3)), self._start_agent)
         self.cluster.owner_is_there = lambda pod: pod.uid.partition("-")[0] in (self.job_uid, "other")
         self._by_address: dict[str, Agent] = {}
+        self._shaken: set[str] = set()
         self.mended = False
         self._jobs = 0
-        self.others = rng.random() < 0.2
+        self._spec = spec
+        self.others = rng.random() < 0.2 and spec is None
         """Whether the pods are somebody else's."""
         self.cluster.over = lambda: self.status.finished
         self.cluster.restarts_in_place = self.others and rng.random() < 0.5
+        self.oracle.restarts_in_place = self.cluster.restarts_in_place
         self.make_job()
         if self.others:
             self.workload = Workload(kernel, self.api, self._wanted)
@@ -82,34 +103,88 @@ class World:
         self._echo(membership)
         self._look()
 
-    def worker_failed(self, agent: Agent, membership: Membership) -> None:
+    def worker_failed(self, agent: Agent, membership: Membership, failure: WorkerEnd) -> None:
         """A worker has failed."""
-        self.kernel.say(f"a worker of {agent.name} fails in round {membership.number}")
-        self.oracle.agent_failed(agent, membership)
+        how = "late" * failure.late or "from its peer's loss" * failure.echo or f"with {failure.code}"
+        self.kernel.say(f"a worker of {agent.name} fails in round {membership.number} {how}")
+        self.oracle.agent_failed(agent, membership, failure.echo or failure.late)
 
     def finished(self, agent: Agent, membership: Membership) -> None:
         """The workers have ended well."""
         self.kernel.say(f"{agent.name} has finished round {membership.number}")
         self.oracle.agent_finished(membership)
 
+    def steps(self, membership: Membership) -> Steps | None:
+        """How far the training of this round has come."""
+        key = (membership.job_uid, membership.number)
+        if self._stands is not None and self._stands[0] == key:
+            return self._stands[1]
+        if self._whole_since is None or self._whole_since[0] != key or self.kernel.now < self._whole_since[1]:
+            return None
+        began = self._whole_since[1]
+        trained = self.kernel.now - began
+        if self.behaviour.needed is not None:
+            trained = min(trained, max(0.0, self.behaviour.needed - self.progress))
+        grew = began + int(trained)
+        return Steps(int(self.progress), int(self.progress) + int(trained), began, grew)
+
+    def stands_still(self, membership: Membership) -> bool:
+        """Whether the training loop of this round hangs."""
+        return self._stands is not None and self._stands[0] == (membership.job_uid, membership.number)
+
     # -- what can be done to it ----------------------------------------------------------------------------
 
     def make_job(self) -> None:
         """Somebody creates the ElasticJob."""
+        self._jobs += 1
+        spec = self._spec or self._draw_spec()
+        job = Job("default", "mnist", f"job{self._jobs}", 1, spec)
+        self.job_uid = job.uid
+        self.api.create(JOB_KEY, JobValue(job, JobStatus()), job.uid)
+
+    def _draw_spec(self) -> JobSpec:
         rng = self.kernel.rng
         replicas = rng.choice((1, 2, 2, 3, 3, 4))
         budget = rng.choice((None, None, None, 1, 3))
-        spec = JobSpec(
+        return JobSpec(
             replicas=replicas,
             min_replicas=rng.choice((None, 1, max(1, replicas - 1))),
             template=None if self.others else {},
             application=Limit(budget, None if budget is None else 10_000),
             infrastructure=Limit(),
+            spares=rng.choice((0, 0, 0, 1, 2)),
+            hang_timeout=rng.choice((None, 30, 90)) if self.behaviour.steps else None,
         )
-        self._jobs += 1
-        job = Job("default", "mnist", f"job{self._jobs}", 1, spec)
-        self.job_uid = job.uid
-        self.api.create(JOB_KEY, JobValue(job, JobStatus()), job.uid)
+
+    def hang_workers(self) -> None:
+        """The training loop of the present round stands still from now on; the leader is the one to tell."""
+        limit = self.job.job.spec.hang_timeout if self.job is not None else None
+        leader = next((a for a in self.running() if a.in_round is not None and a.in_round.rank == 0), None)
+        if limit is None or leader is None or leader.in_round is None or self._whole_since is None:
+            return
+        membership, key = leader.in_round, self._whole_since[0]
+        steps = self.steps(membership)
+        if steps is None or key != (membership.job_uid, membership.number):
+            return
+        self.disturb(f"the training loop of round {membership.number} hangs")
+        self.oracle.happens("*", APPLICATION, key=key)
+        self._break_whole(key)
+        self._stands = (key, steps)
+        self.kernel.after(limit, leader.find_hung, membership, float(limit))
+
+    def delete_job(self, uid: str) -> None:
+        """The ElasticJob is deleted; the garbage collector follows."""
+        self.api.remove(JOB_KEY, uid)
+        for key, item in list(self.api.items.items()):
+            if key[0] == "pod":
+                self.kernel.after(self.kernel.between(0.1, 3.0), self.cluster.collect, key[1], item.uid)
+            elif key == ROUND_KEY:
+                self.kernel.after(self.kernel.between(0.1, 3.0), self._collect_record, item.uid)
+
+    def _collect_record(self, uid: str) -> None:
+        item = self.api.items.get(ROUND_KEY)
+        if item is not None and item.uid == uid:
+            self.api.remove(ROUND_KEY, uid)
 
     def start_operator(self) -> Operator:
         """Another operator process, with clocks of its own."""
@@ -118,11 +193,12 @@ class World:
             self.kernel,
             self.api,
             f"operator-{len(self.operators)}",
-            float(int(rng.uniform(-self.clocks, self.clocks))),
+            float(int(rng.uniform(-self.wall, self.wall))),
             float(int(rng.uniform(0.0, 2 * self.clocks))),
             self.kernel.say,
         )
         operator.delete_pod = self.cluster.delete_pod
+        operator.delete_job = self.delete_job
         self.operators.append(operator)
         return operator
 
@@ -150,12 +226,16 @@ class World:
 
         self.kernel.after(seconds, unless_mended)
 
-    def disturb(self, what: str, *uids: str, lightly: bool = False) -> None:
+    def disturb(
+        self, what: str, *uids: str, lightly: bool = False, accounts: tuple[str, ...] = (INFRASTRUCTURE,)
+    ) -> None:
         """Say what is done, and to whom; whoever beats looks up. ``lightly``: not for long enough to break a
-        round that is established."""
+        round that is established. ``accounts``: those that may bear it."""
         self.kernel.say(f"** {what}")
         for uid in uids:
-            self.oracle.excuse(uid, lightly)
+            self.oracle.happens(uid, *accounts, lightly=lightly and uid not in self._shaken)
+            if lightly:
+                self._shaken.add(uid)  # the next one may be too much
         self._look()
 
     def change_spec(self, change: Callable[[JobSpec], JobSpec]) -> None:
@@ -165,7 +245,7 @@ class World:
             return
         value: JobValue = item.value
         job = replace(value.job, generation=value.job.generation + 1, spec=change(value.job.spec))
-        self.oracle.excuse("*")
+        self.oracle.happens("*", SCALING)
         self.api.put(JOB_KEY, JobValue(job, value.status))
 
     # -- at rest -------------------------------------------------------------------------------------------
@@ -201,13 +281,15 @@ class World:
         if self.api.items.get(JOB_KEY) is None:
             self.make_job()
         for agent in self.running():
-            self.oracle.excuse(agent.uid)
+            self.oracle.happens(agent.uid, INFRASTRUCTURE)
         self._look()
 
     def settle(self) -> None:
         """After the faults end: everyone who can be in a round is in one, or the status says what it waits
         for; and then nothing happens any more. Raises Violation."""
         self.heal()
+        if self.job is not None and self.job.job.spec.suspend:
+            self._settle_suspended()
         self.kernel.run(SETTLE_SECONDS)
         self._check_rest()
         number, phase = self.status.round.number, self.status.round.phase
@@ -219,11 +301,25 @@ class World:
             raise Violation("Liveness", f"{self.operators[-1].passes - passes} passes for nothing")
         self._check_rest()
 
+    def _settle_suspended(self) -> None:
+        """A suspended job has no pods and no round; then it is resumed."""
+        self.kernel.run(SUSPEND_SECONDS)
+        alive, status = self.running(), self.status
+        if not status.finished:
+            if any(not a.hangs for a in alive) or status.round.phase == "Active":
+                text = f"suspended, round {status.round.number} is {status.round.phase}"
+                raise Violation("Suspension", f"{text}, {[a.name for a in alive]} still run")
+            if not status.is_true("Suspended"):
+                raise Violation("Suspension", f"suspended, and the status says {status.conditions}")
+        self.kernel.say("** the job is resumed")
+        self.change_spec(lambda s: replace(s, suspend=False))
+
     def _check_rest(self) -> None:
         value = self.job
         assert value is not None
         if any(a.hangs and self._nobody_may_tell(a, value.status) for a in self.running()):
             return
+        self.oracle.judge_accounts(value)
         status, spec = value.status, value.job.spec
         alive = self.running()
         if status.finished:
@@ -234,6 +330,8 @@ class World:
         said = f"{training.reason}: {training.message}" if training is not None else "nothing"
         if self.others and not alive:
             return  # all have ended, and their controller makes no more
+        if self._stands is not None and self._stands[0] == (value.job.uid, status.round.number):
+            raise Violation("Liveness", f"round {status.round.number} hangs; the status says {said}")
         if status.round.phase != "Active" or status.round.established is None:
             raise Violation("Liveness", f"no round after everything was mended; the status says {said}")
         if status.round.members != spec.replicas:
@@ -242,7 +340,8 @@ class World:
             )
         ours = [a for a in alive if a.in_round is not None and a.in_round.number == status.round.number]
         # Pods of others that a smaller job does not need stand by.
-        if len(ours) != status.round.members or (len(alive) != len(ours) and not self.others):
+        there = spec.pods if not self.others else len(alive)
+        if len(ours) != status.round.members or len(alive) != there:
             raise Violation(
                 "Liveness",
                 f"in round {status.round.number}: {[a.name for a in ours]}, alive: {[a.name for a in alive]}",
@@ -268,11 +367,13 @@ class World:
         self._by_address[pod.ip] = agent
         node = self.cluster.nodes[pod.node]
         if not node.healthy or not node.peers or self.kernel.now < node.back_at + 60.0:
-            self.oracle.excuse(agent.uid)  # a watch of nodes that lags may still take it for gone
+            self.oracle.happens(
+                agent.uid, INFRASTRUCTURE
+            )  # a watch of nodes that lags may still take it for gone
         return agent
 
     def _wanted(self) -> int:
-        return 0 if self.job is None or self.status.finished else self.job.job.spec.replicas
+        return 0 if self.job is None or self.status.finished else self.job.job.spec.pods
 
     def _all_live(self, m: Membership) -> bool:
         uids = self.oracle.training[(m.job_uid, m.number)].values()
@@ -299,14 +400,25 @@ class World:
         for mate in self.running():
             same = mate.in_round is not None and mate.in_round.prefix == m.prefix
             if same and self.kernel.rng.random() < self.behaviour.echo:
-                self.kernel.after(self.kernel.between(0.02, 3.0), mate.fail_worker, mate.in_round)
+                self.kernel.after(self.kernel.between(0.02, 3.0), mate.fail_worker, mate.in_round, 1, True)
 
     def _look(self) -> None:
         for agent in self.running():
             agent.look()
 
     def _live_pod_uids(self) -> set[str]:
-        return {i.uid for k, i in self.api.items.items() if k[0] == "pod" and not i.value.ended}
+        """Pods that have not ended, and whose node nobody has given up."""
+        return {
+            i.uid
+            for k, i in self.api.items.items()
+            if k[0] == "pod" and not i.value.ended and self.cluster.is_there(i.value)
+        }
+
+    def _watched(self) -> bool:
+        """Whether an operator sees what happens now."""
+        operator, weather = self.operators[-1], self.api.weather
+        up = operator.alive and not operator.frozen and operator.api_path
+        return up and not (weather.down or weather.slow or operator.watches["pods"].lags)
 
     def _tell(self, key: Key, old: Item | None, item: Item | None) -> None:
         """What people would want to read in a trace."""
@@ -327,7 +439,10 @@ class World:
             )
         elif key[0] == "pod":
             if item is None:
+                assert old is not None
                 self.kernel.say(f"pod {key[1]} is gone")
+                if not self._watched():
+                    self.oracle.happens(old.uid, INFRASTRUCTURE, harmless=True)  # nobody can tell why
             elif old is None:
                 self.kernel.say(f"pod {key[1]} is made")
             elif item.value.deleting and not old.value.deleting:

@@ -1,0 +1,111 @@
+"""What agents stand on: what they write, what they leave in a round's store, and whom they tell the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from elasticjob.contract.records import FailureReport, ParticipantRecord, ProgressReport, RoundReport
+from elasticjob.core.participant import Membership
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+
+
+class LeaseValue(NamedTuple):
+    """A participant's Lease."""
+
+    holder: str
+    writer: str
+    record: ParticipantRecord | None = None
+    failure: FailureReport | None = None
+    report: RoundReport | None = None
+    progress: ProgressReport | None = None
+
+
+class Network(Protocol):
+    """What an agent needs to know of the machines below it."""
+
+    def reaches_api(self, agent: Agent) -> bool:
+        """Whether its path to the API server is whole."""
+
+    def connected(self, one: Agent, other: Agent) -> bool:
+        """Whether packets pass both ways between two agents."""
+
+    def answers(self, agent: Agent) -> bool:
+        """Whether the kernel under it answers."""
+
+    def agent_ended(self, agent: Agent) -> None:
+        """A container has ended."""
+
+
+@dataclass
+class RoundKeys:
+    """What members leave in a round's store."""
+
+    here: set[int] = field(default_factory=set)
+    beats: dict[int, int] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    passed: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Behaviour:
+    """How this job's training behaves. ``needed``: seconds of training in all, None: it never ends; a step
+    takes one of them. ``steps``: it reports them."""
+
+    needed: float | None = None
+    steps: bool = False
+    echo: float = 0.7
+    """How probable it is that a worker's collective fails when a peer is lost."""
+    slow_stop: float = 0.05
+    drift: float = 0.0
+    """By how many seconds the members' last steps differ."""
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How and when a worker failed. ``echo``: because it lost a peer; ``late``: its agent knew already that
+    the round was over."""
+
+    at: float
+    code: int | None
+    echo: bool
+    late: bool
+
+
+class Steps(NamedTuple):
+    """The first and the highest step of a round, and when they were done."""
+
+    first: int
+    highest: int
+    began: float
+    grew: float
+
+
+class Ground(Protocol):
+    """What agents tell the oracle: the truth, which no protocol message carries."""
+
+    behaviour: Behaviour
+    progress: float
+
+    def agents(self) -> list[Agent]:
+        """Everybody who ever ran."""
+
+    def by_address(self, address: str) -> Agent | None:
+        """Whose pod had this IP."""
+
+    def returned(self, agent: Agent, membership: Membership) -> None:
+        """``next_rendezvous`` has returned."""
+
+    def left(self, agent: Agent, membership: Membership) -> None:
+        """The agent's workers of this round have ended."""
+
+    def worker_failed(self, agent: Agent, membership: Membership, failure: WorkerEnd) -> None:
+        """A worker has failed."""
+
+    def steps(self, membership: Membership) -> Steps | None:
+        """How far the training of this round has come; None before its first step."""
+
+    def finished(self, agent: Agent, membership: Membership) -> None:
+        """The workers have ended well."""
