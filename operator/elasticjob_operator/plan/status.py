@@ -210,8 +210,9 @@ class Progress:
     the highest. ``trained_milliseconds`` is the time in steps of the rounds before it, without steps that
     were done again, ``training_milliseconds`` that of this round; ``lost`` is the rest, by the cause of the
     round that followed. ``goodput_percent`` is the former as a share of all. Time in which the job was
-    suspended is in neither. ``counted`` is the moment up to which both are complete, but for ``training_milliseconds``.
-    ``rounds_without_progress`` counts rounds in a row that resumed from no later a step than the one before.
+    suspended is in neither. ``counted`` is the moment up to which both are complete, but for
+    ``training_milliseconds``. ``rounds_without_progress`` counts rounds in a row that resumed from no later a
+    step than the one before.
     """
 
     step: int = always(0)
