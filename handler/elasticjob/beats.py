@@ -96,6 +96,11 @@ class Beats:
         self._stop.set()
         self._connection.close()
 
+    def watched(self) -> dict[int, str]:
+        """The ports of those whose beats are watched, by rank, as far as they are known."""
+        own = self._membership.rank
+        return {rank: endpoint for rank, endpoint in self._endpoints.items() if rank != own}
+
     def _open(self) -> StoreConnection:
         return StoreConnection(lambda: connect(self._membership.leader), self._membership.prefix, self._bell)
 

@@ -50,6 +50,7 @@ from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Partic
 from elasticjob.core.progress import Hang
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
+from elasticjob.looking_back import LookingBack
 from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
 from elasticjob.settings import Settings
@@ -97,6 +98,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._store: RoundStore | None = None
         self._connection: StoreConnection | None = None
         self._beats: Beats | None = None
+        self._looking_back: LookingBack | None = None
         self._steps = StepFiles()
         self._stacks = StackDump()
         self._workers: RoundWorkers | None = None
@@ -196,10 +198,23 @@ class K8sRendezvousHandler(RendezvousHandler):
             over = self._core.over() or ("its store is gone" if report is None else "")
             if over:
                 logger.info("round %d is over: %s", membership.number, over)
+        if membership is not None and self._in_round and self._beats is not None:
+            self._look_back(membership, self._beats)
         self._in_round, self._told = False, False
         self._carry_progress()
         self._drop_connections()
         return report
+
+    def _look_back(self, m: Membership, beats: Beats) -> None:
+        """Go on watching whom we have watched, until there is a next round."""
+
+        def lost(found: Mapping[int, Loss]) -> None:
+            if self._looking_back is looking_back:
+                self._report_lost(m, found)
+
+        looking_back = LookingBack(beats.watched(), self._with_own_limits(m).heartbeat_timeout, lost)
+        self._looking_back = looking_back
+        looking_back.start()
 
     def _failure(self, failures: Sequence[Failed]) -> FailureReport | None:
         """The report on the first worker that failed in this round; none on workers that were started with
@@ -224,6 +239,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                     self._check(deadline)
                     self._bell.wait(1.0)
             if isinstance(step, Enter):
+                self._stop_looking_back()
                 self._servers.append(server)
                 return step.membership
             if isinstance(step, Stop):
@@ -401,17 +417,25 @@ class K8sRendezvousHandler(RendezvousHandler):
         m, store = self._core.membership, self._store
         if m is None or self._core.over() or (store is not None and store.passed):
             return
+        self._report_lost(m, lost)
+
+    def _report_lost(self, m: Membership, lost: Mapping[int, Loss]) -> None:
         for rank, loss in lost.items():
             logger.warning("round %d: rank %d is lost: %s", m.number, rank, loss.text)
-        why, probe = next(iter(lost.values()))
+        why, probe, silent = next(iter(lost.values()))
+        report = RoundReport(m.nonce, silent_milliseconds=round(silent * 1000), message=why)
         if m.rank != 0:
-            refused = probe is Probe.REFUSED
-            self._lease.say(
-                report=RoundReport(m.nonce, leader_lost=True, refused=refused, message=why).dump()
-            )
-            return
-        self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in lost))))
-        self._lease.say(report=RoundReport(m.nonce, True, silent=self._silent, message=why).dump())
+            report = replace(report, leader_lost=True, refused=probe is Probe.REFUSED)
+        else:
+            self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in lost))))
+            report = replace(report, established=True, silent=self._silent)
+        self._lease.say(report=report.dump())
+
+    def _stop_looking_back(self) -> None:
+        if self._looking_back is not None:
+            self._looking_back.stop()
+        self._looking_back = None
+        self._silent = ()
 
     def _progressed(self, report: ProgressReport, first: bool) -> None:
         """From the beats' thread: the round's first step is said at once, others with the next renewal."""
@@ -529,9 +553,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         if self._workers is not None:
             self._workers.close()
         self._beats = self._connection = self._store = self._workers = None
-        self._silent = ()
 
     def _stop_threads(self) -> None:
+        self._stop_looking_back()
         self._drop_connections()
         self._watcher.stop()
         self._lease.stop()

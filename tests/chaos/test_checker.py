@@ -47,7 +47,9 @@ def job(
                 {"id": one, "pod": f"job-{rank}-0", "uid": str(rank), "state": "Member", "rank": rank}
                 for rank, one in enumerate(ids)
             ],
-            "rounds": [{"number": n, "startTime": TIME, "members": 2} for n in range(number, 0, -1)],
+            "rounds": [
+                {"number": n, "startTime": TIME, "cause": "c", "members": 2} for n in range(number, 0, -1)
+            ],
             "accounts": [{"name": "application", "charges": charges}],
             **status,
         },

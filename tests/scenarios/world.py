@@ -268,13 +268,13 @@ class World(FailureCommands, NodeCommands):
                 + ", ".join("-" if t is None else str(t) for t in times)
             )
 
-    def do_exit(self, name: str, code: str, reason: str = "") -> None:
-        """The training container ends."""
+    def do_exit(self, name: str, code: str, reason: str = "", pod: str = "") -> None:
+        """The training container ends; with ``pod=runs`` the pod does not, or its kubelet has not said so."""
         failed = int(code) != 0
         self.pods[name] = replace(
             self.pods[name],
             running=False,
-            ended=True,
+            ended=not pod,
             exit=Exit(int(code), reason or ("Error" if failed else "")),
         )
 

@@ -32,10 +32,11 @@ class Probe(enum.Enum):
 
 
 class Loss(NamedTuple):
-    """Why somebody is lost: in words, and what the last probe met."""
+    """Why somebody is lost: in words, what the last probe met, and for how many seconds there was no beat."""
 
     text: str
     probe: Probe
+    silent: float
 
 
 class BeatJudge:
@@ -76,7 +77,7 @@ class BeatJudge:
         if silent <= SUSPECT_SECONDS or silent < limit:
             return False
         if silent >= limit + BEAT_SECONDS or not self._others_fall_silent(now, rank, limit):
-            self.lost[rank] = Loss(f"no beat for {silent:.1f} s, {probe.value}", probe)
+            self.lost[rank] = Loss(f"no beat for {silent:.1f} s, {probe.value}", probe, silent)
             return True
         return False
 

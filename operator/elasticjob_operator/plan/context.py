@@ -153,6 +153,14 @@ class Pass:
             )
         return tuple(result)
 
+    def _has_done_its_part(self, member: ParticipantStatus) -> bool:
+        """Whether it has succeeded, or its container has ended with 0 and its pod may still say why."""
+        pod = self.pods_by_uid.get(member.uid)
+        well = pod is not None and pod.exit is not None and pod.exit.code == 0
+        return member.state == "Succeeded" or (
+            well and pod is not None and not pod.ended and not pod.deleting
+        )
+
     def silent_announcement(self, pod: Pod) -> float | None:
         """For how many seconds a live pod has been silent that has announced itself, if for three
         intervals or longer."""
@@ -197,7 +205,9 @@ class Pass:
         in this running round has no need of one."""
         held = {pod.slot for pod in self.observed.pods if self.alive(pod) and pod.slot is not None}
         if self.round.phase == "Active":
-            held |= {m.slot for m in self.status.members() if m.state == "Succeeded" and m.slot is not None}
+            held |= {
+                m.slot for m in self.status.members() if self._has_done_its_part(m) and m.slot is not None
+            }
         lacking = self.job.spec.pods - len(held)
         free = (slot for slot in range(self.job.spec.pods + len(held)) if slot not in held)
         return [next(free) for _ in range(max(0, lacking))]

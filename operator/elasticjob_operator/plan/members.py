@@ -33,6 +33,10 @@ ACCUSED_SECONDS = 2.0
 """How long fewer than half of the members may accuse the leader before they are the ones given up."""
 
 
+ENDED_WELL_SECONDS = 2.0
+"""How long a container that has ended with 0 and not reported its success may have been told to end, while
+its pod has not ended (sidecars run on, or its kubelet has more to say)."""
+
 NAMED_WINDOW = timedelta(minutes=10)
 MAX_NAMED = 100
 MAX_MEMBER_MESSAGE = 200
@@ -105,7 +109,12 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return ("Lost" if over else "Succeeded"), None
     if pod.exit is not None or pod.ended:
         if pod.exit is not None and pod.exit.code == 0 and not left and not leaving:
-            return ("Lost" if over else "Succeeded"), None
+            # Who is told to stop may end with 0, too; by whom is said when the pod has ended as a whole.
+            waits = not pod.ended and not pod.deleting
+            if waits and p.timers.left(f"ended:{pod.uid}", ENDED_WELL_SECONDS) > 0:
+                return member.state, None
+            if ends.taken_away(p, pod, who, member.rank) is None:
+                return ("Lost" if over else "Succeeded"), None
         found = ends.ended(p, pod, who, member.rank)
         if leaving and found.cause in ("PodFailed", "PodLost"):
             # It was told to stop, nobody says by whom; its exit code is the echo.
@@ -231,9 +240,11 @@ def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
 
 
 def _named_by_leader(p: Pass) -> list[Evidence]:
-    """The members that the leader has reported silent, also in the moment in which the round ended."""
+    """The members that the leader has reported silent, also when the round has ended and it waits for the
+    next."""
     members = p.status.members()
-    report = report_of(p, members[0]) if members and members[0].state == "Member" else None
+    here = bool(members) and members[0].state in ("Member", "Left")
+    report = report_of(p, members[0]) if here else None
     if report is None:
         return []
     named = {
@@ -242,7 +253,7 @@ def _named_by_leader(p: Pass) -> list[Evidence]:
         if m.id in report.silent and m.state == "Member"
     }
     suspect_leader(p, members[0], len(named), len(members) - 1)
-    return _unreachable(p, named)
+    return _unreachable(p, named, report.silent_milliseconds)
 
 
 def _accusations(p: Pass) -> list[Evidence]:
@@ -292,8 +303,9 @@ def _take_back(p: Pass, ids: set[str]) -> None:
     )
 
 
-def _unreachable(p: Pass, named: dict[str, str]) -> list[Evidence]:
-    """Take the members with these ids for unreachable, and for lost the second time; the evidence."""
+def _unreachable(p: Pass, named: dict[str, str], silent: int | None = None) -> list[Evidence]:
+    """Take the members with these ids for unreachable, and for lost the second time; the evidence. ``silent``
+    is for how many milliseconds they were when that was said."""
     if not named:
         return []
     wall = p.now.wall
@@ -308,7 +320,7 @@ def _unreachable(p: Pass, named: dict[str, str]) -> list[Evidence]:
             text = named[m.id] + ", for the second time within ten minutes" * twice
             if twice:
                 nodes.exclude(p, m.node, text)
-            evidence.append(_evidence(cause, m, text))
+            evidence.append(replace(_evidence(cause, m, text), detect_milliseconds=silent))
             m = replace(m, state="Lost" if twice else "Unreachable", message=text)
         members.append(m)
     p.set_members(tuple(members))

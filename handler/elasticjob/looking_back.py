@@ -1,0 +1,60 @@
+"""After a round has ended for its workers' failure: who of its members is not there any more?
+
+A machine that dies takes its peers' collectives with it: their workers fail, the round is over and with it
+the beats, before anybody has found the dead member silent. So who watched it goes on for as long as it waits
+for the next round: an agent that lives keeps its port open until a later round is established, and accepts
+connections whatever it is busy with.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Loss, Probe
+from elasticjob.stores import probe
+
+PROBE_SECONDS = 0.5
+
+
+class LookingBack:
+    """Probes the ports of ``endpoints``, by rank; ``lost`` is called from the thread, once for each loss."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[int, str],
+        heartbeat_timeout: float,
+        lost: Callable[[Mapping[int, Loss]], None],
+    ) -> None:
+        self._endpoints = dict(endpoints)
+        self._lost = lost
+        self._answered = dict.fromkeys(endpoints, 0)
+        self._judge = BeatJudge(endpoints, heartbeat_timeout, float("inf"), time.monotonic())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="elasticjob-looking-back", daemon=True)
+
+    def start(self) -> None:
+        """Begin, if there is anybody to look for."""
+        if self._endpoints:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            suspects = self._judge.tick(time.monotonic(), self._answered)[:64]
+            if not suspects:
+                continue
+            found = probe({rank: self._endpoints[rank] for rank in suspects}, PROBE_SECONDS)
+            now = time.monotonic()
+            lost = {}
+            for rank, what in found.items():
+                if what is Probe.ACCEPTED:
+                    self._answered[rank] += 1
+                elif self._judge.probed(now, rank, what):
+                    lost[rank] = self._judge.lost[rank]
+            if lost and not self._stop.is_set():
+                self._lost(lost)

@@ -1,0 +1,81 @@
+"""After a round: who does not answer any more is found, who is only busy is not. Real sockets."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+
+import pytest
+
+from elasticjob.core.beats import Loss, Probe
+from elasticjob.looking_back import LookingBack
+
+DEADLINE = 30.0
+
+
+@pytest.fixture
+def busy() -> Iterator[str]:
+    """A port that accepts connections and says nothing: an agent that stops its workers."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=128)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def closed_port() -> str:
+    """A port that nobody listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_who_is_gone_is_named_once_and_who_is_busy_never(busy: str) -> None:
+    found: queue.Queue[Mapping[int, Loss]] = queue.Queue()
+    looking_back = LookingBack({1: busy, 2: closed_port(), 3: closed_port()}, 10.0, found.put)
+    looking_back.start()
+    try:
+        lost = found.get(timeout=DEADLINE)
+        assert set(lost) == {2, 3}
+        assert {loss.probe for loss in lost.values()} == {Probe.REFUSED}
+        assert all(2.5 < loss.silent < DEADLINE for loss in lost.values())
+        with pytest.raises(queue.Empty):
+            found.get(timeout=3.0)
+    finally:
+        looking_back.stop()
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """A port whose machine drops every further connection: its queue is full, and nobody accepts."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as server, ExitStack() as callers:
+        for _ in range(4):
+            caller = callers.enter_context(closing(socket.socket()))
+            caller.setblocking(False)
+            caller.connect_ex(server.getsockname())
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_machine_that_does_not_answer_is_borne_for_the_heartbeat_timeout(deaf: str) -> None:
+    found: queue.Queue[Mapping[int, Loss]] = queue.Queue()
+    looking_back = LookingBack({0: deaf}, 4.0, found.put)
+    looking_back.start()
+    try:
+        (loss,) = found.get(timeout=DEADLINE).values()
+        assert loss.probe is Probe.SILENT
+        assert loss.silent >= 4.0
+    finally:
+        looking_back.stop()
+
+
+def test_nothing_is_said_when_it_was_stopped() -> None:
+    found: queue.Queue[Mapping[int, Loss]] = queue.Queue()
+    looking_back = LookingBack({1: closed_port()}, 10.0, found.put)
+    looking_back.start()
+    looking_back.stop()
+    with pytest.raises(queue.Empty):
+        found.get(timeout=4.0)
+
+
+def test_nobody_to_look_for_needs_no_thread() -> None:
+    looking_back = LookingBack({}, 10.0, lambda lost: pytest.fail(f"{lost}"))
+    looking_back.start()
+    looking_back.stop()
