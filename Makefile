@@ -15,10 +15,15 @@ demo: $(READY) controlplane ## train a real model through an ElasticJob, and kil
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some)
-	@echo "== tests: pure ones first, then a real control plane, then real torchruns (10-20 minutes on 2 cores)"
+	@echo "== tests: pure ones first, then a real control plane, then real torchruns (20 minutes on 2 cores)"
+ifeq ($(ARGS),)
+	@$(BIN)/pytest -q -n 2 tests/unit tests/scenarios tests/simulation
+	@$(BIN)/pytest tests/integration tests/conformance tests/e2e tests/chaos
+else
 	@$(BIN)/pytest $(ARGS)
+endif
 
-test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (7 minutes)
+test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (25 minutes)
 	@$(BIN)/pytest -m slow $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter

@@ -34,5 +34,6 @@ def job(installed: Cluster, namespace: str, tmp_path: Path, operator: Operator) 
     del operator
     run = JobRun(installed, namespace, tmp_path / "run")
     yield run
+    print(run.history())
     installed.kubectl("-n", namespace, "delete", "elasticjob", "--all", "--timeout=60s", check=False)
     installed.kubectl("-n", namespace, "delete", "pods", "--all", "--force", "--timeout=60s", check=False)

@@ -170,6 +170,18 @@ class JobRun:
         """The history, oldest first."""
         return list(reversed(self.status().get("rounds", [])))
 
+    def history(self) -> str:
+        """A line for each round: why it was formed, and the milliseconds until its cause was noticed, until
+        it was established, and until its first step; ``pytest -rP`` shows them of tests that pass."""
+        if self.cluster.kubectl("-n", self.namespace, "get", "ej", self.name, check=False).returncode != 0:
+            return ""
+        keys = ("detectMilliseconds", "rendezvousMilliseconds", "firstStepMilliseconds")
+        return "\n".join(
+            f"round {r['number']}: {r['cause']}, {r.get('account', 'no account')}; "
+            + ", ".join(f"{key.removesuffix('Milliseconds')} {r.get(key, '-')} ms" for key in keys)
+            for r in self.rounds()
+        )
+
     def condition(self, kind: str) -> dict[str, Any]:
         """A condition, {} if it is not there."""
         found = (c for c in self.status().get("conditions", []) if c["type"] == kind)

@@ -124,6 +124,7 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
+@pytest.mark.slow
 def test_operator_and_pods_speak_to_two_api_servers(
     job: JobRun, installed: Cluster, namespace: str, tmp_path: Path, operator: Operator
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_rule_on_the_root_fails_the_job_and_the_echo_decides_nothing(job: JobR
     assert (charge["round"], charge["cause"], charge["node"]) == (1, "WorkerFailed", failure["node"])
 
 
+@pytest.mark.slow
 def test_what_a_rule_ignores_is_charged_to_nobody(job: JobRun) -> None:
     """With an account of nothing the job lives on, and learns how long the failure took to be noticed."""
     job.apply(

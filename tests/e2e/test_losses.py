@@ -130,6 +130,7 @@ def test_shrinks_below_replicas_and_grows_again(job: JobRun) -> None:
     job.complete()
 
 
+@pytest.mark.slow
 def test_scaled_up_and_down(job: JobRun) -> None:
     job.apply(replicas=1, minReplicas=1, maxReplicas=3)
     job.training(1, members=1)

@@ -47,7 +47,7 @@ def test_killed_between_two_rounds(job: JobRun, operator: Operator) -> None:
     job.training(2, members=2)
     job.stop()
     job.complete()
-    charges = {a["name"]: [c["round"] for c in a["charges"]] for a in job.status()["accounts"]}
+    charges = {a["name"]: [c["round"] for c in a.get("charges", [])] for a in job.status()["accounts"]}
     assert charges == {"application": [], "infrastructure": [1], "preemption": [], "scaling": []}
 
 

@@ -43,6 +43,7 @@ def own_lease_only(installed: Cluster) -> Iterator[None]:
     installed.kubectl("delete", "-f", str(EXAMPLE / "own-lease-only.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_lease_only")
 def test_the_example_of_an_indexed_job_trains_to_the_end(others: OthersRun, tmp_path: Path) -> None:
     rendered = others.cluster.kubectl("kustomize", str(ROOT / "examples" / "indexed-job-devcluster")).stdout
@@ -85,6 +86,7 @@ def test_the_job_replaces_a_pod_and_the_new_one_takes_the_rank_of_its_index(othe
     others.batch_job_is("Complete")
 
 
+@pytest.mark.slow
 def test_a_container_restarts_in_place_then_the_job_is_made_again(others: OthersRun) -> None:
     """restartPolicy OnFailure: the same pod comes back as somebody else. Then the Job goes and comes again,
     and the ElasticJob waits for it."""
@@ -121,6 +123,7 @@ def test_a_container_restarts_in_place_then_the_job_is_made_again(others: Others
     others.batch_job_is("Complete")
 
 
+@pytest.mark.slow
 def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
     others: OthersRun, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -239,6 +242,7 @@ def may_announce(others: OthersRun, client: ApiClient, name: str, uid: str) -> N
     wait_for(lambda: others.announce(client, name, uid).ok, 30, f"{name} may write its Lease", 0.2)
 
 
+@pytest.mark.slow
 def test_a_second_agent_in_a_pod_takes_over_and_the_first_says_so(others: OthersRun) -> None:
     agent = " ".join(others.torchrun())
     gate = others.folder / "second"
@@ -290,6 +294,7 @@ def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun)
     others.prints("only", f"RendezvousClosedError: the job has failed: {failed['message']}")
 
 
+@pytest.mark.slow
 def test_the_elasticjob_is_deleted_under_its_pods(others: OthersRun) -> None:
     """I5: what runs goes on. Who needs a new round is told after ten seconds what is missing."""
     others.serve(2)

@@ -83,6 +83,7 @@ def test_the_root_has_failed_before_its_echo(job: JobRun, how: str, exit_code: i
     job.complete()
 
 
+@pytest.mark.slow
 def test_two_workers_of_one_pod(job: JobRun) -> None:
     """The one that failed by itself is named, not its neighbour, which dies of it or is stopped by torch."""
     job.apply(script(job, "exit", "record"), replicas=1, nprocPerNode=2)
@@ -92,6 +93,7 @@ def test_two_workers_of_one_pod(job: JobRun) -> None:
     job.complete()
 
 
+@pytest.mark.slow
 def test_a_launcher_of_ones_own_in_between(job: JobRun) -> None:
     """torch's worker is a shell: its word for a signal is named."""
     inner = f"python {SCRIPTS / 'fails.py'} {job.folder}"
