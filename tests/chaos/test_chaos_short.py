@@ -12,7 +12,7 @@ from tests.chaos import faults
 from tests.chaos.run import Chaos, Settings, usable
 from tests.e2e.job import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.alone]
 
 SEED = 4
 SECONDS = 60.0

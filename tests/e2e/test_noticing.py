@@ -17,7 +17,7 @@ import pytest
 from devcluster.nodeagent.client import NodeAgentError
 from tests.e2e.job import SCRIPTS, JobRun
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.alone]
 
 STALL_SECONDS = 7
 SHORT_SECONDS = 4.5

@@ -17,6 +17,7 @@ from tests.e2e.job import JobRun
 from tests.e2e.test_noticing import given_up, lone_steps, replaced, undisturbed
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.cluster,
     pytest.mark.devcluster,
     pytest.mark.root,
@@ -76,6 +77,7 @@ def test_a_pod_is_cut_off(job: JobRun) -> None:
         one.complete()
 
 
+@pytest.mark.slow
 def test_a_path_to_the_leader_is_cut(job: JobRun) -> None:
     """Everybody reaches the API server, but one or both of two members don't reach the leader.
 

@@ -8,7 +8,13 @@ import pytest
 
 from tests.e2e.job import JobRun
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.root]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.devcluster,
+    pytest.mark.root,
+    pytest.mark.alone,
+    pytest.mark.slow,
+]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 NETNS = {"devcluster/network": "netns"}
@@ -25,7 +31,7 @@ APART = {
 
 
 @needs_root
-@pytest.mark.parametrize("victim", [pytest.param("a member", marks=pytest.mark.slow), "the leader"])
+@pytest.mark.parametrize("victim", ["a member", "the leader"])
 def test_a_node_is_cut_off_with_its_pods_running(job: JobRun, victim: str) -> None:
     """I4: the zombies neither join nor disturb, also when the node is back."""
     job.apply(
