@@ -7,7 +7,7 @@ from typing import Any
 
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
 from elasticjob_operator.plan.moves import MOVE_SECONDS
 from elasticjob_operator.plan.status import Charge, JobStatus
 from tests.simulation.agent import Agent
@@ -239,6 +239,8 @@ class Oracle:
         what has happened to it."""
         uid = value.job.uid
         charged = {c.round: a.name for a in value.status.accounts for c in a.charges if c.round is not None}
+        charges = [c for a in value.status.accounts for c in a.charges]
+        unseen = {c.round for c in charges if c.message.endswith("is gone: its pod was deleted")}
         for key, known in self.published.items():
             if key[0] != uid or known.until == float("inf"):
                 continue
@@ -251,6 +253,8 @@ class Oracle:
                 allowed.add(INFRASTRUCTURE)
             if known.echoes and (SCALING in allowed or self.restarts_in_place):
                 allowed.add(APPLICATION)  # the next round is formed before anybody has told the root
+            if key[1] in unseen and INFRASTRUCTURE in allowed:
+                allowed.add(PREEMPTION)  # whoever deletes a pod for its node: nothing is left to tell by
             # A round Lease that was set forward by hand gives a broken round a higher number.
             names = [charged[number] for number in range(key[1], known.next) if number in charged]
             must = known.established and not known.suspended

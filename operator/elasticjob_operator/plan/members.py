@@ -141,10 +141,17 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
 
 
 def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
-    """The pod's object is gone, and with it what it said last; the node may still say something."""
+    """The pod's object is gone, and with it what it said last; the node may still say something.
+
+    A pod that fails stays. One that is gone from a node that is well was deleted by somebody, and the end of
+    its grace period came while no operator looked; where a controller of others makes the pods, it may have
+    removed a failed one.
+    """
     if member.node and p.observed.nodes is not None and member.node not in p.observed.nodes:
         text = f"{who} was lost: its pod is gone, and node {member.node} is gone or not ready"
         return replace(_evidence("NodeLost", member, text), reasons=("NodeLost",))
+    if p.job.spec.template is not None:
+        return _evidence("PodDeleted", member, f"{who} is gone: its pod was deleted")
     return _evidence("PodLost", member, f"{who} was lost: its pod is gone")
 
 
