@@ -15,11 +15,10 @@ demo: $(READY) controlplane ## train a real model through an ElasticJob, and kil
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some)
-	@echo "== tests: pure ones, then two real control planes side by side, then what needs a quiet machine (20 minutes on 2 cores)"
+	@echo "== tests: pure ones and conformance on two processes, then a real control plane and real torchruns (23 minutes on 2 cores)"
 ifeq ($(ARGS),)
-	@$(BIN)/pytest -q -n 2 tests/unit tests/scenarios tests/simulation
-	@$(BIN)/pytest -q -n 2 --dist worksteal -m 'not slow and not alone' tests/integration tests/conformance tests/e2e tests/chaos
-	@$(BIN)/pytest -m 'alone and not slow' tests/e2e tests/chaos
+	@$(BIN)/pytest -q -n 2 --dist loadfile tests/unit tests/scenarios tests/simulation tests/conformance
+	@$(BIN)/pytest tests/integration tests/e2e tests/chaos
 else
 	@$(BIN)/pytest $(ARGS)
 endif

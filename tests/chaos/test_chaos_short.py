@@ -12,7 +12,7 @@ from tests.chaos import faults
 from tests.chaos.run import Chaos, Settings, usable
 from tests.e2e.job import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 SEED = 4
 SECONDS = 60.0
@@ -27,6 +27,7 @@ KINDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_one_fault_after_another(devcluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """The sample ids and losses are those of the undisturbed run, and nothing is left over."""

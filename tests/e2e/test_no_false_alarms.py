@@ -22,7 +22,7 @@ from tests.e2e.job import JobRun, Operator
 from tests.e2e.test_api_server import audited
 from tests.e2e.test_noticing import LIMITS, lone_steps, undisturbed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 WINDOW_SECONDS = 66.0
 """Longer than a member's slowest renewal."""

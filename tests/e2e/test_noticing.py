@@ -17,7 +17,7 @@ import pytest
 from devcluster.nodeagent.client import NodeAgentError
 from tests.e2e.job import SCRIPTS, JobRun
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.alone]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 STALL_SECONDS = 7
 SHORT_SECONDS = 4.5
@@ -62,6 +62,7 @@ def replaced(job: JobRun, victim: dict[str, Any]) -> None:
     assert {s["round"] for s in job.steps() if s["pod"] == victim["pod"]} == {1}
 
 
+@pytest.mark.slow
 def test_an_agent_stalls(job: JobRun) -> None:
     """SIGSTOP: the kernel goes on accepting connections to the agent's port, so the stall timeout counts.
 

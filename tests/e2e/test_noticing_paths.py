@@ -17,7 +17,6 @@ from tests.e2e.job import JobRun
 from tests.e2e.test_noticing import given_up, lone_steps, replaced, undisturbed
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.cluster,
     pytest.mark.devcluster,
     pytest.mark.root,
@@ -29,6 +28,7 @@ SHORT_SECONDS = 4.0
 LIMITS = {"heartbeatTimeoutSeconds": 6, "establishTimeoutSeconds": 5}
 
 
+@pytest.mark.slow
 def test_a_pod_is_cut_off(job: JobRun) -> None:
     """From everybody, the API server too; whichever way packets are lost. Short of the limit: nothing.
 

@@ -12,7 +12,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.devcluster,
     pytest.mark.root,
-    pytest.mark.alone,
     pytest.mark.slow,
 ]
 
