@@ -68,9 +68,14 @@ def seconds(action: Callable[[], object]) -> float:
 
 def alive(pids: list[int]) -> list[int]:
     """Those that live; a zombie that waits for somebody else's wait() has ended."""
-    return [
-        pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    ]
+
+    def lives(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return [pid for pid in pids if lives(pid)]
 
 
 def audited(plane: Cluster, namespace: str, verb: str | None = None) -> list[dict[str, Any]]:
