@@ -27,6 +27,8 @@ from elasticjob.stores import Call, KeyValueStore, StoreConnection, StoreGone, c
 logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 0.5
+MAX_PROBED = 64
+"""So many ports are tried at once: each is a file, and the others have their turn a second later."""
 ANSWER_SECONDS = 0.2
 HERE = "elasticjob/here/"
 BEAT = "elasticjob/beat/"
@@ -183,7 +185,7 @@ class Beats:
         return Answer(counts, max(int(value) for value in values[len(ranks) :]))
 
     def _probe(self, suspects: list[int]) -> None:
-        endpoints = {rank: self._endpoints[rank] for rank in suspects[:64] if rank in self._endpoints}
+        endpoints = {rank: self._endpoints[rank] for rank in suspects[:MAX_PROBED] if rank in self._endpoints}
         found = probe(endpoints, PROBE_SECONDS)
         now = time.monotonic()
         lost = {}

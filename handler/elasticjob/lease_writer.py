@@ -2,9 +2,8 @@
 
 ``say`` leaves what shall stand there; the thread writes it as soon as it can, repeats until it is
 written, and renews it; what ``carry`` leaves goes with that. Several changes while a write is under way
-become one. The first write of a
-process takes the Lease over; each later one carries the resourceVersion of the one before, so that a
-process that was superseded by another in the same pod learns it.
+become one. The first write of a process takes the Lease over; each later one carries the resourceVersion
+of the one before, so that a process that was superseded by another in the same pod learns it.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from elasticjob.beats import MAX_PROBED, PROBE_SECONDS
 from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Loss, Probe
 from elasticjob.stores import probe
-
-PROBE_SECONDS = 0.5
 
 
 class LookingBack:
@@ -45,7 +44,7 @@ class LookingBack:
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
-            suspects = self._judge.tick(time.monotonic(), self._answered)[:64]
+            suspects = self._judge.tick(time.monotonic(), self._answered)[:MAX_PROBED]
             if not suspects:
                 continue
             found = probe({rank: self._endpoints[rank] for rank in suspects}, PROBE_SECONDS)

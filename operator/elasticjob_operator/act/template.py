@@ -26,7 +26,7 @@ from elasticjob.contract.names import (
     SLOT_LABEL,
     pod_name,
 )
-from elasticjob_operator.observe.objects import training_container
+from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.model import Job
 
 MIN_GRACE_SECONDS = 35

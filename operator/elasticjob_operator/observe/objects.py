@@ -32,9 +32,9 @@ from elasticjob.contract.records import (
     RoundRecord,
     RoundReport,
 )
+from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.model import Exit, Participant, Pod
 
-DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
@@ -205,13 +205,6 @@ def controller_of(meta: Mapping[str, Any]) -> str:
 def first_owner_of(meta: Mapping[str, Any]) -> str:
     """UID of the first owner, or empty."""
     return next((str(o.get("uid", "")) for o in _maps(meta, "ownerReferences")), "")
-
-
-def training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Name of the container that trains: the annotated default container, else the first."""
-    names = [str(c.get("name", "")) for c in _maps(spec, "containers")]
-    wanted = str(_map(meta, "annotations").get(DEFAULT_CONTAINER_ANNOTATION, ""))
-    return wanted if wanted in names else (names[0] if names else "")
 
 
 def _participant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,6 +104,19 @@ class Pass:
         """The pod's Lease, if it is held by this very pod."""
         lease = self.observed.leases.get(pod.name)
         return lease if lease is not None and lease.holder == pod.uid else None
+
+    def lease_of(self, uid: str) -> Participant | None:
+        """The Lease of the pod with this UID, if it is there and held by it."""
+        pod = self.pods_by_uid.get(uid)
+        return self.participant(pod) if pod is not None else None
+
+    def supersede(self, pods: Iterable[Pod]) -> None:
+        """The slots of these pods are the next attempts'."""
+        attempts = list(self.status.attempts)
+        for pod in pods:
+            if pod.slot is not None and pod.slot < len(attempts):
+                attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
+        self.set(attempts=tuple(attempts))
 
     def set_members(self, members: tuple[ParticipantStatus, ...]) -> None:
         """Replace the members in the status; the others follow them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -17,6 +16,7 @@ from elasticjob_operator.plan.causes import (
     Evidence,
     explains_more,
 )
+from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Action, Limit, Rule
 from elasticjob_operator.plan.status import Account, Charge, Failure
@@ -26,8 +26,6 @@ MAX_CHARGES = 100
 
 MAX_MESSAGE = 200
 """Characters of the sentence that stands with a charge."""
-
-DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 
 
 def refresh_accounts(p: Pass) -> None:
@@ -210,7 +208,8 @@ def _explains_more(p: Pass, sign: Evidence, matched: bool) -> bool:
 def _logs(p: Pass, sign: Evidence) -> str:
     """The command that shows the log to read on."""
     where = f"kubectl -n {p.job.namespace} logs"
-    container = _training_container(p.job.spec.template)
+    template = p.job.spec.template or {}
+    container = training_container(template.get("metadata") or {}, template.get("spec") or {})
     container = f" -c {container}" if container else ""
     if not sign.pod:
         return f"{where} -l {JOB_LABEL}={p.job.name}{container} --prefix --tail=200"
@@ -218,16 +217,6 @@ def _logs(p: Pass, sign: Evidence) -> str:
     restarted = pod is not None and pod.running and pod.last_exit is not None
     again = " --previous" if restarted and sign.cause in ("PodRestarted", "OutOfMemory") else ""
     return f"{where} {sign.pod}{container}{again}"
-
-
-def _training_container(template: Mapping[str, object] | None) -> str:
-    """Name of the container that trains; "" where the pods are somebody else's."""
-    meta, spec = (template or {}).get("metadata"), (template or {}).get("spec")
-    annotations = meta.get("annotations") if isinstance(meta, Mapping) else None
-    containers = spec.get("containers") if isinstance(spec, Mapping) else None
-    names = [str(c.get("name", "")) for c in containers or () if isinstance(c, Mapping)]
-    wanted = str((annotations or {}).get(DEFAULT_CONTAINER_ANNOTATION, ""))
-    return wanted if wanted in names else (names[0] if names else "")
 
 
 def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:

@@ -239,8 +239,7 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
 
 def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
     """What this member says of the current round, if it still is that member."""
-    pod = p.pods_by_uid.get(member.uid)
-    lease = p.participant(pod) if pod is not None else None
+    lease = p.lease_of(member.uid)
     if lease is None or lease.report is None or lease.report.nonce != p.round.nonce:
         return None
     return lease.report
@@ -359,8 +358,7 @@ def _one_against_the_leader(
     report = report_of(p, accuser)
     if report is not None and report.refused:
         return True
-    pod = p.pods_by_uid.get(leader.uid)
-    lease = p.participant(pod) if pod is not None else None
+    lease = p.lease_of(leader.uid)
     if lease is None or lease.silent > LEADER_STALE_SECONDS:
         return True
     if lease.silent < waited:

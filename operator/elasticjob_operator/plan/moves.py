@@ -94,8 +94,7 @@ def _charge_for(p: Pass, number: int) -> tuple[Account | None, Charge | None]:
 
 def _heard_of(p: Pass, entry: Absent) -> bool:
     """Whether this member has announced itself since its round ended."""
-    pod = p.pods_by_uid.get(entry.uid)
-    lease = p.participant(pod) if pod is not None else None
+    lease = p.lease_of(entry.uid)
     record = lease.record if lease is not None else None
     return record is not None and record.last_job_uid == p.job.uid and record.last_round >= entry.round
 
@@ -132,8 +131,7 @@ def _hindsight(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
 
 def _report_of(p: Pass, failure: Failure) -> int | None:
     """When the worker that was charged for failed, if its agent still says so."""
-    pod = p.pods_by_uid.get(failure.uid)
-    lease = p.participant(pod) if pod is not None else None
+    lease = p.lease_of(failure.uid)
     report = lease.failure if lease is not None else None
     return report.milliseconds if report is not None and report.number == failure.round else None
 

@@ -168,7 +168,7 @@ def _replace_pending(p: Pass) -> None:
     """A pod can't be changed: one that waits for a node and avoids one that it need not leaves its slot to
     the next attempt. Nothing is charged for it."""
     avoided = set(excluded(p))
-    _replace(p, [pod for pod in p.observed.pods if _pending(p, pod) and set(pod.avoids) - avoided])
+    p.supersede([pod for pod in p.observed.pods if _pending(p, pod) and set(pod.avoids) - avoided])
 
 
 def _replace_unheard(p: Pass) -> None:
@@ -182,17 +182,7 @@ def _replace_unheard(p: Pass) -> None:
         if p.timers.left(f"notready:{pod.uid}", NOT_READY_SECONDS) == 0:
             p.event("PodReplaced", f"{pod.name} has not joined, and its node {pod.node} is not ready", True)
             unheard.append(pod)
-    _replace(p, unheard)
-
-
-def _replace(p: Pass, pods: list[Pod]) -> None:
-    """The slots of these pods are the next attempts'."""
-    attempts = list(p.status.attempts)
-    for pod in pods:
-        if pod.slot is not None and pod.slot < len(attempts):
-            attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
-    if tuple(attempts) != p.status.attempts:
-        p.set(attempts=tuple(attempts))
+    p.supersede(unheard)
 
 
 def _pending(p: Pass, pod: Pod) -> bool:

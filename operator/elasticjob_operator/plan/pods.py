@@ -147,8 +147,8 @@ def _replace_silent(p: Pass) -> None:
     long to come back as a member to rejoin."""
     if p.round.phase == "Active" and p.round.members >= p.job.spec.pods:
         return
-    attempts = list(p.status.attempts)
     lost: dict[str, str] = {}
+    newcomers = []
     for pod in p.observed.pods:
         silent = p.silent_announcement(pod)
         if silent is None or silent <= p.job.spec.rendezvous.rejoin:
@@ -157,16 +157,16 @@ def _replace_silent(p: Pass) -> None:
         p.event("PodReplaced", text, warning=True)
         if pod.uid in p.status.member_uids:
             lost[pod.uid] = text
-        elif pod.slot is not None and pod.slot < len(attempts):
-            attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
-    if tuple(attempts) == p.status.attempts and not lost:
-        return
-    p.set(attempts=tuple(attempts))
-    p.set_members(
-        tuple(
-            replace(m, state="Lost", message=lost[m.uid]) if m.uid in lost else m for m in p.status.members()
+        else:
+            newcomers.append(pod)
+    p.supersede(newcomers)
+    if lost:
+        p.set_members(
+            tuple(
+                replace(m, state="Lost", message=lost[m.uid]) if m.uid in lost else m
+                for m in p.status.members()
+            )
         )
-    )
 
 
 def _create_missing(p: Pass) -> None:

@@ -110,8 +110,7 @@ def without(status: JobStatus) -> JobStatus:
 
 def _report(p: Pass) -> ProgressReport | None:
     leader = next(iter(p.status.members()), None)
-    pod = p.pods_by_uid.get(leader.uid) if leader is not None else None
-    lease = p.participant(pod) if pod is not None else None
+    lease = p.lease_of(leader.uid) if leader is not None else None
     if lease is None or lease.progress is None or lease.progress.nonce != p.round.nonce:
         return None
     return lease.progress

@@ -269,13 +269,8 @@ def _give_up_unreachable(p: Pass) -> None:
 def _replace_absent(p: Pass, joined: set[str]) -> None:
     """Who was lost, or named so and is not back when the round forms without it, leaves its slot to a new
     pod; so its own has been charged for, whatever still becomes of it."""
-    attempts = list(p.status.attempts)
-    for member in p.status.members():
-        pod = p.pods_by_uid.get(member.uid)
-        absent = member.state in ("Unreachable", "Lost") and member.uid not in joined
-        if absent and pod is not None and pod.slot is not None and pod.slot < len(attempts):
-            attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
-    p.set(attempts=tuple(attempts))
+    absent = (m.uid for m in p.status.members() if m.state in ("Unreachable", "Lost"))
+    p.supersede(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 
 
 def _newcomers(p: Pass, joined: set[str], enough: bool) -> list[Awaited]:
