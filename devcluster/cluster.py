@@ -370,20 +370,14 @@ class Cluster(ClusterAccess):
             port = self._ports.take()
             url = f"https://127.0.0.1:{port}"
             client = ApiClient(url, self.ca_file)
-            server = self._add(
+            self._start_server(
                 "slow-writes",
-                [
-                    sys.executable,
-                    "-m",
-                    "devcluster.webhook",
-                    f"--port={port}",
-                    f"--certificate={self._layout.serving_certificate}",
-                    f"--key={self._layout.serving_key}",
-                ],
-                lambda pid: listens(pid, port) and client.is_ok("/healthz"),
-                env={"PYTHONPATH": _IMPORT_ROOT},
+                "webhook",
+                client,
+                port,
+                self._layout.serving_certificate,
+                self._layout.serving_key,
             )
-            server.start()
             self._slow_writes = SlowWrites(self.api, client, url, self.ca_file)
         return self._slow_writes
 
@@ -394,22 +388,28 @@ class Cluster(ClusterAccess):
             hosts = [ExternalMetrics.SERVER_NAME, "127.0.0.1"]
             certificate, key = self._authority.issue_server("metrics", hosts)
             control = ApiClient(f"https://127.0.0.1:{port}", self.ca_file)
-            server = self._add(
-                "metrics",
-                [
-                    sys.executable,
-                    "-m",
-                    "devcluster.metrics_server",
-                    f"--port={port}",
-                    f"--certificate={certificate}",
-                    f"--key={key}",
-                ],
-                lambda pid: listens(pid, port) and control.is_ok("/healthz"),
-                env={"PYTHONPATH": _IMPORT_ROOT},
-            )
-            server.start()
+            self._start_server("metrics", "metrics_server", control, port, certificate, key)
             self._external_metrics = ExternalMetrics(self.api, control, port, self.ca_file)
         return self._external_metrics
+
+    def _start_server(
+        self, name: str, module: str, client: ApiClient, port: int, certificate: Path, key: Path
+    ) -> None:
+        """Start one of our own servers (``tls_server``) as a component."""
+        server = self._add(
+            name,
+            [
+                sys.executable,
+                "-m",
+                f"devcluster.{module}",
+                f"--port={port}",
+                f"--certificate={certificate}",
+                f"--key={key}",
+            ],
+            lambda pid: listens(pid, port) and client.is_ok("/healthz"),
+            env={"PYTHONPATH": _IMPORT_ROOT},
+        )
+        server.start()
 
     def _add(
         self,

@@ -11,12 +11,11 @@ everybody else is on this machine.
 
 from __future__ import annotations
 
-import argparse
-import ssl
 from datetime import datetime, timezone
-from pathlib import Path
 
 from aiohttp import web
+
+from devcluster.tls_server import serve
 
 GROUP = "external.metrics.k8s.io"
 VERSION = "v1beta1"
@@ -65,18 +64,7 @@ async def _unset(request: web.Request) -> web.Response:
     return web.Response()
 
 
-async def _healthz(_: web.Request) -> web.Response:
-    return web.Response(text="ok")
-
-
 def _main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m devcluster.metrics_server")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--certificate", type=Path, required=True)
-    parser.add_argument("--key", type=Path, required=True)
-    arguments = parser.parse_args()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(arguments.certificate, arguments.key)
     application = web.Application()
     application[_VALUES] = {}
     application.add_routes(
@@ -85,17 +73,9 @@ def _main() -> None:
             web.get(f"{_PATH}/namespaces/{{namespace}}/{{metric}}", _metric),
             web.put("/values/{namespace}/{metric}", _set),
             web.delete("/values/{namespace}/{metric}", _unset),
-            web.get("/healthz", _healthz),
         ]
     )
-    web.run_app(
-        application,
-        host="127.0.0.1",
-        port=arguments.port,
-        ssl_context=context,
-        print=None,
-        access_log=None,
-    )
+    serve("devcluster.metrics_server", application)
 
 
 if __name__ == "__main__":

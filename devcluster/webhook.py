@@ -11,12 +11,11 @@ client: that shows that a given API server has learned of the webhook.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import ssl
-from pathlib import Path
 
 from aiohttp import web
+
+from devcluster.tls_server import serve
 
 PROBE_NAME = "devcluster-slow-writes-probe"
 PROBE_WARNING = "devcluster slows writes"
@@ -41,33 +40,12 @@ async def _set_delay(request: web.Request) -> web.Response:
     return web.Response()
 
 
-async def _healthz(_: web.Request) -> web.Response:
-    return web.Response(text="ok")
-
-
 def _main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m devcluster.webhook")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--certificate", type=Path, required=True)
-    parser.add_argument("--key", type=Path, required=True)
-    arguments = parser.parse_args()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(arguments.certificate, arguments.key)
     # A pod with a long environment is far below this; an object can't be larger than etcd's 1.5 MiB.
     application = web.Application(client_max_size=8 * 1024**2)
     application[_DELAY] = [0.0]
-    application.add_routes(
-        [web.post("/", _review), web.put("/delay", _set_delay), web.get("/healthz", _healthz)]
-    )
-    web.run_app(
-        application,
-        host="127.0.0.1",
-        port=arguments.port,
-        ssl_context=context,
-        print=None,
-        access_log=None,
-        backlog=1024,
-    )
+    application.add_routes([web.post("/", _review), web.put("/delay", _set_delay)])
+    serve("devcluster.webhook", application, backlog=1024)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: the resource installed, an operator for the test's namespace, a job."""
+"""The job of the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -7,25 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import crd
 from devcluster.cluster import Cluster
-from tests.e2e.job import ROOT, JobRun, Operator
-
-
-@pytest.fixture(scope="session")
-def installed(devcluster: Cluster) -> Cluster:
-    """The session's cluster with the resource definition."""
-    crd.install(devcluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
-    return devcluster
-
-
-@pytest.fixture
-def operator(installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
-    """An operator that serves the test's namespace; its log is shown when the test fails."""
-    running = Operator(installed, namespace, tmp_path / "operator.log")
-    yield running
-    running.stop()
-    print(running.log.read_text()[-8000:])
+from tests.e2e.job import JobRun, Operator
 
 
 @pytest.fixture

@@ -9,29 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devcluster import crd
 from devcluster.cluster import Cluster
-from tests.e2e.job import Operator
 from tests.integration.lifecycle_job import PlayedJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
-
-CRD = Path(__file__).parents[2] / "crds" / "elasticjobs.elasticjob.dev.yaml"
-
-
-@pytest.fixture
-def job(devcluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[PlayedJob]:
-    crd.install(devcluster, CRD)
-    operator = Operator(devcluster, namespace, tmp_path / "operator.log")
-    yield PlayedJob(devcluster, namespace)
-    devcluster.kubectl("-n", namespace, "delete", "elasticjob", "--all", "--timeout=60s", check=False)
-    operator.stop()
-    print(operator.log.read_text()[-8000:])
 
 
 @contextmanager

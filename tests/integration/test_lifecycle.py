@@ -8,37 +8,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from devcluster import crd
-from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from tests.e2e.job import Operator
 from tests.integration.lifecycle_job import DEADLINE, ENDS_SLOWLY, PlayedJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
-CRD = Path(__file__).parents[2] / "crds" / "elasticjobs.elasticjob.dev.yaml"
 OWNED = "pods,leases,serviceaccounts,roles,rolebindings,networkpolicies"
-
-
-@pytest.fixture
-def operator(devcluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
-    crd.install(devcluster, CRD)
-    running = Operator(devcluster, namespace, tmp_path / "operator.log")
-    yield running
-    running.stop()
-    print(running.log.read_text()[-8000:])
-
-
-@pytest.fixture
-def job(devcluster: Cluster, namespace: str, operator: Operator) -> Iterator[PlayedJob]:
-    del operator
-    yield PlayedJob(devcluster, namespace)
-    devcluster.kubectl("-n", namespace, "delete", "elasticjob", "--all", "--timeout=60s", check=False)
 
 
 def test_a_job_that_is_made_suspended_has_no_pods_until_it_is_resumed(job: PlayedJob) -> None:
