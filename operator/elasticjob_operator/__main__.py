@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+from collections.abc import Mapping
 
 import kopf
 
 from elasticjob_operator import app
-from elasticjob_operator.settings import Settings, from_environment
+from elasticjob_operator.settings import BadSetting, Settings, from_environment
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -22,8 +24,36 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="serve this namespace; may be given several times; default: ELASTICJOB_NAMESPACES, or all",
     )
     parser.add_argument("--liveness", metavar="URL", help="serve the probe, e.g. http://0.0.0.0:8080/healthz")
+    flags = parser.add_argument_group(
+        "leader election",
+        "by a Lease, for several operators of the same namespaces; each flag has a variable, such as "
+        "ELASTICJOB_LEADER_ELECT_LEASE_DURATION; durations are 15s, 500ms or seconds",
+    )
+    flags.add_argument(
+        "--leader-elect",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="act only while leading (default: ELASTICJOB_LEADER_ELECT, or no)",
+    )
+    for name, text in (
+        ("resource-name", "the Lease (elasticjob-operator)"),
+        ("resource-namespace", "its namespace (POD_NAMESPACE, or the service account's)"),
+        ("lease-duration", "for how long others wait after the last renewal that they saw (15s)"),
+        ("renew-deadline", "for how long the leader acts after its last renewal (10s)"),
+        ("retry-period", "between two renewals, or two tries (2s)"),
+    ):
+        flags.add_argument(f"--leader-elect-{name}", metavar="VALUE", help=text)
     parser.add_argument("-v", "--verbose", action="store_true", help="log requests and kopf's own steps")
     return parser.parse_args(arguments)
+
+
+def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings: flags, else the environment. Raises BadSetting."""
+    flags = {name: value for name, value in vars(arguments).items() if name.startswith("leader_elect_")}
+    if arguments.leader_elect is not None:
+        flags["leader_elect"] = "true" if arguments.leader_elect else "false"
+    flags["namespaces"] = ",".join(arguments.namespace)
+    return from_environment(environ, flags)
 
 
 def main() -> None:
@@ -33,9 +63,10 @@ def main() -> None:
     if not arguments.verbose:
         for name in ("kopf", "aiohttp.access"):
             logging.getLogger(name).setLevel(logging.WARNING)
-    settings = from_environment()
-    if arguments.namespace:
-        settings = Settings(namespaces=tuple(dict.fromkeys(arguments.namespace)))
+    try:
+        settings = choose(arguments)
+    except BadSetting as error:
+        raise SystemExit(f"elasticjob_operator: {error}") from error
     app.running.settings = settings
     # The signals are kopf's. A stop flag would cost 5 s at the end: kopf takes its waiter for a hung task.
     kopf.run(

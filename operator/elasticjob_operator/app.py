@@ -2,6 +2,7 @@
 
 kopf is the shell: process, log-in, the watch of ElasticJobs, probes. Its handlers are ``on.event`` only, so
 that it writes nothing into the user's objects and puts no finalizer on them; the work is in ``reconcile``.
+With leader election (``leadership``) several processes may run; one of them acts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import kopf
 
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
+from elasticjob_operator.leadership.elector import Elector, identity
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, load
 from elasticjob_operator.observe.errors import ApiError, Forbidden, NotFound
@@ -32,6 +34,10 @@ class _Running:
     settings: Settings | None = None
     client: Client | None = None
     reconciler: Reconciler | None = None
+    elector: Elector | None = None
+    election: asyncio.Task[None] | None = None
+    own_client: Client | None = None
+    """The elector's."""
 
 
 running = _Running()
@@ -59,10 +65,23 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
     """Configure kopf, wait for the resource to be there, and start the reconciler."""
     configure(settings)
     chosen = running.settings or from_environment()
-    running.client = Client(Credentials())
+    if chosen.election is None:
+        running.client = Client(Credentials())
+    else:
+        timing = chosen.election.timing
+        running.own_client = Client(Credentials(), timeout=timing.renew_deadline / 2)
+        running.elector = Elector(running.own_client, chosen.election, identity())
+        running.client = Client(
+            Credentials(),
+            may_write=running.elector.may_write,
+            unsent_seconds=timing.lease_duration - timing.renew_deadline,
+        )
     await _resource(running.client, chosen)
-    running.reconciler = Reconciler(running.client, chosen)
-    running.reconciler.start()
+    reconciler = running.reconciler = Reconciler(running.client, chosen)
+    reconciler.start(leading=running.elector is None)
+    if running.elector is not None:
+        stands = running.elector.run(reconciler.lead, reconciler.follow)
+        running.election = asyncio.create_task(stands, name="election")
     log.info("serving %s", ", ".join(chosen.namespaces) or "all namespaces")
 
 
@@ -103,21 +122,34 @@ async def job_event(event: Any, **_: Any) -> None:
 
 @kopf.on.cleanup()
 async def cleanup(**_: Any) -> None:
-    """End our tasks before kopf closes the loop."""
+    """End our tasks before kopf closes the loop; then, when nothing writes any more, let another lead."""
+    if running.election is not None:
+        running.election.cancel()
+        await asyncio.gather(running.election, return_exceptions=True)
     if running.reconciler is not None:
         await running.reconciler.aclose()
-    if running.client is not None:
-        await running.client.aclose()
-    running.reconciler = running.client = None
+    if running.elector is not None:
+        await running.elector.release()
+    for client in (running.client, running.own_client):
+        if client is not None:
+            await client.aclose()
+    running.reconciler = running.elector = running.election = None
+    running.client = running.own_client = None
 
 
 @kopf.on.probe(id="health", errors=kopf.ErrorsMode.PERMANENT)
 async def health(**_: Any) -> dict[str, Any]:
-    """The state of each informer. Raises, and so fails the probe, when one is deaf or the loop is stuck."""
+    """The state of each informer, and who leads. Raises, and so fails the probe, when an informer is deaf,
+    the loop is stuck or the election has ended. Not leading is healthy."""
     reconciler = running.reconciler
     if reconciler is None:
         return {"started": False}
-    return report(reconciler)
+    if running.election is not None and running.election.done():
+        raise kopf.PermanentError("the task that stands for election has ended")
+    answer = report(reconciler)
+    if running.elector is not None:
+        answer["election"] = running.elector.report()
+    return answer
 
 
 def report(reconciler: Reconciler) -> dict[str, Any]:

@@ -6,11 +6,15 @@ coalescing there is: nothing sleeps between an event and the plan.
 
 A pass starts only from a status at least as new as our own last write: the view of a job is the maximum,
 by resource version, of what kopf's watch said and what our writes returned.
+
+With several operators, those that do not lead keep their view up to date and make no pass. Who takes over
+reads the jobs anew, and no clock about silence is older than that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import secrets
@@ -61,12 +65,15 @@ class Entry:
     not_before: float = float("-inf")
     """While in back-off: no pass before this time, not even after an event."""
     gone: bool = False
-    known: JobStatus = field(default_factory=JobStatus)
+    known: JobStatus | None = field(default_factory=JobStatus)
     """The status that we wrote last, or after which we have listed the job's pods and Leases."""
 
 
 class Reconciler:
-    """See the module. ``start`` runs it in the current event loop, ``aclose`` ends it."""
+    """See the module. ``start`` runs it in the current event loop, ``aclose`` ends it.
+
+    Passes are made between ``lead`` and ``follow``; without an election ``start`` leads.
+    """
 
     def __init__(
         self,
@@ -87,15 +94,57 @@ class Reconciler:
         self._entries: dict[Key, Entry] = {}
         self._gate = asyncio.Semaphore(settings.max_passes)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watches: set[asyncio.Task[None]] = set()
+        self._acting: set[asyncio.Task[None]] = set()
+        """Those of the tasks that write."""
         self._ready = False
 
-    def start(self) -> None:
-        """Start the informers and, once they have listed everything, the passes."""
-        for informer in self.world.informers():
-            self._spawn(informer.run(), f"informer {informer.path}")
+    def start(self, leading: bool = True) -> None:
+        """Start the informers and, with ``leading``, the passes once everything has been listed."""
+        self._watch()
         self._spawn(self.world.pulse(), "pulse")
-        self._spawn(self._open(), "first lists")
+        if leading:
+            self._spawn(self._open(), "first lists")
         self._spawn(self._relist(), "relist")
+
+    async def lead(self) -> None:
+        """Take over: read anew what somebody else may have written, then make passes.
+
+        Returns when they have begun. May be cancelled; call ``follow`` then.
+        """
+        await self.world.synced()
+        # A watch that died while nobody waited for an answer shows it only by its silence, and so late.
+        watches = list(self._watches)
+        for task in watches:
+            task.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        for informer in self.world.informers():
+            informer.interrupted()
+        self._watch()
+        for namespace in self.settings.namespaces or ("",):
+            await self._read_jobs(namespace)
+        for entry in self._entries.values():
+            entry.memory, entry.known = Memory(), None
+            entry.failures = 0
+        await self._open()
+
+    async def follow(self) -> None:
+        """Make no further pass and break off those that run, between two of their writes or during one."""
+        self._ready = False
+        for entry in self._entries.values():
+            self._cancel_timer(entry)
+        tasks = list(self._acting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for entry in self._entries.values():
+            entry.worker = None  # one that was cancelled before its first step has not done so itself
+
+    def _watch(self) -> None:
+        for informer in self.world.informers():
+            task = self._spawn(informer.run(), f"informer {informer.path}")
+            self._watches.add(task)
+            task.add_done_callback(self._watches.discard)
 
     async def aclose(self) -> None:
         """End all tasks. What they have not written, the next operator writes."""
@@ -156,14 +205,20 @@ class Reconciler:
         return [entry.view for entry in self._entries.values()]
 
     def _work(self, entry: Entry) -> None:
-        if entry.worker is None and not entry.gone:
+        if self._ready and entry.worker is None and not entry.gone:
             job = entry.view.job
-            entry.worker = self._spawn(self._run(entry), f"worker {job.namespace}/{job.name}")
+            entry.worker = self._act(self._run(entry), f"worker {job.namespace}/{job.name}")
+
+    def _act(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._spawn(work, name)
+        self._acting.add(task)
+        task.add_done_callback(self._acting.discard)
+        return task
 
     async def _run(self, entry: Entry) -> None:
         """Pass after pass until the job is clean, or has to wait."""
         try:
-            while entry.dirty and not entry.gone:
+            while entry.dirty and not entry.gone and self._ready:
                 entry.dirty = False
                 self._cancel_timer(entry)
                 async with self._gate:
@@ -259,7 +314,7 @@ class Reconciler:
             events += rest.events
         finally:
             if events:
-                self._spawn(self._applier.recorder.send(job, events, memory), "events")
+                self._act(self._applier.recorder.send(job, events, memory), "events")
         return earliest(decided.wake_after, rest.wake_after)
 
     async def _read_again(self, entry: Entry) -> None:
@@ -321,8 +376,28 @@ class Reconciler:
                 except ApiError as error:
                     log.warning("the list of jobs could not be read: %s", error)
 
+    async def _read_jobs(self, namespace: str) -> None:
+        """Relist, again and again until it works."""
+        for failures in itertools.count():
+            try:
+                await self._list_jobs(namespace)
+                return
+            except ApiError as error:
+                if failures % 10 == 0:
+                    log.warning("the list of jobs could not be read: %s", error)
+                await asyncio.sleep(min(_EVENT_BACK_OFF, _FIRST_BACK_OFF * 2.0**failures))
+
     async def relist(self, namespace: str) -> None:
         """Compare the jobs known with those that there are; then give each a pass. Raises ApiError."""
+        there = await self._list_jobs(namespace)
+        for key, entry in list(self._entries.items()):
+            if not entry.gone and (not namespace or key[0] == namespace):
+                entry.memory.access = None  # somebody may have deleted what a pod's identity needs
+                self.mark(*key)
+                await asyncio.sleep(min(1.0, self.settings.relist_seconds / 2 / max(1, there)))
+
+    async def _list_jobs(self, namespace: str) -> int:
+        """Bring the jobs known up to date with those that there are; return their number. Raises ApiError."""
         scope = f"/namespaces/{namespace}" if namespace else ""
         path = f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}"
         query = {"limit": "100"}
@@ -338,17 +413,12 @@ class Reconciler:
             query["continue"] = page["metadata"]["continue"]
         version = version_of(page["metadata"])
         for key, entry in list(self._entries.items()):
-            if entry.gone:
-                continue
-            if namespace and key[0] != namespace:
+            if entry.gone or (namespace and key[0] != namespace):
                 continue
             if (*key, entry.view.job.uid) not in there and entry.view.version <= version:
                 log.info("%s/%s: vanished unseen", *key)
                 self._forget(key, entry)
-            else:
-                entry.memory.access = None  # somebody may have deleted what a pod's identity needs
-                self.mark(*key)
-                await asyncio.sleep(min(1.0, self.settings.relist_seconds / 2 / max(1, len(there))))
+        return len(there)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)

@@ -1,12 +1,26 @@
-"""How the operator runs: from the command line, or from the environment under ``kopf run``."""
+"""How the operator runs: from the command line, or from the environment under ``kopf run``.
+
+Leader election is off unless asked for: a run by hand serves a namespace of its own and has no second. What
+is installed in a cluster asks for it. The flags have the names that ``kube-controller-manager`` gives them.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from elasticjob_operator.leadership.core import Place, Timing
 
 NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
+LEADER_ELECT_ENV = "ELASTICJOB_LEADER_ELECT"
+LEASE_NAME = "elasticjob-operator"
+
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
+_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 
 @dataclass(frozen=True)
@@ -23,9 +37,61 @@ class Settings:
     """A longer stall of the event loop fails the liveness probe."""
     max_silence: float = 180.0
     """So does an informer that has heard nothing, not even a bookmark, for so long."""
+    election: Place | None = None
+    """The Lease that decides which of several processes acts; None: this one does."""
 
 
-def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings for ``kopf run``: ``ELASTICJOB_NAMESPACES`` is a list with commas, absent for all."""
-    names = environ.get(NAMESPACES_ENV, "").split(",")
-    return Settings(namespaces=tuple(name.strip() for name in names if name.strip()))
+class BadSetting(ValueError):
+    """A flag or variable that can't be used: what was found, what was expected."""
+
+
+def from_environment(
+    environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | None] | None = None
+) -> Settings:
+    """The settings. ``ELASTICJOB_NAMESPACES`` is a list with commas, absent for all.
+
+    ``ELASTICJOB_LEADER_ELECT`` (true or false) and ``ELASTICJOB_LEADER_ELECT_*`` are the flags in capitals;
+    ``flags`` are those of the command line by their names without dashes, None where not given: they win.
+    Raises BadSetting.
+    """
+    given = dict(environ)
+    given.update({f"ELASTICJOB_{flag.upper()}": value for flag, value in (flags or {}).items() if value})
+    names = given.get(NAMESPACES_ENV, "").split(",")
+    namespaces = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    asked = given.get(LEADER_ELECT_ENV, "").strip().lower()
+    if asked not in ("", "true", "false"):
+        raise BadSetting(f"{LEADER_ELECT_ENV} is true or false, found {asked!r}")
+    return Settings(namespaces=namespaces, election=_election(given) if asked == "true" else None)
+
+
+def _election(given: Mapping[str, str]) -> Place:
+    def value(name: str) -> str:
+        return given.get(f"{LEADER_ELECT_ENV}_{name}", "").strip()
+
+    where = value("RESOURCE_NAMESPACE") or given.get("POD_NAMESPACE", "").strip()
+    if not where and _OWN_NAMESPACE.is_file():
+        where = _OWN_NAMESPACE.read_text().strip()
+    if not where:
+        raise BadSetting(
+            "leader election outside a cluster needs the namespace of its Lease: give "
+            f"--leader-elect-resource-namespace or {LEADER_ELECT_ENV}_RESOURCE_NAMESPACE"
+        )
+    default = Timing()
+    try:
+        timing = Timing(
+            lease_duration=_seconds(value("LEASE_DURATION"), default.lease_duration),
+            renew_deadline=_seconds(value("RENEW_DEADLINE"), default.renew_deadline),
+            retry_period=_seconds(value("RETRY_PERIOD"), default.retry_period),
+        )
+    except ValueError as error:
+        raise BadSetting(str(error)) from error
+    return Place(where, value("RESOURCE_NAME") or LEASE_NAME, timing)
+
+
+def _seconds(text: str, default: float) -> float:
+    if not text:
+        return default
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadSetting(f"{text!r} is no duration: 15s, 500ms, 1m or a number of seconds is expected")
+    return float(match[1]) * _UNITS[match[2]]

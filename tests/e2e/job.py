@@ -40,8 +40,14 @@ class Operator:
     """The operator as a process of its own, serving one namespace."""
 
     def __init__(
-        self, cluster: ClusterAccess, namespace: str, log: Path, kubeconfig: Path | None = None
+        self,
+        cluster: ClusterAccess,
+        namespace: str,
+        log: Path,
+        kubeconfig: Path | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
+        self._flags = flags
         self._kubeconfig = kubeconfig or cluster.kubeconfig
         self._namespace = namespace
         self.log = log
@@ -50,7 +56,7 @@ class Operator:
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "elasticjob_operator", "--namespace", self._namespace],
+                [sys.executable, "-m", "elasticjob_operator", "--namespace", self._namespace, *self._flags],
                 env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,40 @@ def test_killed_between_status_and_round_lease(job: JobRun, operator: Operator, 
     assert [r["number"] for r in job.rounds()] == [1]
     job.stop()
     job.complete()
+
+
+def test_the_leader_of_two_dies(job: JobRun, operator: Operator, installed: Cluster, tmp_path: Path) -> None:
+    """I9: who takes over has looked on for a while, and judges nobody by what was before."""
+    operator.kill()
+    flags = (
+        *("--leader-elect", f"--leader-elect-resource-namespace={job.namespace}"),
+        *("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s"),
+        "--leader-elect-retry-period=400ms",
+    )
+    pair = [Operator(installed, job.namespace, tmp_path / f"{n}.log", flags=flags) for n in range(2)]
+
+    def leader() -> Operator | None:
+        live = [one for one in pair if one.process.poll() is None]
+        return next((one for one in live if "leading, as" in one.log.read_text()), None)
+
+    try:
+        job.apply()
+        job.training(1, members=2)
+        first = wait_for(leader, 20, "one of them leads")
+        first.kill()
+        job.kill_pod("job-1-0")
+        job.training(2, members=2)
+        second = wait_for(leader, 20, "the other leads")
+        assert second is not first
+        job.goes_on(2)
+        job.stop()
+        job.complete()
+        assert [r["cause"] for r in job.rounds()] == ["Started", "PodLost"]
+        assert job.status()["restarts"] == 1
+    finally:
+        for one in pair:
+            one.stop()
+            print(one.log.read_text()[-4000:])
 
 
 def test_deleted_and_created_again_under_the_same_name(job: JobRun) -> None:

@@ -7,7 +7,9 @@ Promises:
 * every request has a time limit; a watch has one on silence (bookmarks come every 60 s);
 * a write whose kept-alive connection turned out to be closed is sent once more: each of our writes is
   guarded by a resourceVersion, a UID or a name, so that a repetition does no harm;
-* a 401 reads the credentials again and tries once more.
+* a 401 reads the credentials again and tries once more;
+* with ``may_write``, no write begins once that says no. It is asked when the request is made and again when
+  its bytes are handed to the kernel, after any wait for a turn or a connection (leadership, ``core``).
 
 Why not the official client: its asyncio flavour validates typed models (10 times the CPU), and its
 watch has neither bookmarks nor a read time-out by default (facts.md, section 5).
@@ -18,16 +20,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 
 from elasticjob_operator.observe.credentials import Credentials
-from elasticjob_operator.observe.errors import ApiError, Unavailable, error_of
+from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable, error_of
 
 Json = dict[str, Any]
 """A JSON object at the edge; what is behind the edge has types of its own."""
@@ -82,17 +86,32 @@ class Api(Protocol):
 
 
 class Client:
-    """See the module. Make it and use it inside one running event loop."""
+    """See the module. Make it and use it inside one running event loop.
 
-    def __init__(self, credentials: Credentials, timeout: float = _TIMEOUT) -> None:
+    ``unsent_seconds``: what the network does not take in that time is dropped with its connection. A write
+    that was in the kernel's hands when the link was cut does not arrive minutes later.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        timeout: float = _TIMEOUT,
+        may_write: Callable[[], bool] | None = None,
+        unsent_seconds: float | None = None,
+    ) -> None:
         self._credentials = credentials
+        self._may_write = may_write
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT)
         self._writes = asyncio.Semaphore(_MAX_WRITES)
         self._reloading = asyncio.Lock()
         self._ssl: ssl.SSLContext = credentials.ssl_context()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                ssl=self._ssl, limit=0, keepalive_timeout=_KEEP_ALIVE, enable_cleanup_closed=False
+                ssl=self._ssl,
+                limit=0,
+                keepalive_timeout=_KEEP_ALIVE,
+                enable_cleanup_closed=False,
+                socket_factory=None if unsent_seconds is None else _dropping_after(unsent_seconds),
             ),
             headers={"User-Agent": _USER_AGENT},
             auto_decompress=True,
@@ -179,6 +198,11 @@ class Client:
             fresh = repeated = False
             while True:
                 headers = dict(await self._headers(fresh))
+                gated = None
+                if data is not None and method != "GET" and self._may_write is not None:
+                    gated = _GatedBody(data, self._may_write)
+                    if not self._may_write():
+                        raise NotLeading(name)
                 if content_type is not None:
                     headers["Content-Type"] = content_type
                 if accept is not None:
@@ -188,7 +212,7 @@ class Client:
                         method,
                         self._url(path),
                         params=params,
-                        data=data,
+                        data=data if gated is None else gated,
                         headers=headers,
                         timeout=self._timeout,
                         **self._extra(),
@@ -201,6 +225,8 @@ class Client:
                         continue
                     raise self._no_answer(name, error) from error
                 except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+                    if gated is not None and gated.refused:
+                        raise NotLeading(name) from error
                     raise self._no_answer(name, error) from error
                 if status == 401 and not fresh:
                     fresh = True
@@ -235,6 +261,38 @@ class Client:
                     await asyncio.to_thread(self._credentials.reload)
         authorization = self._credentials.connection.authorization
         return {"Authorization": authorization} if authorization else {}
+
+
+class _GatedBody(aiohttp.BytesPayload):
+    """A request's body that is handed over only while ``may_write`` agrees.
+
+    aiohttp holds the head of a request back for its body, so that nothing is sent before this is asked. A
+    request that has a head and no body would be none, too.
+    """
+
+    def __init__(self, data: bytes, may_write: Callable[[], bool]) -> None:
+        super().__init__(data)
+        self._allowed = may_write
+        self.refused = False
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Called by aiohttp when it has a connection."""
+        if not self._allowed():
+            self.refused = True
+            raise RuntimeError("this operator does not lead")
+        await super().write_with_length(writer, content_length)
+
+
+def _dropping_after(seconds: float) -> Callable[[aiohttp.AddrInfoType], socket.socket]:
+    def make(address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _name, _where = address
+        made = socket.socket(family, kind, protocol)
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
+        if option is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, max(1, int(seconds * 1000)))
+        return made
+
+    return make
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:

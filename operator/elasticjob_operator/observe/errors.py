@@ -62,6 +62,13 @@ class Unavailable(ApiError):
         self.retry_after = retry_after
 
 
+class NotLeading(ApiError):
+    """The request was not sent: this process does not lead, or its leadership's deadline has passed."""
+
+    def __init__(self, request: str) -> None:
+        super().__init__(request, 0, "NotLeading", "this operator does not lead (any more); nothing was sent")
+
+
 class TooManyRequests(Unavailable):
     """429: priority and fairness, or an eviction that must wait."""
 

@@ -112,6 +112,10 @@ class Informer(Generic[T]):
             self.good_since = self._clock()
             self.gaps += 1
 
+    def interrupted(self) -> None:
+        """``run`` was cancelled and will be called again: it goes on from what it knows, after a gap."""
+        self.good_since = self._interrupted_at = None
+
     def _interrupted(self, clean: bool) -> None:
         """The watch has ended: by the server's own timer (``clean``), or nobody knows since when."""
         if self.good_since is not None:

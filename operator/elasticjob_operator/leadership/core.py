@@ -1,0 +1,187 @@
+"""The decisions of one candidate. No I/O, no clock: times are seconds of the candidate's own clock.
+
+The rules, for a Lease that is written with a resourceVersion each time:
+
+* Who leads renews every ``retry_period``. It may act until ``renew_deadline`` after it *began* the last
+  renewal that was accepted, and steps down then.
+* Who does not lead takes the Lease over when it has seen it unchanged for the duration that stands in it. It
+  sees a change after the leader began to write it, so ``lease_duration - renew_deadline`` lie between the end
+  of one leadership and the next, whatever the clocks of the two machines show (I9).
+* A view that is old does no harm: the write that takes over is for the version that was seen.
+* A Lease that vanished (somebody deleted it) is waited out like one that is held: its holder may act still.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds; names and defaults are those of client-go and ``kube-controller-manager``."""
+
+    lease_duration: float = 15.0
+    """How long others wait after the last renewal that they saw."""
+    renew_deadline: float = 10.0
+    """How long the leader acts after its last renewal."""
+    retry_period: float = 2.0
+    """Between two renewals, and between tries after an error."""
+
+    def __post_init__(self) -> None:
+        if not self.lease_duration > self.renew_deadline > self.retry_period > 0:
+            raise ValueError(
+                "leader election needs lease duration > renew deadline > retry period > 0, found "
+                f"{self.lease_duration:g} s, {self.renew_deadline:g} s, {self.retry_period:g} s"
+            )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which Lease, and the times."""
+
+    namespace: str
+    name: str
+    timing: Timing = field(default_factory=Timing)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What stands in the Lease. The times in it are for people: nobody judges by them."""
+
+    holder: str = ""
+    """Empty: it was released."""
+    duration: float = 0.0
+    """Seconds, whole ones in the API; 0 if absent."""
+    acquired: str = ""
+    renewed: str = ""
+    transitions: int = 0
+
+    def dump(self) -> dict[str, Any]:
+        """The ``spec`` of the Lease."""
+        return {
+            "holderIdentity": self.holder,
+            "leaseDurationSeconds": max(1, math.ceil(self.duration)),
+            "acquireTime": self.acquired,
+            "renewTime": self.renewed,
+            "leaseTransitions": self.transitions,
+        }
+
+    @classmethod
+    def read(cls, lease: Mapping[str, Any]) -> Record:
+        """Of a Lease that anybody may have written: what is absent is empty."""
+        spec: Mapping[str, Any] = lease.get("spec") or {}
+        return cls(
+            holder=str(spec.get("holderIdentity") or ""),
+            duration=float(spec.get("leaseDurationSeconds") or 0),
+            acquired=str(spec.get("acquireTime") or ""),
+            renewed=str(spec.get("renewTime") or ""),
+            transitions=int(spec.get("leaseTransitions") or 0),
+        )
+
+
+class Step(Enum):
+    """What to do now."""
+
+    READ = "read the Lease"
+    WRITE = "write ``proposal``: take the Lease over, or renew it"
+    WAIT = "nothing before ``due``"
+    STEP_DOWN = "end everything that acts, then say ``stepped_down``"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What one process knows. Each method returns the candidate after something has happened."""
+
+    me: str
+    """Unique for each process, so that a restarted one is somebody else."""
+    timing: Timing = field(default_factory=Timing)
+    looked: bool = False
+    """Whether the Lease has been read at all."""
+    record: Record | None = None
+    """The last that was seen; None: there is no Lease."""
+    version: int = 0
+    """The Lease's resourceVersion when ``record`` was seen."""
+    seen_at: float = _NEVER
+    """Since when ``record`` has been seen unchanged."""
+    renewed_at: float = _NEVER
+    """When the last renewal that was accepted was begun."""
+    leading: bool = False
+    """Until ``stepped_down``; may it act? ask ``may_act``."""
+
+    def may_act(self, now: float) -> bool:
+        """Whether a write may begin now."""
+        return self.leading and self._holds() and now < self.renewed_at + self.timing.renew_deadline
+
+    def step(self, now: float) -> Step:
+        """What to do now."""
+        if self.leading:
+            if not self.may_act(now):
+                return Step.STEP_DOWN
+            return Step.WRITE if now >= self.due() else Step.WAIT
+        if not self.looked:
+            return Step.READ
+        return Step.WRITE if now >= self.due() else Step.WAIT
+
+    def due(self) -> float:
+        """When the next renewal, or the attempt to take over, is due."""
+        if self.leading:
+            return self.renewed_at + self.timing.retry_period
+        if self.record is None:
+            # Never there: nobody holds it. Vanished: see the module.
+            return self.seen_at + self.timing.lease_duration
+        if self.record.holder in ("", self.me):
+            return _NEVER
+        return self.seen_at + (
+            self.record.duration if self.record.duration > 0 else self.timing.lease_duration
+        )
+
+    def deadline(self) -> float:
+        """When the leadership ends without a further renewal."""
+        return self.renewed_at + self.timing.renew_deadline
+
+    def proposal(self, wall: str) -> Record:
+        """The record to write at the wall clock's ``wall``."""
+        old = self.record
+        duration = float(math.ceil(self.timing.lease_duration))
+        if old is None:
+            return Record(self.me, duration, wall, wall, 0)
+        if old.holder == self.me:
+            return replace(old, duration=duration, renewed=wall)
+        return Record(self.me, duration, wall, wall, old.transitions + 1)
+
+    def saw(self, record: Record | None, version: int, now: float, fresh: bool = False) -> Candidate:
+        """The Lease was shown by a list or a watch, or (``fresh``) read by itself with no write of ours under
+        way. ``record`` None: it is not there; ``version`` then is that of the list or of the deletion."""
+        if version < self.version and not fresh:
+            return self  # a watch that lags behind our own write
+        if self.looked and record == self.record:
+            return replace(self, version=version)
+        first_and_free = record is None and not self.looked
+        seen_at = _NEVER if first_and_free else now
+        return replace(self, looked=True, record=record, version=version, seen_at=seen_at)
+
+    def wrote(self, record: Record, version: int, began: float) -> Candidate:
+        """The API server has accepted ``record``; the request was begun at ``began``."""
+        return replace(
+            self,
+            looked=True,
+            record=record,
+            version=version,
+            seen_at=began,
+            renewed_at=began,
+            leading=True,
+        )
+
+    def stepped_down(self) -> Candidate:
+        """Nothing acts any more. A Lease that is ours still may be taken again at once."""
+        return replace(self, leading=False, renewed_at=_NEVER)
+
+    def _holds(self) -> bool:
+        # Who leads and finds no Lease makes it again; meanwhile nobody else may.
+        return self.record is None or self.record.holder == self.me

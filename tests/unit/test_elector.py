@@ -1,0 +1,229 @@
+"""The loop of leader election on a Lease in memory; ``test_leader_election`` has real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import cast
+
+from elasticjob_operator.leadership.core import Place, Timing
+from elasticjob_operator.leadership.elector import Elector
+from elasticjob_operator.observe.client import Api, Json, WatchBatch
+from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound, Unavailable
+
+LONG = Timing(lease_duration=60.0, renew_deadline=40.0, retry_period=0.05)
+"""Whatever comes within the deadline of a test did not wait for the Lease to expire."""
+SHORT = Timing(lease_duration=1.0, renew_deadline=0.6, retry_period=0.05)
+DEADLINE = 20.0
+
+
+class Leases:
+    """The one Lease that there is, with its history."""
+
+    def __init__(self) -> None:
+        self.lease: Json | None = None
+        self.version = 0
+        self.events: list[tuple[str, Json]] = []
+        self.changed = asyncio.Condition()
+
+    async def store(self, kind: str, lease: Json | None) -> Json:
+        self.version += 1
+        shown = copy.deepcopy(lease if lease is not None else self.lease) or {}
+        shown["metadata"]["resourceVersion"] = str(self.version)
+        self.lease = None if lease is None else shown
+        self.events.append((kind, shown))
+        async with self.changed:
+            self.changed.notify_all()
+        return shown
+
+    async def delete(self) -> None:
+        await self.store("DELETED", None)
+
+    def holder(self) -> str:
+        return str(self.lease["spec"]["holderIdentity"]) if self.lease else ""
+
+
+class Link:
+    """One candidate's way to them."""
+
+    def __init__(self, leases: Leases) -> None:
+        self.leases = leases
+        self.cut = False
+        self.hangs = False
+
+    async def _pass(self, what: str) -> None:
+        await asyncio.sleep(0)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.cut:
+            raise Unavailable(what, 0, "Cut", "by the test")
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        await self._pass("GET")
+        there = self.leases.lease
+        if params is not None:
+            meta = {"resourceVersion": str(self.leases.version)}
+            return {"metadata": meta, "items": [there] if there else []}
+        if there is None:
+            raise NotFound("GET", 404, "NotFound", path)
+        return there
+
+    async def create(self, path: str, body: Json) -> Json:
+        await self._pass("POST")
+        if self.leases.lease is not None:
+            raise AlreadyExists("POST", 409, "AlreadyExists", path)
+        return await self.leases.store("ADDED", body)
+
+    async def patch(self, path: str, body: Json, content_type: str) -> Json:
+        await self._pass("PATCH")
+        there = self.leases.lease
+        if there is None:
+            raise NotFound("PATCH", 404, "NotFound", path)
+        if body["metadata"]["resourceVersion"] != there["metadata"]["resourceVersion"]:
+            raise Conflict("PATCH", 409, "Conflict", content_type)
+        return await self.leases.store("MODIFIED", {**there, "spec": body["spec"]})
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[WatchBatch, None]:
+        since = int(params["resourceVersion"])
+        yield []
+        while True:
+            await self._pass(f"WATCH {path}")
+            batch = [e for e in self.leases.events if int(e[1]["metadata"]["resourceVersion"]) > since]
+            if batch:
+                since = self.leases.version
+                yield copy.deepcopy(batch)
+            async with self.leases.changed:
+                if self.leases.version == since:
+                    await self.leases.changed.wait()
+
+
+class Process:
+    """A candidate, what it was told, and whether it acts."""
+
+    def __init__(self, leases: Leases, name: str, timing: Timing) -> None:
+        self.name = name
+        self.link = Link(leases)
+        self.told: list[str] = []
+        self.elector = Elector(cast(Api, self.link), Place("system", "operator", timing), name)
+        self.task = asyncio.create_task(self.elector.run(self._lead, self._follow))
+
+    async def _lead(self) -> None:
+        self.told.append("lead")
+        await asyncio.Event().wait()  # like a list that takes long: no renewal may wait for it
+
+    async def _follow(self) -> None:
+        assert not self.elector.may_write()
+        self.told.append("follow")
+
+    async def end(self, release: bool) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        if release:
+            await self.elector.release()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.005)
+
+    try:
+        await asyncio.wait_for(wait(), DEADLINE)
+    except asyncio.TimeoutError:
+        raise AssertionError(f"not within {DEADLINE:g} s: {what}") from None
+
+
+def play(timing: Timing, scenario: Callable[[Leases, Process, Process], Awaitable[None]]) -> None:
+    async def main() -> None:
+        leases = Leases()
+        first = Process(leases, "first", timing)
+        await until(lambda: first.told == ["lead"], "the first leads")
+        second = Process(leases, "second", timing)
+        try:
+            await until(lambda: second.elector.report()["leader"] == "first", "the second knows that")
+            await scenario(leases, first, second)
+        finally:
+            await first.end(release=False)
+            await second.end(release=False)
+
+    asyncio.run(main())
+
+
+def test_a_release_is_noticed_at_once() -> None:
+    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+        await first.end(release=True)
+        assert not first.elector.may_write()
+        await until(second.elector.may_write, "the second leads")
+        assert leases.lease is not None
+        assert leases.lease["spec"]["leaseTransitions"] == 1
+
+    play(LONG, scenario)
+
+
+def test_a_renewal_goes_on_while_the_leader_takes_over() -> None:
+    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+        seen = leases.version
+        await until(lambda: leases.version > seen + 20, "20 renewals")
+        assert first.elector.may_write()
+        assert second.told == []
+
+    play(LONG, scenario)
+
+
+def test_who_is_cut_off_steps_down_before_the_other_takes_over_and_may_come_back() -> None:
+    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+        first.link.cut = True
+        await until(lambda: bool(second.told) or not first.elector.may_write(), "the deadline")
+        assert second.told == [], "the second waits longer than the first acts"
+        await until(second.elector.may_write, "the second leads")
+        assert first.told == ["lead", "follow"]
+        first.link.cut = False
+        second.link.cut = True
+        await until(first.elector.may_write, "the first leads again")
+        assert first.told == ["lead", "follow", "lead"]
+        assert leases.holder() == "first"
+
+    play(SHORT, scenario)
+
+
+def test_a_renewal_that_hangs_does_not_hold_up_stepping_down() -> None:
+    async def scenario(_leases: Leases, first: Process, second: Process) -> None:
+        first.link.hangs = True
+        await until(lambda: first.told == ["lead", "follow"], "it has stepped down")
+        await until(second.elector.may_write, "the second leads")
+
+    play(SHORT, scenario)
+
+
+def test_an_outage_that_nobody_else_used_ends_with_the_same_leader() -> None:
+    async def scenario(_leases: Leases, first: Process, second: Process) -> None:
+        await second.end(release=False)
+        first.link.cut = True
+        await until(lambda: first.told[-1] == "follow", "it has stepped down")
+        first.link.cut = False
+        await until(first.elector.may_write, "it leads again")
+
+    play(SHORT, scenario)
+
+
+def test_somebody_deletes_the_lease() -> None:
+    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+        await leases.delete()
+        await until(lambda: leases.holder() == "first", "the leader makes it again")
+        assert first.told == ["lead"]
+        assert second.told == []
+
+    play(LONG, scenario)
+
+
+def test_somebody_writes_another_name_into_it() -> None:
+    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+        assert leases.lease is not None
+        edited = copy.deepcopy(leases.lease)
+        edited["spec"]["holderIdentity"] = "second"
+        await leases.store("MODIFIED", edited)
+        await until(lambda: first.told == ["lead", "follow"], "the first steps down")
+        await until(second.elector.may_write, "the second takes what is its own")
+
+    play(LONG, scenario)

@@ -1,0 +1,55 @@
+"""Flags, variables, defaults, in this order."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticjob_operator.__main__ import choose, parse
+from elasticjob_operator.leadership.core import Place, Timing
+from elasticjob_operator.settings import BadSetting, Settings
+
+
+def chosen(flags: str = "", **environ: str) -> Settings:
+    return choose(parse(flags.split()), environ)
+
+
+def test_without_anything_all_namespaces_are_served_and_nobody_is_elected() -> None:
+    assert chosen() == Settings()
+
+
+def test_namespaces_of_the_command_line_win() -> None:
+    assert chosen(ELASTICJOB_NAMESPACES="a, b").namespaces == ("a", "b")
+    assert chosen("-n c -n d -n c", ELASTICJOB_NAMESPACES="a").namespaces == ("c", "d")
+
+
+def test_an_election_with_the_defaults_of_client_go() -> None:
+    expected = Place("here", "elasticjob-operator", Timing(15.0, 10.0, 2.0))
+    assert chosen("--leader-elect", POD_NAMESPACE="here").election == expected
+    assert chosen(ELASTICJOB_LEADER_ELECT="true", POD_NAMESPACE="here").election == expected
+
+
+def test_flags_of_the_election_win() -> None:
+    environ = {
+        "ELASTICJOB_LEADER_ELECT": "true",
+        "ELASTICJOB_LEADER_ELECT_LEASE_DURATION": "30s",
+        "ELASTICJOB_LEADER_ELECT_RETRY_PERIOD": "1500ms",
+        "ELASTICJOB_LEADER_ELECT_RESOURCE_NAME": "theirs",
+        "POD_NAMESPACE": "here",
+    }
+    flags = "--leader-elect-resource-namespace there --leader-elect-lease-duration 1m"
+    assert chosen(flags, **environ).election == Place("there", "theirs", Timing(60.0, 10.0, 1.5))
+    assert chosen("--no-leader-elect", **environ).election is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "message"),
+    [
+        ("--leader-elect", {}, "give --leader-elect-resource-namespace or ELASTICJOB_LEADER_ELECT_RESOURCE"),
+        ("", {"ELASTICJOB_LEADER_ELECT": "yes"}, "is true or false, found 'yes'"),
+        ("--leader-elect --leader-elect-retry-period soon", {"POD_NAMESPACE": "x"}, "'soon' is no duration"),
+        ("--leader-elect --leader-elect-lease-duration 5s", {"POD_NAMESPACE": "x"}, "found 5 s, 10 s, 2 s"),
+    ],
+)
+def test_what_makes_no_sense_is_said(flags: str, environ: dict[str, str], message: str) -> None:
+    with pytest.raises(BadSetting, match=message):
+        chosen(flags, **environ)

@@ -1,0 +1,122 @@
+"""No write begins once the client may not write any more, wherever the request was waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+from aiohttp import web
+
+from elasticjob_operator.observe.client import JSON_PATCH, MERGE_PATCH, Client
+from elasticjob_operator.observe.credentials import Credentials
+from elasticjob_operator.observe.errors import NotLeading
+from tests.unit.test_observe_client import FakeCredentials
+
+WRITES: dict[str, Callable[[Client], Awaitable[object]]] = {
+    "create": lambda client: client.create("/pods", {"kind": "Pod"}),
+    "patch": lambda client: client.patch("/pods/a", {}, MERGE_PATCH),
+    "json patch": lambda client: client.patch("/pods/a", [], JSON_PATCH),
+    "delete": lambda client: client.delete("/pods/a"),
+}
+
+
+class Gate:
+    """Says yes so often, then no."""
+
+    def __init__(self) -> None:
+        self.left = 10**9
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        self.left -= 1
+        return self.left >= 0
+
+
+class Server:
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.seen.append(request.method)
+        await request.read()
+        return web.json_response({"kind": "Status"})
+
+
+@asynccontextmanager
+async def talking(gate: Gate) -> AsyncIterator[tuple[Client, Server]]:
+    server = Server()
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", server.answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    credentials = FakeCredentials(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    client = Client(cast(Credentials, credentials), timeout=5.0, may_write=gate, unsent_seconds=1.5)
+    try:
+        yield client, server
+    finally:
+        await client.aclose()
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_of_one_that_may_is_sent(write: Callable[[Client], Awaitable[object]]) -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with talking(gate) as (client, server):
+            await write(client)
+            assert len(server.seen) == 1
+            assert gate.asked == 2, "when it is made, and when it is handed over"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("connected", [False, True], ids=["new connection", "kept connection"])
+@pytest.mark.parametrize("after", [0, 1], ids=["at once", "between request and connection"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_of_one_that_may_not_is_not(
+    write: Callable[[Client], Awaitable[object]], after: int, connected: bool
+) -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with talking(gate) as (client, server):
+            if connected:
+                await client.get("/pods")
+            gate.left = after
+            with pytest.raises(NotLeading, match="nothing was sent"):
+                await write(client)
+            assert server.seen == ["GET"] * connected
+            assert client.failed_at == float("-inf"), "the API server is not to blame"
+            await client.get("/pods")  # reading goes on
+            gate.left = 2
+            await write(client)
+            assert len(server.seen) == connected + 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
+def test_what_is_not_taken_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+    real = socket.socket
+
+    class Noted(real):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: int, **named: int) -> None:
+            super().__init__(*arguments, **named)
+            if not named:  # else it is the server's, accepted
+                made.append(self)
+
+    async def scenario() -> None:
+        async with talking(Gate()) as (client, _server):
+            monkeypatch.setattr("elasticjob_operator.observe.client.socket.socket", Noted)
+            await client.get("/pods")
+            monkeypatch.undo()
+            (one,) = made
+            assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
+
+    asyncio.run(scenario())
