@@ -18,7 +18,7 @@ test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k na
 	@echo "== tests: pure ones first, then a real control plane, then real torchruns (20 minutes on 2 cores)"
 ifeq ($(ARGS),)
 	@$(BIN)/pytest -q -n 2 tests/unit tests/scenarios tests/simulation
-	@$(BIN)/pytest tests/integration tests/conformance tests/e2e tests/chaos
+	@$(BIN)/pytest tests/integration tests/conformance tests/chart tests/e2e tests/chaos
 else
 	@$(BIN)/pytest $(ARGS)
 endif
