@@ -123,7 +123,7 @@ def _pairs(text: str) -> dict[str, str]:
 def test_every_requirement_is_locked_by_hashes(name: str) -> None:
     for kind in (name, "build"):
         text = (ROOT / "docker" / f"{kind}-requirements.txt").read_text()
-        packages = re.findall(r"^([A-Za-z0-9._-]+)==\S+(.*(?:\\\n.*)*)$", text, re.MULTILINE)
+        packages = re.findall(r"^([A-Za-z0-9._-]+)==([^\\\n]*(?:\\\n[^\\\n]*)*)$", text, re.MULTILINE)
         assert packages
         assert all("--hash=sha256:" in rest for _, rest in packages)
         assert "--index-url" not in text
