@@ -136,6 +136,7 @@ def golden(text: str) -> str:
 
 def main() -> None:
     """Write the golden files."""
+    GOLDEN.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
         helm = Helm(Path(home))
         for name, values in VALUES.items():
