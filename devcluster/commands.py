@@ -27,6 +27,8 @@ DEFAULT_CONTROLLERS: Sequence[str] = (
 
 DISRUPTION = "disruption-controller"
 """Counts what a PodDisruptionBudget allows; without it every eviction that a budget covers is refused."""
+DEPLOYMENTS = ("deployment-controller", "replicaset-controller")
+"""Make the pods of Deployments."""
 AUTOSCALING = "horizontal-pod-autoscaler-controller"
 """Scales by metrics, which `Cluster.external_metrics` serves."""
 

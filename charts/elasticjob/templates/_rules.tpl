@@ -1,0 +1,35 @@
+{{/*
+What the operator does in the namespaces that it serves, verb by verb.
+
+It grants rights, to the pods of jobs, and Kubernetes lets nobody grant what he does not hold: get, list, watch,
+create and patch on Leases must stay here whatever the operator itself does with them. A server-side apply that
+makes the object needs create as well as patch.
+*/}}
+{{- define "elasticjob.operatorRules" -}}
+- apiGroups: [elasticjob.dev]
+  resources: [elasticjobs]
+  verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
+- apiGroups: [elasticjob.dev]
+  resources: [elasticjobs/status]
+  verbs: [patch]
+{{- if .Values.rbac.ownerReferencesPermissionEnforcement }}
+- apiGroups: [elasticjob.dev]
+  resources: [elasticjobs/finalizers]
+  verbs: [update]
+{{- end }}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [create, patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [create, patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}

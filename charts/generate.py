@@ -1,0 +1,141 @@
+"""Write what is made from the chart: its README, and manifests for those without helm.
+
+    python -m charts.generate            # writes both
+    python -m charts.generate --check    # writes nothing; fails if one of them is not what it would write
+
+`charts/elasticjob/README.md` has a table of the values, from the comments in `values.yaml`; what stands
+outside of the markers is written by hand. `deploy/operator.yaml` is what `helm template` makes with the
+default values in the namespace `elasticjob-system`, without what only helm understands, and without the
+resource definition, which is `crds/`: so that `kubectl delete -f deploy/operator.yaml` leaves every job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devcluster.helm import ensure_helm
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "elasticjob"
+README = CHART / "README.md"
+MANIFESTS = ROOT / "deploy" / "operator.yaml"
+NAMESPACE = "elasticjob-system"
+BEGIN = "<!-- Begin of the table that charts/generate.py writes -->"
+END = "<!-- End of the table that charts/generate.py writes -->"
+
+_HEAD = f"""\
+# The operator with the chart's default values, made by charts/generate.py from charts/elasticjob.
+#
+#   kubectl apply --server-side -f crds/ -f deploy/operator.yaml
+#
+# The image is a name only: build docker/operator.Dockerfile, push it, and put its name in here.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {NAMESPACE}
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+"""
+_OF_HELM = re.compile(r"^\s*(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n", re.MULTILINE)
+_KEY = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A documented value of the chart: its dotted name, its default as YAML, and its comment."""
+
+    name: str
+    default: str
+    text: str
+
+
+def values(text: str) -> list[Value]:
+    """The values that ``values.yaml`` documents, in its order.
+
+    A comment documents the key in the next line. A mapping without a comment has documented keys of its own;
+    one with a comment is a value as a whole. Raises ValueError for a key that nothing documents.
+    """
+    defaults: dict[str, Any] = yaml.safe_load(text)
+    found: list[Value] = []
+    comment: list[str] = []
+    inside: str | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if bare.startswith("#"):
+            comment.append(bare.removeprefix("#").strip())
+            continue
+        key = _KEY.match(line)
+        if key is None:
+            comment = []
+            continue
+        indent, name, rest = key.groups()
+        if indent and inside is None:
+            continue  # a part of a value that is documented as a whole
+        if not indent and not comment and not rest.strip():
+            inside = name
+            continue
+        if not indent:
+            inside = None
+        elif len(indent) != 2:
+            raise ValueError(f"values.yaml, line {number}: {name} is too deep to be documented")
+        if not comment:
+            raise ValueError(f"values.yaml, line {number}: {name} has no comment")
+        path = f"{inside}.{name}" if inside else name
+        default = defaults[inside][name] if inside else defaults[name]
+        found.append(Value(path, json.dumps(default), " ".join(comment)))
+        comment = []
+    return found
+
+
+def table(documented: list[Value]) -> str:
+    """The values as a table in Markdown."""
+    rows = ["| value | default | what it is |", "|---|---|---|"]
+    for value in documented:
+        default, text = (cell.replace("|", "\\|") for cell in (value.default, value.text))
+        rows.append(f"| `{value.name}` | `{default}` | {text} |")
+    return "\n".join(rows)
+
+
+def readme(current: str) -> str:
+    """``current`` with the table of now between its markers. Raises ValueError if they are not there."""
+    before, begin, rest = current.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"{README.relative_to(ROOT)} does not have the lines {BEGIN!r} and {END!r}")
+    return f"{before}{begin}\n{table(values((CHART / 'values.yaml').read_text()))}\n{end}{after}"
+
+
+def manifests() -> str:
+    """What `deploy/operator.yaml` shall be."""
+    command = [str(ensure_helm()), "template", "elasticjob", str(CHART), "--namespace", NAMESPACE]
+    made = subprocess.run(
+        [*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True, timeout=60
+    )
+    return _HEAD + _OF_HELM.sub("", made.stdout)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    check = parser.parse_args().check
+    made = {README: readme(README.read_text()), MANIFESTS: manifests()}
+    for file, text in made.items():
+        if check and (not file.exists() or file.read_text() != text):
+            sys.exit(f"{file.relative_to(ROOT)} is not what charts/generate.py makes of the chart: run it")
+        if not check:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""helm, built from its Go module: for the chart's tests, and for what is generated from the chart.
+
+Built on first use (a minute or two on 2 cores) into the cache, like the control plane.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from devcluster.build import find_go, go_environment, locked, run_with_progress, say
+from devcluster.paths import cache_dir
+
+HELM_VERSION = "v3.22.0"
+_MODULE = "helm.sh/helm/v3"
+
+
+def ensure_helm() -> Path:
+    """The binary `helm`; builds it if it isn't cached. Raises RuntimeError if the build fails."""
+    target = cache_dir() / f"helm-{HELM_VERSION}"
+    binary = target / "helm"
+    if not binary.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.with_suffix(".lock"), "helm"):
+            if not binary.exists():
+                _build(target)
+    return binary
+
+
+def _build(target: Path) -> None:
+    say(f"building helm {HELM_VERSION} (a minute or two on 2 cores, then cached)")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="helm-") as scratch:
+        output = Path(scratch, "out")
+        stamp = f"-s -w -X {_MODULE}/internal/version.version={HELM_VERSION}"
+        package = f"{_MODULE}/cmd/helm@{HELM_VERSION}"
+        command = [find_go(), "install", "-trimpath", "-ldflags", stamp, package]
+        run_with_progress(command, {**go_environment(), "GOBIN": str(output)}, began, Path(scratch))
+        output.rename(target)
+    say(f"built in {time.monotonic() - began:.0f} s: {target / 'helm'}")

@@ -1,0 +1,147 @@
+"""helm as a test uses it, and the value sets whose renderings are kept in `golden/`.
+
+python -m tests.chart.helm    # writes the golden files anew
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from charts.generate import CHART
+from devcluster.helm import ensure_helm
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMESPACE = "elasticjob-system"
+VALUES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "one-pod": {"replicas": 1, "leaderElection": {"enabled": False}},
+    "watch-namespaces": {
+        "watchNamespaces": ["team-a", "team-b"],
+        "fullnameOverride": "elasticjob-teams",
+        "crds": {"install": False},
+        "leasePolicy": {"enabled": False},
+        "userRoles": {"create": False},
+        "rbac": {"readNodes": False},
+    },
+    "everything": {
+        "replicas": 3,
+        "image": {
+            "repository": "registry.example:5000/ml/elasticjob-operator",
+            "digest": "sha256:" + "0" * 64,
+        },
+        "imagePullSecrets": [{"name": "registry"}],
+        "verbose": True,
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+        "probes": {"address": "[::]", "port": 9090},
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+        "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}],
+        "affinity": {"podAntiAffinity": {}},
+        "podAnnotations": {"example.com/a": "b"},
+        "podLabels": {"example.com/team": "platform"},
+        "commonLabels": {"example.com/owner": "platform"},
+        "serviceAccount": {"name": "trainer", "annotations": {"example.com/role": "trainer"}},
+        "rbac": {"ownerReferencesPermissionEnforcement": True},
+        "crds": {"keep": False},
+        "flowSchema": {"enabled": True, "nominalConcurrencyShares": 80},
+    },
+    "others-make-the-roles": {
+        "rbac": {"create": False},
+        "serviceAccount": {"create": False, "name": "made-by-others"},
+        "podDisruptionBudget": {"enabled": False},
+        "topologySpreadKeys": [],
+        # null takes a default away; a map would be merged with it.
+        "securityContext": None,
+        "podSecurityContext": None,
+        "resources": None,
+    },
+}
+"""What a golden file is kept for, by its name."""
+
+
+class Helm:
+    """helm with a home of its own, so that nothing of the user's is read and nothing is left behind."""
+
+    chart = CHART
+
+    def __init__(self, home: Path, kubeconfig: Path | None = None) -> None:
+        self._binary = ensure_helm()
+        self._home = home
+        self._environment = {
+            **os.environ,
+            "HELM_CACHE_HOME": str(home / "cache"),
+            "HELM_CONFIG_HOME": str(home / "config"),
+            "HELM_DATA_HOME": str(home / "data"),
+            # Without a cluster it must not find the user's.
+            "KUBECONFIG": str(kubeconfig or home / "none"),
+        }
+
+    def run(self, *args: str, check: bool = True, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
+        """Run helm. Raises AssertionError with what it said if it fails and ``check`` is true."""
+        finished = subprocess.run(
+            [str(self._binary), *args],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and finished.returncode != 0:
+            raise AssertionError(f"helm {' '.join(args)} ended with {finished.returncode}: {finished.stderr}")
+        return finished
+
+    def values_file(self, values: dict[str, Any]) -> str:
+        """The path of a file with these values."""
+        self._home.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=self._home, suffix=".yaml", delete=False) as file:
+            yaml.safe_dump(values, file)
+        return file.name
+
+    def template(self, values: dict[str, Any], chart: Path | None = None) -> str:
+        """What an installation with these values would apply."""
+        return self.run(*self._template(values, chart)).stdout
+
+    def refusal(self, values: dict[str, Any]) -> str:
+        """What helm says about values that it refuses. Raises AssertionError if it does not."""
+        answer = self.run(*self._template(values, None), check=False)
+        assert answer.returncode != 0, f"accepted: {values}"
+        return answer.stderr
+
+    def _template(self, values: dict[str, Any], chart: Path | None) -> list[str]:
+        command = ["template", "elasticjob", str(chart or self.chart), "--namespace", NAMESPACE]
+        return [*command, "--values", self.values_file(values)]
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """The objects of a rendering."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def golden(text: str) -> str:
+    """A rendering as it is kept: the resource definition is another test's, and would hide the rest."""
+    kept = []
+    for part in text.split("\n---\n"):
+        if "\nkind: CustomResourceDefinition\n" in part:
+            part = part.split("\napiVersion:", 1)[0] + "\n# (the definition)"
+        kept.append(part.rstrip("\n"))
+    return "\n---\n".join(kept) + "\n"
+
+
+def main() -> None:
+    """Write the golden files."""
+    GOLDEN.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as home:
+        helm = Helm(Path(home))
+        for name, values in VALUES.items():
+            (GOLDEN / f"{name}.yaml").write_text(golden(helm.template(values)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""What the chart renders, and what it refuses to render."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from charts import generate
+from elasticjob_operator.act import access
+from elasticjob_operator.plan.model import Job, JobSpec
+from tests.chart.helm import GOLDEN, NAMESPACE, VALUES, Helm, golden, objects
+
+CRD = generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
+ROLES = ("ClusterRole", "Role")
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_rendering_is_the_golden_one(helm: Helm, name: str) -> None:
+    made = golden(helm.template(VALUES[name]))
+    assert made == (GOLDEN / f"{name}.yaml").read_text(), "if it shall be so: python -m tests.chart.helm"
+
+
+def test_there_is_no_golden_file_of_nothing() -> None:
+    assert {file.stem for file in GOLDEN.iterdir()} == set(VALUES)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_lint_is_content(helm: Helm, name: str) -> None:
+    said = helm.run("lint", "--strict", str(helm.chart), "--values", helm.values_file(VALUES[name])).stdout
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"replicas": "two"}, "at '/replicas': got string, want integer"),
+        ({"replicas": -1}, "at '/replicas': minimum: got -1, want 0"),
+        ({"replica": 3}, "additional properties 'replica' not allowed"),
+        ({"leaderElection": {"enabled": False}}, "at '/replicas': maximum: got 2, want 1"),
+        ({"watchNamespaces": "team-a"}, "at '/watchNamespaces': got string, want array"),
+        ({"watchNamespaces": ["Team_A"]}, "at '/watchNamespaces/0': 'Team_A' does not match pattern"),
+        ({"watchNamespaces": ["a", "a"]}, "at '/watchNamespaces': items at 0 and 1 are equal"),
+        (
+            {"image": {"repository": "registry/x:1.0"}},
+            "at '/image/repository': 'registry/x:1.0' does not match",
+        ),
+        ({"image": {"digest": "0123"}}, "at '/image/digest': '0123' does not match pattern"),
+        ({"image": {"pullPolicy": "always"}}, "at '/image/pullPolicy': value must be one of"),
+        ({"probes": {"port": 70000}}, "at '/probes/port': maximum: got 70,000, want 65,535"),
+        ({"crds": {"keep": "yes"}}, "at '/crds/keep': got string, want boolean"),
+        ({"crds": {"enabled": True}}, "at '/crds': additional properties 'enabled' not allowed"),
+        ({"nodeSelector": {"gpu": True}}, "at '/nodeSelector/gpu': got boolean, want string"),
+        ({"env": [{"value": "x"}]}, "at '/env/0': missing property 'name'"),
+        (
+            {"resources": {"limit": {"memory": "1Gi"}}},
+            "at '/resources': additional properties 'limit' not allowed",
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_wrong_values_are_refused_by_name(helm: Helm, values: dict[str, Any], says: str) -> None:
+    assert says in helm.refusal(values)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_definition_is_that_of_crds(helm: Helm, keep: bool) -> None:
+    (made,) = _of(helm, {"crds": {"keep": keep}}, "CustomResourceDefinition")
+    source = yaml.safe_load(CRD.read_text())
+    assert made["spec"] == source["spec"]
+    assert made["metadata"].pop("labels")["app.kubernetes.io/managed-by"] == "Helm"
+    assert made["metadata"].pop("annotations", None) == (
+        {"helm.sh/resource-policy": "keep"} if keep else None
+    )
+    assert made["metadata"] == source["metadata"]
+
+
+def test_packed_chart_is_the_same(helm: Helm, packed: Path) -> None:
+    assert helm.template({}, packed) == helm.template({})
+
+
+def test_lease_policy_is_the_one_of_the_example(helm: Helm) -> None:
+    example = generate.ROOT / "examples" / "indexed-job" / "own-lease-only.yaml"
+    policy, binding = objects(example.read_text())
+    (made,) = _of(helm, {}, "ValidatingAdmissionPolicy")
+    (bound,) = _of(helm, {}, "ValidatingAdmissionPolicyBinding")
+    assert made["spec"] == policy["spec"]
+    assert bound["spec"] == {**binding["spec"], "policyName": made["metadata"]["name"]}
+
+
+def test_flow_schema_is_the_one_that_is_measured(helm: Helm) -> None:
+    measured = objects((generate.ROOT / "benchmarks" / "flow-schema.yaml").read_text())
+    values = {"flowSchema": {"enabled": True}}
+    (level,) = _of(helm, values, "PriorityLevelConfiguration")
+    (schema,) = _of(helm, values, "FlowSchema")
+    assert [level["spec"], schema["spec"]] == [one["spec"] for one in measured]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_no_role_has_a_wildcard_or_a_secret(helm: Helm, name: str) -> None:
+    roles = [one for one in objects(helm.template(VALUES[name])) if one["kind"] in ROLES]
+    assert roles
+    for role in roles:
+        for rule in role["rules"]:
+            assert not {"*", "secrets"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert "nodes" not in rule["resources"] or set(rule["verbs"]) <= {"list", "watch"}
+
+
+@pytest.mark.parametrize("name", ["default", "watch-namespaces"])
+def test_operator_holds_what_it_grants(helm: Helm, name: str) -> None:
+    kind = "Role" if VALUES[name].get("watchNamespaces") else "ClusterRole"
+    role = _of(helm, VALUES[name], kind)[0]
+    held = {right for rule in role["rules"] for right in _rights(rule)}
+    job = Job("team-a", "mnist", "uid", 1, JobSpec(template={"spec": {"containers": []}}))
+    granted = access._role(job, access.access_of(job, ("mnist-0-0",), ()))
+    assert {right for rule in granted["rules"] for right in _rights(rule)} <= held
+
+
+def test_with_namespaces_nothing_is_cluster_wide(helm: Helm) -> None:
+    made = objects(helm.template(VALUES["watch-namespaces"]))
+    scopes = {(one["kind"], one["metadata"].get("namespace")) for one in made}
+    assert {namespace for _, namespace in scopes} == {NAMESPACE, "team-a", "team-b"}
+
+
+def test_generated_manifests_are_those_of_the_chart() -> None:
+    assert generate.MANIFESTS.read_text() == generate.manifests(), "run python -m charts.generate"
+
+
+def test_manifests_say_nothing_of_helm_and_delete_no_job() -> None:
+    made = objects(generate.MANIFESTS.read_text())
+    assert "Helm" not in str(made)
+    assert "CustomResourceDefinition" not in {one["kind"] for one in made}
+
+
+def _of(helm: Helm, values: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [one for one in objects(helm.template(values)) if one["kind"] == kind]
+
+
+def _rights(rule: dict[str, Any]) -> product[tuple[str, str, str]]:
+    return product(rule["apiGroups"], rule["resources"], rule["verbs"])

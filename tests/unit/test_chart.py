@@ -1,0 +1,67 @@
+"""What can be said of the chart without helm."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from charts import generate
+
+CHART = generate.CHART
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+
+
+def test_the_table_of_values_is_that_of_the_comments() -> None:
+    text = generate.README.read_text()
+    assert generate.readme(text) == text, "run python -m charts.generate"
+
+
+def test_every_default_is_documented_under_its_name() -> None:
+    documented = {value.name: json.loads(value.default) for value in generate.values(_values())}
+    for name, default in documented.items():
+        found: Any = DEFAULTS
+        for part in name.split("."):
+            found = found[part]
+        assert found == default
+    assert {name.split(".")[0] for name in documented} == set(DEFAULTS)
+    nested = {name for name in documented if "." in name}
+    for top in {name.split(".")[0] for name in nested}:
+        assert {name for name in nested if name.startswith(f"{top}.")} == {
+            f"{top}.{k}" for k in DEFAULTS[top]
+        }
+
+
+@pytest.mark.parametrize("text", ["replicas: 2\n", "image:\n  tag: x\n"])
+def test_a_value_without_a_comment_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="has no comment"):
+        generate.values(text)
+
+
+def test_the_schema_knows_the_values_and_no_other() -> None:
+    assert SCHEMA["additionalProperties"] is False
+    assert set(SCHEMA["properties"]) == set(DEFAULTS) | {"global"}
+    for name, part in SCHEMA["properties"].items():
+        if part.get("additionalProperties") is False and name != "resources":
+            assert set(part["properties"]) == set(DEFAULTS[name]), name
+
+
+def test_the_definition_in_the_chart_is_the_one_in_crds() -> None:
+    file = CHART / "files" / "elasticjobs.elasticjob.dev.yaml"
+    assert file.resolve() == generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
+
+
+def test_chart_and_images_have_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = (generate.ROOT / "pyproject.toml").read_text()
+    assert f'\nversion = "{chart["appVersion"]}"\n' in project
+    for name in ("operator", "handler"):
+        dockerfile = (generate.ROOT / "docker" / f"{name}.Dockerfile").read_text()
+        assert f'image.version="{chart["appVersion"]}"' in dockerfile
+
+
+def _values() -> str:
+    return (CHART / "values.yaml").read_text()
