@@ -30,7 +30,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/mypy crds/generate.py
+	@$(BIN)/mypy crds/generate.py crds/reference.py
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 
