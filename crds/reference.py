@@ -24,7 +24,7 @@ _HEAD = """\
 
 <!-- Written by crds/reference.py from crds/elasticjobs.elasticjob.dev.yaml: change it there. -->
 
-What `kubectl explain` says of each field. How they work together, with examples, is in [resource.md](resource.md).
+What `kubectl explain` says of each field. How they work together, with examples: [resource.md](resource.md).
 The fields of `spec.template` are a pod's own.
 """
 
