@@ -232,7 +232,7 @@ class Scene:
             await operator.stop()
 
     async def make_job(self, template: bool = True, **pod: str) -> Json:
-        spec: Json = {"replicas": 2}
+        spec: Json = {"replicas": 2, "handler": "Image"}
         if template:
             spec["template"] = {"spec": {"containers": [{"name": "main", "image": "none"}], **pod}}
         meta = {"name": "mnist", "namespace": self.namespace}
