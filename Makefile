@@ -31,6 +31,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy crds/generate.py
+	@$(BIN)/mypy --python-version 3.10 -p elasticjob # what goes into training images, whatever Python they have
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 

@@ -1,7 +1,7 @@
 """The steps of a Dockerfile, run in a folder: what stands for an image where none can be built.
 
-The base image, its user and its Python are not there: `python` is the one that runs this, with pip and nothing
-else. Needs the package index, as a build does.
+The base image, its user and its Python are not there: `python` is the one that runs this, with pip and
+nothing else. Needs the package index, as a build does.
 """
 
 from __future__ import annotations

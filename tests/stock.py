@@ -32,14 +32,18 @@ class Stock:
         """Make it, unless it is there. Raises NoEnvironment."""
         if (self.bin.parent / READY).exists():
             return
-        uv = Path(sys.executable).with_name("uv")
+        uv = str(Path(sys.executable).with_name("uv"))
         for command in (
-            [uv, "venv", "--quiet", "--clear", "--python", _interpreter(self.version), self.bin.parent],
-            [uv, "pip", "install", "--quiet", "--python", self.bin / "python", *self._packages()],
+            ["venv", "--clear", "--python", _interpreter(self.version), str(self.bin.parent)],
+            ["pip", "install", "--python", str(self.bin / "python"), *self._packages()],
         ):
             variables = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_PYTHON_DOWNLOADS": "never"}
             done = subprocess.run(
-                command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+                [uv, *command, "--quiet"],
+                env={**os.environ, **variables},
+                capture_output=True,
+                text=True,
+                check=False,
             )
             if done.returncode:
                 raise NoEnvironment(f"{command}: {done.stderr[-2000:]}")

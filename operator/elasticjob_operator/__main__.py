@@ -10,7 +10,13 @@ from collections.abc import Mapping
 import kopf
 
 from elasticjob_operator import app
-from elasticjob_operator.settings import HANDLER_IMAGE, HANDLER_IMAGE_ENV, BadSetting, Settings, from_environment
+from elasticjob_operator.settings import (
+    HANDLER_IMAGE,
+    HANDLER_IMAGE_ENV,
+    BadSetting,
+    Settings,
+    from_environment,
+)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

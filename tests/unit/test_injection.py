@@ -135,7 +135,7 @@ COMMAND = {"command": ["torchrun", "--flag"], "args": ["train.py", "a b", "$HOME
             {"envFrom": ALL_OF_CONFIG, **COMMAND}, {}, {"PYTHONPATH": "/all"}, "/all", id="envFrom, command"
         ),
         pytest.param(
-            {"envFrom": ALL_OF_CONFIG, "env": VALUE}, {}, {"PYTHONPATH": "/all"}, "/a/b:/c", id="envFrom loses"
+            {"envFrom": ALL_OF_CONFIG, "env": VALUE}, {}, {"PYTHONPATH": "/all"}, "/a/b:/c", id="both"
         ),
         pytest.param(
             {"env": [{"name": "PYTHONPATH", "value": ""}], **COMMAND},

@@ -36,7 +36,9 @@ def test_agents_on_one_machine_have_different_addresses() -> None:
 
 def test_images(tmp_path: Path) -> None:
     file = tmp_path / "images.json"
-    file.write_text(json.dumps({"known:1": {"path": "/one", "mounts": {"/opt/x": "/files"}}, "short:1": "/two"}))
+    file.write_text(
+        json.dumps({"known:1": {"path": "/one", "mounts": {"/opt/x": "/files"}}, "short:1": "/two"})
+    )
     images = Images(file)
     assert images.find("known:1") == Image("/one", [Mount("/files", "/opt/x", read_only=True)])
     assert images.find("short:1") == Image("/two")

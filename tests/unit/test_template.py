@@ -124,7 +124,9 @@ def test_identity() -> None:
 
 
 def test_environment_of_the_training_container() -> None:
-    trainer = pod_of(a_job(RICH, replicas=4, min_replicas=2, max_replicas=8), 0, 0, IMAGE)["spec"]["containers"][1]
+    trainer = pod_of(a_job(RICH, replicas=4, min_replicas=2, max_replicas=8), 0, 0, IMAGE)["spec"][
+        "containers"
+    ][1]
     env = env_of(trainer)
     assert env["PET_RDZV_BACKEND"] == "k8s"
     assert env["PET_RDZV_ENDPOINT"] == "team-a/mnist"

@@ -14,8 +14,8 @@ from typing import Any
 from elasticjob_operator.plan.model import Handler, Job
 
 VOLUME = "elasticjob-handler"
-"""Name of the volume and of the init container. A template that has one of its own is refused with its pods,
-in the API server's words: an Event PodRefused."""
+"""Name of the volume and of the init container. Pods of a template that has one of its own are refused by the
+API server; the Event PodRefused names it."""
 IMAGE_DIR = "/opt/elasticjob/site"
 """Where the handler is in its image (docker/handler.Dockerfile)."""
 HANDLER_DIR = "/opt/elasticjob.dev/handler"
@@ -27,8 +27,8 @@ USERS_PYTHONPATH = "ELASTICJOB_USERS_PYTHONPATH"
 USER = 65532
 _SIZE_LIMIT = "32Mi"
 _RESOURCES = {"cpu": "250m", "memory": "64Mi"}
-"""Requests and limits are the same: a pod of class Guaranteed remains one. Beside a container that trains they
-ask for nothing: a pod is given the larger of the two."""
+"""Requests and limits are the same, so that a pod of class Guaranteed remains one. Beside a container that
+trains they ask for nothing: a pod is given the larger of the two."""
 _PREPEND = f'export PYTHONPATH="{HANDLER_DIR}' + '${PYTHONPATH:+:$PYTHONPATH}"; exec "$0" "$@"'
 """For ``sh -c``: the words after it are the user's own, and become the process."""
 
@@ -55,8 +55,8 @@ def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
     if _given(container) is not None or container.get("envFrom") or container.get("command"):
         return ()
     return (
-        f"container {container.get('name')!r} has no command: a {PYTHONPATH} that its image sets is replaced by "
-        f"{HANDLER_DIR}; repeat it in the container's env, or give the command, and it is kept",
+        f"container {container.get('name')!r} has no command: a {PYTHONPATH} that its image sets is replaced "
+        f"by {HANDLER_DIR}; repeat it in the container's env, or give the command, and it is kept",
     )
 
 
@@ -83,7 +83,7 @@ def _copies(spec: Mapping[str, Any], image: str) -> dict[str, Any]:
 
 
 def _extend_path(container: dict[str, Any]) -> None:
-    """Put ours before what PYTHONPATH is: of the env where that tells it, else of the running container, which
+    """Put ours before what PYTHONPATH is: in the env where that tells it, else when the container runs, which
     knows its image's too."""
     given = _given(container)
     if given is not None and "valueFrom" not in given:

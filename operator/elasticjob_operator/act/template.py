@@ -129,7 +129,9 @@ def path_warnings(job: Job) -> tuple[str, ...]:
     """What of the training container's import path is lost to the handler's."""
     if not injection.wanted(job):
         return ()
-    return injection.warnings(_training_container((job.spec.template or {}).get("metadata") or {}, _spec(job)))
+    return injection.warnings(
+        _training_container((job.spec.template or {}).get("metadata") or {}, _spec(job))
+    )
 
 
 def nproc_per_node(job: Job, container: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ Path(sys.argv[1], f"rank-{dist.get_rank()}.json").write_text(
             "python": "{}.{}".format(*sys.version_info),
             "torch": str(torch.__version__),
             "elasticjob": elasticjob.__file__,
-            "urllib3": [urllib3.__version__, urllib3.__file__],
+            "urllib3": [importlib.metadata.version("urllib3"), urllib3.__file__],
             "the handler's urllib3": http.urllib3.__file__,
             "PYTHONPATH": os.environ["PYTHONPATH"],
         }
