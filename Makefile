@@ -58,7 +58,7 @@ format: $(READY) ## ruff's formatting and safe fixes
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(VENV)-torch* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-torch* $(VENV)-stock* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 $(READY): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON) (or PYTHON=python3.12 ...; 3.11 or later)"; exit 1; }
