@@ -10,7 +10,13 @@ from collections.abc import Mapping
 import kopf
 
 from elasticjob_operator import app
-from elasticjob_operator.settings import BadSetting, Settings, from_environment
+from elasticjob_operator.settings import (
+    HANDLER_IMAGE,
+    HANDLER_IMAGE_ENV,
+    BadSetting,
+    Settings,
+    from_environment,
+)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -24,6 +30,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="serve this namespace; may be given several times; default: ELASTICJOB_NAMESPACES, or all",
     )
     parser.add_argument("--liveness", metavar="URL", help="serve the probe, e.g. http://0.0.0.0:8080/healthz")
+    parser.add_argument(
+        "--handler-image",
+        metavar="IMAGE",
+        help=f"of jobs whose image lacks the handler; default: {HANDLER_IMAGE_ENV}, or {HANDLER_IMAGE}",
+    )
     flags = parser.add_argument_group(
         "leader election",
         "by a Lease, for several operators of the same namespaces; each flag has a variable, such as "
@@ -53,6 +64,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     if arguments.leader_elect is not None:
         flags["leader_elect"] = "true" if arguments.leader_elect else "false"
     flags["namespaces"] = ",".join(arguments.namespace)
+    flags["handler_image"] = arguments.handler_image
     return from_environment(environ, flags)
 
 
