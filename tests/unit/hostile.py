@@ -90,7 +90,7 @@ def record(draw: st.DrawFn, good: str) -> str:
 
 
 @st.composite
-def annotations(draw: st.DrawFn, ids: list[str], nonce: str = "n1") -> dict[str, str]:
+def lease_annotations(draw: st.DrawFn, ids: list[str], nonce: str = "n1") -> dict[str, str]:
     """The annotations of a Lease."""
     chosen = {}
     for key, good in vectors(ids, nonce).items():
@@ -110,7 +110,7 @@ def lease(draw: st.DrawFn, job: str, names: list[str], ids: list[str]) -> Json:
             "uid": f"lease-{name}",
             "resourceVersion": str(draw(st.integers(1, 10**6))),
             "labels": {JOB_LABEL: job},
-            "annotations": draw(annotations(ids)),
+            "annotations": draw(lease_annotations(ids)),
             "ownerReferences": draw(
                 st.sampled_from([[], [{"uid": "uid", "controller": True}], [{"uid": ""}]])
             ),

@@ -197,7 +197,7 @@ def passes(world: Observed, status: JobStatus | None = None, seconds: Iterable[f
     return replace(decided, events=tuple(events))
 
 
-@given(hostile.annotations(["id-9"]))
+@given(hostile.lease_annotations(["id-9"]))
 @SEVERAL
 def test_the_other_pods_form_a_round_without_the_one_that_writes_garbage(garbage: dict[str, str]) -> None:
     bad = objects.read_lease(
@@ -357,7 +357,7 @@ class Counted(str):
 
     def __eq__(self, other: object) -> bool:
         Counted.compared += 1
-        return str.__eq__(self, other)  # type: ignore[arg-type]
+        return str.__eq__(self, other)
 
 
 @given(st.text(st.characters(), max_size=200), st.integers(1, 100))

@@ -261,6 +261,7 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
             await asyncio.sleep(0.01)
         reconciler.job_changed(a_job("unreadable", 10_000, accounts=5))
         reconciler.job_changed(a_job("well", 10_000, replicas=5))
+        api.version = 10_001
         while "StatusUnreadable" not in {e["reason"] for e in api.events}:
             await asyncio.sleep(0.01)
         seen = api.patched.count("/apis/elasticjob.dev/v1alpha1/namespaces/default/elasticjobs/well/status")
@@ -273,8 +274,13 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
         ], "each once"
         for event in api.events:
             assert event["message"].isprintable()
-        by_name = {view.job.name: view for view in reconciler.jobs()}
-        assert by_name["well"].status.condition("Training") is not None
+
+        def well() -> bool:
+            by_name = {view.job.name: view for view in reconciler.jobs()}
+            return by_name["well"].status.condition("Training") is not None
+
+        while not well():
+            await asyncio.sleep(0.01)
 
     play(scenario)
 
