@@ -35,6 +35,7 @@ from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
 from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import CreatePod, Event, Job, JobSpec, Now, Observed, Plan
+from elasticjob_operator.plan.planner import PACE_TIMERS
 from elasticjob_operator.plan.planner import plan as real_plan
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.settings import Settings
@@ -276,7 +277,8 @@ class Reconciler:
         back_off = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2.0 ** min(entry.failures - 1, 16))
         entry.not_before = self.clock() + max(min(back_off, _EVENT_BACK_OFF), retry_after or 0.0)
         # Others may have been unable to write as well: nobody was silent (I9).
-        entry.memory.timers = {}
+        kept = entry.memory.timers
+        entry.memory.timers = {key: kept[key] for key in PACE_TIMERS if key in kept}
         entry.dirty = True
         return max(back_off * random.uniform(0.5, 1.0), retry_after or 0.0)
 

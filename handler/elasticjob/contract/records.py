@@ -424,10 +424,7 @@ class _Fields:
         self.fields: dict[str, object] = fields
 
     def _wrong(self, key: str, expected: str) -> RecordError:
-        try:
-            found = json.dumps(self.fields.get(key))[:80]
-        except RecursionError:  # nested as deeply as could just be read
-            found = "nested too deeply"
+        found = json.dumps(self.fields.get(key))[:80]
         return RecordError(f"{self.what}: {key} is {found}, expected {expected}")
 
     def string(self, key: str, default: str | None = None) -> str:

@@ -33,6 +33,9 @@ MAX_WAITING = 100
 SOFT_SECONDS = 1.0
 """Joins and sentences reach the status at most once in so many seconds."""
 
+PACE_TIMERS = frozenset({"soft", "progress"})
+"""Timers that only pace writes: they judge nobody, and stay where those about silence start again."""
+
 
 def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[str, float]) -> Plan:
     """Decide one pass. Never raises on what comes from pods; ``timers`` are those of the pass before."""
