@@ -6,12 +6,14 @@ an entry stays as it is for a while, however often its text changes, and an Even
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from elasticjob.contract.records import State
 from elasticjob.contract.text import one_line
 from elasticjob.core.rounds import listed
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
-from elasticjob_operator.plan.status import Ignored
+from elasticjob_operator.plan.status import Ignored, ParticipantStatus
 
 MAX_IGNORED = 20
 MAX_MESSAGE = 300
@@ -29,7 +31,7 @@ def describe(p: Pass) -> None:
     members = {m.id: m for m in p.status.members()}
     found = {}
     for pod in p.observed.pods:
-        why = _why(p, pod, members[id_].uid if (id_ := _id(p, pod)) in members else pod.uid)
+        why = _why(p, pod, members)
         if why:
             found[pod.name] = one_line(why, MAX_MESSAGE)
     before = {entry.pod: entry for entry in p.status.ignored}
@@ -64,12 +66,7 @@ def sentence(p: Pass) -> str:
     return f"; {names} {are} ignored: {p.status.ignored[0].message}"
 
 
-def _id(p: Pass, pod: Pod) -> str:
-    lease = p.participant(pod)
-    return lease.record.id if lease is not None and lease.record is not None else ""
-
-
-def _why(p: Pass, pod: Pod, owner_of_id: str) -> str:
+def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
     lease = p.participant(pod)
     if lease is None or pod.ended or pod.deleting:
         return ""
@@ -81,7 +78,7 @@ def _why(p: Pass, pod: Pod, owner_of_id: str) -> str:
         return lease.problem
     if record.state not in _STATES:
         return f"participant record: state is {record.state}, which this operator does not know"
-    other = p.namesakes.get(pod.name)
-    if other is None and owner_of_id != pod.uid:
-        other = "a member"
+    other, member = p.namesakes.get(pod.name), members.get(record.id)
+    if member is not None and member.uid != pod.uid:
+        other = member.pod
     return f"participant record: its id {record.id} is that of {other}" if other else ""
