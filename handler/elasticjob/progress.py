@@ -20,7 +20,8 @@ import time
 from operator import index
 
 LAYOUT = struct.Struct("=5q")
-MAX_STEP = 2**62
+MAX_STEP = 2**53
+"""What a report may carry: the largest whole number that every reader of JSON keeps as it is."""
 PROGRESS_DIR_ENV = "ELASTICJOB_PROGRESS_DIR"
 """As in ``elasticjob.contract.names``; a test holds them equal."""
 

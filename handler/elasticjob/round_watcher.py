@@ -71,6 +71,10 @@ class RoundWatcher:
                 continue
             except ApiError as error:
                 self._failed(error)
+            except Exception as error:
+                # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
+                logger.warning("watch of Lease %s: can't make sense of an answer", self._lease, exc_info=True)
+                self._failed(ApiError(f"an answer can't be read ({type(error).__name__})"))
             if self._stop.wait(pause * random.uniform(0.8, 1.2)):
                 return
             pause = min(MAX_PAUSE_SECONDS, pause * 2)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from elasticjob.contract.names import PROGRESS_DIR_ENV
 from elasticjob.core.progress import Steps
-from elasticjob.progress import LAYOUT
+from elasticjob.progress import LAYOUT, MAX_STEP
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def read_file(path: str) -> Steps | None:
         if len(data) < LAYOUT.size:
             return None
         first_step, first_at, step, at, check = LAYOUT.unpack(data)
-        if check == ~(first_step ^ first_at) ^ step ^ at and 0 <= first_step <= step:
+        if check == ~(first_step ^ first_at) ^ step ^ at and 0 <= first_step <= step < MAX_STEP:
             return Steps(first_step, first_at / 1e9, step, at / 1e9)
     return None
 

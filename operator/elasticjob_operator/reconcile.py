@@ -25,15 +25,17 @@ from datetime import datetime, timezone
 from typing import Any
 
 from elasticjob.contract.names import GROUP, PLURAL, VERSION, pod_name
+from elasticjob.contract.text import one_line
 from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import Api, Json
-from elasticjob_operator.observe.errors import ApiError, NotFound, Unavailable
+from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
 from elasticjob_operator.observe.world import World
-from elasticjob_operator.plan.model import CreatePod, Event, Job, Now, Observed, Plan
+from elasticjob_operator.plan.model import CreatePod, Event, Job, JobSpec, Now, Observed, Plan
+from elasticjob_operator.plan.planner import PACE_TIMERS
 from elasticjob_operator.plan.planner import plan as real_plan
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.settings import Settings
@@ -98,6 +100,8 @@ class Reconciler:
         self._acting: set[asyncio.Task[None]] = set()
         """Those of the tasks that write."""
         self._ready = False
+        self._malformed: dict[Key, Memory] = {}
+        """What was said of jobs that can't be read."""
 
     def start(self, leading: bool = True) -> None:
         """Start the informers and, with ``leading``, the passes once everything has been listed."""
@@ -169,8 +173,13 @@ class Reconciler:
         try:
             view = read_job(raw, entry.view if entry is not None else None)
         except MalformedJob as error:
-            log.error("%s", error)
+            self._malformed_job(raw, str(error))
             return
+        except Exception as error:
+            log.exception("%s/%s can't be read", *key)
+            self._malformed_job(raw, f"{key[0]}/{key[1]} can't be read ({type(error).__name__})")
+            return
+        self._malformed.pop(key, None)
         if entry is not None and entry.view.job.uid == view.job.uid:
             entry.view = view
         else:
@@ -183,9 +192,19 @@ class Reconciler:
         """An ElasticJob was deleted. What it owns is collected by the cluster."""
         meta = raw["metadata"]
         key = (str(meta["namespace"]), str(meta["name"]))
+        self._malformed.pop(key, None)
         entry = self._entries.get(key)
         if entry is not None and entry.view.job.uid == meta["uid"]:
             self._forget(key, entry)
+
+    def _malformed_job(self, raw: Json, trouble: str) -> None:
+        """No condition can be written into a status that can't be read: the log has it, and an Event."""
+        meta = raw["metadata"]
+        job = Job(str(meta["namespace"]), str(meta["name"]), str(meta["uid"]), 0, JobSpec())
+        log.error("%s", one_line(trouble, 1_000))
+        if self._ready:
+            memory = self._malformed.setdefault((job.namespace, job.name), Memory())
+            self._send(job, Event("StatusUnreadable", trouble, warning=True), memory)
 
     def mark(self, namespace: str, name: str) -> None:
         """Something about this job is new."""
@@ -243,10 +262,13 @@ class Reconciler:
             # Said once, then now and then: an outage must not fill the log with every job's every try.
             level = logging.WARNING if entry.failures % 10 == 0 else logging.DEBUG
             log.log(level, "%s: the pass ended early: %s", who, error)
+            if isinstance(error, (Forbidden, Invalid)):
+                self._tell_trouble(entry, str(error))
             retry_after = error.retry_after if isinstance(error, Unavailable) else None
-        except Exception:
+        except Exception as error:
             # One job must not end the service for all the others.
             log.exception("%s: the pass failed", who)
+            self._tell_trouble(entry, f"{type(error).__name__}: {error}")
             retry_after = None
         else:
             entry.failures = 0
@@ -255,9 +277,19 @@ class Reconciler:
         back_off = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2.0 ** min(entry.failures - 1, 16))
         entry.not_before = self.clock() + max(min(back_off, _EVENT_BACK_OFF), retry_after or 0.0)
         # Others may have been unable to write as well: nobody was silent (I9).
-        entry.memory.timers = {}
+        kept = entry.memory.timers
+        entry.memory.timers = {key: kept[key] for key in PACE_TIMERS if key in kept}
         entry.dirty = True
         return max(back_off * random.uniform(0.5, 1.0), retry_after or 0.0)
+
+    def _tell_trouble(self, entry: Entry, trouble: str) -> None:
+        """An Event for people who look at this job and not at our log; once in so many tries."""
+        if entry.failures % 10 == 0:
+            text = f"the operator can't go on with this job and tries again, later and later: {trouble}"
+            self._send(entry.view.job, Event("PassFailed", text, warning=True), entry.memory)
+
+    def _send(self, job: Job, event: Event, memory: Memory) -> None:
+        self._act(self._applier.recorder.send(job, (event,), memory), "events")
 
     async def _pass(self, entry: Entry) -> float | None:
         """Observe, plan and write, reading anew as often as something turns out to be old."""

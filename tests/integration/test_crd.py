@@ -659,6 +659,7 @@ STATUS: dict[str, Any] = {
         },
         {"id": "m4y0r3bc", "pod": "digits-1-3", "slot": 1, "state": "Joining"},
     ],
+    "ignored": [{"pod": "digits-2-0", "message": "participant record: not JSON"}],
     "rounds": [
         {
             "number": 7,

@@ -18,6 +18,7 @@ TESTS = {
     for path in (ROOT / "tests").rglob("test_*.py")
     for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
 }
+HOSTILE = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "hostile-input.md").read_text())
 SCENARIOS = {path.stem for path in (ROOT / "tests" / "scenarios" / "races").glob("*.txt")}
 
 
@@ -31,3 +32,8 @@ def test_every_row_is_shown_by_something_that_there_is(row: str) -> None:
     for name in names:
         there = (ROOT / name).exists() if "/" in name else name in TESTS | SCENARIOS
         assert there, f"{name} is no test, and no scenario"
+
+
+def test_what_hostile_input_is_said_to_be_shown_by_is_there() -> None:
+    assert len(HOSTILE) > 20
+    assert not set(HOSTILE) - TESTS

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 from dataclasses import dataclass, replace
+
+from elasticjob.contract.text import is_token
 
 RECORD_VERSION = 1
 
@@ -25,6 +28,17 @@ MAX_PARTICIPANT_BYTES = 4_096
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
+MAX_ID = 64
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that every reader of JSON keeps as it is."""
+MAX_INT32 = 2**31 - 1
+"""The largest rank, exit code or number of seconds: what the resource's schema holds."""
+MAX_MILLISECONDS = 10 * 366 * 86_400_000
+"""Ten years: no round trains for longer, and dates end in the year 9999."""
+
+_NPROC = re.compile(r"[a-z]{1,16}|[0-9]{1,5}")
+_HOST = re.compile(r"[0-9A-Za-z_.:%-]+")
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 class RecordError(ValueError):
@@ -135,10 +149,10 @@ class RoundRecord:
             waiting=fields.string("waiting", ""),
             refused=fields.strings("refused"),
             outcome=fields.string("outcome", ""),
-            wait_renew_seconds=fields.integer("waitRenewSeconds", 1, 5),
-            establish_timeout_seconds=fields.integer("establishTimeoutSeconds", 1, 15),
-            heartbeat_timeout_seconds=fields.integer("heartbeatTimeoutSeconds", 1, 10),
-            hang_timeout_seconds=fields.integer("hangTimeoutSeconds", 0, 0),
+            wait_renew_seconds=fields.integer("waitRenewSeconds", 1, 5, MAX_INT32),
+            establish_timeout_seconds=fields.integer("establishTimeoutSeconds", 1, 15, MAX_INT32),
+            heartbeat_timeout_seconds=fields.integer("heartbeatTimeoutSeconds", 1, 10, MAX_INT32),
+            hang_timeout_seconds=fields.integer("hangTimeoutSeconds", 0, 0, MAX_INT32),
         )
         if len(set(record.members)) != len(record.members):
             raise RecordError("round record: an id stands twice in members")
@@ -146,6 +160,8 @@ class RoundRecord:
             not record.members or not record.nonce or not record.leader
         ):
             raise RecordError("round record: an Active round needs members, nonce and leader")
+        if record.leader:
+            parse_endpoint(record.leader)
         return record
 
 
@@ -189,16 +205,18 @@ class ParticipantRecord:
         fields = _Fields("participant record", text, MAX_PARTICIPANT_BYTES)
         record = ParticipantRecord(
             version=fields.integer("version", 1),
-            id=fields.string("id"),
-            state=fields.string("state"),
+            id=fields.token("id", MAX_PARTICIPANT_BYTES),
+            state=fields.token("state", 32),
             endpoint=fields.string("endpoint", ""),
             local_addr=fields.boolean("localAddr"),
-            last_job_uid=fields.string("lastJobUID", ""),
+            last_job_uid=fields.token("lastJobUID", MAX_ID, ""),
             last_round=fields.integer("lastRound", 0, 0),
             nproc=fields.string("nproc", ""),
         )
         if not 4 <= len(record.id) <= 32:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")
+        if not _NPROC.fullmatch(record.nproc):
+            record = replace(record, nproc="")  # information: what is none is not known
         if record.state == State.JOINING.value:
             parse_endpoint(record.endpoint)
         return record
@@ -247,9 +265,9 @@ class FailureReport:
         return FailureReport(
             version=fields.integer("version", 1),
             number=fields.integer("round", 0),
-            rank=fields.integer("rank", 0),
-            exit_code=fields.optional_integer("exitCode", -(2**31)),
-            local_rank=fields.optional_integer("localRank", 0),
+            rank=fields.integer("rank", 0, None, MAX_INT32),
+            exit_code=fields.optional_integer("exitCode", -(2**31), MAX_INT32),
+            local_rank=fields.optional_integer("localRank", 0, MAX_INT32),
             milliseconds=fields.optional_integer("milliseconds", 0),
             late=fields.boolean("late"),
             message=fields.string("message", "")[:MAX_MESSAGE],
@@ -351,8 +369,8 @@ class ProgressReport:
             nonce=fields.string("nonce"),
             first_step=fields.integer("firstStep", 0),
             step=fields.integer("step", 0),
-            first_step_milliseconds=fields.integer("firstStepMilliseconds", 0),
-            training_milliseconds=fields.integer("trainingMilliseconds", 0),
+            first_step_milliseconds=fields.integer("firstStepMilliseconds", 0, None, MAX_MILLISECONDS),
+            training_milliseconds=fields.integer("trainingMilliseconds", 0, None, MAX_MILLISECONDS),
         )
         if report.step < report.first_step:
             raise RecordError(f"progress report: step {report.step} is below firstStep {report.first_step}")
@@ -364,7 +382,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not separator or not host or len(host) > 255 or not port.isascii() or not port.isdigit():
+    if not separator or len(host) > 255 or not _HOST.fullmatch(host) or not _PORT.fullmatch(port):
         raise RecordError(f"endpoint {text[:80]!r}: expected host:port")
     if not 0 < int(port) < 65536:
         raise RecordError(f"endpoint {text[:80]!r}: port is not within 1 to 65535")
@@ -419,12 +437,18 @@ class _Fields:
             raise self._wrong(key, "text that UTF-8 can carry") from None
         return value
 
+    def token(self, key: str, longest: int, default: str | None = None) -> str:
+        value = self.string(key, default)
+        if value and not is_token(value, longest):
+            raise self._wrong(key, f"at most {longest} letters, digits or signs of ASCII")
+        return value
+
     def strings(self, key: str) -> tuple[str, ...]:
         value = self.fields.get(key, [])
         if not isinstance(value, list) or not all(
-            isinstance(item, str) and len(item) <= 64 for item in value
+            isinstance(item, str) and is_token(item, MAX_ID) for item in value
         ):
-            raise self._wrong(key, "a list of strings of at most 64 characters")
+            raise self._wrong(key, f"a list of ids of at most {MAX_ID} letters, digits or signs of ASCII")
         return tuple(value)
 
     def boolean(self, key: str) -> bool:
@@ -433,13 +457,13 @@ class _Fields:
             raise self._wrong(key, "true or false")
         return value
 
-    def integer(self, key: str, minimum: int, default: int | None = None) -> int:
+    def integer(self, key: str, minimum: int, default: int | None = None, maximum: int = MAX_NUMBER) -> int:
         value = self.fields.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**53:
-            raise self._wrong(key, f"a whole number from {minimum}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self._wrong(key, f"a whole number from {minimum} to {maximum}")
         return value
 
-    def optional_integer(self, key: str, minimum: int) -> int | None:
+    def optional_integer(self, key: str, minimum: int, maximum: int = MAX_NUMBER) -> int | None:
         if self.fields.get(key) is None:
             return None
-        return self.integer(key, minimum)
+        return self.integer(key, minimum, None, maximum)

@@ -20,7 +20,7 @@ from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.projection import Projector
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
-from elasticjob_operator.observe.errors import Conflict, NotFound
+from elasticjob_operator.observe.errors import Conflict, Forbidden, Invalid, NotFound
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.world import World
@@ -117,7 +117,13 @@ class Applier:
         return left if left > 0 else None
 
     async def _grant(self, job: Job, access: Access, memory: Memory) -> None:
-        await grant(self._api, job, access, memory.access)
+        try:
+            await grant(self._api, job, access, memory.access)
+        except (Forbidden, Invalid) as error:
+            # The next pass writes it into the status; no pod is made that would have no rights.
+            memory.refused_access = (template.job_identity(job), error.message)
+            raise
+        memory.refused_access = None
         memory.access = access
 
     async def _project(self, job: Job, plan: Plan, memory: Memory, may_project: bool) -> float | None:
@@ -133,6 +139,7 @@ class Applier:
         return (
             *(Event("FlagOverrides", text, warning=True) for text in template.warnings(job)),
             *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
+            *(Event("NoSuchContainer", text, warning=True) for text in template.misnamed_container(job)),
             *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),
         )
 

@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from elasticjob.contract.names import API_VERSION, KIND
+from elasticjob.contract.text import one_line
 from elasticjob_operator.act.memory import Memory, SentEvent
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, NotFound
@@ -52,7 +53,8 @@ class Recorder:
 
     async def _send(self, job: Job, event: Event, memory: Memory) -> None:
         now = self._clock()
-        key = (event.reason, event.message)
+        message = one_line(event.message, _MAX_MESSAGE)
+        key = (event.reason, message)
         path = f"/api/v1/namespaces/{job.namespace}/events"
         sent = memory.events.get(key)
         if sent is not None and now - sent.sent_at > _AGGREGATE_SECONDS:
@@ -73,9 +75,9 @@ class Recorder:
         # Where many have the same second, kubectl shows them in the order of their names.
         name = f"{job.name}.{time.time_ns():x}{secrets.token_hex(2)}"
         _remember(memory, key, SentEvent(name, 1, now))
-        await self._api.create(path, self._body(job, event, name, wall))
+        await self._api.create(path, self._body(job, event, message, name, wall))
 
-    def _body(self, job: Job, event: Event, name: str, wall: str) -> dict[str, Any]:
+    def _body(self, job: Job, event: Event, message: str, name: str, wall: str) -> dict[str, Any]:
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -88,7 +90,7 @@ class Recorder:
                 "uid": job.uid,
             },
             "reason": event.reason,
-            "message": event.message[:_MAX_MESSAGE],
+            "message": message,
             "type": "Warning" if event.warning else "Normal",
             "firstTimestamp": wall,
             "lastTimestamp": wall,

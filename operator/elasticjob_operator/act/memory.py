@@ -47,6 +47,9 @@ class Memory:
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
     refused_pods: dict[str, Refusal] = field(default_factory=dict)
+    refused_access: tuple[str, str] | None = None
+    """The object that the job's pods need for their rights and that the API server would not take, and its
+    words."""
     warned_generation: int = -1
     """The generation whose template was last examined for warnings."""
     events: dict[tuple[str, str], SentEvent] = field(default_factory=dict)
@@ -57,8 +60,11 @@ class Memory:
 
     def refusals(self) -> dict[str, str]:
         """The refused pods, with the API server's words for it but without the name, so that those refused
-        for one reason can be told together."""
-        return {
+        for one reason can be told together; and what was refused of their rights."""
+        pods = {
             name: refusal.message.removeprefix(f'pods "{name}" is forbidden: ')
             for name, refusal in self.refused_pods.items()
         }
+        return (
+            pods if self.refused_access is None else {**pods, self.refused_access[0]: self.refused_access[1]}
+        )

@@ -27,7 +27,7 @@ from elasticjob.contract.names import (
     pod_name,
 )
 from elasticjob_operator.act import injection
-from elasticjob_operator.plan.containers import training_container
+from elasticjob_operator.plan.containers import DEFAULT_CONTAINER_ANNOTATION, training_container
 from elasticjob_operator.plan.model import Job
 
 MIN_GRACE_SECONDS = 35
@@ -131,6 +131,19 @@ def path_warnings(job: Job) -> tuple[str, ...]:
         return ()
     return injection.warnings(
         _training_container((job.spec.template or {}).get("metadata") or {}, _spec(job))
+    )
+
+
+def misnamed_container(job: Job) -> tuple[str, ...]:
+    """A sentence if the annotation that says which container trains names none that there is."""
+    meta = (job.spec.template or {}).get("metadata") or {}
+    wanted = (meta.get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
+    chosen = str(_training_container(meta, _spec(job)).get("name", ""))
+    if wanted is None or wanted == chosen:
+        return ()
+    return (
+        f"the template's annotation {DEFAULT_CONTAINER_ANNOTATION} is {wanted!r}, and no container has that "
+        f"name: {chosen!r}, the first, is taken for the one that trains; correct the annotation or remove it",
     )
 
 

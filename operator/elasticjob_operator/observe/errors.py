@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from elasticjob.contract.text import one_line
+
 _MAX_MESSAGE = 1_000
 _LONGEST_RETRY_AFTER = 30.0
 """Seconds; a server that asks for more is asked again all the same."""
@@ -18,10 +20,11 @@ class ApiError(Exception):
     """A request failed. ``status`` is the HTTP status, 0 where there was no answer."""
 
     def __init__(self, request: str, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{request}: {status or 'no answer'} {reason}: {message[:_MAX_MESSAGE]}")
+        message = one_line(message, _MAX_MESSAGE)
+        super().__init__(f"{request}: {status or 'no answer'} {reason}: {message}")
         self.status = status
         self.reason = reason
-        self.message = message[:_MAX_MESSAGE]
+        self.message = message
 
 
 class NotFound(ApiError):
@@ -81,7 +84,7 @@ def error_of(
     text = body[:_MAX_MESSAGE].decode("utf-8", "replace")
     try:
         parsed = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if isinstance(parsed, dict):
         answer = parsed

@@ -6,7 +6,8 @@ Promises:
   section 4, defect 1);
 * ``good_since`` says since when nothing can have been missed. It is None while there is no watch and
   starts again after every gap, so that nobody is accused of a silence that was ours (design, I9);
-* a watch that is silent for longer than bookmarks take is given up and made anew.
+* a watch that is silent for longer than bookmarks take is given up and made anew;
+* an object that can't be read makes nobody blind: what was known of it stands, and all others go on.
 
 The server ends each watch after 4 to 5 minutes; going on from the same resource version within a second
 is no gap.
@@ -151,8 +152,8 @@ class Informer(Generic[T]):
         query = {**self._query, "limit": _PAGE}
         while True:
             page = await self._api.get(self._path, query)
-            for raw in page.get("items") or ():
-                items.append(self._read_one(raw))
+            read = (self._read_one(raw) for raw in page.get("items") or ())
+            items.extend(item for item in read if item is not None)
             token = page["metadata"].get("continue")
             if not token:
                 break
@@ -185,12 +186,21 @@ class Informer(Generic[T]):
                     str(meta.get("namespace", "")), str(meta["name"]), str(meta["uid"]), version
                 )
             elif kind != "BOOKMARK":
-                self.store.put(self._read_one(raw))
+                item = self._read_one(raw)
+                if item is not None:
+                    self.store.put(item)
             self._version = max(self._version, version)
 
-    def _read_one(self, raw: Mapping[str, Any]) -> T:
+    def _read_one(self, raw: Mapping[str, Any]) -> T | None:
+        """The object, slimmed; as it was known (None: not at all) if it can't be read."""
         meta = raw["metadata"]
-        return self._read(raw, self.store.get(str(meta.get("namespace", "")), str(meta["name"])))
+        namespace, name = str(meta.get("namespace", "")), str(meta["name"])
+        known = self.store.get(namespace, name)
+        try:
+            return self._read(raw, known)
+        except Exception:
+            log.exception("%s: %s/%s can't be read and is left out", self._path, namespace, name)
+            return known
 
 
 async def _back_off(failures: int) -> None:

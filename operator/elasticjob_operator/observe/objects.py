@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from elasticjob.contract.names import (
@@ -25,6 +26,8 @@ from elasticjob.contract.names import (
     STANDBY_LABEL,
 )
 from elasticjob.contract.records import (
+    MAX_MESSAGE,
+    MAX_ROUND_BYTES,
     FailureReport,
     ParticipantRecord,
     ProgressReport,
@@ -32,6 +35,7 @@ from elasticjob.contract.records import (
     RoundRecord,
     RoundReport,
 )
+from elasticjob.contract.text import is_token, one_line
 from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.model import Exit, Participant, Pod
 
@@ -41,6 +45,10 @@ OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 _MAX_TEXT = 1_024
 """Characters kept of any message that another component wrote."""
 _MAX_INDEX = 1_000_000
+_MAX_KEPT = 1_024
+"""Characters of an annotation that are kept to know it again; of a longer one a digest is."""
+_MAX_AVOIDS = 100
+_MAX_NAME = 253
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
 
@@ -68,17 +76,19 @@ class SeenPod(Seen):
 
 @dataclass(frozen=True, slots=True)
 class SeenLease(Seen):
-    """A labelled Lease: a participant's, or the round's. ``texts`` are its annotations as they stand
-    (participant, failure, report, round). Progress is no news but the first of a round: it rides on renewals,
-    and starts no pass."""
+    """A labelled Lease: a participant's, or the round's. ``texts`` are its annotations (participant, failure,
+    report, round), to know them again: long ones as digests, but for the round's. ``news`` is what starts a
+    pass. One that can't be read and then says something else that can't be read is no news, however often.
+    Progress is none but the first of a round: it rides on renewals."""
 
     owner: str
     holder: str
-    texts: tuple[str | None, str | None, str | None, str | None]
+    texts: tuple[str | None, str | None, str | None, str | None] = field(compare=False)
+    news: Participant
     progress_nonce: str
     progress_text: str | None = field(compare=False)
     participant: Participant = field(compare=False)
-    record: RoundRecord | None = field(compare=False)
+    record: RoundRecord | None
     problem: str = field(compare=False)
 
 
@@ -103,7 +113,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
     container = training_container(meta, spec)
     state = _state(status, container)
     phase = str(status.get("phase", ""))
-    conditions = {c.get("type"): c for c in _maps(status, "conditions")}
+    conditions = {str(c.get("type")): c for c in _maps(status, "conditions")}
     disruption = conditions.get("DisruptionTarget", {})
     disrupted = disruption if disruption.get("status") == "True" else {}
     return SeenPod(
@@ -143,20 +153,22 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
     annotations = _map(meta, "annotations")
     name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
     holder = str(spec.get("holderIdentity") or "")
-    texts = (
+    given = (
         _optional(annotations.get(PARTICIPANT_ANNOTATION)),
         _optional(annotations.get(FAILURE_ANNOTATION)),
         _optional(annotations.get(REPORT_ANNOTATION)),
         _optional(annotations.get(ROUND_ANNOTATION)),
     )
-    progress = _optional(annotations.get(PROGRESS_ANNOTATION))
+    texts = (_kept(given[0]), _kept(given[1]), _kept(given[2]), _kept(given[3], MAX_ROUND_BYTES))
+    progress_given = _optional(annotations.get(PROGRESS_ANNOTATION))
+    progress = _kept(progress_given)
     if old is not None and old.uid == uid and old.texts == texts and old.holder == holder:
         participant, record, problem = old.participant, old.record, old.problem
         if progress != old.progress_text:
-            participant = _with_progress(participant, progress)
+            participant = _with_progress(_participant(name, holder, given), progress_given)
     else:
-        participant = _with_progress(_participant(name, holder, texts), progress)
-        record, problem = _round(texts[3])
+        participant = _with_progress(_participant(name, holder, given), progress_given)
+        record, problem = _round(given[3])
     return SeenLease(
         namespace=str(meta.get("namespace", "")),
         name=name,
@@ -166,6 +178,7 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         owner=controller_of(meta) or first_owner_of(meta),
         holder=holder,
         texts=texts,
+        news=_news(participant),
         progress_nonce=participant.progress.nonce if participant.progress is not None else "",
         progress_text=progress,
         participant=participant,
@@ -178,7 +191,7 @@ def read_node(raw: Mapping[str, Any], _old: SeenNode | None = None) -> SeenNode:
     """Slim a Node. One without a Ready condition is taken for ready: nothing speaks against it yet."""
     meta = _map(raw, "metadata")
     ready = next((c for c in _maps(_map(raw, "status"), "conditions") if c.get("type") == "Ready"), None)
-    taints = {taint.get("key") for taint in _maps(_map(raw, "spec"), "taints")}
+    taints = {str(taint.get("key")) for taint in _maps(_map(raw, "spec"), "taints")}
     return SeenNode(
         namespace="",
         name=str(meta.get("name", "")),
@@ -224,6 +237,8 @@ def _participant(
         problems.append(str(error))
     try:
         report = None if texts[2] is None else RoundReport.parse(texts[2])
+        if report is not None and report.message:
+            report = replace(report, message=one_line(report.message, MAX_MESSAGE))
     except RecordError as error:
         problems.append(str(error))
     return Participant(
@@ -243,6 +258,12 @@ def _with_progress(participant: Participant, text: str | None) -> Participant:
         problem = _text("; ".join(filter(None, (participant.problem, str(error)))))
         return replace(participant, progress=None, problem=problem)
     return replace(participant, progress=progress)
+
+
+def _news(participant: Participant) -> Participant:
+    if participant.progress is None and not participant.problem:
+        return participant
+    return replace(participant, problem="ignored" if participant.problem else "", progress=None)
 
 
 def _round(text: str | None) -> tuple[RoundRecord | None, str]:
@@ -307,9 +328,10 @@ def _unschedulable(condition: Mapping[str, Any]) -> str:
 
 
 def _avoids(annotations: Mapping[str, Any]) -> tuple[str, ...]:
-    """The nodes that the operator keeps the pod off."""
+    """The nodes that the operator keeps the pod off. Whoever may change the pod may write here, too."""
     text = annotations.get(AVOIDS_ANNOTATION)
-    return tuple(sorted(filter(None, text.split(",")))) if isinstance(text, str) else ()
+    names = text.split(",", _MAX_AVOIDS)[:_MAX_AVOIDS] if isinstance(text, str) else []
+    return tuple(sorted(name for name in names if is_token(name, _MAX_NAME)))
 
 
 def _address(status: Mapping[str, Any]) -> str:
@@ -336,7 +358,14 @@ def _maps(fields: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 def _text(value: object) -> str:
-    return str(value or "")[:_MAX_TEXT]
+    return one_line(str(value or ""), _MAX_TEXT)
+
+
+def _kept(text: str | None, longest: int = _MAX_KEPT) -> str | None:
+    """What is kept of an annotation: a pod may write 256 KiB of them, and a cluster has many pods."""
+    if text is None or len(text) <= longest:
+        return text
+    return f"{len(text)} {blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
 
 def _optional(value: object) -> str | None:

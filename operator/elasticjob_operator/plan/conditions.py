@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from elasticjob.contract.names import pod_name
 from elasticjob.core.rounds import listed
-from elasticjob_operator.plan import suspension
+from elasticjob_operator.plan import ignored, suspension
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import CreatePod
 from elasticjob_operator.plan.status import Condition, with_condition
@@ -72,7 +72,11 @@ def _nobody_comes(p: Pass) -> bool:
 
 def _held_up(p: Pass) -> str:
     """Pods that can't be made, scheduled or started, in the words of the API server, the scheduler or the
-    kubelet, and those that run and do not join."""
+    kubelet, those that run and do not join, and those that are ignored."""
+    return _stuck(p) + ignored.sentence(p)
+
+
+def _stuck(p: Pass) -> str:
     members = p.status.member_uids
     stuck: dict[str, list[str]] = {}
     for pod in p.observed.pods:
@@ -92,8 +96,7 @@ def _held_up(p: Pass) -> str:
                 f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined: "
                 "is its command torchrun train.py, without flags for another rendezvous?"
             )
-    ignored = next((lease for lease in p.observed.leases.values() if lease.problem), None)
-    return f"; {ignored.pod} is ignored: {ignored.problem}" if ignored else ""
+    return ""
 
 
 def _set(p: Pass, kind: str, status: str, reason: str, message: str) -> None:

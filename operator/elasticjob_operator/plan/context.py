@@ -74,6 +74,8 @@ class Pass:
     """Too few have joined, and no pod is on its way."""
     verdict: str = ""
     """Why a failure rule ends the job, if one does."""
+    namesakes: dict[str, str] = field(default_factory=dict)
+    """Pods that have announced themselves with an id that another pod has, and that pod."""
 
     def __post_init__(self) -> None:
         self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.mine}
@@ -93,8 +95,9 @@ class Pass:
         self.status = replace(self.status, round=replace(self.status.round, **changes))
 
     def bar_from_leading(self, pod: str) -> None:
-        """This pod shall not lead the next round."""
-        self.set_round(not_leading=tuple(sorted({*self.round.not_leading, pod})))
+        """This pod shall not lead the next round. Those that are gone need not be told."""
+        barred = {name for name in self.round.not_leading if name in self.pods_by_name}
+        self.set_round(not_leading=tuple(sorted({*barred, pod})))
 
     def event(self, reason: str, message: str, warning: bool = False) -> None:
         """Tell people."""
@@ -131,22 +134,28 @@ class Pass:
         """Live pods whose Lease says Joining with an id that no round has used and nobody refused.
 
         These are the only ones that may become members (I4): fresh, running, on a ready node, not on
-        their way out, and of the newest attempt of their slot.
+        their way out, and of the newest attempt of their slot. Of several with one id the first: a record
+        in which an id stands twice would be refused by everybody.
         """
         result = []
+        refused = set(self.round.refused)
+        taken: dict[str, str] = {}
         needed = self.round.phase != "Active" or self.round.members < self.job.spec.pods
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) else None
             record = lease.record if lease is not None else None
             if lease is None or record is None or record.state != State.JOINING.value:
                 continue
-            if self.silent_announcement(pod) is not None or record.id in self.round.refused:
+            if self.silent_announcement(pod) is not None or record.id in refused:
                 if needed:
                     self.timers.wake(self.wait_renew())  # neither silence nor a renewal makes an event
                 continue
             if not pod.running or not pod.node_ready or pod.unreachable:
                 continue
             if record.id in self.status.member_ids:
+                continue
+            if taken.setdefault(record.id, pod.name) != pod.name:
+                self.namesakes[pod.name] = taken[record.id]
                 continue
             state = "Standby" if self.round.phase == "Active" else "Joining"
             result.append(

@@ -18,11 +18,13 @@ from datetime import timedelta
 
 from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
+    MAX_MESSAGE,
     MEMBER_RENEW_SECONDS,
     FailureReport,
     RoundReport,
     State,
 )
+from elasticjob.contract.text import one_line
 from elasticjob_operator.plan import ends, nodes
 from elasticjob_operator.plan.causes import WORKER_FAILED, Evidence
 from elasticjob_operator.plan.context import Pass
@@ -159,7 +161,7 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
     """The evidence that a worker of this pod failed."""
     return Evidence(
         WORKER_FAILED,
-        f"a worker of {pod} (rank {rank}) failed: {report.message or 'exit code unknown'}",
+        f"a worker of {pod} (rank {rank}) failed: {_said(report)}",
         pod,
         rank,
         report.exit_code,
@@ -168,6 +170,11 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
         error=report.message,
         milliseconds=report.milliseconds,
     )
+
+
+def _said(report: FailureReport) -> str:
+    """A worker's message for a sentence. Rules look for their pattern in the text as it is, in all lines."""
+    return one_line(report.message, MAX_MESSAGE) or "exit code unknown"
 
 
 def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
@@ -216,7 +223,7 @@ def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     if report is None:
         return _evidence("MemberLeft", member, f"{who} left the round")
     if report.late:
-        text = f"{who} left the round; later a worker of it failed: {report.message or 'exit code unknown'}"
+        text = f"{who} left the round; later a worker of it failed: {_said(report)}"
         return _evidence("MemberLeft", member, text)
     return worker_failure(report, member.pod, member.rank, member.uid, member.node)
 
@@ -253,10 +260,11 @@ def _named_by_leader(p: Pass) -> list[Evidence]:
     report = report_of(p, members[0]) if here else None
     if report is None:
         return []
+    silent = set(report.silent)
     named = {
         m.id: f"{m.pod} (rank {m.rank}) is unreachable: {report.message or 'its beats stopped'}"
         for m in members[1:]
-        if m.id in report.silent and m.state == "Member"
+        if m.id in silent and m.state == "Member"
     }
     suspect_leader(p, members[0], len(named), len(members) - 1)
     return _unreachable(p, named, report.silent_milliseconds)

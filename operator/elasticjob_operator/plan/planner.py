@@ -13,6 +13,7 @@ from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
 from elasticjob_operator.plan import (
     conditions,
     failures,
+    ignored,
     lifecycle,
     moves,
     nodes,
@@ -26,8 +27,14 @@ from elasticjob_operator.plan.context import Pass, Timers
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.status import JobStatus
 
+MAX_WAITING = 100
+"""Pods beyond those wanted that are listed with the participants: anybody may make pods with the label."""
+
 SOFT_SECONDS = 1.0
 """Joins and sentences reach the status at most once in so many seconds."""
+
+PACE_TIMERS = frozenset({"soft", "progress"})
+"""Timers that only pace writes: they judge nobody, and stay where those about silence start again."""
 
 
 def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[str, float]) -> Plan:
@@ -46,8 +53,11 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         lifecycle.expire(p)
     nodes.clear_dead_nodes(p)
     pods.drop_orphans(p)
+    if not p.before.finished:
+        ignored.describe(p)
     conditions.describe(p)
     _soften(p)
+    ignored.tell(p)
     return Plan(
         status=p.status,
         record=rounds.projection(p),
@@ -89,7 +99,8 @@ def _advance(p: Pass) -> None:
 
 def _list_waiting(p: Pass) -> None:
     """Those who have joined and are not members stand behind the members in ``status.participants``."""
-    p.set(participants=p.status.members() + tuple(entry for _, entry in p.joined()))
+    waiting = tuple(entry for _, entry in p.joined())
+    p.set(participants=p.status.members() + waiting[: p.job.spec.pods + MAX_WAITING])
 
 
 def _soften(p: Pass) -> None:
@@ -121,4 +132,5 @@ def _hard(status: JobStatus) -> JobStatus:
             replace(m, state="Member", message="") if m.state == "Left" else m for m in status.members()
         ),
         conditions=tuple(replace(c, message="") for c in status.conditions),
+        ignored=(),
     )

@@ -7,6 +7,7 @@ lost pod is replaced at once under the next attempt number, without waiting for 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 from elasticjob.contract.names import pod_name
 from elasticjob_operator.plan import ends, nodes
@@ -27,6 +28,8 @@ IGNORED_BACKOFF_SECONDS = 10.0
 """The pause after a pod that ended before it joined and that a failure rule lets go uncharged."""
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
+MAX_ORPHANS = 200
+"""Leases of pods that are gone that are looked at in one pass: whoever may make Leases can make very many."""
 LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round gave it up."""
 
@@ -84,8 +87,9 @@ def clean_up(p: Pass) -> None:
 
 def drop_orphans(p: Pass) -> None:
     """Delete the Leases of pods that are gone."""
-    for name in p.observed.leases:
-        if name not in p.pods_by_name and p.timers.left(f"orphan:{name}", ORPHAN_SECONDS) == 0:
+    orphans = (name for name in p.observed.leases if name not in p.pods_by_name)
+    for name in islice(orphans, MAX_ORPHANS):
+        if p.timers.left(f"orphan:{name}", ORPHAN_SECONDS) == 0:
             p.actions.append(DeleteLease(name))
 
 

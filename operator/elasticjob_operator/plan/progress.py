@@ -27,7 +27,7 @@ def take(p: Pass) -> None:
     if report is None or r.established is None or not p.status.rounds:
         _show(p)
         return
-    first_step_time = r.established + timedelta(milliseconds=report.first_step_milliseconds)
+    first_step_time = _later(r.established, report.first_step_milliseconds, p.now.wall)
     progress = p.status.progress or Progress(counted=p.status.active or p.status.start)
     if progress.round != r.number:
         progress = _first_step(p, progress, report, first_step_time)
@@ -62,7 +62,7 @@ def settle(p: Pass) -> None:
             progress,
             trained_milliseconds=progress.trained_milliseconds + trained,
             training_milliseconds=0,
-            counted=_later(progress.counted, trained),
+            counted=None if progress.counted is None else _later(progress.counted, trained, p.now.wall),
         )
     else:
         # It ended before its first step.
@@ -150,7 +150,8 @@ def _show(p: Pass) -> None:
     trained = progress.trained_milliseconds + progress.training_milliseconds
     lost = sum(entry.milliseconds for entry in progress.lost)
     if progress.round != p.round.number or p.round.phase != "Active":
-        since = _later(progress.counted, progress.training_milliseconds)
+        counted = progress.counted
+        since = None if counted is None else _later(counted, progress.training_milliseconds, p.now.wall)
         end = p.status.completion or (None if p.job.spec.suspend else p.now.wall)
         lost += _milliseconds(since, end)
     whole = trained + lost
@@ -169,8 +170,9 @@ def _lose(progress: Progress, cause: str, milliseconds: int) -> Progress:
     return replace(progress, lost=tuple(Lost(*item) for item in sorted(by_cause.items())))
 
 
-def _later(time: datetime | None, milliseconds: int) -> datetime | None:
-    return None if time is None else time + timedelta(milliseconds=milliseconds)
+def _later(time: datetime, milliseconds: int, now: datetime) -> datetime:
+    """So long after that time; what is reported can't lie in the future."""
+    return max(time, min(time + timedelta(milliseconds=milliseconds), now))
 
 
 def _milliseconds(since: datetime | None, until: datetime | None) -> int:

@@ -133,8 +133,9 @@ def _not_established(p: Pass) -> list[Evidence]:
     all_members = p.status.members()
     leader = all_members[0]
     report = members.report_of(p, leader)
-    if report is not None and report.missing:
-        absent = [m for m in all_members if m.id in report.missing]
+    missing = set(report.missing) if report is not None else set()
+    absent = [m for m in all_members if m.id in missing]
+    if absent:
         members.suspect_leader(p, leader, len(absent), len(all_members) - 1)
         again = {m.pod for m in absent} & set(r.missing)
         p.set_round(missing=tuple(m.pod for m in absent))
@@ -147,7 +148,7 @@ def _not_established(p: Pass) -> list[Evidence]:
             )
         )
         text = f"{names} did not reach the leader {leader.pod} in time"
-        return [_evidence("NotEstablished", text, absent[0])] if absent else []
+        return [_evidence("NotEstablished", text, absent[0])]
     limit = 2 * p.job.spec.rendezvous.establish_timeout
     if p.timers.left(f"establish:{r.number}", limit) == 0:
         p.bar_from_leading(leader.pod)
@@ -348,7 +349,7 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
     taken_over = _hand_over(p, chosen)
     if taken_over:
         message = f"{message}; {taken_over}"
-    counts = [int(m.nproc) for m in chosen if m.nproc.isdigit()]
+    counts = [int(m.nproc) for m in chosen if m.nproc.isdecimal()]
     chosen_ids = {m.id for m in chosen}
     p.set(
         round=RoundStatus(

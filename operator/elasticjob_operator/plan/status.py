@@ -118,6 +118,14 @@ class ParticipantStatus:
 
 
 @dataclass(frozen=True)
+class Ignored:
+    """One of ``status.ignored``: a pod of which something is ignored, and why."""
+
+    pod: str
+    message: str
+
+
+@dataclass(frozen=True)
 class RoundHistory:
     """One of ``status.rounds``: why this round was formed, and when; milliseconds from the end of the round
     before. ``detect``: until that end, since what caused it. ``first_step`` and ``step`` are the first and
@@ -246,6 +254,7 @@ class JobStatus:
     attempts: tuple[int, ...] = always(())
     round: RoundStatus = always(RoundStatus())
     participants: tuple[ParticipantStatus, ...] = always(())
+    ignored: tuple[Ignored, ...] = ()
     rounds: tuple[RoundHistory, ...] = always(())
     accounts: tuple[Account, ...] = always(())
     last_failure: Failure | None = None

@@ -58,7 +58,10 @@ def _parse_time(text: Any, _: Any) -> datetime:
     time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     if time.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    return time
+    try:
+        return time.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError(f"{text!r} is no time that can be written") from None
 
 
 def _make() -> cattrs.Converter:

@@ -1,0 +1,24 @@
+"""Text from somebody else, made fit for a sentence: one line, printable, of bounded length.
+
+What a pod says ends in statuses, Events, logs and terminals. Control characters would forge lines of a log
+and command a terminal, and those that turn the direction of writing hide what is there.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TOKEN = re.compile(r"[!-~]+")
+
+
+def one_line(text: str, limit: int) -> str:
+    """``text`` on one line of at most ``limit`` characters; a space stands for what can't be printed."""
+    if len(text) <= limit and text.isprintable():
+        return text
+    head = text[: 4 * limit]
+    return " ".join("".join(c if c.isprintable() else " " for c in head).split())[:limit]
+
+
+def is_token(text: str, longest: int) -> bool:
+    """Whether this is a word of printable ASCII: ids, states, names."""
+    return len(text) <= longest and _TOKEN.fullmatch(text) is not None

@@ -1,0 +1,84 @@
+"""Pods that say something in the job's name which is ignored, and why: ``status.ignored``.
+
+A pod may write into its Lease whatever it likes, as often as it likes. What can't be used stands here once:
+an entry stays as it is for a while, however often its text changes, and an Event tells of its first sight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elasticjob.contract.records import State
+from elasticjob.contract.text import one_line
+from elasticjob.core.rounds import listed
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.model import Pod
+from elasticjob_operator.plan.status import Ignored, ParticipantStatus
+
+MAX_IGNORED = 20
+MAX_MESSAGE = 300
+REFRESH_SECONDS = 10.0
+"""How long an entry stands before another sentence on the same pod replaces it."""
+
+_STATES = frozenset(state.value for state in State)
+
+
+def describe(p: Pass) -> None:
+    """Bring ``status.ignored`` up to date."""
+    if p.round.phase == "Closed":
+        p.set(ignored=())
+        return
+    members = {m.id: m for m in p.status.members()}
+    found = {}
+    for pod in p.observed.pods:
+        why = _why(p, pod, members)
+        if why:
+            found[pod.name] = one_line(why, MAX_MESSAGE)
+    before = {entry.pod: entry for entry in p.status.ignored}
+    names = sorted(found)
+    shown = [Ignored(name, found[name]) for name in names[:MAX_IGNORED]]
+    changed = [entry for entry in shown if entry.pod in before and before[entry.pod] != entry]
+    if changed and p.timers.left("ignored", REFRESH_SECONDS) > 0:
+        shown = [before.get(entry.pod, entry) for entry in shown]
+    more = len(names) - len(shown)
+    if more:
+        last = shown[-1]
+        shown[-1] = Ignored(last.pod, one_line(f"(and {more} more pods) {last.message}", MAX_MESSAGE))
+    p.set(ignored=tuple(shown))
+
+
+def tell(p: Pass) -> None:
+    """An Event for each pod that is new in the status. After the status is as it will be written."""
+    if p.status.ignored != p.before.ignored:
+        p.timers.restart("ignored")
+    before = {entry.pod for entry in p.before.ignored}
+    for entry in p.status.ignored:
+        if entry.pod not in before:
+            p.event("ParticipantIgnored", f"{entry.pod} is ignored: {entry.message}", warning=True)
+
+
+def sentence(p: Pass) -> str:
+    """For the condition; empty if nobody is ignored."""
+    if not p.status.ignored:
+        return ""
+    names = listed([entry.pod for entry in p.status.ignored])
+    are = "is" if len(p.status.ignored) == 1 else "are"
+    return f"; {names} {are} ignored: {p.status.ignored[0].message}"
+
+
+def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
+    lease = p.participant(pod)
+    if lease is None or pod.ended or pod.deleting:
+        return ""
+    record = lease.record
+    if not pod.mine:
+        joins = record is not None and record.state == State.JOINING.value
+        return f"it bears the label of job {p.job.name}, and is none of the pods made for it" if joins else ""
+    if lease.problem or record is None:
+        return lease.problem
+    if record.state not in _STATES:
+        return f"participant record: state is {record.state}, which this operator does not know"
+    other, member = p.namesakes.get(pod.name), members.get(record.id)
+    if member is not None and member.uid != pod.uid:
+        other = member.pod
+    return f"participant record: its id {record.id} is that of {other}" if other else ""
