@@ -5,6 +5,7 @@ python -m tests.chart.helm    # writes the golden files anew
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
@@ -35,6 +36,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "repository": "registry.example:5000/ml/elasticjob-operator",
             "digest": "sha256:" + "0" * 64,
         },
+        "handler": {"image": {"repository": "registry.example:5000/ml/elasticjob-handler", "tag": "1.2"}},
         "imagePullSecrets": [{"name": "registry"}],
         "verbose": True,
         "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
@@ -73,6 +75,7 @@ class Helm:
     def __init__(self, home: Path, kubeconfig: Path | None = None) -> None:
         self._binary = ensure_helm()
         self._home = home
+        self._rendered: dict[str, str] = {}
         self._environment = {
             **os.environ,
             "HELM_CACHE_HOME": str(home / "cache"),
@@ -105,8 +108,11 @@ class Helm:
         return file.name
 
     def template(self, values: dict[str, Any], chart: Path | None = None) -> str:
-        """What an installation with these values would apply."""
-        return self.run(*self._template(values, chart)).stdout
+        """What an installation with these values would apply; rendered once."""
+        key = json.dumps([values, str(chart)])
+        if key not in self._rendered:
+            self._rendered[key] = self.run(*self._template(values, chart)).stdout
+        return self._rendered[key]
 
     def refusal(self, values: dict[str, Any]) -> str:
         """What helm says about values that it refuses. Raises AssertionError if it does not."""

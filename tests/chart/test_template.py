@@ -49,6 +49,8 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             "at '/image/repository': 'registry/x:1.0' does not match",
         ),
         ({"image": {"digest": "0123"}}, "at '/image/digest': '0123' does not match pattern"),
+        ({"handler": {"image": {"tag": "a b"}}}, "at '/handler/image/tag': 'a b' does not match pattern"),
+        ({"handler": {"image": "x"}}, "at '/handler/image': got string, want object"),
         ({"image": {"pullPolicy": "always"}}, "at '/image/pullPolicy': value must be one of"),
         ({"probes": {"port": 70000}}, "at '/probes/port': maximum: got 70,000, want 65,535"),
         ({"crds": {"keep": "yes"}}, "at '/crds/keep': got string, want boolean"),
@@ -95,8 +97,11 @@ def test_flow_schema_is_the_one_that_is_measured(helm: Helm) -> None:
     measured = objects((generate.ROOT / "benchmarks" / "flow-schema.yaml").read_text())
     values = {"flowSchema": {"enabled": True}}
     (level,) = _of(helm, values, "PriorityLevelConfiguration")
-    (schema,) = _of(helm, values, "FlowSchema")
+    schema, _ = _of(helm, values, "FlowSchema")
     assert [level["spec"], schema["spec"]] == [one["spec"] for one in measured]
+    schema, operator = _of(helm, {**values, "watchNamespaces": ["a", "b"]}, "FlowSchema")
+    assert schema["spec"]["rules"][0]["resourceRules"][0]["namespaces"] == ["a", "b"]
+    assert operator["spec"]["matchingPrecedence"] < schema["spec"]["matchingPrecedence"]
 
 
 @pytest.mark.parametrize("name", VALUES)
