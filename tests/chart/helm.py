@@ -73,10 +73,10 @@ class Helm:
     chart = CHART
 
     def __init__(self, home: Path, kubeconfig: Path | None = None) -> None:
-        self._binary = ensure_helm()
+        self.binary = ensure_helm()
         self._home = home
         self._rendered: dict[str, str] = {}
-        self._environment = {
+        self.environment = {
             **os.environ,
             "HELM_CACHE_HOME": str(home / "cache"),
             "HELM_CONFIG_HOME": str(home / "config"),
@@ -88,8 +88,8 @@ class Helm:
     def run(self, *args: str, check: bool = True, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
         """Run helm. Raises AssertionError with what it said if it fails and ``check`` is true."""
         finished = subprocess.run(
-            [str(self._binary), *args],
-            env=self._environment,
+            [str(self.binary), *args],
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -127,7 +127,8 @@ class Helm:
 
 def objects(text: str) -> list[dict[str, Any]]:
     """The objects of a rendering."""
-    return [document for document in yaml.safe_load_all(text) if document]
+    # libyaml's: the definition alone takes Python's own parser seconds.
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
 
 
 def golden(text: str) -> str:

@@ -32,9 +32,9 @@ def test_every_default_is_documented_under_its_name() -> None:
         for part in parent.split(".") if parent else ():
             found = found[part]
         inside = f"{parent}." if parent else ""
-        assert {name.removeprefix(inside).split(".")[0] for name in documented if name.startswith(inside)} == set(
-            found
-        )
+        assert {
+            name.removeprefix(inside).split(".")[0] for name in documented if name.startswith(inside)
+        } == set(found)
 
 
 @pytest.mark.parametrize("text", ["replicas: 2\n", "image:\n  tag: x\n"])
