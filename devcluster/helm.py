@@ -15,8 +15,8 @@ from devcluster.paths import cache_dir
 HELM_VERSION = "v3.22.0"
 _MODULE = "helm.sh/helm/v3"
 _KUBERNETES = (1, 37)
-"""That of the modules which this helm is built from. Its releases are stamped with it; without, `template` and
-`lint` take the cluster for a 1.20."""
+"""That of the modules which this helm is built from. Its releases are stamped with it; without it
+`helm template` and `helm lint` take the cluster for a 1.20."""
 
 
 def ensure_helm() -> Path:

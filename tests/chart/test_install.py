@@ -1,7 +1,7 @@
-"""From `helm install` to a trained model and back, in the words of README.md and docs/install.md; jobs train on.
+"""From `helm install` to a trained model and back, in the words of README.md and docs/install.md.
 
-The operator runs in pods. Each test has a devcluster of its own: the chart's objects are the cluster's, and its
-policy would judge other tests.
+The operator runs in pods. Each test has a devcluster of its own: the chart's objects are the cluster's, and
+its policy would judge other tests.
 """
 
 from __future__ import annotations

@@ -40,7 +40,19 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ({"replicas": "two"}, "at '/replicas': got string, want integer"),
         ({"replicas": -1}, "at '/replicas': minimum: got -1, want 0"),
         ({"replica": 3}, "additional properties 'replica' not allowed"),
-        ({"leaderElection": {"enabled": False}}, "at '/replicas': maximum: got 2, want 1"),
+        (
+            {"leaderElection": {"enabled": False}},
+            "replicas is 2, but without leaderElection.enabled there can be one operator only",
+        ),
+        (
+            {"leaderElection": {"leaseDuration": "9500ms"}},
+            "leaseDuration > renewDeadline > retryPeriod > 0, found 9500ms, 10s, 2s",
+        ),
+        ({"leaderElection": {"retryPeriod": "0.5m"}}, "retryPeriod > 0, found 15s, 10s, 0.5m"),
+        (
+            {"leaderElection": {"leaseDuration": "15"}},
+            "at '/leaderElection/leaseDuration': '15' does not match",
+        ),
         ({"watchNamespaces": "team-a"}, "at '/watchNamespaces': got string, want array"),
         ({"watchNamespaces": ["Team_A"]}, "at '/watchNamespaces/0': 'Team_A' does not match pattern"),
         ({"watchNamespaces": ["a", "a"]}, "at '/watchNamespaces': items at 0 and 1 are equal"),
