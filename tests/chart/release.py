@@ -25,8 +25,8 @@ class Release:
         self.helm = Helm(home, cluster.kubeconfig)
         self._home = home
 
-    def words(self, document: str, test: str) -> str:
-        """Run what the document tells to; returns what it printed."""
+    def words(self, document: str, test: str, **variables: str) -> str:
+        """Run what the document tells to; returns what it printed. ``variables`` are the reader's."""
         tools = self._home / "bin"
         if not tools.exists():
             tools.mkdir(parents=True)
@@ -37,6 +37,7 @@ class Release:
             "PATH": f"{tools}:{os.environ['PATH']}",
             "KUBECACHEDIR": str(self._home / "kubectl"),
             "REGISTRY": "registry.example/ml",
+            **variables,
         }
         try:
             return docs_commands.run(ROOT / document, test, environment)

@@ -17,6 +17,7 @@ import yaml
 from devcluster.cluster import Cluster
 from devcluster.commands import DEPLOYMENTS, DISRUPTION, Options
 from devcluster.wait import wait_for
+from tests.chart.helm import NAMESPACE
 from tests.chart.release import Release
 from tests.docs_commands import ROOT
 from tests.e2e.job import JobRun
@@ -92,6 +93,7 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
         "Deployment/elasticjob-system/elasticjob",
         "PodDisruptionBudget/elasticjob-system/elasticjob",
     } < made
+    of_jobs = {"ElasticJob", "Pod"}
     kept = {f"CustomResourceDefinition//{CRD}", "APIService//v1alpha1.elasticjob.dev"}
 
     def left() -> set[str]:
@@ -100,8 +102,9 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
             for name, one in release.everything().items()
             if name not in before
             and one["kind"] != "ElasticJob"
-            and not any(owner["kind"] == "ElasticJob" for owner in one["metadata"].get("ownerReferences", []))
-            and name != "ConfigMap/default/first-job"  # the user's
+            # A job's, a job's pod's, the user's.
+            and {owner["kind"] for owner in one["metadata"].get("ownerReferences", [])}.isdisjoint(of_jobs)
+            and name != "ConfigMap/default/first-job"
         }
 
     wait_for(lambda: left() == kept, 60, lambda: f"only the definition is left: {left()}", interval=0.5)
@@ -124,14 +127,13 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
 @pytest.mark.slow
 def test_with_namespaces_and_no_cluster_wide_right(release: Release, tmp_path: Path) -> None:
     release.words("docs/install.md", "namespace")
-    release.words("docs/install.md", "watch-namespaces")
-    cluster_wide = {
-        name
-        for name, one in release.everything().items()
-        if one["metadata"].get("labels", {}).get("app.kubernetes.io/instance") == "elasticjob"
-        and "namespace" not in one["metadata"]
-    }
-    assert cluster_wide == set()
+    for namespace in (NAMESPACE, "team-a"):
+        to = ["--clusterrole=admin", "--user=jo"]
+        release.cluster.kubectl("-n", namespace, "create", "rolebinding", "jo", *to)
+    release.words("docs/install.md", "watch-namespaces-administrator", INSTALLER="jo")
+    before = release.everything().keys()
+    release.words("docs/install.md", "watch-namespaces", HELM_KUBEASUSER="jo")
+    assert {name.split("/")[1] for name in release.everything().keys() - before} == {NAMESPACE, "team-a"}
     elsewhere = JobRun(release.cluster, "default", tmp_path / "elsewhere")
     elsewhere.apply()
     job = JobRun(release.cluster, "team-a", tmp_path / "run")

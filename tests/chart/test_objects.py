@@ -104,28 +104,6 @@ def test_users_edit_and_view_jobs_but_no_status(release: Release) -> None:
         assert not can(role, "patch", "elasticjobs/status")
 
 
-def test_tmp_namespace_admin(release: Release) -> None:
-    release.cluster.kubectl("apply", "--server-side", "-f", str(generate.ROOT / "crds"))
-    for ns in (NAMESPACE, "team-a", "team-b"):
-        release.cluster.kubectl(
-            "-n", ns, "create", "rolebinding", "boss", "--clusterrole=admin", "--user=boss"
-        )
-    import time
-
-    time.sleep(3)
-    said = release.cluster.kubectl(
-        "apply",
-        "--dry-run=server",
-        "--as=boss",
-        "-f",
-        "-",
-        input=release.helm.template(VALUES["watch-namespaces"]),
-        check=False,
-    )
-    print(said.stdout, said.stderr)
-    assert 0
-
-
 def test_participants_have_a_priority_level_and_the_operator_another(release: Release) -> None:
     release.install({**NO_POD, "flowSchema": {"enabled": True}})
     kubectl = release.cluster.kubectl

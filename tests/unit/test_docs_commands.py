@@ -24,7 +24,7 @@ def test_every_block_is_run_or_says_why_not(document: str) -> None:
 def test_every_block_that_a_test_shall_run_has_one(document: str) -> None:
     names = {block.test for block in blocks((ROOT / document).read_text()) if block.test}
     assert names
-    assert [name for name in names if f'("{document}", "{name}")' not in TESTS] == []
+    assert [name for name in names if f'("{document}", "{name}"' not in TESTS] == []
 
 
 def test_blocks_of_a_document() -> None:
