@@ -60,8 +60,8 @@ class Release:
         self.helm.run("uninstall", "elasticjob", "--namespace", NAMESPACE, "--wait")
         self.cluster.kubectl("delete", "crd", "elasticjobs.elasticjob.dev", "--ignore-not-found")
 
-    def operators(self, count: int = 2) -> dict[str, list[str]]:
-        """The arguments of each of the operator's pods, by UID: so many, of which one leads."""
+    def operators(self, count: int = 2) -> dict[str, dict[str, Any]]:
+        """The operator's pods by UID: so many, of which one leads."""
 
         def pods() -> list[dict[str, Any]]:
             answer = self.cluster.kubectl("-n", NAMESPACE, "get", "pods", *OF_THE_RELEASE, "-o", "json")
@@ -76,7 +76,7 @@ class Release:
         wait_for(lambda: len(pods()) == count, 60, f"{count} operators are left", interval=0.2)
         if count > 1:
             wait_for(leads, 60, "one of them leads", interval=0.2)
-        return {pod["metadata"]["uid"]: pod["spec"]["containers"][0]["args"] for pod in pods()}
+        return {pod["metadata"]["uid"]: pod for pod in pods()}
 
     def everything(self) -> dict[str, dict[str, Any]]:
         """Every object of the cluster by KIND/NAMESPACE/NAME, but for Events."""

@@ -7,6 +7,7 @@ its policy would judge other tests.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,18 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
     before = release.everything()
 
     # From the first command to a job that is Complete.
-    release.words("README.md", "install")
+    said = release.words("README.md", "install")
     installed = release.everything()
     pods = kubectl("get", "pods", "-o", "json").stdout
     assert {pod["metadata"]["name"] for pod in json.loads(pods)["items"]} == {"first-0-0", "first-1-0"}
     assert "step 100: loss 0.0" in kubectl("logs", "first-0-0").stdout
     first = release.operators()
+    assert {pod["spec"]["nodeName"] for pod in first.values()} == {"node-a", "node-b"}
+
+    # What helm told to do next works, too.
+    manifest = re.search(r"^kubectl apply -f - <<EOF\n(.*?)^EOF$", said, re.MULTILINE | re.DOTALL)
+    assert manifest is not None, said
+    assert "created" in kubectl("apply", "--dry-run=server", "-f", "-", input=manifest[1]).stdout
 
     # A second one trains from here to the end, and none of its pods may be lost.
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
@@ -75,15 +82,18 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
     release.words("docs/install.md", "upgrade")
     second = release.operators()
     assert not first.keys() & second.keys()
-    assert all("--verbose" in args for args in second.values())
+    assert all(_is_verbose(pod) for pod in second.values())
     assert _columns(_crd(release)) == _columns(yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text()))
     job.goes_on(number)
 
     release.words("docs/install.md", "rollback")
     third = release.operators()
     assert not second.keys() & third.keys()
-    assert not any("--verbose" in args for args in third.values())
+    assert not any(_is_verbose(pod) for pod in third.values())
     job.goes_on(number)
+
+    budget = kubectl("-n", NAMESPACE, "get", "pdb", "elasticjob", "-o", "json").stdout
+    assert json.loads(budget)["status"]["disruptionsAllowed"] == 1
 
     # Nothing of the release is left but the definition, which its jobs need.
     assert release.refused() == set()  # before its rights are taken away
@@ -116,7 +126,8 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
         lambda: {pod["status"]["phase"] for pod in job.pods().values()} == {"Succeeded"},
         "its pods have succeeded",
     )
-    assert job.status()["state"] == "Training"
+    assert job.condition("Training")["status"] == "True"
+    assert job.condition("Complete") == {}
     assert job.round()["number"] == number
     release.words("README.md", "install")
     job.complete()
@@ -186,6 +197,10 @@ def _writes_lease(release: Release, pod: str, lease: str) -> str:
         f"--certificate-authority={release.cluster.ca_file}",
         check=False,
     ).stderr
+
+
+def _is_verbose(pod: dict[str, Any]) -> bool:
+    return "--verbose" in pod["spec"]["containers"][0]["args"]
 
 
 def _crd(release: Release) -> dict[str, Any]:
