@@ -41,6 +41,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "verbose": True,
         "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
         "probes": {"address": "[::]", "port": 9090},
+        "topologySpreadKeys": ["kubernetes.io/hostname", "topology.kubernetes.io/zone"],
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
         "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}],
