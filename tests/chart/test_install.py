@@ -63,7 +63,7 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
     # What helm told to do next works, too.
     manifest = re.search(r"^kubectl apply -f - <<EOF\n(.*?)^EOF$", said, re.MULTILINE | re.DOTALL)
     assert manifest is not None, said
-    assert "created" in kubectl("apply", "--dry-run=server", "-f", "-", input=manifest[1]).stdout
+    assert "my-job created" in kubectl("apply", "--dry-run=server", "-f", "-", input=manifest[1]).stdout
 
     # A second one trains from here to the end, and none of its pods may be lost.
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
