@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -33,24 +33,20 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from elasticjob.api.leases import LeaseApi
-from elasticjob.beats import Beats
 from elasticjob.contract import names
 from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MEMBER_RENEW_SECONDS,
     FailureReport,
-    ProgressReport,
     RoundRecord,
     RoundReport,
     format_endpoint,
     parse_endpoint,
 )
-from elasticjob.core.beats import Loss, Probe
 from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
-from elasticjob.core.progress import Hang
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
-from elasticjob.looking_back import LookingBack
+from elasticjob.member_watch import MemberWatch
 from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
 from elasticjob.settings import Settings
@@ -97,8 +93,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._workers_server: TCPStore | HeldPort | None = None
         self._store: RoundStore | None = None
         self._connection: StoreConnection | None = None
-        self._beats: Beats | None = None
-        self._looking_back: LookingBack | None = None
+        self._watch = MemberWatch(self._core, self._lease)
         self._steps = StepFiles()
         self._stacks = StackDump()
         self._workers: RoundWorkers | None = None
@@ -106,7 +101,6 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._told = False
         self._in_round = False
         self._first = True
-        self._silent: tuple[str, ...] = ()
         self._guarded = 0
         self._shut = False
 
@@ -198,23 +192,11 @@ class K8sRendezvousHandler(RendezvousHandler):
             over = self._core.over() or ("its store is gone" if report is None else "")
             if over:
                 logger.info("round %d is over: %s", membership.number, over)
-        if membership is not None and self._in_round and self._beats is not None:
-            self._look_back(membership, self._beats)
+            self._watch.look_back(self._with_own_limits(membership))
         self._in_round, self._told = False, False
-        self._carry_progress()
+        self._watch.carry_progress()
         self._drop_connections()
         return report
-
-    def _look_back(self, m: Membership, beats: Beats) -> None:
-        """Go on watching whom we have watched, until there is a next round."""
-
-        def lost(found: Mapping[int, Loss]) -> None:
-            if self._looking_back is looking_back:
-                self._report_lost(m, found)
-
-        looking_back = LookingBack(beats.watched(), self._with_own_limits(m).heartbeat_timeout, lost)
-        self._looking_back = looking_back
-        looking_back.start()
 
     def _failure(self, failures: Sequence[Failed]) -> FailureReport | None:
         """The report on the first worker that failed in this round; none on workers that were started with
@@ -239,7 +221,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                     self._check(deadline)
                     self._bell.wait(1.0)
             if isinstance(step, Enter):
-                self._stop_looking_back()
+                self._watch.stop_looking_back()
                 self._servers.append(server)
                 return step.membership
             if isinstance(step, Stop):
@@ -370,9 +352,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._store = RoundStore(
             done.connection, leads, m.rank, m.size, self._core.over, self._succeeded, self._core.closed_well
         )
+        store = self._store
         steps = self._steps.renew()
-        self._beats = Beats(m, self._settings.stall_timeout, steps, self._lost, self._progressed, self._hung)
-        self._beats.start()
+        self._watch.begin(m, self._settings.stall_timeout, steps, lambda: store.passed)
         self._workers = RoundWorkers(self._call.agent)
         self._in_round = True
         if self._core.over():
@@ -409,63 +391,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             record = None if self._core.over() else self._core.succeeded()
         if record is not None:
             logger.info("the workers of this agent have finished")
-            self._carry_progress()
+            self._watch.carry_progress()
             self._lease.say(participant=record.dump())
-
-    def _lost(self, lost: Mapping[int, Loss]) -> None:
-        """From the beats' thread: somebody has stopped to beat."""
-        m, store = self._core.membership, self._store
-        if m is None or self._core.over() or (store is not None and store.passed):
-            return
-        self._report_lost(m, lost)
-
-    def _report_lost(self, m: Membership, lost: Mapping[int, Loss]) -> None:
-        for rank, loss in lost.items():
-            logger.warning("round %d: rank %d is lost: %s", m.number, rank, loss.text)
-        why, probe, silent = next(iter(lost.values()))
-        report = RoundReport(m.nonce, silent_milliseconds=round(silent * 1000), message=why)
-        if m.rank != 0:
-            report = replace(report, leader_lost=True, refused=probe is Probe.REFUSED)
-        else:
-            self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in lost))))
-            report = replace(report, established=True, silent=self._silent)
-        self._lease.say(report=report.dump())
-
-    def _stop_looking_back(self) -> None:
-        if self._looking_back is not None:
-            self._looking_back.stop()
-        self._looking_back = None
-        self._silent = ()
-
-    def _progressed(self, report: ProgressReport, first: bool) -> None:
-        """From the beats' thread: the round's first step is said at once, others with the next renewal."""
-        if first:
-            self._lease.say(progress=report.dump())
-        else:
-            self._lease.carry(progress=report.dump())
-
-    def _carry_progress(self) -> None:
-        """How far training has come goes with what is said next."""
-        report = self._beats.progress() if self._beats is not None else None
-        if report is not None:
-            self._lease.carry(progress=report.dump())
-
-    def _hung(self, hang: Hang) -> None:
-        """From the beats' thread of the leader: training has not got on for too long."""
-        m, store = self._core.membership, self._store
-        if m is None or self._core.over() or (store is not None and store.passed):
-            return
-        logger.warning("round %d hangs: %s", m.number, hang.text)
-        self._carry_progress()
-        report = RoundReport(
-            m.nonce,
-            established=True,
-            silent=self._silent,
-            hung=True,
-            silent_milliseconds=round(hang.silent * 1000),
-            message=hang.text,
-        )
-        self._lease.say(report=report.dump())
 
     def _linger(self, store: RoundStore) -> None:
         """The leader's server stays until everybody has passed the exit barrier."""
@@ -546,16 +473,15 @@ class K8sRendezvousHandler(RendezvousHandler):
         timer.start()
 
     def _drop_connections(self) -> None:
-        if self._beats is not None:
-            self._beats.stop()
+        self._watch.stop_beats()
         if self._connection is not None:
             self._connection.close()
         if self._workers is not None:
             self._workers.close()
-        self._beats = self._connection = self._store = self._workers = None
+        self._connection = self._store = self._workers = None
 
     def _stop_threads(self) -> None:
-        self._stop_looking_back()
+        self._watch.stop_looking_back()
         self._drop_connections()
         self._watcher.stop()
         self._lease.stop()

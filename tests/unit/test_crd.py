@@ -13,7 +13,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 import pytest
 import yaml
 
-from crds import generate
+from crds import generate, reference
 from elasticjob.contract import names
 from elasticjob.contract.records import Outcome, Phase
 from elasticjob_operator.observe.spec import MANAGER
@@ -47,6 +47,10 @@ OURS = [*ROOT["properties"].items(), *FIELDS.items()]
 def test_kubectl_explain_has_something_to_say(path: str) -> None:
     description = dict(OURS)[path]["description"]
     assert description.endswith(".")
+
+
+def test_the_reference_is_what_the_descriptions_say() -> None:
+    assert reference.PAGE.read_text() == reference.page(CRD), "run: python crds/reference.py"
 
 
 def test_it_fits_into_the_annotation_of_a_client_side_apply() -> None:
