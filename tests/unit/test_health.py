@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from elasticjob_operator.app import _stand
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
@@ -168,6 +169,28 @@ def test_tasks_that_end_and_an_election_that_hangs() -> None:
         scene.now = scene.reconciler.settings.max_pass + 1
         scene.heard(PODS, LEASES, NODES)
         assert await scene.health.not_alive() == ["the election has hung for 601 s"]
+
+    play(scenario)
+
+
+def test_who_has_not_listed_everything_does_not_stand_for_election() -> None:
+    class Election:
+        stands = False
+
+        async def run(self, *_: object) -> None:
+            self.stands = True
+
+    async def scenario(scene: Scene) -> None:
+        election = Election()
+        leases = list(scene.reconciler.world.informers())[1]
+        leases.synced.clear()
+        standing = asyncio.create_task(_stand(cast(Elector, election), scene.reconciler))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not election.stands
+        leases.synced.set()
+        await standing
+        assert election.stands
 
     play(scenario)
 

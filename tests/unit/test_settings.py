@@ -42,8 +42,23 @@ def test_flags_of_the_election_win() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:8080", ("0.0.0.0", 8080)),
+        ("[::]:9090", ("::", 9090)),
+        (":80", ("0.0.0.0", 80)),
+        ("", None),
+    ],
+)
+def test_where_the_probes_are_served(text: str, address: tuple[str, int] | None) -> None:
+    assert chosen(f"--health-probe-bind-address={text}").probes == address
+    assert chosen(ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS=text).probes == address
+
+
+@pytest.mark.parametrize(
     ("flags", "environ", "message"),
     [
+        ("--health-probe-bind-address 8080", {}, "an address and a port such as 0.0.0.0:8080, found '8080'"),
         ("--leader-elect", {}, "give --leader-elect-resource-namespace or ELASTICJOB_LEADER_ELECT_RESOURCE"),
         ("", {"ELASTICJOB_LEADER_ELECT": "yes"}, "is true or false, found 'yes'"),
         ("--leader-elect --leader-elect-retry-period soon", {"POD_NAMESPACE": "x"}, "'soon' is no duration"),
