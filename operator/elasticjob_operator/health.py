@@ -129,7 +129,7 @@ class Health:
 async def answers(path: str) -> bool:
     """Whether the API server lists that for a client that has just been made."""
     try:
-        client = Client(Credentials(), timeout=_ASK_SECONDS)
+        client = Client(await asyncio.to_thread(Credentials), timeout=_ASK_SECONDS)
         try:
             await client.get(path, {"limit": "1"})
         finally:

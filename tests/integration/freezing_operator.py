@@ -10,6 +10,7 @@ file away. It holds method and resource (``POST pods``, ``PATCH elasticjobs/stat
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -47,7 +48,8 @@ async def _request(self: client.Client, method: str, path: str, **rest: Any) -> 
     # The client of the election asks nobody.
     _writing.set(_name(method, path) if self._may_write is not None else "")
     _freeze("request")
-    return await _real_request(self, method, path, **rest)
+    # Who breaks a pass off closes its connection, and the API server may notice that first. Here it does not.
+    return await asyncio.shield(_real_request(self, method, path, **rest))
 
 
 async def _body(self: Any, writer: Any, length: int | None) -> None:
