@@ -31,7 +31,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     flags = parser.add_argument_group(
         "leader election",
         "by a Lease, for several operators of the same namespaces; each flag has a variable, such as "
-        "ELASTICJOB_LEADER_ELECT_LEASE_DURATION; durations are 15s, 500ms or seconds",
+        "ELASTICJOB_LEADER_ELECT_LEASE_DURATION; durations are 12s, 500ms or seconds",
     )
     flags.add_argument(
         "--leader-elect",
@@ -42,8 +42,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for name, text in (
         ("resource-name", "the Lease (elasticjob-operator)"),
         ("resource-namespace", "its namespace (POD_NAMESPACE, or the service account's)"),
-        ("lease-duration", "for how long others wait after the last renewal that they saw (15s)"),
-        ("renew-deadline", "for how long the leader acts after its last renewal (10s)"),
+        ("lease-duration", "for how long others wait after the last renewal that they saw (12s)"),
+        ("renew-deadline", "for how long the leader acts after its last renewal (8s)"),
         ("retry-period", "between two renewals, or two tries (2s)"),
     ):
         flags.add_argument(f"--leader-elect-{name}", metavar="VALUE", help=text)
