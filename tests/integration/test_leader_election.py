@@ -353,7 +353,7 @@ def freeze_and_thaw(scene: Scene, leader: Operator, other: Operator, write: str,
     wait_for(leader.frozen, DEADLINE, f"{leader.name} stands before {write}", interval=0.02)
     wait_for(other.leads, DEADLINE, f"{other.name} leads", interval=0.1)
     scene.has_pods(CHANGES[write])
-    before, by_leader, by_other = scene.everything(), scene.writes(leader), len(scene.writes(other))
+    by_leader, by_other, before = scene.writes(leader), len(scene.writes(other)), scene.everything()
     transitions = scene.lease()["leaseTransitions"]
     elections = len(scene.writes(leader, election=True))
 
@@ -384,7 +384,7 @@ def test_the_leader_is_cut_off(scene: Scene) -> None:
     scene.apply(3)
     scene.has_pods(3)
     scene.renewals(1)
-    before, by_first, by_second = scene.everything(), scene.writes(first), len(scene.writes(second))
+    by_first, by_second, before = scene.writes(first), len(scene.writes(second)), scene.everything()
     proxy.restore()
     wait_for(lambda: first.stands_by(second), DEADLINE, "the first stands by", interval=0.1)
     scene.renewals(3)
