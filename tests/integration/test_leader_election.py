@@ -152,8 +152,8 @@ class Scene:
     def pair(self, timing: Sequence[str] = SHORT, server: str | None = None) -> tuple[Operator, Operator]:
         """Two of them, the first of which leads."""
         first = self.start("first", timing, server)
-        second = self.start("second", timing)
         wait_for(first.leads, DEADLINE, "the first leads", interval=0.1)
+        second = self.start("second", timing)
         wait_for(lambda: second.stands_by(first), DEADLINE, "the second stands by", interval=0.1)
         return first, second
 
