@@ -31,6 +31,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy crds/generate.py crds/reference.py
+	@$(BIN)/mypy --python-version 3.10 -p elasticjob # what goes into training images, whatever Python they have
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 
@@ -57,7 +58,7 @@ format: $(READY) ## ruff's formatting and safe fixes
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(VENV)-torch* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-torch* $(VENV)-stock* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 $(READY): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON) (or PYTHON=python3.12 ...; 3.11 or later)"; exit 1; }

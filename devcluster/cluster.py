@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from devcluster import commands, kubeconfig, pki
 from devcluster.access import ClusterAccess
@@ -76,13 +76,14 @@ class Cluster(ClusterAccess):
         """Nothing is started yet.
 
         `state_dir` must not exist: it is made by `start` and removed at the end (default: a new temporary
-        one). `images` maps the names of container images to what the node agent runs in their place.
+        one). `images` maps the names of container images to the folders of programs that the node agent runs
+        in their place, "*" standing for all others; without it that is this very process's for every image.
         """
         self.state_dir = state_dir or Path(tempfile.gettempdir(), f"devcluster-{secrets.token_hex(6)}")
         self.kubeconfig = self.state_dir / "admin.kubeconfig"
         self.audit_log = self.state_dir / "audit.log"
         self.node_names = [f"node-{_letters(index)}" for index in range(nodes)]
-        self._images = dict(images or {})
+        self._images: dict[str, Any] = dict(images or {"*": str(Path(sys.executable).parent)})
         self._options = options or commands.Options()
         self._ports = PortClaims()
         self._tokens = {
@@ -326,11 +327,24 @@ class Cluster(ClusterAccess):
         client = ApiClient(f"https://127.0.0.1:{port}", self.ca_file)
         return lambda pid: listens(pid, port) and client.is_ok("/healthz")
 
+    def add_image(self, name: str, path: str | Path, mounts: Mapping[str, str | Path] | None = None) -> None:
+        """Let a folder of programs stand for an image, from the next container on; `mounts` are further
+        folders of this machine, by the place where the image has them."""
+        where = {target: str(source) for target, source in (mounts or {}).items()}
+        self._images[name] = {"path": str(path), "mounts": where}
+        self._write_images()
+
+    def _write_images(self) -> Path:
+        file = self.state_dir / "images.json"
+        fresh = file.with_suffix(".new")
+        fresh.write_text(json.dumps(self._images))
+        fresh.replace(file)
+        return file
+
     def _start_nodes(self) -> None:
         from devcluster.nodeagent.client import NodeAgentClient
 
-        images = self.state_dir / "images.json"
-        images.write_text(json.dumps(self._images))
+        images = self._write_images()
         control = self.state_dir / "nodes.sock"
         arguments = [
             sys.executable,

@@ -6,7 +6,7 @@ ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /opt/elasticjob
 COPY docker/operator-requirements.txt requirements.txt
-RUN python -m pip install --quiet --no-cache-dir --disable-pip-version-check --require-hashes --only-binary=:all: --no-compile --target=site -r requirements.txt
+RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --no-compile --target=site -r requirements.txt
 COPY handler/elasticjob site/elasticjob
 COPY operator/elasticjob_operator site/elasticjob_operator
 RUN python -m compileall -q site

@@ -50,7 +50,7 @@ def main() -> int:
             return 0
         shutil.rmtree(CHECKPOINTS, ignore_errors=True)
         say("starting a control plane and 3 nodes (its first start on a machine builds it: about 5 minutes)")
-        with Cluster(nodes=3, images={"elasticjob-digits": str(Path(sys.executable).parent)}) as cluster:
+        with Cluster(nodes=3) as cluster:
             show(OurCluster(cluster))
             if options.keep:
                 say(f"export KUBECONFIG={cluster.kubeconfig}   (Ctrl-C ends the cluster)")

@@ -43,7 +43,7 @@ def _arguments() -> Settings:
         kubeconfig=given.kubeconfig,
         nodes=given.nodes.split(","),
         state_dir=given.state_dir.absolute(),
-        images=Images.load(given.images),
+        images=Images(given.images.absolute()),
         control=given.control,
         capacity=given.capacity,
         backoff=Backoff(given.backoff, given.max_backoff),

@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import json
-import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from devcluster.nodeagent.mounts import Mount
 
 
 class PullError(Exception):
     """There is nothing to run in place of an image (kubelet: ErrImagePull)."""
 
 
+@dataclass(frozen=True)
+class Image:
+    """What stands for an image. ``path``: the directory of its programs, the first in PATH."""
+
+    path: str
+    mounts: list[Mount] = field(default_factory=list)
+    """Directories of this machine that a container sees where the image has them; as root only."""
+
+
 class Images:
-    """Which environment stands for which image."""
+    """Which environment stands for which image, as a file says at the moment: more may be added to it."""
 
-    def __init__(self, paths: dict[str, str]) -> None:
-        """``paths``: image name -> directory that comes first in PATH; "*" is for all others.
+    def __init__(self, file: Path) -> None:
+        """``file``: a JSON object of image name -> directory, or -> {"path": directory, "mounts":
+        {place in the container: directory}}; "*" is for all others."""
+        self._file = file
 
-        An empty map lets the environment of this very process stand for every image.
+    def find(self, image: str) -> Image:
+        """What stands for the image.
+
+        :raises PullError: neither the image nor "*" is in the file
         """
-        self._paths = paths or {"*": str(Path(sys.executable).parent)}
-
-    @classmethod
-    def load(cls, file: Path) -> Images:
-        """Read a JSON object of image name -> directory, or -> {"path": directory}."""
-        entries = json.loads(file.read_text())
-        return cls({n: entry if isinstance(entry, str) else entry["path"] for n, entry in entries.items()})
-
-    def path(self, image: str) -> str:
-        """The directory of the image's programs.
-
-        :raises PullError: neither the image nor "*" is in the map
-        """
-        found = self._paths.get(image) or self._paths.get("*")
-        if found is None:
-            known = ", ".join(sorted(self._paths))
+        entries = json.loads(self._file.read_text())
+        entry = entries.get(image) or entries.get("*")
+        if entry is None:
+            known = ", ".join(sorted(entries))
             raise PullError(f"no environment for image {image!r}: the node agent knows {known}")
-        return found
+        if isinstance(entry, str):
+            return Image(entry)
+        mounts = [Mount(source, target, read_only=True) for target, source in entry.get("mounts", {}).items()]
+        return Image(entry["path"], mounts)

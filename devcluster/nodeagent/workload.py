@@ -185,7 +185,7 @@ class Workload:
 
     async def _spec(self, sandbox: Sandbox) -> ProcessSpec:
         container, name = self._container, self.status.name
-        path = sandbox.images.path(container["image"])
+        image = sandbox.images.find(container["image"])
         facts, placement = sandbox.facts(), sandbox.placement(container)
         host, port = sandbox.network.api
         services = {
@@ -205,14 +205,14 @@ class Workload:
         log.parent.mkdir(parents=True, exist_ok=True)
         working_dir = container.get("workingDir") or str(home)
         base = {
-            "PATH": f"{path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": f"{image.path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(home),
             "HOSTNAME": facts.pod["metadata"]["name"],
             "LANG": "C.UTF-8",
             "TMPDIR": str(sandbox.temporary),
         }
         isolated = sandbox.runtime.isolated
-        hosts = [Mount(str(self._hosts_file(sandbox)), "/etc/hosts")] if isolated else []
+        own = [Mount(str(self._hosts_file(sandbox)), "/etc/hosts"), *image.mounts] if isolated else []
         return ProcessSpec(
             argv=argv,
             env=base | placement.env | variables,
@@ -221,7 +221,7 @@ class Workload:
             hostname=base["HOSTNAME"],
             network=sandbox.network.namespace,
             staging=str(sandbox.directory / "root"),
-            mounts=[*hosts, *placement.mounts],
+            mounts=[*own, *placement.mounts],
             directories=[working_dir] if isolated else [],
         )
 

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 import kopf
 
 from elasticjob_operator import app
-from elasticjob_operator.settings import BadSetting, Settings, from_environment
+from elasticjob_operator.settings import (
+    HANDLER_IMAGE,
+    HANDLER_IMAGE_ENV,
+    BadSetting,
+    Settings,
+    from_environment,
+)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -27,6 +33,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--health-probe-bind-address",
         metavar="HOST:PORT",
         help="serve /livez and /readyz there, e.g. 0.0.0.0:8080 (default: nowhere)",
+    )
+    parser.add_argument(
+        "--handler-image",
+        metavar="IMAGE",
+        help=f"of jobs whose image lacks the handler; default: {HANDLER_IMAGE_ENV}, or {HANDLER_IMAGE}",
     )
     flags = parser.add_argument_group(
         "leader election",
@@ -58,6 +69,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
         flags["leader_elect"] = "true" if arguments.leader_elect else "false"
     flags["health_probe_bind_address"] = arguments.health_probe_bind_address
     flags["namespaces"] = ",".join(arguments.namespace)
+    flags["handler_image"] = arguments.handler_image
     return from_environment(environ, flags)
 
 

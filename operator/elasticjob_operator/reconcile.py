@@ -99,7 +99,7 @@ class Reconciler:
         """Tasks that never end and have ended."""
         self._api = api
         self._plan = plan
-        self._applier = Applier(api, self.world, self.clock)
+        self._applier = Applier(api, self.world, self.clock, settings.handler_image)
         self._entries: dict[Key, Entry] = {}
         self._gate = asyncio.Semaphore(settings.max_passes)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticjob import __version__
 from elasticjob_operator.leadership.core import Place, Timing
 
 NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
 LEADER_ELECT_ENV = "ELASTICJOB_LEADER_ELECT"
 PROBES_ENV = "ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS"
+HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
 LEASE_NAME = "elasticjob-operator"
+HANDLER_IMAGE = f"ghcr.io/elasticjob/elasticjob-handler:{__version__}"
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
@@ -40,6 +43,8 @@ class Settings:
     """So does a pass over a job, or a step of the election, that takes longer while no request fails."""
     probes: tuple[str, int] | None = None
     """Host and port to serve the probes on; None: nowhere."""
+    handler_image: str = HANDLER_IMAGE
+    """What the handler is copied from into the pods of jobs, in place of being in the user's image."""
     election: Place | None = None
     """The Lease that decides which of several processes acts; None: this one does."""
 
@@ -52,6 +57,7 @@ def from_environment(
     environ: Mapping[str, str] = os.environ, flags: Mapping[str, str | None] | None = None
 ) -> Settings:
     """The settings. ``ELASTICJOB_NAMESPACES`` is a list with commas, absent for all.
+    ``ELASTICJOB_HANDLER_IMAGE`` is the image of the handler that belongs to this operator.
 
     ``ELASTICJOB_LEADER_ELECT`` (true or false) and the other variables are the flags in capitals;
     ``flags`` are those of the command line by their names without dashes, None where not given: they win.
@@ -66,6 +72,7 @@ def from_environment(
         raise BadSetting(f"{LEADER_ELECT_ENV} is true or false, found {asked!r}")
     return Settings(
         namespaces=namespaces,
+        handler_image=given.get(HANDLER_IMAGE_ENV, "").strip() or HANDLER_IMAGE,
         election=_election(given) if asked == "true" else None,
         probes=_address(given.get(PROBES_ENV, "").strip()),
     )

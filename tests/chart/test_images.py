@@ -6,117 +6,14 @@ its work. What it does not: the base images, their Python, the user. Needs the p
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from charts.generate import ROOT
-
-HOME = "/opt/elasticjob"
-"""The one folder that the Dockerfiles write to."""
-
-
-class Build:
-    """The stages of a Dockerfile, each a folder. Only instructions that ours use; others are an error."""
-
-    def __init__(self, dockerfile: Path, folder: Path) -> None:
-        self.env: dict[str, str] = {}
-        self.entrypoint: list[str] = []
-        self.user = ""
-        self.labels: dict[str, str] = {}
-        self._stages: dict[str, Path] = {}
-        self._folder = folder
-        # A Python with pip and nothing else, as `python` is in the base image.
-        subprocess.run([sys.executable, "-m", "venv", str(folder / "python")], check=True, timeout=120)
-        for line in re.sub(r"\\\n", " ", dockerfile.read_text()).splitlines():
-            if line and not line.startswith("#"):
-                word, _, rest = line.partition(" ")
-                getattr(self, f"_{word.lower()}")(rest.strip())
-
-    @property
-    def home(self) -> Path:
-        """The folder of the stage that is being made, the last one in the end."""
-        return list(self._stages.values())[-1]
-
-    def run(self, command: list[str], **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the last stage with the environment of the image and nothing of ours."""
-        return subprocess.run(
-            [self._here(word, self.home) for word in command],
-            cwd=self.home,
-            env={
-                **{
-                    key: value
-                    for key, value in os.environ.items()
-                    if key.startswith(("PIP_", "SSL_", "REQUESTS_"))
-                },
-                "PATH": f"{self._folder}/python/bin:/usr/bin:/bin",
-                "HOME": str(self._folder),
-                **{key: self._here(value, self.home) for key, value in self.env.items()},
-                **env,
-            },
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-
-    def _here(self, text: str, stage: Path) -> str:
-        return text.replace(HOME, str(stage))
-
-    def _arg(self, rest: str) -> None:
-        assert "=" in rest
-
-    def _from(self, rest: str) -> None:
-        name = rest.partition(" AS ")[2] or "last"
-        stage = self._folder / "stages" / name
-        stage.mkdir(parents=True)
-        self._stages[name] = stage
-
-    def _workdir(self, rest: str) -> None:
-        assert rest == HOME
-
-    def _copy(self, rest: str) -> None:
-        *sources, target = rest.split()
-        context = ROOT
-        if sources[0].startswith("--from="):
-            stage = self._stages[sources.pop(0).removeprefix("--from=")]
-            sources = [self._here(source, stage) for source in sources]
-        place = self.home / self._here(target, self.home)
-        for source in sources:
-            path = context / source
-            if path.is_dir():
-                shutil.copytree(path, place, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-            else:
-                shutil.copy(path, place / path.name if target.endswith("/") else place)
-
-    def _run(self, rest: str) -> None:
-        assert HOME not in rest
-        answer = self.run(["sh", "-ec", rest])
-        assert answer.returncode == 0, f"{rest}\n{answer.stdout[-2000:]}{answer.stderr[-2000:]}"
-
-    def _env(self, rest: str) -> None:
-        self.env.update(_pairs(rest))
-
-    def _label(self, rest: str) -> None:
-        self.labels.update(_pairs(rest))
-
-    def _user(self, rest: str) -> None:
-        self.user = rest
-
-    def _entrypoint(self, rest: str) -> None:
-        self.entrypoint = [str(word) for word in json.loads(rest)]
-
-
-def _pairs(text: str) -> dict[str, str]:
-    words = (word.partition("=") for word in shlex.split(text))
-    return {name: value for name, _, value in words}
+from devcluster.dockerfile import ROOT, Build
+from elasticjob_operator.act.injection import HANDLER_DIR
+from tests.unit.test_injection import injected
 
 
 @pytest.mark.parametrize("name", ["operator", "handler"])
@@ -129,6 +26,7 @@ def test_every_requirement_is_locked_by_hashes(name: str) -> None:
         assert "--index-url" not in text
 
 
+@pytest.mark.slow
 def test_operator(tmp_path: Path) -> None:
     built = Build(ROOT / "docker" / "operator.Dockerfile", tmp_path)
     assert built.user == "65532:65532"
@@ -146,24 +44,28 @@ def test_operator(tmp_path: Path) -> None:
     assert all(path.startswith(str(built.home)) for path in where.stdout.split()), where.stdout + where.stderr
 
 
-def test_handler(tmp_path: Path) -> None:
-    built = Build(ROOT / "docker" / "handler.Dockerfile", tmp_path)
-    assert built.user == "65532:65532"
-    target = tmp_path / "injected"
-    target.mkdir()
-    copied = built.run([*built.entrypoint, str(target)])
+def test_handler(handler_image: Build, tmp_path: Path) -> None:
+    assert handler_image.user == "65532:65532"
+    copied = handler_image.run([*handler_image.entrypoint, str(tmp_path)])
     assert copied.returncode == 0, copied.stderr
-    assert {path.name.partition("-")[0] for path in target.iterdir()} == {"elasticjob", "urllib3"}
-    assert not [path for path in target.rglob("*") if path.suffix in (".so", ".pyc")]
+    # Nothing that could hide what a training image has under the same name.
+    assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} == {"elasticjob"}
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".so", ".pyc")]
+    assert (tmp_path / "elasticjob/_vendor/urllib3/LICENSE.txt").is_file()
     found = (
-        "from importlib.metadata import entry_points; "
-        "(entry,) = entry_points(group='torchrun.handlers'); print(entry.name, entry.value); "
-        "import elasticjob.api.connection, urllib3; print(urllib3.__file__)"
+        "import elasticjob.api.connection as c, sys; print(c.urllib3.__file__, 'urllib3' in sys.modules);"
+        "from importlib.metadata import entry_points, requires; print(requires('elasticjob'));"
+        "print(*((e.name, e.value) for e in entry_points(group='torchrun.handlers')))"
     )
-    answer = built.run(["python", "-c", found], PYTHONPATH=str(target))
+    answer = handler_image.run(["python", "-c", found], PYTHONPATH=str(tmp_path))
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.split() == [
-        "k8s",
-        "elasticjob.entry:get_handler",
-        str(target / "urllib3/__init__.py"),
+    assert answer.stdout.splitlines() == [
+        f"{tmp_path}/elasticjob/_vendor/urllib3/__init__.py False",
+        "None",
+        "('k8s', 'elasticjob.entry:get_handler')",
     ]
+
+
+def test_the_command_of_the_init_container_is_the_image_s_own(handler_image: Build) -> None:
+    (container,) = injected({"containers": [{}]})["initContainers"]
+    assert container["command"] == [*handler_image.entrypoint, HANDLER_DIR]

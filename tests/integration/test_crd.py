@@ -171,8 +171,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         'annotation ["elasticjob.dev/round"] is set by the operator: remove it from the template',
     ),
     "fields that are not here yet": (
-        manifest(handler="Image", networkPolicy="None"),
-        'unknown field "spec.handler", unknown field "spec.networkPolicy"',
+        manifest(networkPolicy="None"),
+        'unknown field "spec.networkPolicy"',
     ),
     "a typing error": (
         manifest(rendezvous={"joinTimeout": 60}),
@@ -345,6 +345,7 @@ FULL: dict[str, Any] = {
     "maxReplicas": 8,
     "spares": 1,
     "nprocPerNode": "auto",
+    "handler": "Injected",
     "rendezvous": {"joinTimeoutSeconds": 3600},
     "scaling": {"scaleUpDelaySeconds": 10},
     "failurePolicy": {
@@ -432,6 +433,7 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
     assert get(cluster, namespace)["spec"] == {
         "replicas": 1,
         "spares": 0,
+        "handler": "Injected",
         "rendezvous": {
             "startTimeoutSeconds": 300,
             "lastCallSeconds": 15,
@@ -505,6 +507,7 @@ MAY_CHANGE: dict[str, Any] = {
     "activeDeadlineSeconds": 60,
     "ttlSecondsAfterFinished": 60,
     "cleanPodPolicy": "All",
+    "handler": "Image",
 }
 MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
     "nprocPerNode": (

@@ -171,7 +171,7 @@ class Scene:
             "apiVersion": "elasticjob.dev/v1alpha1",
             "kind": "ElasticJob",
             "metadata": {"name": "job", "namespace": self.namespace},
-            "spec": {"replicas": replicas, "template": template},
+            "spec": {"replicas": replicas, "handler": "Image", "template": template},
         }
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(job))
 

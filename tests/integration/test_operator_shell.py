@@ -24,6 +24,7 @@ from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION, pod_name
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
+from elasticjob_operator.act.injection import HANDLER_DIR
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import APPLY_PATCH, MERGE_PATCH, Client, Json
 from elasticjob_operator.observe.credentials import Credentials
@@ -232,7 +233,7 @@ class Scene:
             await operator.stop()
 
     async def make_job(self, template: bool = True, **pod: str) -> Json:
-        spec: Json = {"replicas": 2}
+        spec: Json = {"replicas": 2, "handler": "Image"}
         if template:
             spec["template"] = {"spec": {"containers": [{"name": "main", "image": "none"}], **pod}}
         meta = {"name": "mnist", "namespace": self.namespace}
@@ -793,11 +794,15 @@ def test_a_pod_that_is_refused_holds_up_nothing_else(namespace: str) -> None:
                 await scene.round_is(number, "Broken")
             assert scene.wire.writes.count("POST pods") <= 4
 
-            async def told() -> bool:
+            async def told(reason: str = "PodRefused", word: str = "image") -> bool:
                 page = await scene.admin.get(f"/api/v1/namespaces/{scene.namespace}/events")
-                return any("image" in e["message"] for e in page["items"] if e["reason"] == "PodRefused")
+                return any(word in e["message"] for e in page["items"] if e["reason"] == reason)
 
             await eventually(told, "an Event says why")
+            await eventually(
+                lambda: told("PythonPathReplaced", HANDLER_DIR),
+                "and another what a container without command loses",
+            )
 
     play(namespace, scenario)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.nodeagent.images import Images, PullError
+from devcluster.nodeagent.images import Image, Images, PullError
 from devcluster.nodeagent.logs_server import start_of_last_lines
+from devcluster.nodeagent.mounts import Mount
 from devcluster.nodeagent.network import AddressPool, LoopbackRange
 from devcluster.nodeagent.workload import Backoff
 
@@ -35,12 +36,16 @@ def test_agents_on_one_machine_have_different_addresses() -> None:
 
 def test_images(tmp_path: Path) -> None:
     file = tmp_path / "images.json"
-    file.write_text(json.dumps({"known:1": {"path": "/one"}, "short:1": "/two"}))
-    images = Images.load(file)
-    assert (images.path("known:1"), images.path("short:1")) == ("/one", "/two")
+    file.write_text(
+        json.dumps({"known:1": {"path": "/one", "mounts": {"/opt/x": "/files"}}, "short:1": "/two"})
+    )
+    images = Images(file)
+    assert images.find("known:1") == Image("/one", [Mount("/files", "/opt/x", read_only=True)])
+    assert images.find("short:1") == Image("/two")
     with pytest.raises(PullError, match="no environment for image 'other:1'"):
-        images.path("other:1")
-    assert Images({"*": "/all"}).path("other:1") == "/all"
+        images.find("other:1")
+    file.write_text(json.dumps({"*": "/all"}))
+    assert images.find("other:1") == Image("/all"), "what is added later counts"
 
 
 def test_backoff() -> None:

@@ -208,6 +208,21 @@ def test_waiting_in_an_init_container() -> None:
     assert scene.only().waiting == "CrashLoopBackOff"
 
 
+def test_an_init_container_has_ended_the_pod() -> None:
+    scene = Scene()
+    inits = [status("first", terminated={"exitCode": 0}), status("fetch", terminated={"exitCode": 3})]
+    ended = {"phase": "Failed", "initContainerStatuses": inits}
+    waiting = status("main", waiting={"reason": "PodInitializing"})
+    scene.pod(status={**ended, "containerStatuses": [waiting]})
+    assert scene.only().reason == "init container fetch ended with exit code 3"
+    scene.pod(status={**ended, "containerStatuses": [waiting], "reason": "Evicted"})
+    assert scene.only().reason == "Evicted"
+    # A sidecar among them is told to end when all is over, and says nothing of why.
+    main = status("main", terminated={"exitCode": 1})
+    scene.pod(status={**ended, "containerStatuses": [main]})
+    assert scene.only().reason == ""
+
+
 def test_mine_is_by_owner_with_a_template_and_by_label_without() -> None:
     scene = Scene()
     scene.pod(metadata={**raw_pod()["metadata"], "ownerReferences": [{"uid": "former", "controller": True}]})

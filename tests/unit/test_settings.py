@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import elasticjob
 from elasticjob_operator.__main__ import choose, parse
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.settings import BadSetting, Settings
@@ -20,6 +21,12 @@ def test_without_anything_all_namespaces_are_served_and_nobody_is_elected() -> N
 def test_namespaces_of_the_command_line_win() -> None:
     assert chosen(ELASTICJOB_NAMESPACES="a, b").namespaces == ("a", "b")
     assert chosen("-n c -n d -n c", ELASTICJOB_NAMESPACES="a").namespaces == ("c", "d")
+
+
+def test_the_image_of_the_handler_is_of_the_operator_s_version_unless_another_is_named() -> None:
+    assert chosen().handler_image == f"ghcr.io/elasticjob/elasticjob-handler:{elasticjob.__version__}"
+    assert chosen(ELASTICJOB_HANDLER_IMAGE="here/handler@sha256:1").handler_image == "here/handler@sha256:1"
+    assert chosen("--handler-image mine:2", ELASTICJOB_HANDLER_IMAGE="here:1").handler_image == "mine:2"
 
 
 def test_an_election_with_the_defaults() -> None:

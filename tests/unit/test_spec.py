@@ -30,6 +30,7 @@ def test_full_spec() -> None:
             "spares": 1,
             "nprocPerNode": 2,
             "template": template,
+            "handler": "Image",
             "rendezvous": {
                 "startTimeoutSeconds": 1,
                 "lastCallSeconds": 0,
@@ -65,6 +66,7 @@ def test_full_spec() -> None:
         spares=1,
         nproc_per_node="2",
         template=template,
+        handler="Image",
         rendezvous=Rendezvous(1, 0, 3, 4, 5, 6),
         application=Limit(0, 60),
         infrastructure=Limit(20, None),

@@ -67,11 +67,13 @@ RICH: dict[str, Any] = {
         "serviceAccountName": "mine",
     },
 }
+IMAGE = "handler:1"
 TOUCHED_IN_SPEC = {"restartPolicy", "containers"}
 
 
 def a_job(template: dict[str, Any] | None, **spec: Any) -> Job:
-    return Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template, **spec))
+    """Its image has the handler; what is injected otherwise is in test_injection."""
+    return Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template, handler="Image", **spec))
 
 
 def env_of(container: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def simple(**container: Any) -> dict[str, Any]:
 
 def test_what_need_not_be_touched_is_equal() -> None:
     before = copy.deepcopy(RICH)
-    pod = pod_of(a_job(RICH, replicas=4), 2, 1)
+    pod = pod_of(a_job(RICH, replicas=4), 2, 1, IMAGE)
     assert before == RICH, "the template itself was changed"
     for key, value in RICH["spec"].items():
         if key not in TOUCHED_IN_SPEC:
@@ -102,7 +104,7 @@ def test_what_need_not_be_touched_is_equal() -> None:
 
 
 def test_identity() -> None:
-    pod = pod_of(a_job(RICH, replicas=4), 2, 1)
+    pod = pod_of(a_job(RICH, replicas=4), 2, 1, IMAGE)
     assert pod["metadata"]["name"] == "mnist-2-1"
     assert pod["metadata"]["namespace"] == "team-a"
     labels = pod["metadata"]["labels"]
@@ -122,7 +124,9 @@ def test_identity() -> None:
 
 
 def test_environment_of_the_training_container() -> None:
-    trainer = pod_of(a_job(RICH, replicas=4, min_replicas=2, max_replicas=8), 0, 0)["spec"]["containers"][1]
+    trainer = pod_of(a_job(RICH, replicas=4, min_replicas=2, max_replicas=8), 0, 0, IMAGE)["spec"][
+        "containers"
+    ][1]
     env = env_of(trainer)
     assert env["PET_RDZV_BACKEND"] == "k8s"
     assert env["PET_RDZV_ENDPOINT"] == "team-a/mnist"
@@ -148,7 +152,7 @@ def test_environment_of_the_training_container() -> None:
     ],
 )
 def test_nnodes(spec: dict[str, Any], nnodes: str) -> None:
-    pod = pod_of(a_job(simple(), **spec), 0, 0)
+    pod = pod_of(a_job(simple(), **spec), 0, 0, IMAGE)
     assert env_of(pod["spec"]["containers"][0])["PET_NNODES"] == nnodes
 
 
@@ -169,7 +173,7 @@ def test_nnodes(spec: dict[str, Any], nnodes: str) -> None:
 def test_processes_per_pod(
     container: dict[str, Any], nproc_per_node: str | None, expected: str | None
 ) -> None:
-    pod = pod_of(a_job(simple(**container), nproc_per_node=nproc_per_node), 0, 0)
+    pod = pod_of(a_job(simple(**container), nproc_per_node=nproc_per_node), 0, 0, IMAGE)
     assert env_of(pod["spec"]["containers"][0]).get("PET_NPROC_PER_NODE") == expected
 
 
@@ -178,20 +182,20 @@ def test_grace_is_only_raised(given: int | None, expected: int) -> None:
     template = simple()
     if given is not None:
         template["spec"]["terminationGracePeriodSeconds"] = given
-    assert pod_of(a_job(template), 0, 0)["spec"]["terminationGracePeriodSeconds"] == expected
+    assert pod_of(a_job(template), 0, 0, IMAGE)["spec"]["terminationGracePeriodSeconds"] == expected
 
 
 def test_first_container_trains_by_default() -> None:
     template = {"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}
-    first, second = pod_of(a_job(template), 0, 0)["spec"]["containers"]
+    first, second = pod_of(a_job(template), 0, 0, IMAGE)["spec"]["containers"]
     assert "PET_RDZV_ID" in env_of(first)
     assert second == {"name": "b"}
 
 
 def test_service_account() -> None:
-    assert pod_of(a_job(simple()), 0, 0)["spec"]["serviceAccountName"] == "mnist-elasticjob"
+    assert pod_of(a_job(simple()), 0, 0, IMAGE)["spec"]["serviceAccountName"] == "mnist-elasticjob"
     assert service_account(a_job(simple())) is None
-    assert pod_of(a_job(RICH), 0, 0)["spec"]["serviceAccountName"] == "mine"
+    assert pod_of(a_job(RICH), 0, 0, IMAGE)["spec"]["serviceAccountName"] == "mine"
     assert service_account(a_job(RICH)) == "mine"
 
 
@@ -200,7 +204,7 @@ def test_token_is_projected_where_automounting_is_off() -> None:
     template["spec"]["automountServiceAccountToken"] = False
     template["spec"]["volumes"] = [{"name": "d", "emptyDir": {}}]
     template["spec"]["containers"].append({"name": "sidecar"})
-    spec = pod_of(a_job(template), 0, 0)["spec"]
+    spec = pod_of(a_job(template), 0, 0, IMAGE)["spec"]
     main, sidecar = spec["containers"]
     assert spec["automountServiceAccountToken"] is False
     assert env_of(main)["ELASTICJOB_SERVICE_ACCOUNT_DIR"] == TOKEN_DIR
@@ -215,7 +219,7 @@ def test_token_is_projected_where_automounting_is_off() -> None:
     assert paths == ["token", "ca.crt", "namespace"]
     assert sidecar == {"name": "sidecar"}
     assert "ELASTICJOB_SERVICE_ACCOUNT_DIR" not in env_of(
-        pod_of(a_job(simple()), 0, 0)["spec"]["containers"][0]
+        pod_of(a_job(simple()), 0, 0, IMAGE)["spec"]["containers"][0]
     )
 
 
@@ -247,7 +251,7 @@ def test_no_warnings_without_template() -> None:
 
 
 def test_nothing_is_avoided_unless_asked() -> None:
-    pod = pod_of(a_job(simple()), 0, 0)
+    pod = pod_of(a_job(simple()), 0, 0, IMAGE)
     assert "affinity" not in pod["spec"]
     assert "annotations" not in pod["metadata"]
 
@@ -262,7 +266,7 @@ def off(*nodes: str) -> list[dict[str, Any]]:
 
 
 def test_nodes_are_avoided() -> None:
-    raw = pod_of(a_job(simple()), 0, 0, ("b", "c"))
+    raw = pod_of(a_job(simple()), 0, 0, IMAGE, ("b", "c"))
     assert node_terms(raw) == [{"matchFields": off("b", "c")}]
     assert read_pod(raw).pod.avoids == ("b", "c"), "as the operator sees it"
 
@@ -279,7 +283,7 @@ def test_nodes_are_avoided_in_each_of_the_templates_alternatives() -> None:
         },
     }
     before = copy.deepcopy(template)
-    pod = pod_of(a_job(template), 0, 0, ("b",))
+    pod = pod_of(a_job(template), 0, 0, IMAGE, ("b",))
     assert node_terms(pod) == [
         {**zones[0], "matchFields": off("b")},
         {**zones[1], "matchFields": off("b")},
@@ -303,6 +307,6 @@ def test_what_a_pod_avoids_is_the_operators_word_alone() -> None:
             }
         }
     }
-    pod = pod_of(a_job(template), 0, 0)
+    pod = pod_of(a_job(template), 0, 0, IMAGE)
     assert pod["metadata"]["annotations"] == {"mine": "1"}
     assert read_pod(pod).pod.avoids == ()

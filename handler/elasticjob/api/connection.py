@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import urllib3
-
+from elasticjob.api.http import urllib3
 from elasticjob.contract.names import SERVICE_ACCOUNT_DIR_ENV
 
 DEFAULT_SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"

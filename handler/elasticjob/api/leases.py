@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import urllib3
-
 from elasticjob.api.connection import Connection
 from elasticjob.api.errors import ApiError, NotFound, Unavailable, from_status
+from elasticjob.api.http import urllib3
 from elasticjob.contract import names
 
 CONNECT_SECONDS = 5.0

@@ -45,12 +45,12 @@ class Written:
 class Applier:
     """Carries out plans, of any job."""
 
-    def __init__(self, api: Api, world: World, clock: Callable[[], float]) -> None:
+    def __init__(self, api: Api, world: World, clock: Callable[[], float], handler_image: str) -> None:
         self._api = api
         self._world = world
         self._clock = clock
         self._projector = Projector(api, world, clock)
-        self._pods = PodWriter(api, world, clock)
+        self._pods = PodWriter(api, world, clock, handler_image)
         self.recorder = Recorder(api, clock)
 
     async def write_status(self, view: JobView, plan: Plan, fresh: bool) -> tuple[JobView, bool]:
@@ -132,6 +132,7 @@ class Applier:
         memory.warned_generation = job.generation
         return (
             *(Event("FlagOverrides", text, warning=True) for text in template.warnings(job)),
+            *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
             *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),
         )
 

@@ -48,8 +48,9 @@ log = logging.getLogger(__name__)
 class PodWriter:
     """Carries out the planner's actions."""
 
-    def __init__(self, api: Api, world: World, clock: Callable[[], float]) -> None:
+    def __init__(self, api: Api, world: World, clock: Callable[[], float], handler_image: str) -> None:
         self._api = api
+        self._handler_image = handler_image
         self._world = world
         self._clock = clock
 
@@ -90,7 +91,7 @@ class PodWriter:
         try:
             made = await self._api.create(
                 f"/api/v1/namespaces/{job.namespace}/pods",
-                pod_of(job, action.slot, action.attempt, action.avoid),
+                pod_of(job, action.slot, action.attempt, self._handler_image, action.avoid),
             )
         except AlreadyExists:
             await self._look_at(job, name)

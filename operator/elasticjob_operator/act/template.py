@@ -1,8 +1,8 @@
 """From a job's pod template to the pod of one slot and attempt. Pure; the input is never changed.
 
 What the operator does to a template is all here, and it is little (design, section 8): labels, the owner,
-a name, ``restartPolicy: Never``, environment for the training container alone, an identity, and a grace
-period that is only ever raised. Everything else is the user's, field by field.
+a name, ``restartPolicy: Never``, environment for the training container alone, an identity, a grace period
+that is only ever raised, and the handler (``injection``). Everything else is the user's, field by field.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from elasticjob.contract.names import (
     SLOT_LABEL,
     pod_name,
 )
+from elasticjob_operator.act import injection
 from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.model import Job
 
@@ -60,7 +61,9 @@ def service_account(job: Job) -> str | None:
     return str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "") or None
 
 
-def pod_of(job: Job, slot: int, attempt: int, avoid: tuple[str, ...] = ()) -> dict[str, Any]:
+def pod_of(
+    job: Job, slot: int, attempt: int, handler_image: str, avoid: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """The manifest of the pod, kept off the nodes to ``avoid``. The job must have a template."""
     template: dict[str, Any] = copy.deepcopy(dict(job.spec.template or {}))
     given = template.get("metadata") or {}
@@ -94,6 +97,8 @@ def pod_of(job: Job, slot: int, attempt: int, avoid: tuple[str, ...] = ()) -> di
         _project_token(spec, container)
         forced.append({"name": SERVICE_ACCOUNT_DIR_ENV, "value": TOKEN_DIR})
     container["env"] = _merged(container.get("env") or [], forced, offered)
+    if injection.wanted(job):
+        injection.inject(spec, container, handler_image)
     _keep_off(spec, avoid)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
@@ -117,6 +122,15 @@ def warnings(job: Job) -> tuple[str, ...]:
         f"container {container.get('name')!r} has the flag {word}, which overrides what the operator sets "
         f"in the environment; remove it, or the pod will not take part in the job's rounds"
         for word in dict.fromkeys(found)
+    )
+
+
+def path_warnings(job: Job) -> tuple[str, ...]:
+    """What of the training container's import path is lost to the handler's."""
+    if not injection.wanted(job):
+        return ()
+    return injection.warnings(
+        _training_container((job.spec.template or {}).get("metadata") or {}, _spec(job))
     )
 
 

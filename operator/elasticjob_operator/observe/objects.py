@@ -128,7 +128,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             deleting=bool(meta.get("deletionTimestamp")),
             unschedulable=_unschedulable(conditions.get("PodScheduled", {})),
             waiting=_waiting(status, container),
-            reason=_text(status.get("reason") or disrupted.get("reason")),
+            reason=_text(status.get("reason") or disrupted.get("reason") or _failed_init(status, state)),
             message=_text(status.get("message") or disrupted.get("message")),
             disruption=_text(disrupted.get("reason")),
             avoids=_avoids(_map(meta, "annotations")),
@@ -283,6 +283,17 @@ def _waiting(status: Mapping[str, Any], container: str) -> str:
         if reason not in _STARTING:
             message = _text(waiting.get("message"))
             return f"{reason}: {message}" if message else reason
+    return ""
+
+
+def _failed_init(status: Mapping[str, Any], training: Mapping[str, Any] | None) -> str:
+    """Which init container has ended a pod before its training container could start, empty if none has."""
+    if status.get("phase") != "Failed" or _exit(training) is not None:
+        return ""
+    for found in _maps(status, "initContainerStatuses"):
+        end = _exit(_map(found, "state"))
+        if end is not None and end.code != 0:
+            return f"init container {_text(found.get('name'))} ended with exit code {end.code}"
     return ""
 
 

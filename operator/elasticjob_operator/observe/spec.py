@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from elasticjob_operator.observe.objects import version_of
-from elasticjob_operator.plan.model import Action, CleanPodPolicy, Job, JobSpec, Limit, Rendezvous, Rule
+from elasticjob_operator.plan.model import (
+    Action,
+    CleanPodPolicy,
+    Handler,
+    Job,
+    JobSpec,
+    Limit,
+    Rendezvous,
+    Rule,
+)
 from elasticjob_operator.plan.status import JobStatus
 
 MANAGER = "elasticjob.dev/operator"
@@ -83,6 +92,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         spares=_number(spec, "spares", 0, 0) if own_pods else 0,
         nproc_per_node=str(nproc) if isinstance(nproc, (int, str)) and str(nproc) else None,
         template=template if own_pods else None,
+        handler=_word(spec.get("handler"), Handler) or JobSpec.handler,
         rendezvous=_rendezvous(_mapping(spec.get("rendezvous"))),
         application=_limit(_mapping(policy.get("application"))),
         infrastructure=_limit(_mapping(policy.get("infrastructure"))),

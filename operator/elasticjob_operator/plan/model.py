@@ -64,6 +64,13 @@ class Rule:
     on_error_pattern: str = ""
 
 
+class Handler(str, enum.Enum):
+    """Where pods have the rendezvous handler from."""
+
+    INJECTED = "Injected"
+    IMAGE = "Image"
+
+
 class CleanPodPolicy(str, enum.Enum):
     """Which pods are deleted at the end of the job."""
 
@@ -83,6 +90,7 @@ class JobSpec:
     spares: int = 0
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
+    handler: str = Handler.INJECTED.value
     rendezvous: Rendezvous = Rendezvous()
     scale_up_delay: int = 10
     application: Limit = Limit()

@@ -1,0 +1,124 @@
+"""The steps of a Dockerfile, run in a folder: what stands for an image where none can be built.
+
+The base image, its user and its Python are not there: `python` is the one that runs this, with pip and
+nothing else. Needs the package index, as a build does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = "/opt/elasticjob"
+"""The one folder that our Dockerfiles write to."""
+ROOT = Path(__file__).resolve().parent.parent
+
+_CACHE = os.environ.get("PIP_CACHE_DIR") or str(Path.home() / ".cache" / "pip")
+
+
+class BuildError(Exception):
+    """A step has failed; the text is what it said."""
+
+
+class Build:
+    """The stages of a Dockerfile, each a folder. Only instructions that ours use; others are an error."""
+
+    def __init__(self, dockerfile: Path, folder: Path) -> None:
+        self.env: dict[str, str] = {}
+        self.entrypoint: list[str] = []
+        self.user = ""
+        self.labels: dict[str, str] = {}
+        self._stages: dict[str, Path] = {}
+        self._folder = folder
+        # A Python with pip and nothing else, as `python` is in the base image.
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "python")], check=True, timeout=120)
+        for line in re.sub(r"\\\n", " ", dockerfile.read_text()).splitlines():
+            if line and not line.startswith("#"):
+                word, _, rest = line.partition(" ")
+                getattr(self, f"_{word.lower()}")(rest.strip())
+
+    @property
+    def home(self) -> Path:
+        """The folder of the stage that is being made, the last one in the end."""
+        return list(self._stages.values())[-1]
+
+    def run(self, command: list[str], **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the last stage with the environment of the image and nothing of ours."""
+        return subprocess.run(
+            [self._here(word, self.home) for word in command],
+            cwd=self.home,
+            env={
+                **{
+                    key: value
+                    for key, value in os.environ.items()
+                    if key.startswith(("PIP_", "SSL_", "REQUESTS_"))
+                },
+                "PATH": f"{self._folder}/python/bin:/usr/bin:/bin",
+                "HOME": str(self._folder),
+                "PIP_CACHE_DIR": _CACHE,
+                **{key: self._here(value, self.home) for key, value in self.env.items()},
+                **env,
+            },
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    def _here(self, text: str, stage: Path) -> str:
+        return text.replace(HOME, str(stage))
+
+    def _arg(self, rest: str) -> None:
+        assert "=" in rest
+
+    def _from(self, rest: str) -> None:
+        name = rest.partition(" AS ")[2] or "last"
+        stage = self._folder / "stages" / name
+        stage.mkdir(parents=True)
+        self._stages[name] = stage
+
+    def _workdir(self, rest: str) -> None:
+        assert rest == HOME
+
+    def _copy(self, rest: str) -> None:
+        *sources, target = rest.split()
+        context = ROOT
+        if sources[0].startswith("--from="):
+            stage = self._stages[sources.pop(0).removeprefix("--from=")]
+            sources = [self._here(source, stage) for source in sources]
+        place = self.home / self._here(target, self.home)
+        for source in sources:
+            path = context / source
+            if path.is_dir():
+                shutil.copytree(path, place, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+            else:
+                shutil.copy(path, place / path.name if target.endswith("/") else place)
+
+    def _run(self, rest: str) -> None:
+        assert HOME not in rest
+        answer = self.run(["sh", "-ec", rest])
+        if answer.returncode != 0:
+            raise BuildError(f"{rest}\n{answer.stdout[-2000:]}{answer.stderr[-2000:]}")
+
+    def _env(self, rest: str) -> None:
+        self.env.update(_pairs(rest))
+
+    def _label(self, rest: str) -> None:
+        self.labels.update(_pairs(rest))
+
+    def _user(self, rest: str) -> None:
+        self.user = rest
+
+    def _entrypoint(self, rest: str) -> None:
+        self.entrypoint = [str(word) for word in json.loads(rest)]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    words = (word.partition("=") for word in shlex.split(text))
+    return {name: value for name, _, value in words}

@@ -1,0 +1,122 @@
+"""The handler put into the pods of a job, so that the user's image need not hold it. Pure.
+
+An init container, first of all, copies the handler from an image of ours into a volume, which the training
+container mounts read-only and has on PYTHONPATH. Nothing in it is compiled: it serves every Python from 3.10
+on. Its folder holds the package ``elasticjob`` and its metadata, by which torch finds the entry point, and
+nothing else: no module of the user's image is hidden by it (docs/injection.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elasticjob_operator.plan.model import Handler, Job
+
+VOLUME = "elasticjob-handler"
+"""Name of the volume and of the init container. Pods of a template that has one of its own are refused by the
+API server; the Event PodRefused names it."""
+IMAGE_DIR = "/opt/elasticjob/site"
+"""Where the handler is in its image (docker/handler.Dockerfile)."""
+HANDLER_DIR = "/opt/elasticjob.dev/handler"
+"""Where it is in the training container."""
+PYTHONPATH = "PYTHONPATH"
+USERS_PYTHONPATH = "ELASTICJOB_USERS_PYTHONPATH"
+"""The template's PYTHONPATH where its value is not known before the container starts."""
+
+USER = 65532
+_SIZE_LIMIT = "32Mi"
+_RESOURCES = {"cpu": "250m", "memory": "64Mi"}
+"""Requests and limits are the same, so that a pod of class Guaranteed remains one. Beside a container that
+trains they ask for nothing: a pod is given the larger of the two."""
+_PREPEND = f'export PYTHONPATH="{HANDLER_DIR}' + '${PYTHONPATH:+:$PYTHONPATH}"; exec "$0" "$@"'
+"""For ``sh -c``: the words after it are the user's own, and become the process."""
+
+
+def wanted(job: Job) -> bool:
+    """Whether pods of the job get the handler."""
+    return job.spec.template is not None and job.spec.handler == Handler.INJECTED.value
+
+
+def inject(spec: dict[str, Any], container: dict[str, Any], image: str) -> None:
+    """Change a pod's spec, and the training container in it."""
+    spec["volumes"] = [
+        *(spec.get("volumes") or []),
+        {"name": VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}},
+    ]
+    spec["initContainers"] = [_copies(spec, image), *(spec.get("initContainers") or [])]
+    mount = {"name": VOLUME, "mountPath": HANDLER_DIR, "readOnly": True}
+    container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+    _extend_path(container)
+
+
+def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of the user's the injection may hide: the image itself can't be looked into from here."""
+    if _given(container) is not None or container.get("envFrom") or container.get("command"):
+        return ()
+    return (
+        f"container {container.get('name')!r} has no command: a {PYTHONPATH} that its image sets is replaced "
+        f"by {HANDLER_DIR}; repeat it in the container's env, or give the command, and it is kept",
+    )
+
+
+def _copies(spec: Mapping[str, Any], image: str) -> dict[str, Any]:
+    """It inherits the pod's user, so that a platform which demands one of its own (OpenShift) is content; a
+    pod without has the image's, which is not root either."""
+    context: dict[str, Any] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if (spec.get("securityContext") or {}).get("runAsUser") == 0:
+        context["runAsUser"] = USER
+    return {
+        "name": VOLUME,
+        "image": image,
+        "command": ["cp", "-R", f"{IMAGE_DIR}/.", HANDLER_DIR],
+        "resources": {"requests": dict(_RESOURCES), "limits": dict(_RESOURCES)},
+        "securityContext": context,
+        "volumeMounts": [{"name": VOLUME, "mountPath": HANDLER_DIR}],
+    }
+
+
+def _extend_path(container: dict[str, Any]) -> None:
+    """Put ours before what PYTHONPATH is: in the env where that tells it, else when the container runs, which
+    knows its image's too."""
+    given = _given(container)
+    if given is not None and "valueFrom" not in given:
+        value = given.get("value") or ""
+        _set_path(container, f"{HANDLER_DIR}:{value}" if value else HANDLER_DIR)
+    elif container.get("command"):
+        container["command"] = ["sh", "-c", _PREPEND, *container["command"]]
+    elif given is not None:
+        env = container["env"]
+        given["name"] = USERS_PYTHONPATH
+        both = {"name": PYTHONPATH, "value": f"{HANDLER_DIR}:$({USERS_PYTHONPATH})"}
+        env.insert(env.index(given) + 1, both)
+    elif container.get("envFrom"):
+        # Where envFrom has none this reference stays as it is, a folder that does not exist.
+        _set_path(container, f"{HANDLER_DIR}:$({PYTHONPATH})")
+    else:
+        _set_path(container, HANDLER_DIR)
+
+
+def _given(container: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The container's own entry for PYTHONPATH; of several the last, which counts."""
+    found: dict[str, Any] | None = None
+    for entry in container.get("env") or ():
+        if entry.get("name") == PYTHONPATH:
+            found = entry
+    return found
+
+
+def _set_path(container: dict[str, Any], value: str) -> None:
+    """In the place of the template's own entry, which may refer to others before it; else at the end."""
+    env = container["env"] = container.get("env") or []
+    given = _given(container)
+    if given is None:
+        env.append({"name": PYTHONPATH, "value": value})
+    else:
+        given["value"] = value

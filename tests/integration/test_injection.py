@@ -1,0 +1,104 @@
+"""Pods with the handler injected, as a real API server takes them, and the entry point as torch finds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from devcluster.access import ClusterAccess, KubectlError
+from devcluster.dockerfile import Build
+from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME
+from elasticjob_operator.act.template import pod_of
+from elasticjob_operator.plan.model import Job, JobSpec
+
+ALLOWED: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER: dict[str, Any] = {"name": "train", "image": "any", "securityContext": ALLOWED}
+
+
+def pod(namespace: str, **spec: Any) -> str:
+    """The pod that the operator would make of this template."""
+    template = {"spec": {"containers": [CONTAINER], "serviceAccountName": "default", **spec}}
+    return json.dumps(pod_of(Job(namespace, "job", "uid", 1, JobSpec(template=template)), 0, 0, "handler:1"))
+
+
+@pytest.mark.cluster
+def test_pods_are_admitted_where_the_rules_are_strictest(cluster: ClusterAccess, namespace: str) -> None:
+    """The namespace demands the Pod Security Standard `restricted`."""
+
+    def create(**spec: Any) -> str:
+        command = ("create", "-n", namespace, "--dry-run=server", "-f", "-")
+        return cluster.kubectl(*command, input=pod(namespace, **spec)).stdout
+
+    root: dict[str, Any] = {"securityContext": {"runAsUser": 0}}
+    assert "created" in create(**root), "where root may be, it may stay"
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    cluster.kubectl("label", "namespace", namespace, label)
+    for context in ({"runAsNonRoot": True}, {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000}):
+        assert "created" in create(securityContext=context)
+    with pytest.raises(KubectlError) as refused:
+        create(**root)
+    assert VOLUME not in str(refused.value), "what is refused is the template's own"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"volumes": [{"name": VOLUME, "emptyDir": {}}]}, f'spec.volumes.*Duplicate value: "{VOLUME}"'),
+        ({"initContainers": [{**CONTAINER, "name": VOLUME}]}, f'initContainers.*Duplicate value: "{VOLUME}"'),
+        (
+            {
+                "volumes": [{"name": "mine", "emptyDir": {}}],
+                "containers": [
+                    {**CONTAINER, "volumeMounts": [{"name": "mine", "mountPath": HANDLER_DIR}]},
+                ],
+            },
+            f'mountPath: Invalid value: "{HANDLER_DIR}": must be unique',
+        ),
+    ],
+    ids=["volume", "container", "mount"],
+)
+def test_a_name_that_the_template_has_itself_is_refused_by_name(
+    cluster: ClusterAccess, namespace: str, spec: dict[str, Any], why: str
+) -> None:
+    """The operator says so in an Event, PodRefused: test_a_pod_that_is_refused_holds_up_nothing_else."""
+    with pytest.raises(KubectlError, match=why):
+        cluster.kubectl(
+            "create", "-n", namespace, "--dry-run=server", "-f", "-", input=pod(namespace, **spec)
+        )
+
+
+FINDS = """
+import logging, sys, warnings
+logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+warnings.simplefilter("always")
+from importlib.metadata import distributions
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry
+print(len({str(d.locate_file("")) for d in distributions(name="elasticjob")}))
+print(registry._registry["k8s"].__code__.co_filename)
+"""
+
+
+def test_what_is_injected_wins_quietly_over_what_the_image_has(handler_image: Build) -> None:
+    """Both are found, in this order; torch sees the entry point of the first alone."""
+    site = handler_image.home / "site"
+    answer = subprocess.run(
+        [sys.executable, "-c", FINDS],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert answer.stdout.splitlines() == ["2", f"{site}/elasticjob/entry.py"]
+    assert "elasticjob" not in answer.stderr
+    assert "k8s" not in answer.stderr
