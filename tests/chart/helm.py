@@ -27,6 +27,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "fullnameOverride": "elasticjob-teams",
         "crds": {"install": False},
         "leasePolicy": {"enabled": False},
+        "leaderElection": {"enforce": False},
         "userRoles": {"create": False},
         "rbac": {"readNodes": False},
     },

@@ -14,6 +14,8 @@ from tests.chart.helm import NAMESPACE, Helm
 from tests.docs_commands import ROOT
 
 OF_THE_RELEASE = ["-l", "app.kubernetes.io/instance=elasticjob"]
+REGISTRY = "registry.example/ml"
+"""The reader's."""
 _UNINTERESTING = {"events", "events.events.k8s.io", "componentstatuses"}
 
 
@@ -36,7 +38,7 @@ class Release:
             **self.helm.environment,
             "PATH": f"{tools}:{os.environ['PATH']}",
             "KUBECACHEDIR": str(self._home / "kubectl"),
-            "REGISTRY": "registry.example/ml",
+            "REGISTRY": REGISTRY,
             **variables,
         }
         try:

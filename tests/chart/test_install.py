@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
+import elasticjob
 from devcluster.cluster import Cluster
 from devcluster.commands import DEPLOYMENTS, DISRUPTION, Options
+from devcluster.dockerfile import Build
 from devcluster.wait import wait_for
+from elasticjob_operator.act.injection import IMAGE_DIR
 from tests.chart.helm import NAMESPACE
-from tests.chart.release import Release
+from tests.chart.release import REGISTRY, Release
 from tests.docs_commands import ROOT
 from tests.e2e.job import JobRun
 
@@ -35,12 +38,14 @@ ONE_POD: dict[str, Any] = {"replicas": 1, "leaderElection": {"enabled": False}}
 
 
 @pytest.fixture
-def release(tmp_path: Path) -> Iterator[Release]:
+def release(tmp_path: Path, handler_image: Build) -> Iterator[Release]:
     """A cluster in which nothing is installed. Each pod has a network of its own, as in any cluster: the
     operator's pods listen on the same port."""
     options = Options(further_controllers=(*DEPLOYMENTS, DISRUPTION), netns=True)
     with Cluster(nodes=2, options=options) as cluster:
         cluster.kubectl("create", "namespace", "team-a")
+        image = f"{REGISTRY}/elasticjob-handler:{elasticjob.__version__}"
+        cluster.add_image(image, "/usr/bin", {IMAGE_DIR: handler_image.home / "site"})
         made = Release(cluster, tmp_path / "helm")
         yield made
         print(made.state()[-8000:])
@@ -54,8 +59,10 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
     # From the first command to a job that is Complete.
     said = release.words("README.md", "install")
     installed = release.everything()
-    pods = kubectl("get", "pods", "-o", "json").stdout
-    assert {pod["metadata"]["name"] for pod in json.loads(pods)["items"]} == {"first-0-0", "first-1-0"}
+    pods = json.loads(kubectl("get", "pods", "-o", "json").stdout)["items"]
+    assert {pod["metadata"]["name"] for pod in pods} == {"first-0-0", "first-1-0"}
+    images = {pod["spec"]["initContainers"][0]["image"] for pod in pods}
+    assert images == {f"{REGISTRY}/elasticjob-handler:{elasticjob.__version__}"}
     assert "step 100: loss 0.0" in kubectl("logs", "first-0-0").stdout
     first = release.operators()
     assert {pod["spec"]["nodeName"] for pod in first.values()} == {"node-a", "node-b"}
