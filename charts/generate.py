@@ -67,7 +67,7 @@ def values(text: str) -> list[Value]:
     defaults: dict[str, Any] = yaml.safe_load(text)
     found: list[Value] = []
     comment: list[str] = []
-    inside: str | None = None
+    inside: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         if bare.startswith("#"):
@@ -78,21 +78,20 @@ def values(text: str) -> list[Value]:
             comment = []
             continue
         indent, name, rest = key.groups()
-        if indent and inside is None:
+        depth = len(indent) // 2
+        if depth > len(inside):
             continue  # a part of a value that is documented as a whole
-        if not indent and not comment and not rest.strip():
-            inside = name
+        inside = [*inside[:depth], name]
+        if not comment and not rest.strip():
             continue
-        if not indent:
-            inside = None
-        elif len(indent) != 2:
-            raise ValueError(f"values.yaml, line {number}: {name} is too deep to be documented")
         if not comment:
             raise ValueError(f"values.yaml, line {number}: {name} has no comment")
-        path = f"{inside}.{name}" if inside else name
-        default = defaults[inside][name] if inside else defaults[name]
-        found.append(Value(path, json.dumps(default), " ".join(comment)))
+        default: Any = defaults
+        for part in inside:
+            default = default[part]
+        found.append(Value(".".join(inside), json.dumps(default), " ".join(comment)))
         comment = []
+        inside.pop()
     return found
 
 
@@ -120,7 +119,7 @@ def manifests() -> str:
     made = subprocess.run(
         [*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True, timeout=60
     )
-    return _HEAD + _OF_HELM.sub("", made.stdout)
+    return _HEAD + _OF_HELM.sub("", made.stdout).rstrip() + "\n"
 
 
 def main() -> None:

@@ -355,6 +355,7 @@ class Cluster(ClusterAccess):
             f"--state-dir={self.nodes_dir}",
             f"--images={images}",
             f"--control={control}",
+            *(["--netns"] if self._options.netns else []),
         ]
         agent = self._add(
             "nodeagent",

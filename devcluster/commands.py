@@ -61,6 +61,8 @@ class Options:
     """Flags added to (and winning over) ours; keys: etcd, apiserver, controller-manager, scheduler."""
     server_names: Sequence[str] = ()
     """More names and addresses that the API server's certificate holds good for."""
+    netns: bool = False
+    """Every pod has a network of its own, and so all ports; needs root. Without, pods share the machine's."""
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,18 @@ from devcluster.paths import cache_dir
 
 HELM_VERSION = "v3.22.0"
 _MODULE = "helm.sh/helm/v3"
+_KUBERNETES = (1, 37)
+"""That of the modules which this helm is built from. Its releases are stamped with it; without it
+`helm template` and `helm lint` take the cluster for a 1.20."""
 
 
 def ensure_helm() -> Path:
     """The binary `helm`; builds it if it isn't cached. Raises RuntimeError if the build fails."""
-    target = cache_dir() / f"helm-{HELM_VERSION}"
+    target = cache_dir() / f"helm-{HELM_VERSION}-kubernetes-{_KUBERNETES[0]}.{_KUBERNETES[1]}"
     binary = target / "helm"
     if not binary.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target.with_suffix(".lock"), "helm"):
+        with locked(target.with_name(f"{target.name}.lock"), "helm"):
             if not binary.exists():
                 _build(target)
     return binary
@@ -33,9 +36,13 @@ def _build(target: Path) -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="helm-") as scratch:
         output = Path(scratch, "out")
-        stamp = f"-s -w -X {_MODULE}/internal/version.version={HELM_VERSION}"
-        package = f"{_MODULE}/cmd/helm@{HELM_VERSION}"
-        command = [find_go(), "install", "-trimpath", "-ldflags", stamp, package]
+        stamps = {"internal/version.version": HELM_VERSION}
+        for package in ("pkg/chartutil", "pkg/lint/rules"):
+            stamps |= {f"{package}.k8sVersionMajor": str(_KUBERNETES[0])}
+            stamps |= {f"{package}.k8sVersionMinor": str(_KUBERNETES[1])}
+        stamped = " ".join(f"-X {_MODULE}/{name}={value}" for name, value in stamps.items())
+        program = f"{_MODULE}/cmd/helm@{HELM_VERSION}"
+        command = [find_go(), "install", "-trimpath", "-ldflags", f"-s -w {stamped}", program]
         run_with_progress(command, {**go_environment(), "GOBIN": str(output)}, began, Path(scratch))
         output.rename(target)
     say(f"built in {time.monotonic() - began:.0f} s: {target / 'helm'}")

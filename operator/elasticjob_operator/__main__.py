@@ -29,7 +29,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         default=[],
         help="serve this namespace; may be given several times; default: ELASTICJOB_NAMESPACES, or all",
     )
-    parser.add_argument("--liveness", metavar="URL", help="serve the probe, e.g. http://0.0.0.0:8080/healthz")
+    parser.add_argument(
+        "--health-probe-bind-address",
+        metavar="HOST:PORT",
+        help="serve /livez and /readyz there, e.g. 0.0.0.0:8080 (default: nowhere)",
+    )
     parser.add_argument(
         "--handler-image",
         metavar="IMAGE",
@@ -38,7 +42,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     flags = parser.add_argument_group(
         "leader election",
         "by a Lease, for several operators of the same namespaces; each flag has a variable, such as "
-        "ELASTICJOB_LEADER_ELECT_LEASE_DURATION; durations are 15s, 500ms or seconds",
+        "ELASTICJOB_LEADER_ELECT_LEASE_DURATION; durations are 12s, 500ms or seconds",
     )
     flags.add_argument(
         "--leader-elect",
@@ -49,8 +53,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for name, text in (
         ("resource-name", "the Lease (elasticjob-operator)"),
         ("resource-namespace", "its namespace (POD_NAMESPACE, or the service account's)"),
-        ("lease-duration", "for how long others wait after the last renewal that they saw (15s)"),
-        ("renew-deadline", "for how long the leader acts after its last renewal (10s)"),
+        ("lease-duration", "for how long others wait after the last renewal that they saw (12s)"),
+        ("renew-deadline", "for how long the leader acts after its last renewal (8s)"),
         ("retry-period", "between two renewals, or two tries (2s)"),
     ):
         flags.add_argument(f"--leader-elect-{name}", metavar="VALUE", help=text)
@@ -63,6 +67,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     flags = {name: value for name, value in vars(arguments).items() if name.startswith("leader_elect_")}
     if arguments.leader_elect is not None:
         flags["leader_elect"] = "true" if arguments.leader_elect else "false"
+    flags["health_probe_bind_address"] = arguments.health_probe_bind_address
     flags["namespaces"] = ",".join(arguments.namespace)
     flags["handler_image"] = arguments.handler_image
     return from_environment(environ, flags)
@@ -81,12 +86,7 @@ def main() -> None:
         raise SystemExit(f"elasticjob_operator: {error}") from error
     app.running.settings = settings
     # The signals are kopf's. A stop flag would cost 5 s at the end: kopf takes its waiter for a hung task.
-    kopf.run(
-        standalone=True,
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
-        liveness_endpoint=arguments.liveness,
-    )
+    kopf.run(standalone=True, clusterwide=not settings.namespaces, namespaces=settings.namespaces)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The operator as a kopf application: ``kopf run -m elasticjob_operator.app -A``, or ``__main__``.
 
-kopf is the shell: process, log-in, the watch of ElasticJobs, probes. Its handlers are ``on.event`` only, so
+kopf is the shell: process, log-in, the watch of ElasticJobs. Its handlers are ``on.event`` only, so
 that it writes nothing into the user's objects and puts no finalizer on them; the work is in ``reconcile``.
 With leader election (``leadership``) several processes may run; one of them acts.
 """
@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kopf
+from aiohttp import web
 
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
+from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.elector import Elector, identity
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, load
@@ -38,6 +40,7 @@ class _Running:
     election: asyncio.Task[None] | None = None
     own_client: Client | None = None
     """The elector's."""
+    probes: web.AppRunner | None = None
 
 
 running = _Running()
@@ -65,6 +68,9 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
     """Configure kopf, wait for the resource to be there, and start the reconciler."""
     configure(settings)
     chosen = running.settings or from_environment()
+    health = Health()
+    if chosen.probes is not None:
+        running.probes = await health.serve(*chosen.probes)
     if chosen.election is None:
         running.client = Client(Credentials())
     else:
@@ -80,9 +86,15 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
     reconciler = running.reconciler = Reconciler(running.client, chosen)
     reconciler.start(leading=running.elector is None)
     if running.elector is not None:
-        stands = running.elector.run(reconciler.lead, reconciler.follow)
-        running.election = asyncio.create_task(stands, name="election")
+        running.election = asyncio.create_task(_stand(running.elector, reconciler), name="election")
+    health.reconciler, health.elector, health.election = reconciler, running.elector, running.election
     log.info("serving %s", ", ".join(chosen.namespaces) or "all namespaces")
+
+
+async def _stand(elector: Elector, reconciler: Reconciler) -> None:
+    """Stand for election once everything has been listed: who can't read all that, must not lead."""
+    await reconciler.world.synced()
+    await elector.run(reconciler.lead, reconciler.follow)
 
 
 class ForEver:
@@ -117,7 +129,7 @@ async def job_event(event: Any, **_: Any) -> None:
     if event["type"] == "DELETED":
         running.reconciler.job_deleted(event["object"])
     else:
-        running.reconciler.job_changed(event["object"])
+        running.reconciler.job_watched(event["object"])
 
 
 @kopf.on.cleanup()
@@ -133,44 +145,10 @@ async def cleanup(**_: Any) -> None:
     for client in (running.client, running.own_client):
         if client is not None:
             await client.aclose()
+    if running.probes is not None:
+        await running.probes.cleanup()
     running.reconciler = running.elector = running.election = None
-    running.client = running.own_client = None
-
-
-@kopf.on.probe(id="health", errors=kopf.ErrorsMode.PERMANENT)
-async def health(**_: Any) -> dict[str, Any]:
-    """The state of each informer, and who leads. Raises, and so fails the probe, when an informer is deaf,
-    the loop is stuck or the election has ended. Not leading is healthy."""
-    reconciler = running.reconciler
-    if reconciler is None:
-        return {"started": False}
-    if running.election is not None and running.election.done():
-        raise kopf.PermanentError("the task that stands for election has ended")
-    answer = report(reconciler)
-    if running.elector is not None:
-        answer["election"] = running.elector.report()
-    return answer
-
-
-def report(reconciler: Reconciler) -> dict[str, Any]:
-    """What the probe answers. Raises kopf.PermanentError when the process should be restarted."""
-    settings, now = reconciler.settings, reconciler.clock()
-    ages = {i.path: round(now - i.heard_at, 1) for i in reconciler.world.informers() if not i.forbidden}
-    lag = reconciler.world.loop_lag
-    deaf = [path for path, age in ages.items() if age > settings.max_silence]
-    if len(deaf) == len(ages) and deaf:
-        # All of them: the API server is away, and a restart would only add to its troubles.
-        log.warning("no informer has heard anything for %.0f s", min(ages.values()))
-    elif deaf:
-        raise kopf.PermanentError(f"nothing heard of {', '.join(deaf)} for {settings.max_silence:.0f} s")
-    if lag > settings.max_loop_lag:
-        raise kopf.PermanentError(f"the event loop is {lag:.0f} s late")
-    return {
-        "started": True,
-        "heardSeconds": {path: age for path, age in ages.items() if age < float("inf")},
-        "loopLagSeconds": round(lag, 3),
-        "jobs": len(reconciler.jobs()),
-    }
+    running.client = running.own_client = running.probes = None
 
 
 async def _resource(client: Client, settings: Settings) -> None:

@@ -67,6 +67,12 @@ class Entry:
     not_before: float = float("-inf")
     """While in back-off: no pass before this time, not even after an event."""
     gone: bool = False
+    pass_since: float | None = None
+    """Since when a pass has been under way."""
+    watched: int = 0
+    """The newest version that the watch of jobs has brought."""
+    owed: tuple[int, float] | None = None
+    """A newer version that came otherwise, and since when the watch has not brought it."""
     known: JobStatus | None = field(default_factory=JobStatus)
     """The status that we wrote last, or after which we have listed the job's pods and Leases."""
 
@@ -90,6 +96,9 @@ class Reconciler:
         self.world = World(api, settings.namespaces, self.mark, self.clock)
         self.passes = 0
         """How many passes were planned."""
+        self.started_at = self.clock()
+        self.ended: list[str] = []
+        """Tasks that never end and have ended."""
         self._api = api
         self._plan = plan
         self._applier = Applier(api, self.world, self.clock, settings.handler_image)
@@ -106,10 +115,10 @@ class Reconciler:
     def start(self, leading: bool = True) -> None:
         """Start the informers and, with ``leading``, the passes once everything has been listed."""
         self._watch()
-        self._spawn(self.world.pulse(), "pulse")
         if leading:
             self._spawn(self._open(), "first lists")
-        self._spawn(self._relist(), "relist")
+        for work, name in ((self.world.pulse(), "pulse"), (self._relist(), "relist")):
+            self._spawn(work, name).add_done_callback(self._ended)
 
     async def lead(self) -> None:
         """Take over: read anew what somebody else may have written, then make passes.
@@ -160,6 +169,14 @@ class Reconciler:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def job_watched(self, raw: Json) -> None:
+        """The watch has brought an ElasticJob."""
+        self.job_changed(raw)
+        meta = raw["metadata"]
+        entry = self._entries.get((str(meta["namespace"]), str(meta["name"])))
+        if entry is not None:
+            entry.watched = max(entry.watched, version_of(meta))
 
     def job_changed(self, raw: Json) -> None:
         """An ElasticJob was made or changed, or was found in a list."""
@@ -223,6 +240,31 @@ class Reconciler:
         """All jobs known."""
         return [entry.view for entry in self._entries.values()]
 
+    def under_way(self) -> dict[str, float]:
+        """The jobs that a pass is being made over, and for how long, in seconds. What requests that failed
+        have held up does not count."""
+        now, failed_at = self.clock(), self._api.failed_at
+        return {
+            f"{namespace}/{name}": now - max(entry.pass_since, failed_at)
+            for (namespace, name), entry in self._entries.items()
+            if entry.pass_since is not None
+        }
+
+    def jobs_heard_at(self) -> dict[str, float]:
+        """By path: until when the watch of jobs has brought all that lists and the answers to our own writes
+        have shown. To be asked regularly: what it owes counts from the question that found it out."""
+        now = self.clock()
+        paths = {ns: _jobs_path(ns) for ns in self.settings.namespaces or ("",)}
+        heard = dict.fromkeys(paths.values(), now)
+        for (namespace, _), entry in self._entries.items():
+            if entry.owed is None or entry.watched >= entry.owed[0]:
+                version = entry.view.version
+                entry.owed = (version, now) if version > entry.watched else None
+            if entry.owed is not None:
+                path = paths.get(namespace) or paths[""]
+                heard[path] = min(heard[path], entry.owed[1])
+        return heard
+
     def _work(self, entry: Entry) -> None:
         if self._ready and entry.worker is None and not entry.gone:
             job = entry.view.job
@@ -253,6 +295,7 @@ class Reconciler:
         """One pass. Returns seconds until the next one is due without an event; errors become a delay."""
         job = entry.view.job
         who = f"{job.namespace}/{job.name}"
+        entry.pass_since = self.clock()
         try:
             delay = await self._pass(entry)
         except Vanished:
@@ -273,6 +316,8 @@ class Reconciler:
         else:
             entry.failures = 0
             return delay
+        finally:
+            entry.pass_since = None
         entry.failures += 1
         back_off = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2.0 ** min(entry.failures - 1, 16))
         entry.not_before = self.clock() + max(min(back_off, _EVENT_BACK_OFF), retry_after or 0.0)
@@ -430,8 +475,7 @@ class Reconciler:
 
     async def _list_jobs(self, namespace: str) -> int:
         """Bring the jobs known up to date with those that there are; return their number. Raises ApiError."""
-        scope = f"/namespaces/{namespace}" if namespace else ""
-        path = f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}"
+        path = _jobs_path(namespace)
         query = {"limit": "100"}
         there: set[tuple[str, str, str]] = set()
         while True:
@@ -452,6 +496,10 @@ class Reconciler:
                 self._forget(key, entry)
         return len(there)
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.ended.append(task.get_name())
+
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
@@ -462,6 +510,11 @@ class Reconciler:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("%s ended", task.get_name(), exc_info=task.exception())
+
+
+def _jobs_path(namespace: str) -> str:
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}"
 
 
 def _makes_pods(job: Job, decided: Plan, memory: Memory) -> bool:

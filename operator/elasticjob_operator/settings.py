@@ -17,6 +17,7 @@ from elasticjob_operator.leadership.core import Place, Timing
 
 NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
 LEADER_ELECT_ENV = "ELASTICJOB_LEADER_ELECT"
+PROBES_ENV = "ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS"
 HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
 LEASE_NAME = "elasticjob-operator"
 HANDLER_IMAGE = f"ghcr.io/elasticjob/elasticjob-handler:{__version__}"
@@ -36,10 +37,12 @@ class Settings:
     """How often the list of jobs is taken from the API server (jittered): it finds what a watch missed."""
     max_passes: int = 64
     """Passes of different jobs at a time; each waits for the API server most of its time."""
-    max_loop_lag: float = 20.0
-    """A longer stall of the event loop fails the liveness probe."""
     max_silence: float = 180.0
-    """So does an informer that has heard nothing, not even a bookmark, for so long."""
+    """A watch that has brought nothing for so long, not even a bookmark, fails the probe (``health``)."""
+    max_pass: float = 600.0
+    """So does a pass over a job, or a step of the election, that takes longer while no request fails."""
+    probes: tuple[str, int] | None = None
+    """Host and port to serve the probes on; None: nowhere."""
     handler_image: str = HANDLER_IMAGE
     """What the handler is copied from into the pods of jobs, in place of being in the user's image."""
     election: Place | None = None
@@ -56,7 +59,7 @@ def from_environment(
     """The settings. ``ELASTICJOB_NAMESPACES`` is a list with commas, absent for all.
     ``ELASTICJOB_HANDLER_IMAGE`` is the image of the handler that belongs to this operator.
 
-    ``ELASTICJOB_LEADER_ELECT`` (true or false) and ``ELASTICJOB_LEADER_ELECT_*`` are the flags in capitals;
+    ``ELASTICJOB_LEADER_ELECT`` (true or false) and the other variables are the flags in capitals;
     ``flags`` are those of the command line by their names without dashes, None where not given: they win.
     Raises BadSetting.
     """
@@ -71,7 +74,17 @@ def from_environment(
         namespaces=namespaces,
         handler_image=given.get(HANDLER_IMAGE_ENV, "").strip() or HANDLER_IMAGE,
         election=_election(given) if asked == "true" else None,
+        probes=_address(given.get(PROBES_ENV, "").strip()),
     )
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise BadSetting(f"{PROBES_ENV} is an address and a port such as 0.0.0.0:8080, found {text!r}")
+    return host.strip("[]") or "0.0.0.0", int(port)
 
 
 def _election(given: Mapping[str, str]) -> Place:

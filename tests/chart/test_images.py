@@ -33,7 +33,7 @@ def test_operator(tmp_path: Path) -> None:
     assert built.labels["org.opencontainers.image.licenses"] == "Apache-2.0"
     answer = built.run([*built.entrypoint, "--help"])
     assert answer.returncode == 0, answer.stderr
-    assert "--liveness" in answer.stdout
+    assert "--health-probe-bind-address" in answer.stdout
     where = built.run(
         [
             "python",

@@ -1,11 +1,13 @@
-"""helm install, upgrade, rollback, uninstall and install again, while jobs train; the operator runs in pods.
+"""From `helm install` to a trained model and back, in the words of README.md and docs/install.md.
 
-With a devcluster of its own: the chart's objects are the cluster's, and its policy would judge other tests.
+The operator runs in pods. Each test has a devcluster of its own: the chart's objects are the cluster's, and
+its policy would judge other tests.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,111 +15,68 @@ from typing import Any
 import pytest
 import yaml
 
-from charts import generate
+import elasticjob
 from devcluster.cluster import Cluster
 from devcluster.commands import DEPLOYMENTS, DISRUPTION, Options
+from devcluster.dockerfile import Build
 from devcluster.wait import wait_for
-from tests.chart.helm import NAMESPACE, Helm
+from elasticjob_operator.act.injection import IMAGE_DIR
+from tests.chart.helm import NAMESPACE
+from tests.chart.release import REGISTRY, Release
+from tests.docs_commands import ROOT
 from tests.e2e.job import JobRun
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.devcluster,
-    pytest.mark.root,  # pods need their service account's volume
+    pytest.mark.root,  # pods need volumes and networks of their own
     pytest.mark.timeout(600),
 ]
 
-OF_THE_RELEASE = ["-l", "app.kubernetes.io/instance=elasticjob"]
-KINDS = (
-    "deployments,replicasets,pods,serviceaccounts,poddisruptionbudgets,roles,rolebindings,clusterroles,"
-    "clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,flowschemas,"
-    "prioritylevelconfigurations,customresourcedefinitions,leases"
-)
-# Pods share this machine's ports, but not their addresses.
-VALUES: dict[str, Any] = {
-    "probes": {"address": "$(POD_IP)"},
-    "env": [
-        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        # The code of this tree, wherever the environment's own is from.
-        {"name": "PYTHONPATH", "value": f"{generate.ROOT}/handler:{generate.ROOT}/operator"},
-    ],
-}
+CRD = "elasticjobs.elasticjob.dev"
 ONE_POD: dict[str, Any] = {"replicas": 1, "leaderElection": {"enabled": False}}
 
 
-class Release:
-    """The release `elasticjob` in a cluster."""
-
-    def __init__(self, cluster: Cluster, home: Path) -> None:
-        self.cluster = cluster
-        self.helm = Helm(home, cluster.kubeconfig)
-
-    def upgrade(self, values: dict[str, Any], *flags: str) -> None:
-        """helm upgrade --install, and wait until the operator is ready."""
-        file = self.helm.values_file({**VALUES, **values})
-        chart = str(self.helm.chart)
-        where = ["--namespace", NAMESPACE, "--wait", "--timeout", "120s", "--values", file]
-        try:
-            self.helm.run("upgrade", "--install", "elasticjob", chart, *where, *flags)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.state()}") from None
-
-    def run(self, command: str, *flags: str) -> str:
-        """Another command on the release."""
-        where = ["--namespace", NAMESPACE, "--wait", "--timeout", "120s"]
-        return self.helm.run(command, "elasticjob", *flags, *where).stdout
-
-    def objects(self) -> set[str]:
-        """What there is of the release, as kind/name."""
-        answer = self.cluster.kubectl("get", KINDS, "-A", *OF_THE_RELEASE, "-o", "json")
-        return {f"{one['kind']}/{one['metadata']['name']}" for one in json.loads(answer.stdout)["items"]}
-
-    def operators(self, count: int = 2) -> dict[str, list[str]]:
-        """The arguments of each of the operator's pods, by UID: so many, of which one leads."""
-
-        def pods() -> list[dict[str, Any]]:
-            answer = self.cluster.kubectl("-n", NAMESPACE, "get", "pods", *OF_THE_RELEASE, "-o", "json")
-            found: list[dict[str, Any]] = json.loads(answer.stdout)["items"]
-            return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
-
-        def leads() -> bool:
-            lease = self.cluster.kubectl("-n", NAMESPACE, "get", "lease", "elasticjob", "-o", "json").stdout
-            holder = str(json.loads(lease).get("spec", {}).get("holderIdentity", ""))
-            return holder.partition("_")[0] in {pod["metadata"]["name"] for pod in pods()}
-
-        wait_for(lambda: len(pods()) == count, 60, f"{count} operators are left", interval=0.2)
-        if count > 1:
-            wait_for(leads, 60, "one of them leads", interval=0.2)
-        return {pod["metadata"]["uid"]: pod["spec"]["containers"][0]["args"] for pod in pods()}
-
-    def state(self) -> str:
-        """What explains an operator that does not come up: pods, events, logs."""
-        found = self.cluster.kubectl("-n", NAMESPACE, "get", "pods,events", "-o", "wide", check=False).stdout
-        for file in sorted((self.cluster.nodes_dir / "logs").glob(f"{NAMESPACE}_*/*/*.log")):
-            found += f"\n== {file.name} of {file.parent.parent.name}\n"
-            found += "\n".join(file.read_text(errors="replace").splitlines()[-30:])
-        return found
-
-
 @pytest.fixture
-def release(tmp_path: Path) -> Iterator[Release]:
-    """A cluster in which nothing is installed, with a namespace that admits restricted pods only."""
-    options = Options(further_controllers=(*DEPLOYMENTS, DISRUPTION))
+def release(tmp_path: Path, handler_image: Build) -> Iterator[Release]:
+    """A cluster in which nothing is installed. Each pod has a network of its own, as in any cluster: the
+    operator's pods listen on the same port."""
+    options = Options(further_controllers=(*DEPLOYMENTS, DISRUPTION), netns=True)
     with Cluster(nodes=2, options=options) as cluster:
-        cluster.kubectl("create", "namespace", NAMESPACE)
-        cluster.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
         cluster.kubectl("create", "namespace", "team-a")
+        image = f"{REGISTRY}/elasticjob-handler:{elasticjob.__version__}"
+        cluster.add_image(image, "/usr/bin", {IMAGE_DIR: handler_image.home / "site"})
         made = Release(cluster, tmp_path / "helm")
         yield made
         print(made.state()[-8000:])
 
 
 def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Path) -> None:
-    release.upgrade({})
+    kubectl = release.cluster.kubectl
+    release.words("docs/install.md", "namespace")
+    before = release.everything()
+
+    # From the first command to a job that is Complete.
+    said = release.words("README.md", "install")
+    installed = release.everything()
+    pods = json.loads(kubectl("get", "pods", "-o", "json").stdout)["items"]
+    assert {pod["metadata"]["name"] for pod in pods} == {"first-0-0", "first-1-0"}
+    images = {pod["spec"]["initContainers"][0]["image"] for pod in pods}
+    assert images == {f"{REGISTRY}/elasticjob-handler:{elasticjob.__version__}"}
+    assert "step 100: loss 0.0" in kubectl("logs", "first-0-0").stdout
     first = release.operators()
+    assert {pod["spec"]["nodeName"] for pod in first.values()} == {"node-a", "node-b"}
+
+    # What helm told to do next works, too.
+    manifest = re.search(r"^kubectl apply -f - <<EOF\n(.*?)^EOF$", said, re.MULTILINE | re.DOTALL)
+    assert manifest is not None, said
+    assert "my-job created" in kubectl("apply", "--dry-run=server", "-f", "-", input=manifest[1]).stdout
+
+    # A second one trains from here to the end, and none of its pods may be lost.
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
     job.apply(failurePolicy={"infrastructure": {"maxRestarts": 0}})
     number = job.training(1, members=2)["number"]
+    uids = {name: pod["metadata"]["uid"] for name, pod in job.pods().items()}
 
     # The policy is in force: the pods of a job share their rights, but none writes another's Lease.
     refusal = _writes_lease(release, "job-0-0", "job-1-0")
@@ -125,54 +84,74 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
     assert _writes_lease(release, "job-0-0", "job-0-0") == ""
 
     # An upgrade brings new pods, and what is new in the definition.
-    crd = release.cluster.kubectl("get", "crd", "elasticjobs.elasticjob.dev", "-o", "yaml").stdout
-    assert yaml.safe_load(crd)["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert _crd(release)["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     _forget_a_column(release)
-    release.upgrade({"verbose": True, "flowSchema": {"enabled": True}})
+    release.words("docs/install.md", "upgrade")
     second = release.operators()
     assert not first.keys() & second.keys()
-    assert all("--verbose" in args for args in second.values())
-    assert "FlowSchema/elasticjob-participants" in release.objects()
-    assert _columns(release) == _columns_of_crds()
+    assert all(_is_verbose(pod) for pod in second.values())
+    assert _columns(_crd(release)) == _columns(yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text()))
     job.goes_on(number)
 
-    release.run("rollback", "1")
-    assert not any("--verbose" in args for args in release.operators().values())
-    assert "FlowSchema/elasticjob-participants" not in release.objects()
+    release.words("docs/install.md", "rollback")
+    third = release.operators()
+    assert not second.keys() & third.keys()
+    assert not any(_is_verbose(pod) for pod in third.values())
     job.goes_on(number)
 
-    assert _refused(release) == set()  # before its rights are taken away
-    said = release.run("uninstall")
-    assert "kept due to the resource policy" in said
-    wait_for(
-        lambda: release.objects() == {"CustomResourceDefinition/elasticjobs.elasticjob.dev"},
-        60,
-        lambda: f"only the definition is left: {release.objects()}",
-    )
-    job.goes_on(number)
+    budget = kubectl("-n", NAMESPACE, "get", "pdb", "elasticjob", "-o", "json").stdout
+    assert json.loads(budget)["status"]["disruptionsAllowed"] == 1
 
-    # A later install takes definition and jobs over.
-    release.upgrade({})
-    job.goes_on(number)
-    job.scale(3)
-    job.training(number + 1, members=3)
-    job.stop()
-    job.complete()
-    assert {r.get("account") for r in job.rounds()} <= {None, "scaling"}
+    # Nothing of the release is left but the definition, which its jobs need.
+    assert release.refused() == set()  # before its rights are taken away
+    assert "kept due to the resource policy" in release.words("docs/install.md", "uninstall")
+    made = installed.keys() - before.keys()
+    assert {
+        "Deployment/elasticjob-system/elasticjob",
+        "PodDisruptionBudget/elasticjob-system/elasticjob",
+    } < made
+    of_jobs = {"ElasticJob", "Pod"}
+    kept = {f"CustomResourceDefinition//{CRD}", "APIService//v1alpha1.elasticjob.dev"}
 
-
-def test_with_namespaces_and_no_cluster_wide_right(release: Release, tmp_path: Path) -> None:
-    release.cluster.kubectl("apply", "-f", str(generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"))
-    release.upgrade(
-        {
-            "watchNamespaces": ["team-a"],
-            "crds": {"install": False},
-            "leasePolicy": {"enabled": False},
-            "userRoles": {"create": False},
-            "rbac": {"readNodes": False},
+    def left() -> set[str]:
+        return {
+            name
+            for name, one in release.everything().items()
+            if name not in before
+            and one["kind"] != "ElasticJob"
+            # A job's, a job's pod's, the user's.
+            and {owner["kind"] for owner in one["metadata"].get("ownerReferences", [])}.isdisjoint(of_jobs)
+            and name != "ConfigMap/default/first-job"
         }
+
+    wait_for(lambda: left() == kept, 60, lambda: f"only the definition is left: {left()}", interval=0.5)
+    job.goes_on(number)
+
+    # The job trains to its end with no operator; to say so takes one.
+    job.stop()
+    job.wait_for(
+        lambda: {pod["status"]["phase"] for pod in job.pods().values()} == {"Succeeded"},
+        "its pods have succeeded",
     )
-    assert not [name for name in release.objects() if name.startswith(("Cluster", "Validating", "Custom"))]
+    assert job.condition("Training")["status"] == "True"
+    assert job.condition("Complete")["status"] == "False"
+    assert job.round()["number"] == number
+    release.words("README.md", "install")
+    job.complete()
+    assert {name: pod["metadata"]["uid"] for name, pod in job.pods().items()} == uids
+    assert [past["number"] for past in job.rounds()] == [number]
+
+
+@pytest.mark.slow
+def test_with_namespaces_and_no_cluster_wide_right(release: Release, tmp_path: Path) -> None:
+    release.words("docs/install.md", "namespace")
+    for namespace in (NAMESPACE, "team-a"):
+        to = ["--clusterrole=admin", "--user=jo"]
+        release.cluster.kubectl("-n", namespace, "create", "rolebinding", "jo", *to)
+    release.words("docs/install.md", "watch-namespaces-administrator", INSTALLER="jo")
+    before = release.everything().keys()
+    release.words("docs/install.md", "watch-namespaces", HELM_KUBEASUSER="jo")
+    assert {name.split("/")[1] for name in release.everything().keys() - before} == {NAMESPACE, "team-a"}
     elsewhere = JobRun(release.cluster, "default", tmp_path / "elsewhere")
     elsewhere.apply()
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
@@ -182,60 +161,34 @@ def test_with_namespaces_and_no_cluster_wide_right(release: Release, tmp_path: P
     job.complete()
     assert elsewhere.status() == {}
     # It asks whether it may see nodes, and does without.
-    assert _refused(release) == {("list", "nodes")}
+    assert release.refused() == {("list", "nodes")}
 
 
-def test_users_edit_and_view_jobs_but_no_status(release: Release) -> None:
-    release.upgrade(ONE_POD)
-    release.operators(1)
-    kubectl = release.cluster.kubectl
-    for role in ("edit", "view"):
-        kubectl("-n", "team-a", "create", "serviceaccount", role)
-        to = [f"--clusterrole={role}", f"--serviceaccount=team-a:{role}"]
-        kubectl("-n", "team-a", "create", "rolebinding", role, *to)
-
-    def can(role: str, verb: str, what: str) -> bool:
-        who = f"--as=system:serviceaccount:team-a:{role}"
-        return kubectl("-n", "team-a", "auth", "can-i", verb, what, who, check=False).stdout.strip() == "yes"
-
-    wait_for(lambda: can("edit", "create", "elasticjobs"), 30, "the role edit is aggregated")
-    wait_for(lambda: can("view", "get", "elasticjobs"), 30, "the role view is aggregated")
-    assert can("edit", "patch", "elasticjobs/scale")
-    assert can("edit", "delete", "elasticjobs")
-    assert can("view", "watch", "elasticjobs")
-    assert not can("view", "create", "elasticjobs")
-    assert not can("view", "patch", "elasticjobs/scale")
-    for role in ("edit", "view"):
-        assert not can(role, "patch", "elasticjobs/status")
-
-
-def test_definition_applied_by_hand_is_taken_over_on_request(release: Release) -> None:
-    crd = str(generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
-    release.cluster.kubectl("apply", "--server-side", "-f", crd)
-    with pytest.raises(AssertionError, match="invalid ownership metadata"):
-        release.upgrade(ONE_POD)
-    release.upgrade(ONE_POD, "--take-ownership")
-    assert "CustomResourceDefinition/elasticjobs.elasticjob.dev" in release.objects()
-
-
+@pytest.mark.slow
 def test_manifests_without_helm(release: Release, tmp_path: Path) -> None:
-    """The file that is generated, as it is applied by hand: with the changes that this machine needs."""
-    release.cluster.kubectl("apply", "--server-side", "-f", str(generate.ROOT / "crds"))
-    objects = list(yaml.safe_load_all(generate.MANIFESTS.read_text()))
-    (deployment,) = (one for one in objects if one["kind"] == "Deployment")
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
-    container["env"] += VALUES["env"]
-    container["args"] = [word.replace("0.0.0.0", "$(POD_IP)") for word in container["args"]]
-    text = yaml.safe_dump_all(objects)
-    release.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text)
-    release.cluster.kubectl(
-        "-n", NAMESPACE, "rollout", "status", "deployment/elasticjob", "--timeout=120s", timeout=130
-    )
+    release.words("docs/install.md", "without-helm")
+    release.operators()
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
     job.apply()
     number = job.training(1, members=2)["number"]
-    release.cluster.kubectl("delete", "-f", "-", "--timeout=60s", input=text)
+    assert release.refused() == set()
+    release.words("docs/install.md", "without-helm-uninstall")
     job.goes_on(number)
+
+
+@pytest.mark.slow
+def test_one_operator_without_leader_election(release: Release, tmp_path: Path) -> None:
+    release.words("docs/install.md", "namespace")
+    release.install(ONE_POD)
+    job = JobRun(release.cluster, "team-a", tmp_path / "run")
+    job.apply()
+    number = job.training(1, members=2)["number"]
+    release.install({**ONE_POD, "verbose": True})  # the old one ends before the new one begins
+    release.operators(1)
+    job.goes_on(number)
+    job.scale(3)
+    job.training(number + 1, members=3)
+    assert release.refused() == set()
 
 
 def _writes_lease(release: Release, pod: str, lease: str) -> str:
@@ -253,38 +206,22 @@ def _writes_lease(release: Release, pod: str, lease: str) -> str:
     ).stderr
 
 
-def _refused(release: Release) -> set[tuple[str, str]]:
-    """What the operator has asked for and may not, as verb and resource."""
-    account = f"system:serviceaccount:{NAMESPACE}:elasticjob"
-    events = [json.loads(line) for line in release.cluster.audit_log.read_text().splitlines()]
-    asked = [one for one in events if one["user"]["username"] == account and "responseStatus" in one]
-    assert asked
-    return {
-        (one["verb"], one["objectRef"]["resource"])
-        for one in asked
-        if one["responseStatus"].get("code") == 403
-    }
+def _is_verbose(pod: dict[str, Any]) -> bool:
+    return "--verbose" in pod["spec"]["containers"][0]["args"]
 
 
-def _columns(release: Release) -> list[str]:
-    answer = release.cluster.kubectl("get", "crd", "elasticjobs.elasticjob.dev", "-o", "json")
-    return [
-        one["name"] for one in json.loads(answer.stdout)["spec"]["versions"][0]["additionalPrinterColumns"]
-    ]
+def _crd(release: Release) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(release.cluster.kubectl("get", "crd", CRD, "-o", "json").stdout)
+    return found
 
 
-def _columns_of_crds() -> list[str]:
-    file = generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
-    return [
-        one["name"]
-        for one in yaml.safe_load(file.read_text())["spec"]["versions"][0]["additionalPrinterColumns"]
-    ]
+def _columns(crd: dict[str, Any]) -> list[str]:
+    return [one["name"] for one in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
 
 
 def _forget_a_column(release: Release) -> None:
     """Make the definition an older one."""
+    before = _columns(_crd(release))
     patch = [{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns/1"}]
-    release.cluster.kubectl(
-        "patch", "crd", "elasticjobs.elasticjob.dev", "--type=json", "-p", json.dumps(patch)
-    )
-    assert _columns(release) != _columns_of_crds()
+    release.cluster.kubectl("patch", "crd", CRD, "--type=json", "-p", json.dumps(patch))
+    assert _columns(_crd(release)) != before

@@ -40,7 +40,22 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ({"replicas": "two"}, "at '/replicas': got string, want integer"),
         ({"replicas": -1}, "at '/replicas': minimum: got -1, want 0"),
         ({"replica": 3}, "additional properties 'replica' not allowed"),
-        ({"leaderElection": {"enabled": False}}, "at '/replicas': maximum: got 2, want 1"),
+        (
+            {"leaderElection": {"enabled": False}},
+            "replicas is 2, but without leaderElection.enabled there can be one operator only",
+        ),
+        (
+            {"leaderElection": {"leaseDuration": "9500ms", "renewDeadline": "10s"}},
+            "leaseDuration > renewDeadline > retryPeriod > 0, found 9500ms, 10s, ",
+        ),
+        (
+            {"leaderElection": {"renewDeadline": "10s", "retryPeriod": "0.5m"}},
+            "retryPeriod > 0, found ",
+        ),
+        (
+            {"leaderElection": {"leaseDuration": "15"}},
+            "at '/leaderElection/leaseDuration': '15' does not match",
+        ),
         ({"watchNamespaces": "team-a"}, "at '/watchNamespaces': got string, want array"),
         ({"watchNamespaces": ["Team_A"]}, "at '/watchNamespaces/0': 'Team_A' does not match pattern"),
         ({"watchNamespaces": ["a", "a"]}, "at '/watchNamespaces': items at 0 and 1 are equal"),
@@ -49,6 +64,8 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             "at '/image/repository': 'registry/x:1.0' does not match",
         ),
         ({"image": {"digest": "0123"}}, "at '/image/digest': '0123' does not match pattern"),
+        ({"handler": {"image": {"tag": "a b"}}}, "at '/handler/image/tag': 'a b' does not match pattern"),
+        ({"handler": {"image": "x"}}, "at '/handler/image': got string, want object"),
         ({"image": {"pullPolicy": "always"}}, "at '/image/pullPolicy': value must be one of"),
         ({"probes": {"port": 70000}}, "at '/probes/port': maximum: got 70,000, want 65,535"),
         ({"crds": {"keep": "yes"}}, "at '/crds/keep': got string, want boolean"),
@@ -85,18 +102,22 @@ def test_packed_chart_is_the_same(helm: Helm, packed: Path) -> None:
 def test_lease_policy_is_the_one_of_the_example(helm: Helm) -> None:
     example = generate.ROOT / "examples" / "indexed-job" / "own-lease-only.yaml"
     policy, binding = objects(example.read_text())
-    (made,) = _of(helm, {}, "ValidatingAdmissionPolicy")
-    (bound,) = _of(helm, {}, "ValidatingAdmissionPolicyBinding")
+    name = "elasticjob-own-lease-only"
+    (made,) = (one for one in _of(helm, {}, policy["kind"]) if one["metadata"]["name"] == name)
+    (bound,) = (one for one in _of(helm, {}, binding["kind"]) if one["metadata"]["name"] == name)
     assert made["spec"] == policy["spec"]
-    assert bound["spec"] == {**binding["spec"], "policyName": made["metadata"]["name"]}
+    assert bound["spec"] == {**binding["spec"], "policyName": name}
 
 
 def test_flow_schema_is_the_one_that_is_measured(helm: Helm) -> None:
     measured = objects((generate.ROOT / "benchmarks" / "flow-schema.yaml").read_text())
     values = {"flowSchema": {"enabled": True}}
     (level,) = _of(helm, values, "PriorityLevelConfiguration")
-    (schema,) = _of(helm, values, "FlowSchema")
+    schema, _ = _of(helm, values, "FlowSchema")
     assert [level["spec"], schema["spec"]] == [one["spec"] for one in measured]
+    schema, operator = _of(helm, {**values, "watchNamespaces": ["a", "b"]}, "FlowSchema")
+    assert schema["spec"]["rules"][0]["resourceRules"][0]["namespaces"] == ["a", "b"]
+    assert operator["spec"]["matchingPrecedence"] < schema["spec"]["matchingPrecedence"]
 
 
 @pytest.mark.parametrize("name", VALUES)

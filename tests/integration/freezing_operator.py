@@ -1,15 +1,19 @@
 """``python -m tests.integration.freezing_operator``: the operator, stopped (SIGSTOP) just before a write.
 
-``FREEZE_BEFORE``: method and resource of the write, such as ``POST pods`` or ``PATCH elasticjobs/status``.
-``FREEZE_WHEN``: a file; while it is there, the first such write stops the process, and takes the file away.
-``FREEZE_AT``: ``request``, before the client is asked, or ``connection``, when aiohttp has a connection and
-is about to hand the bytes over, the last moment before the client's own last look.
+``FREEZE_WHEN`` is a file; while it is there, the first write that it names stops the process, and takes the
+file away. It holds method and resource (``POST pods``, ``PATCH elasticjobs/status``) and the moment:
+
+* ``request``: before the client is asked;
+* ``connection``: aiohttp has a connection and is about to hand the bytes over; our last look is next;
+* ``gate``: that look is over, and the bytes are next.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,7 @@ from typing import Any
 from elasticjob_operator import __main__
 from elasticjob_operator.observe import client
 
-BEFORE = os.environ["FREEZE_BEFORE"]
 WHEN = Path(os.environ["FREEZE_WHEN"])
-AT = os.environ["FREEZE_AT"]
 
 _writing: ContextVar[str] = ContextVar("writing", default="")
 _real_request = client.Client._request
@@ -32,24 +34,38 @@ def _name(method: str, path: str) -> str:
     return f"{method} {'/'.join(part for part in (parts[0], *parts[2:]))}" if parts else ""
 
 
-def _freeze() -> None:
-    if WHEN.exists():
+def _freeze(moment: str) -> None:
+    try:
+        wanted = WHEN.read_text()
+    except FileNotFoundError:
+        return
+    if wanted == f"{_writing.get()} {moment}":
         WHEN.unlink()
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
 async def _request(self: client.Client, method: str, path: str, **rest: Any) -> Any:
-    name = _name(method, path)
-    _writing.set(name)
-    if AT == "request" and name == BEFORE and self._may_write is not None:
-        _freeze()
-    return await _real_request(self, method, path, **rest)
+    # The client of the election asks nobody.
+    _writing.set(_name(method, path) if self._may_write is not None else "")
+    _freeze("request")
+    # Who breaks a pass off closes its connection, and the API server may notice that first. Here it does not.
+    return await asyncio.shield(_real_request(self, method, path, **rest))
 
 
 async def _body(self: Any, writer: Any, length: int | None) -> None:
-    if AT == "connection" and _writing.get() == BEFORE:
-        _freeze()
+    _freeze("connection")
+    self._allowed = _then_freeze(self._allowed)
     await _real_body(self, writer, length)
+
+
+def _then_freeze(allowed: Callable[[], bool]) -> Callable[[], bool]:
+    def look() -> bool:
+        answer = allowed()
+        if answer:
+            _freeze("gate")
+        return answer
+
+    return look
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Two operators as processes: the leader is killed, frozen, cut off, ended; the other takes over.
 
-Each has a service account of its own, so that the audit log says who has written what.
+They have one service account, as the chart gives them, and tokens that are bound to pods of their own (whose
+objects are all there is of them), so that the audit log says who has written what.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,86 +26,95 @@ from devcluster import crd, kubeconfig
 from devcluster.cluster import Cluster
 from devcluster.ports import PortClaims
 from devcluster.wait import wait_for
+from tests.chart.helm import Helm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 CRD = Path(__file__).parents[2] / "crds" / "elasticjobs.elasticjob.dev.yaml"
-PLAIN = "elasticjob_operator"
 FREEZING = "tests.integration.freezing_operator"
 SHORT = ("3s", "2s", "400ms")
-DEFAULT = ("15s", "10s", "2s")
 LONG = ("10m", "9m", "400ms")
 DEADLINE = 60.0
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
-ELECTION = "elasticjob-operator"
+NAME = "elasticjob-operator"
+"""Of the service account, of the election's Lease, and of the policy."""
+POD_CLAIM = "authentication.kubernetes.io/pod-name"
 
 
 class Operator:
-    """One process, with an identity of its own towards the API server."""
+    """One process, with the token of a pod of its own."""
 
-    def __init__(
-        self,
-        scene: Scene,
-        name: str,
-        timing: Sequence[str],
-        module: str = PLAIN,
-        server: str | None = None,
-        environment: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, scene: Scene, name: str, timing: Sequence[str], server: str | None = None) -> None:
         self.name = name
-        cluster, namespace = scene.cluster, scene.namespace
-        self.user = f"system:serviceaccount:{namespace}:{name}"
-        cluster.kubectl("-n", namespace, "create", "serviceaccount", name)
-        binding = f"{namespace}-{name}"
-        cluster.kubectl(
-            *("create", "clusterrolebinding", binding, "--clusterrole=cluster-admin"),
-            f"--serviceaccount={namespace}:{name}",
-        )
-        scene.bindings.append(binding)
-        token = cluster.kubectl("-n", namespace, "create", "token", name).stdout.strip()
-        config = kubeconfig.write(scene.folder / name, server or cluster.server, cluster.ca_file, token)
-        self.port = scene.ports.take()
+        self._scene = scene
+        self._timing = timing
+        cluster = scene.cluster
+        self._pod()
+        token = cluster.kubectl(
+            *("-n", scene.namespace, "create", "token", NAME),
+            *("--bound-object-kind=Pod", f"--bound-object-name={name}"),
+        ).stdout.strip()
+        self._config = kubeconfig.write(scene.folder / name, server or cluster.server, cluster.ca_file, token)
+        self._port = scene.ports.take()
+        self.freeze_when = scene.folder / f"freeze-{name}"
         self.log = scene.folder / f"{name}.log"
-        duration, deadline, period = timing
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
+        self.log.touch()
+        self.process = self._start()
+
+    def _pod(self) -> None:
+        container = {"name": "operator", "image": "none"}
+        spec = {"serviceAccountName": NAME, "containers": [container], "nodeSelector": {"no": "node"}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self.name}, "spec": spec}
+        self._scene.cluster.kubectl("-n", self._scene.namespace, "apply", "-f", "-", input=json.dumps(pod))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        namespace = self._scene.namespace
+        names = ("lease-duration", "renew-deadline", "retry-period")
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
                 [
-                    *(sys.executable, "-m", module, "--namespace", namespace),
+                    *(sys.executable, "-m", FREEZING, "--namespace", namespace),
                     *("--leader-elect", f"--leader-elect-resource-namespace={namespace}"),
-                    f"--leader-elect-lease-duration={duration}",
-                    f"--leader-elect-renew-deadline={deadline}",
-                    f"--leader-elect-retry-period={period}",
-                    f"--liveness=http://127.0.0.1:{self.port}/healthz",
+                    *(
+                        f"--leader-elect-{name}={value}"
+                        for name, value in zip(names, self._timing, strict=False)
+                    ),
+                    f"--health-probe-bind-address=127.0.0.1:{self._port}",
                 ],
                 env={
                     **os.environ,
-                    **(environment or {}),
-                    "KUBECONFIG": str(config),
-                    "POD_NAME": name,
+                    "KUBECONFIG": str(self._config),
+                    "POD_NAME": self.name,
+                    "FREEZE_WHEN": str(self.freeze_when),
                 },
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
 
-    def election(self) -> dict[str, Any]:
-        """What the probe says of it; nothing while there is no answer."""
+    def restart(self) -> None:
+        assert self.process.poll() is not None
+        self.process = self._start()
+
+    def probe(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Status and answer; status 0 while there is none."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=2) as answer:
-                health = json.loads(answer.read())["health"]
-        except (OSError, KeyError):
-            return {}
-        found: dict[str, Any] = health.get("election", {}) if isinstance(health, dict) else {}
-        return found
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+        except OSError:
+            return 0, {}
 
     def leads(self) -> bool:
-        """By what it says: kopf asks for the probe's answer anew only every 10 s."""
-        said = [line for line in self.log.read_text().splitlines() if "leading" in line]
-        return bool(said) and "leading, as" in said[-1]
+        election = self.probe("/livez")[1].get("election", {})
+        return election.get("leading") is True and election["leader"].startswith(f"{self.name}_")
 
-    def stands_by(self, leader: str) -> bool:
-        """Whether it knows that another leads."""
-        known = [line for line in self.log.read_text().splitlines() if "the leader is" in line]
-        return not self.leads() and bool(known) and f"the leader is {leader}_" in known[-1]
+    def stands_by(self, leader: Operator) -> bool:
+        """Whether it knows that another leads; it is alive and ready as that one is."""
+        status, answer = self.probe("/readyz")
+        election = answer.get("election", {"leading": True})
+        others = str(election.get("leader", "")).startswith(f"{leader.name}_")
+        return status == 200 and not election["leading"] and others
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -125,21 +136,33 @@ class Scene:
         self.namespace = namespace
         self.folder = folder
         self.operators: list[Operator] = []
-        self.bindings: list[str] = []
         self.ports = PortClaims()
+        self.user = f"system:serviceaccount:{namespace}:{NAME}"
+        cluster.kubectl("-n", namespace, "create", "serviceaccount", NAME)
+        cluster.kubectl(
+            *("create", "clusterrolebinding", namespace, "--clusterrole=cluster-admin"),
+            f"--serviceaccount={namespace}:{NAME}",
+        )
 
-    def start(self, name: str, timing: Sequence[str] = SHORT, **how: Any) -> Operator:
-        operator = Operator(self, name, timing, **how)
+    def start(self, name: str, timing: Sequence[str] = SHORT, server: str | None = None) -> Operator:
+        operator = Operator(self, name, timing, server)
         self.operators.append(operator)
         return operator
 
-    def pair(self, timing: Sequence[str] = SHORT, **how: Any) -> tuple[Operator, Operator]:
+    def pair(self, timing: Sequence[str] = SHORT, server: str | None = None) -> tuple[Operator, Operator]:
         """Two of them, the first of which leads."""
-        first = self.start("first", timing, **how)
+        first = self.start("first", timing, server)
         wait_for(first.leads, DEADLINE, "the first leads", interval=0.1)
         second = self.start("second", timing)
-        wait_for(lambda: second.stands_by("first"), DEADLINE, "the second stands by", interval=0.1)
+        wait_for(lambda: second.stands_by(first), DEADLINE, "the second stands by", interval=0.1)
         return first, second
+
+    def close(self) -> None:
+        for operator in self.operators:
+            operator.end()
+            print(f"--- {operator.name}\n{operator.log.read_text()[-4000:]}")
+        self.cluster.kubectl("delete", "clusterrolebinding", self.namespace, check=False)
+        self.ports.release()
 
     def apply(self, replicas: int) -> None:
         container = {"name": "main", "image": "none", "command": ["torchrun", "--nnodes=7", "train.py"]}
@@ -158,7 +181,8 @@ class Scene:
         return items
 
     def pods(self) -> set[str]:
-        return {p["metadata"]["name"] for p in self.get("pods") if "deletionTimestamp" not in p["metadata"]}
+        metas = [pod["metadata"] for pod in self.get("pods")]
+        return {m["name"] for m in metas if "deletionTimestamp" not in m and m["name"].startswith("job-")}
 
     def has_pods(self, count: int) -> None:
         wait_for(
@@ -168,18 +192,31 @@ class Scene:
             interval=0.1,
         )
 
-    def warned(self) -> bool:
-        """Each change of the spec says again that a flag of the command does not count, by one Event."""
-        return any(event["reason"] == "FlagOverrides" for event in self.get("events"))
+    def has_told(self) -> None:
+        """There is the Event about the flag: the next time it is said is a count of the same."""
+        wait_for(
+            lambda: any(event["reason"] == "FlagOverrides" for event in self.get("events")),
+            DEADLINE,
+            "the Event about the flag",
+            interval=0.1,
+        )
+
+    def role_is_for_two(self) -> None:
+        """The name of a third pod has gone from the Role, which takes ``apply.UNNEEDED_SECONDS``."""
+        wait_for(
+            lambda: not any("job-2-" in json.dumps(role["rules"]) for role in self.get("roles")),
+            DEADLINE,
+            "no third pod in the Role",
+            interval=0.1,
+        )
 
     def everything(self) -> dict[str, str]:
         """The version of all that an operator writes, but for the Lease of the election."""
         found = {}
-        for kind in ("pods", "elasticjobs", "leases", "roles", "rolebindings", "serviceaccounts", "events"):
-            for item in self.get(kind):
-                meta = item["metadata"]
-                if meta["name"] != ELECTION and item.get("source", {}).get("component") in (None, ELECTION):
-                    found[f"{kind}/{meta['name']}"] = meta["resourceVersion"]
+        for item in self.get("pods,elasticjobs,leases,roles,rolebindings,serviceaccounts,events"):
+            meta, theirs = item["metadata"], item.get("source", {}).get("component")
+            if (item["kind"], meta["name"]) != ("Lease", NAME) and theirs in (None, NAME):
+                found[f"{item['kind'].lower()}s/{meta['name']}"] = meta["resourceVersion"]
         return found
 
     def changed(self, before: dict[str, str]) -> set[str]:
@@ -190,18 +227,21 @@ class Scene:
         """What it has asked the API server to write: verb, object, answer. Without the election's Lease."""
         found = []
         for line in self.cluster.audit_log.read_text().splitlines():
+            if self.user not in line:
+                continue
             event = json.loads(line)
-            if event["user"]["username"] != operator.user or event["verb"] not in WRITES:
+            who = event["user"].get("extra", {}).get(POD_CLAIM)
+            if who != [operator.name] or event["verb"] not in WRITES:
                 continue
             about = event["objectRef"]
             name = "/".join(about[k] for k in ("resource", "name") if about.get(k))
-            mine = about["resource"] == "leases" and about.get("name") in (ELECTION, None)
+            mine = about["resource"] == "leases" and about.get("name") in (NAME, None)
             if mine == election:
                 found.append((event["verb"], name, int(event.get("responseStatus", {}).get("code", 0))))
         return found
 
     def lease(self) -> dict[str, Any]:
-        answer = self.cluster.kubectl("-n", self.namespace, "get", "lease", ELECTION, "-o", "json")
+        answer = self.cluster.kubectl("-n", self.namespace, "get", "lease", NAME, "-o", "json")
         spec: dict[str, Any] = json.loads(answer.stdout)["spec"]
         return spec
 
@@ -219,12 +259,26 @@ def scene(devcluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Scene
     try:
         yield made
     finally:
-        for operator in made.operators:
-            operator.end()
-            print(f"--- {operator.name}\n{operator.log.read_text()[-4000:]}")
-        for binding in made.bindings:
-            devcluster.kubectl("delete", "clusterrolebinding", binding, check=False)
-        made.ports.release()
+        made.close()
+
+
+@pytest.fixture
+def enforced(scene: Scene, tmp_path: Path) -> Iterator[Scene]:
+    """With the chart's policy."""
+    chart = Helm(tmp_path / "helm")
+    shown = (
+        "--namespace",
+        scene.namespace,
+        "--kube-version=1.30.0",
+        "--show-only",
+        "templates/leader-policy.yaml",
+    )
+    policy = chart.run("template", NAME, str(chart.chart), *shown).stdout
+    scene.cluster.kubectl("apply", "-f", "-", input=policy)
+    try:
+        yield scene
+    finally:
+        scene.cluster.kubectl("delete", "-f", "-", input=policy)
 
 
 @contextmanager
@@ -234,86 +288,98 @@ def took(what: str) -> Iterator[None]:
     print(f"{what}: {time.monotonic() - began:.2f} s")
 
 
-def test_the_leader_is_killed(scene: Scene) -> None:
+def test_the_leader_is_killed_and_comes_back_as_somebody_else(scene: Scene) -> None:
     first, second = scene.pair()
     scene.apply(2)
     scene.has_pods(2)
     assert scene.writes(second) == []
     first.signal(signal.SIGKILL)
     first.process.wait(timeout=10)
+    first.restart()
+    with took("from kill -9 until the other leads, 3 s"):
+        wait_for(second.leads, DEADLINE, "the second leads", interval=0.02)
     scene.apply(3)
     scene.has_pods(3)
-    assert second.leads()
     assert ("create", "pods/job-2-0", 201) in scene.writes(second)
-    wait_for(lambda: second.election().get("leading") is True, DEADLINE, "so says its probe", interval=0.2)
-    assert second.election()["leader"].startswith("second_")
     assert scene.lease()["leaseTransitions"] == 1
     assert scene.pods() == {"job-0-0", "job-1-0", "job-2-0"}
-
-
-def test_a_third_waits_for_its_turn_and_a_restarted_one_is_somebody_else(scene: Scene) -> None:
-    first, second = scene.pair()
-    first.end()
-    third = scene.start("third")
-    wait_for(second.leads, DEADLINE, "the second leads", interval=0.1)
-    wait_for(lambda: third.stands_by("second"), DEADLINE, "the third stands by", interval=0.1)
+    wait_for(lambda: first.stands_by(second), DEADLINE, "the first waits for its turn", interval=0.1)
     second.end()
-    wait_for(third.leads, DEADLINE, "the third leads", interval=0.1)
-    scene.apply(1)
-    scene.has_pods(1)
+    wait_for(first.leads, DEADLINE, "the first leads", interval=0.1)
 
 
 CHANGES = {
-    "PATCH elasticjobs/status": 3,
-    "PATCH leases": 3,
     "PATCH roles": 3,
     "POST pods": 3,
     "PATCH events": 3,
+    "PATCH elasticjobs/status": 3,
+    "PATCH leases": 3,
     "DELETE pods": 1,
 }
 """The number of replicas, changed from 2, that makes the leader write so."""
+UNGUARDED = {"PATCH roles", "POST pods", "PATCH events"}
+"""What only the policy stops; the others are for one version or UID as well."""
+FEW = [
+    ("PATCH roles", "gate"),
+    ("PATCH elasticjobs/status", "connection"),
+    ("POST pods", "gate"),
+    ("PATCH events", "gate"),
+]
+ALL = [(write, moment) for moment in ("gate", "connection", "request") for write in CHANGES]
 
 
 @pytest.mark.parametrize(
-    ("write", "moment"),
-    [
-        *((write, "connection") for write in CHANGES),
-        ("POST pods", "request"),
-        ("PATCH elasticjobs/status", "request"),
-    ],
+    "cases", [FEW, pytest.param(ALL, marks=[pytest.mark.slow, pytest.mark.timeout(600)])], ids=["few", "all"]
 )
-def test_the_leader_is_frozen_before_a_write_and_thawed(scene: Scene, write: str, moment: str) -> None:
-    """Deposed, it changes nothing."""
-    gate = scene.folder / "freeze"
-    environment = {"FREEZE_BEFORE": write, "FREEZE_WHEN": str(gate), "FREEZE_AT": moment}
-    first, second = scene.pair(module=FREEZING, environment=environment)
-    scene.apply(2)
-    scene.has_pods(2)
-    wait_for(lambda: scene.warned(), DEADLINE, "the Event about the flag", interval=0.1)
-    scene.renewals(1)
-    gate.touch()
+def test_the_leader_is_frozen_before_a_write_and_thawed(
+    enforced: Scene, cases: list[tuple[str, str]]
+) -> None:
+    """Deposed, it changes nothing. Before its last look it asks for nothing; after that it is refused."""
+    leader, other = enforced.pair()
+    enforced.apply(2)
+    enforced.has_pods(2)
+    for write, moment in cases:
+        late = freeze_and_thaw(enforced, leader, other, write, moment)
+        if moment != "gate":
+            assert late == [], (write, moment)
+        elif write in UNGUARDED:
+            assert late == [403], write
+        else:
+            assert len(late) == 1, write
+            assert late[0] in (403, 404, 409, 422), write
+        leader, other = other, leader
+
+
+def freeze_and_thaw(scene: Scene, leader: Operator, other: Operator, write: str, moment: str) -> list[int]:
+    """Freeze the leader before that write, let the other take over, thaw it. It must change nothing.
+
+    Returns how the API server answered what it wrote then. The job has two replicas before and after, and
+    the other leads in the end.
+    """
+    scene.has_told()
+    if write == "PATCH roles":
+        scene.role_is_for_two()
+    leader.freeze_when.write_text(f"{write} {moment}")
     scene.apply(CHANGES[write])
-    wait_for(first.frozen, DEADLINE, f"the first stands before {write}", interval=0.02)
-    wait_for(second.leads, DEADLINE, "the second leads", interval=0.1)
+    wait_for(leader.frozen, DEADLINE, f"{leader.name} stands before {write}", interval=0.02)
+    wait_for(other.leads, DEADLINE, f"{other.name} leads", interval=0.1)
     scene.has_pods(CHANGES[write])
-    scene.renewals(3)
-    before, by_first, by_second = scene.everything(), scene.writes(first), len(scene.writes(second))
+    by_leader, by_other, before = scene.writes(leader), len(scene.writes(other)), scene.everything()
     transitions = scene.lease()["leaseTransitions"]
-    elections = len(scene.writes(first, election=True))
+    elections = len(scene.writes(leader, election=True))
 
-    first.signal(signal.SIGCONT)
-    wait_for(lambda: first.stands_by("second"), DEADLINE, "the first stands by", interval=0.1)
-    scene.renewals(5)
-    assert scene.writes(first) == by_first
-    assert scene.changed(before) <= {name for _, name, _ in scene.writes(second)[by_second:]}
+    leader.signal(signal.SIGCONT)
+    wait_for(lambda: leader.stands_by(other), DEADLINE, f"{leader.name} stands by", interval=0.1)
+    scene.renewals(2)
+    late = scene.writes(leader)[len(by_leader) :]
+    print(f"{write} {moment}: {late}")
     # It may have been about to renew; what it asks is refused.
-    assert {code for _, _, code in scene.writes(first, election=True)[elections:]} <= {409}
+    assert {code for _, _, code in scene.writes(leader, election=True)[elections:]} <= {409}
     assert scene.lease()["leaseTransitions"] == transitions
-
-    second.end()
+    assert scene.changed(before) <= {name for _, name, _ in scene.writes(other)[by_other:]}
     scene.apply(2)
     scene.has_pods(2)
-    assert first.leads()
+    return [code for _, _, code in late]
 
 
 def test_the_leader_is_cut_off(scene: Scene) -> None:
@@ -328,12 +394,14 @@ def test_the_leader_is_cut_off(scene: Scene) -> None:
     wait_for(second.leads, DEADLINE, "the second leads", interval=0.1)
     scene.apply(3)
     scene.has_pods(3)
-    scene.renewals(3)
-    before, by_first, by_second = scene.everything(), scene.writes(first), len(scene.writes(second))
+    scene.renewals(1)
+    by_first, by_second, before = scene.writes(first), len(scene.writes(second)), scene.everything()
     proxy.restore()
-    wait_for(lambda: first.stands_by("second"), DEADLINE, "the first stands by", interval=0.1)
-    scene.renewals(5)
-    assert scene.writes(first) == by_first
+    wait_for(lambda: first.stands_by(second), DEADLINE, "the first stands by", interval=0.1)
+    scene.renewals(3)
+    late = scene.writes(first)[len(by_first) :]
+    print(f"late: {late}")
+    assert all(code >= 400 for _, _, code in late)
     assert scene.changed(before) <= {name for _, name, _ in scene.writes(second)[by_second:]}
     second.end()
     scene.apply(1)
@@ -355,8 +423,8 @@ def test_a_leader_that_ends_hands_over_at_once(scene: Scene) -> None:
 
 
 def test_a_takeover_with_the_default_durations(scene: Scene) -> None:
-    """Within 15 s, since the last renewal is older than the death; see what is printed."""
-    first, second = scene.pair(DEFAULT)
+    """12 s after a renewal: the worst case is a death right after one. See what is printed."""
+    first, second = scene.pair(())
     scene.apply(2)
     scene.has_pods(2)
     scene.renewals(1)
@@ -364,5 +432,5 @@ def test_a_takeover_with_the_default_durations(scene: Scene) -> None:
     with took("from kill -9 until the other leads"):
         wait_for(second.leads, DEADLINE, "the second leads", interval=0.02)
     spec = scene.lease()
-    assert spec["leaseDurationSeconds"] == 15
+    assert spec["leaseDurationSeconds"] == 12
     assert spec["holderIdentity"].startswith("second_")

@@ -27,12 +27,14 @@ def test_every_default_is_documented_under_its_name() -> None:
         for part in name.split("."):
             found = found[part]
         assert found == default
-    assert {name.split(".")[0] for name in documented} == set(DEFAULTS)
-    nested = {name for name in documented if "." in name}
-    for top in {name.split(".")[0] for name in nested}:
-        assert {name for name in nested if name.startswith(f"{top}.")} == {
-            f"{top}.{k}" for k in DEFAULTS[top]
-        }
+    for parent in ("", *(name.rpartition(".")[0] for name in documented)):
+        found = DEFAULTS
+        for part in parent.split(".") if parent else ():
+            found = found[part]
+        inside = f"{parent}." if parent else ""
+        assert {
+            name.removeprefix(inside).split(".")[0] for name in documented if name.startswith(inside)
+        } == set(found)
 
 
 @pytest.mark.parametrize("text", ["replicas: 2\n", "image:\n  tag: x\n"])

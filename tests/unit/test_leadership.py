@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from elasticjob_operator.leadership.core import Candidate, Record, Step, Timing
 
-TIMING = Timing()
-"""15, 10, 2."""
+TIMING = Timing(lease_duration=15.0, renew_deadline=10.0, retry_period=2.0)
 
 
 def standby(record: Record | None, now: float = 100.0) -> Candidate:

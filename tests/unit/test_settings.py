@@ -29,8 +29,8 @@ def test_the_image_of_the_handler_is_of_the_operator_s_version_unless_another_is
     assert chosen("--handler-image mine:2", ELASTICJOB_HANDLER_IMAGE="here:1").handler_image == "mine:2"
 
 
-def test_an_election_with_the_defaults_of_client_go() -> None:
-    expected = Place("here", "elasticjob-operator", Timing(15.0, 10.0, 2.0))
+def test_an_election_with_the_defaults() -> None:
+    expected = Place("here", "elasticjob-operator", Timing(12.0, 8.0, 2.0))
     assert chosen("--leader-elect", POD_NAMESPACE="here").election == expected
     assert chosen(ELASTICJOB_LEADER_ELECT="true", POD_NAMESPACE="here").election == expected
 
@@ -44,17 +44,32 @@ def test_flags_of_the_election_win() -> None:
         "POD_NAMESPACE": "here",
     }
     flags = "--leader-elect-resource-namespace there --leader-elect-lease-duration 1m"
-    assert chosen(flags, **environ).election == Place("there", "theirs", Timing(60.0, 10.0, 1.5))
+    assert chosen(flags, **environ).election == Place("there", "theirs", Timing(60.0, 8.0, 1.5))
     assert chosen("--no-leader-elect", **environ).election is None
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:8080", ("0.0.0.0", 8080)),
+        ("[::]:9090", ("::", 9090)),
+        (":80", ("0.0.0.0", 80)),
+        ("", None),
+    ],
+)
+def test_where_the_probes_are_served(text: str, address: tuple[str, int] | None) -> None:
+    assert chosen(f"--health-probe-bind-address={text}").probes == address
+    assert chosen(ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS=text).probes == address
 
 
 @pytest.mark.parametrize(
     ("flags", "environ", "message"),
     [
+        ("--health-probe-bind-address 8080", {}, "an address and a port such as 0.0.0.0:8080, found '8080'"),
         ("--leader-elect", {}, "give --leader-elect-resource-namespace or ELASTICJOB_LEADER_ELECT_RESOURCE"),
         ("", {"ELASTICJOB_LEADER_ELECT": "yes"}, "is true or false, found 'yes'"),
         ("--leader-elect --leader-elect-retry-period soon", {"POD_NAMESPACE": "x"}, "'soon' is no duration"),
-        ("--leader-elect --leader-elect-lease-duration 5s", {"POD_NAMESPACE": "x"}, "found 5 s, 10 s, 2 s"),
+        ("--leader-elect --leader-elect-lease-duration 5s", {"POD_NAMESPACE": "x"}, "found 5 s, 8 s, 2 s"),
     ],
 )
 def test_what_makes_no_sense_is_said(flags: str, environ: dict[str, str], message: str) -> None:

@@ -34,13 +34,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
+{{/* An image: list with the values of one (repository, tag, digest) and the chart's version. */}}
 {{- define "elasticjob.image" -}}
-{{- with .Values.image -}}
-{{- if .digest -}}
-{{- printf "%s@%s" .repository .digest -}}
+{{- $image := index . 0 -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $image.repository $image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) -}}
-{{- end -}}
+{{- printf "%s:%s" $image.repository ($image.tag | default (index . 1)) -}}
 {{- end -}}
 {{- end }}
 

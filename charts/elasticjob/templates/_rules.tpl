@@ -29,6 +29,9 @@ makes the object needs create as well as patch.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [create, patch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, patch, delete] # delete: networkPolicy was set to None
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]

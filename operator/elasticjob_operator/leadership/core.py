@@ -24,11 +24,12 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds; names and defaults are those of client-go and ``kube-controller-manager``."""
+    """Seconds; the names are those of client-go and ``kube-controller-manager``, with whose 15, 10 and 2 a
+    takeover would last somewhat longer than 15."""
 
-    lease_duration: float = 15.0
+    lease_duration: float = 12.0
     """How long others wait after the last renewal that they saw."""
-    renew_deadline: float = 10.0
+    renew_deadline: float = 8.0
     """How long the leader acts after its last renewal."""
     retry_period: float = 2.0
     """Between two renewals, and between tries after an error."""

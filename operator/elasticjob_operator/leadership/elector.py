@@ -54,6 +54,7 @@ class Elector:
         self._candidate = Candidate(me, place.timing)
         self._changed = asyncio.Event()
         self._retry_at = float("-inf")
+        self._busy_since: float | None = None
         self._service: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._said = ""
@@ -71,6 +72,11 @@ class Elector:
         if candidate.looked and candidate.seen_at > float("-inf"):
             answer["renewedSeconds"] = round(self._now() - candidate.seen_at, 1)
         return answer
+
+    def busy_seconds(self) -> float:
+        """For how long it has been at one step that is no waiting: each has the time limit of its request, or
+        ends when all that acts has ended."""
+        return 0.0 if self._busy_since is None else self._now() - self._busy_since
 
     async def run(self, lead: Callable[[], Awaitable[None]], follow: Callable[[], Awaitable[None]]) -> None:
         """Stand for election until cancelled.
@@ -118,6 +124,7 @@ class Elector:
     async def _turn(self, lead: Callable[[], Awaitable[None]], follow: Callable[[], Awaitable[None]]) -> None:
         candidate, now = self._candidate, self._now()
         step = candidate.step(now)
+        self._busy_since = now
         if step is Step.STEP_DOWN:
             await self._step_down(follow)
         elif step is Step.WAIT:
@@ -232,6 +239,7 @@ class Elector:
     async def _wait(self, until: float) -> None:
         """Until that time, or the Lease is seen to change."""
         left = max(_SHORTEST_WAIT, until - self._now())
+        self._busy_since = None
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._changed.wait(), left)
 

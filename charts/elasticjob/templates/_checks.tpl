@@ -1,0 +1,24 @@
+{{/* What values.schema.json can't say of values that belong together, or could not say in words. */}}
+{{- define "elasticjob.checks" -}}
+{{- with .Values.leaderElection }}
+{{- if and (not .enabled) (gt (int $.Values.replicas) 1) }}
+{{- fail (printf "replicas is %d, but without leaderElection.enabled there can be one operator only: set replicas to 1" (int $.Values.replicas)) }}
+{{- end }}
+{{- $lease := include "elasticjob.milliseconds" .leaseDuration | float64 }}
+{{- $renew := include "elasticjob.milliseconds" .renewDeadline | float64 }}
+{{- $retry := include "elasticjob.milliseconds" .retryPeriod | float64 }}
+{{- if not (and (gt $lease $renew) (gt $renew $retry) (gt $retry 0.0)) }}
+{{- fail (printf "leaderElection needs leaseDuration > renewDeadline > retryPeriod > 0, found %s, %s, %s" .leaseDuration .renewDeadline .retryPeriod) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "elasticjob.milliseconds" -}}
+{{- if hasSuffix "ms" . -}}
+{{- trimSuffix "ms" . -}}
+{{- else if hasSuffix "s" . -}}
+{{- mulf (trimSuffix "s" . | float64) 1000 -}}
+{{- else -}}
+{{- mulf (trimSuffix "m" . | float64) 60000 -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,140 @@
+"""The probes: ``/livez`` says whether a restart could help, ``/readyz`` whether this process could act now.
+
+A kubelet kills what is not alive. So not alive is only
+
+* who is blind although the API server answers: a watch has been silent for ``max_silence``, while a list of
+  the same resource over a new connection, with credentials read anew, works. While the API server is away, or
+  refuses, a restart would bring nothing about and would lose a warm view;
+* whose pass over a job, or whose election, hangs, or one of whose tasks that never end has ended;
+* whose event loop is stuck: then nobody answers here, and the probe runs into its time limit.
+
+Ready is who has listed everything, has all watches connected, and is alive, whether it leads or stands by.
+
+Served by the operator and not by kopf, which has one endpoint, begins with it only when ``startup`` is over,
+and keeps an answer for 10 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from elasticjob_operator.leadership.elector import Elector
+from elasticjob_operator.observe.client import Client
+from elasticjob_operator.observe.credentials import Credentials, NoCredentials
+from elasticjob_operator.observe.errors import ApiError
+from elasticjob_operator.reconcile import Reconciler
+
+_ASK_SECONDS = 2.5
+"""Less than a probe's own time limit."""
+
+log = logging.getLogger("elasticjob.operator")
+
+
+class Health:
+    """See the module. What is None has not been made yet."""
+
+    def __init__(self, ask: Callable[[str], Awaitable[bool]] | None = None) -> None:
+        self.reconciler: Reconciler | None = None
+        self.elector: Elector | None = None
+        self.election: asyncio.Task[None] | None = None
+        self._ask = ask or answers
+        self._excused: dict[str, float] = {}
+        """By path: when the API server was last asked in vain for what a watch does not bring."""
+        self._said: dict[str, list[str]] = {}
+
+    async def not_alive(self) -> list[str]:
+        """Why this process should be restarted; nothing: it should not."""
+        if self.reconciler is None:
+            return []
+        problems = [f"the task {name} has ended" for name in self.reconciler.ended]
+        if self.election is not None and self.election.done():
+            problems.append("the task that stands for election has ended")
+        limit = self.reconciler.settings.max_pass
+        if self.elector is not None and self.elector.busy_seconds() > limit:
+            problems.append(f"the election has hung for {self.elector.busy_seconds():.0f} s")
+        hung = {who: took for who, took in self.reconciler.under_way().items() if took > limit}
+        problems += [f"the pass over {who} has hung for {took:.0f} s" for who, took in hung.items()]
+        return problems + await self._blind(self.reconciler)
+
+    async def not_ready(self) -> list[str]:
+        """Why this process could not act now."""
+        if self.reconciler is None:
+            return ["starting; the log says what is waited for"]
+        problems = []
+        for informer in self.reconciler.world.informers():
+            if not informer.synced.is_set():
+                problems.append(f"{informer.path} could not be listed yet")
+            elif informer.good_since is None and not informer.forbidden:
+                problems.append(f"the watch of {informer.path} is interrupted")
+        return problems + await self.not_alive()
+
+    def report(self) -> dict[str, Any]:
+        """What else there is to say, for people."""
+        if self.reconciler is None:
+            return {}
+        now = self.reconciler.clock()
+        ages = {i.path: round(now - i.heard_at, 1) for i in self.reconciler.world.informers()}
+        answer: dict[str, Any] = {
+            "heardSeconds": {path: age for path, age in ages.items() if age < float("inf")},
+            "loopLagSeconds": round(self.reconciler.world.loop_lag, 3),
+            "jobs": len(self.reconciler.jobs()),
+        }
+        if self.elector is not None:
+            answer["election"] = self.elector.report()
+        return answer
+
+    async def serve(self, host: str, port: int) -> web.AppRunner:
+        """Answer from now on; ``cleanup`` of what is returned ends it."""
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/livez", lambda _: self._answer("alive", self.not_alive)),
+                web.get("/readyz", lambda _: self._answer("ready", self.not_ready)),
+            ]
+        )
+        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, host, port).start()
+        return runner
+
+    async def _answer(self, what: str, judge: Callable[[], Awaitable[list[str]]]) -> web.Response:
+        problems = await judge()
+        if problems != self._said.get(what, []):
+            self._said[what] = problems
+            level = logging.WARNING if problems else logging.INFO
+            log.log(level, "%s: %s", what, "no: " + "; ".join(problems) if problems else "yes, again")
+        body = {what: not problems, "problems": problems, **self.report()}
+        return web.json_response(body, status=503 if problems else 200)
+
+    async def _blind(self, reconciler: Reconciler) -> list[str]:
+        now, limit = reconciler.clock(), reconciler.settings.max_silence
+        heard = {i.path: i.heard_at for i in reconciler.world.informers() if not i.forbidden}
+        heard.update(reconciler.jobs_heard_at())
+        since = {p: max(t, reconciler.started_at, self._excused.get(p, t)) for p, t in heard.items()}
+        silent = [path for path, moment in since.items() if now - moment > limit]
+        there = await asyncio.gather(*(self._ask(path) for path in silent))
+        self._excused.update({path: now for path, yes in zip(silent, there, strict=True) if not yes})
+        return [
+            f"nothing was heard of {path} for {now - since[path]:.0f} s, and the API server answers"
+            for path, yes in zip(silent, there, strict=True)
+            if yes
+        ]
+
+
+async def answers(path: str) -> bool:
+    """Whether the API server lists that for a client that has just been made."""
+    try:
+        client = Client(await asyncio.to_thread(Credentials), timeout=_ASK_SECONDS)
+        try:
+            await client.get(path, {"limit": "1"})
+        finally:
+            await client.aclose()
+    except (ApiError, NoCredentials, OSError) as error:
+        log.debug("the API server does not list %s: %s", path, error)
+        return False
+    return True

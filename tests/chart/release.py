@@ -1,0 +1,111 @@
+"""The release `elasticjob` in a cluster, as tests follow it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from devcluster.cluster import Cluster
+from devcluster.wait import wait_for
+from tests import docs_commands
+from tests.chart.helm import NAMESPACE, Helm
+from tests.docs_commands import ROOT
+
+OF_THE_RELEASE = ["-l", "app.kubernetes.io/instance=elasticjob"]
+REGISTRY = "registry.example/ml"
+"""The reader's."""
+_UNINTERESTING = {"events", "events.events.k8s.io", "componentstatuses"}
+
+
+class Release:
+    """The release, made by the chart or by a document's own commands. ``home`` is helm's."""
+
+    def __init__(self, cluster: Cluster, home: Path) -> None:
+        self.cluster = cluster
+        self.helm = Helm(home, cluster.kubeconfig)
+        self._home = home
+
+    def words(self, document: str, test: str, **variables: str) -> str:
+        """Run what the document tells to; returns what it printed. ``variables`` are the reader's."""
+        tools = self._home / "bin"
+        if not tools.exists():
+            tools.mkdir(parents=True)
+            (tools / "helm").symlink_to(self.helm.binary)
+            (tools / "kubectl").symlink_to(self.cluster.kubectl_binary)
+        environment = {
+            **self.helm.environment,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "KUBECACHEDIR": str(self._home / "kubectl"),
+            "REGISTRY": REGISTRY,
+            **variables,
+        }
+        try:
+            return docs_commands.run(ROOT / document, test, environment)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.state()}") from None
+
+    def install(self, values: dict[str, Any], *flags: str) -> str:
+        """helm upgrade --install with these values, and wait until the operator is ready."""
+        where = ["--namespace", NAMESPACE, "--wait", "--timeout", "120s"]
+        file = self.helm.values_file(values)
+        chart = str(self.helm.chart)
+        try:
+            done = self.helm.run("upgrade", "--install", "elasticjob", chart, *where, "-f", file, *flags)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.state()}") from None
+        return done.stderr
+
+    def uninstall(self) -> None:
+        """helm uninstall, and the definition with it."""
+        self.helm.run("uninstall", "elasticjob", "--namespace", NAMESPACE, "--wait")
+        self.cluster.kubectl("delete", "crd", "elasticjobs.elasticjob.dev", "--ignore-not-found")
+
+    def operators(self, count: int = 2) -> dict[str, dict[str, Any]]:
+        """The operator's pods by UID: so many, of which one leads."""
+
+        def pods() -> list[dict[str, Any]]:
+            answer = self.cluster.kubectl("-n", NAMESPACE, "get", "pods", *OF_THE_RELEASE, "-o", "json")
+            found: list[dict[str, Any]] = json.loads(answer.stdout)["items"]
+            return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+        def leads() -> bool:
+            lease = self.cluster.kubectl("-n", NAMESPACE, "get", "lease", "elasticjob", "-o", "json").stdout
+            holder = str(json.loads(lease).get("spec", {}).get("holderIdentity", ""))
+            return holder.partition("_")[0] in {pod["metadata"]["name"] for pod in pods()}
+
+        wait_for(lambda: len(pods()) == count, 60, f"{count} operators are left", interval=0.2)
+        if count > 1:
+            wait_for(leads, 60, "one of them leads", interval=0.2)
+        return {pod["metadata"]["uid"]: pod for pod in pods()}
+
+    def everything(self) -> dict[str, dict[str, Any]]:
+        """Every object of the cluster by KIND/NAMESPACE/NAME, but for Events."""
+        kinds = self.cluster.kubectl("api-resources", "--verbs=list", "-o", "name").stdout.split()
+        wanted = ",".join(kind for kind in kinds if kind not in _UNINTERESTING)
+        found = json.loads(self.cluster.kubectl("get", wanted, "-A", "-o", "json").stdout)["items"]
+        return {
+            f"{one['kind']}/{one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one
+            for one in found
+        }
+
+    def refused(self) -> set[tuple[str, str]]:
+        """What the operator has asked for and may not, as verb and resource."""
+        account = f"system:serviceaccount:{NAMESPACE}:elasticjob"
+        events = [json.loads(line) for line in self.cluster.audit_log.read_text().splitlines()]
+        asked = [one for one in events if one["user"]["username"] == account and "responseStatus" in one]
+        assert asked
+        return {
+            (one["verb"], one["objectRef"]["resource"])
+            for one in asked
+            if one["responseStatus"].get("code") == 403
+        }
+
+    def state(self) -> str:
+        """What explains an operator that does not come up: pods, events, logs."""
+        found = self.cluster.kubectl("-n", NAMESPACE, "get", "pods,events", "-o", "wide", check=False).stdout
+        for file in sorted((self.cluster.nodes_dir / "logs").glob(f"{NAMESPACE}_*/*/*.log")):
+            found += f"\n== {file.name} of {file.parent.parent.name}\n"
+            found += "\n".join(file.read_text(errors="replace").splitlines()[-30:])
+        return found

@@ -1,0 +1,155 @@
+"""What the API server makes of the chart's objects, without a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from charts import generate
+from devcluster.api import ApiClient
+from devcluster.cluster import Cluster
+from devcluster.commands import DEPLOYMENTS, Options
+from devcluster.wait import wait_for
+from tests.chart.helm import NAMESPACE, VALUES, Helm
+from tests.chart.release import Release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+CRD = "elasticjobs.elasticjob.dev"
+NO_POD: dict[str, Any] = {"replicas": 0}
+
+
+@pytest.fixture(scope="module")
+def cluster_without_nodes() -> Iterator[Cluster]:
+    """It warns of every pod that is not a restricted one, also in templates."""
+    with Cluster(nodes=0, options=Options(further_controllers=DEPLOYMENTS)) as cluster:
+        for name in (NAMESPACE, "team-a", "team-b"):
+            cluster.kubectl("create", "namespace", name)
+        for mode in ("enforce", "warn"):
+            label = f"pod-security.kubernetes.io/{mode}=restricted"
+            cluster.kubectl("label", "namespace", NAMESPACE, label)
+        yield cluster
+
+
+@pytest.fixture
+def release(cluster_without_nodes: Cluster, tmp_path: Path) -> Iterator[Release]:
+    """Nothing is installed, and nothing is left of what the test installs."""
+    made = Release(cluster_without_nodes, tmp_path)
+    yield made
+    if "elasticjob" in made.helm.run("list", "--namespace", NAMESPACE, "--short").stdout.split():
+        made.uninstall()
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if name != "others-make-the-roles"])
+def test_server_accepts_everything_and_warns_of_nothing(
+    cluster_without_nodes: Cluster, helm: Helm, name: str
+) -> None:
+    said = cluster_without_nodes.kubectl(
+        "apply", "--dry-run=server", "-f", "-", input=helm.template(VALUES[name])
+    )
+    assert "deployment.apps/elasticjob" in said.stdout
+    assert said.stderr == ""
+
+
+def test_server_accepts_the_manifests_and_warns_of_nothing(cluster_without_nodes: Cluster) -> None:
+    files = ["-f", str(generate.ROOT / "crds"), "-f", str(generate.MANIFESTS)]
+    said = cluster_without_nodes.kubectl(
+        "apply", "--server-side", "--force-conflicts", "--dry-run=server", *files
+    )
+    assert "deployment.apps/elasticjob serverside-applied" in said.stdout
+    assert said.stderr == ""
+
+
+def test_a_pod_that_is_not_restricted_would_be_warned_of(cluster_without_nodes: Cluster, helm: Helm) -> None:
+    said = cluster_without_nodes.kubectl(
+        "apply", "--dry-run=server", "-f", "-", input=helm.template({"podSecurityContext": None})
+    )
+    assert 'would violate PodSecurity "restricted' in said.stderr
+
+
+def test_users_edit_and_view_jobs_but_no_status(release: Release) -> None:
+    release.install(NO_POD)
+
+    def can(role: str, verb: str, what: str) -> bool:
+        resource, _, subresource = what.partition("/")
+        asked = {"namespace": "team-a", "verb": verb, "group": "elasticjob.dev", "resource": resource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": f"system:serviceaccount:team-a:{role}",
+                "resourceAttributes": {**asked, "subresource": subresource},
+            },
+        }
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        answer = release.cluster.api.request("POST", path, review)
+        assert answer.ok, answer.text
+        return bool(answer.json()["status"]["allowed"])
+
+    for role in ("edit", "view"):
+        to = [f"--clusterrole={role}", f"--serviceaccount=team-a:{role}"]
+        release.cluster.kubectl("-n", "team-a", "create", "rolebinding", role, *to)
+    wait_for(lambda: can("edit", "create", "elasticjobs"), 30, "the role edit is aggregated")
+    wait_for(lambda: can("view", "get", "elasticjobs"), 30, "the role view is aggregated")
+    assert can("edit", "patch", "elasticjobs/scale")
+    assert can("edit", "delete", "elasticjobs")
+    assert can("view", "watch", "elasticjobs")
+    assert not can("view", "create", "elasticjobs")
+    assert not can("view", "patch", "elasticjobs/scale")
+    for role in ("edit", "view"):
+        assert can(role, "get", "elasticjobs/status")
+        assert not can(role, "patch", "elasticjobs/status")
+
+
+def test_participants_have_a_priority_level_and_the_operator_another(release: Release) -> None:
+    release.install({**NO_POD, "flowSchema": {"enabled": True}})
+    kubectl = release.cluster.kubectl
+
+    def uid(kind: str, name: str) -> str:
+        return kubectl("get", kind, name, "-o", "jsonpath={.metadata.uid}").stdout
+
+    def classified(namespace: str, account: str, path: str) -> tuple[str, str]:
+        """The schema and level of a request with a token of this account, by their UIDs."""
+        token = kubectl("-n", namespace, "create", "token", account).stdout.strip()
+        answer = ApiClient(release.cluster.server, release.cluster.ca_file, token).request("GET", path)
+        return (
+            answer.headers["X-Kubernetes-PF-FlowSchema-UID"],
+            answer.headers["X-Kubernetes-PF-PriorityLevel-UID"],
+        )
+
+    lease = "/apis/coordination.k8s.io/v1/namespaces/team-a/leases/job-0-0"
+    participant = (
+        uid("flowschema", "elasticjob-participants"),
+        uid("prioritylevelconfiguration", "elasticjob-participants"),
+    )
+    operator = (uid("flowschema", "elasticjob-operator"), uid("prioritylevelconfiguration", "workload-high"))
+    # The API server takes new schemas over within a moment.
+    wait_for(
+        lambda: classified("team-a", "default", lease) == participant,
+        30,
+        "the schema is in force",
+        interval=0.2,
+    )
+    assert classified(NAMESPACE, "elasticjob", lease) == operator
+    assert classified("team-a", "default", "/api/v1/namespaces/team-a/pods") not in (participant, operator)
+
+
+def test_definition_applied_by_hand_is_taken_over_on_request(release: Release) -> None:
+    crd = str(generate.ROOT / "crds" / f"{CRD}.yaml")
+    release.cluster.kubectl("apply", "--server-side", "-f", crd)
+    with pytest.raises(AssertionError, match="invalid ownership metadata"):
+        release.install(NO_POD)
+    release.install(NO_POD, "--take-ownership")
+    owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-name}"
+    assert release.cluster.kubectl("get", "crd", CRD, "-o", owner).stdout == "elasticjob"
+
+
+def test_definition_goes_with_the_release_on_request(release: Release) -> None:
+    release.install({**NO_POD, "crds": {"keep": False}})
+    release.helm.run("uninstall", "elasticjob", "--namespace", NAMESPACE, "--wait")
+    wait_for(
+        lambda: release.cluster.kubectl("get", "crd", CRD, check=False).returncode != 0, 30, "it is gone"
+    )

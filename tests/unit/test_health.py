@@ -1,0 +1,211 @@
+"""What makes a process not alive, or not ready. That of the real process is in ``tests/integration``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from elasticjob_operator.app import _stand
+from elasticjob_operator.health import Health
+from elasticjob_operator.leadership.core import Place, Timing
+from elasticjob_operator.leadership.elector import Elector
+from elasticjob_operator.observe.client import Api
+from elasticjob_operator.reconcile import Reconciler
+from elasticjob_operator.settings import Settings
+
+PODS = "/api/v1/namespaces/here/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/here/leases"
+NODES = "/api/v1/nodes"
+JOBS = "/apis/elasticjob.dev/v1alpha1/namespaces/here/elasticjobs"
+SILENCE = 180.0
+
+
+class Nobody:
+    """An API that is not asked."""
+
+    failed_at = float("-inf")
+
+
+class Scene:
+    """A reconciler that has heard of everything at 0, and whose clock is the test's."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.api = Nobody()
+        settings = Settings(namespaces=("here",), max_silence=SILENCE)
+        self.reconciler = Reconciler(cast(Api, self.api), settings, clock=lambda: self.now)
+        self.asked: list[str] = []
+        self.answers: set[str] = {PODS, LEASES, NODES, JOBS}
+        self.health = Health(self._ask)
+        self.health.reconciler = self.reconciler
+        for informer in self.reconciler.world.informers():
+            informer.synced.set()
+        self.heard(PODS, LEASES, NODES)
+
+    async def _ask(self, path: str) -> bool:
+        self.asked.append(path)
+        return path in self.answers
+
+    def heard(self, *paths: str) -> None:
+        for informer in self.reconciler.world.informers():
+            if informer.path in paths:
+                informer.heard_at = informer.good_since = self.now
+
+    def job(self, version: int) -> dict[str, Any]:
+        meta = {"name": "job", "namespace": "here", "uid": "u", "resourceVersion": str(version)}
+        return {"metadata": {**meta, "generation": 1}, "spec": {"replicas": 2}, "status": {}}
+
+
+def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario(Scene())
+
+    asyncio.run(main())
+
+
+def test_a_silent_watch_while_the_api_server_answers() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.now = SILENCE
+        assert await scene.health.not_alive() == []
+        assert scene.asked == []
+        scene.heard(LEASES, NODES)
+        scene.now = SILENCE + 1
+        assert await scene.health.not_alive() == [
+            f"nothing was heard of {PODS} for 181 s, and the API server answers"
+        ]
+        assert scene.asked == [PODS]
+
+    play(scenario)
+
+
+def test_an_outage_restarts_nobody_and_the_time_after_it_counts_anew() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.answers = set()
+        for scene.now in (SILENCE + 1, 5 * SILENCE):
+            assert await scene.health.not_alive() == []
+        assert set(scene.asked) == {PODS, LEASES, NODES}
+        scene.answers = {PODS, LEASES, NODES}
+        scene.now = 6 * SILENCE
+        assert await scene.health.not_alive() == []
+        scene.now += 1
+        assert len(await scene.health.not_alive()) == 3
+
+    play(scenario)
+
+
+def test_what_is_forbidden_for_good_is_not_waited_for() -> None:
+    async def scenario(scene: Scene) -> None:
+        nodes = list(scene.reconciler.world.informers())[-1]
+        nodes.forbidden, nodes.good_since = True, None
+        scene.now = SILENCE + 1
+        scene.heard(PODS, LEASES)
+        assert await scene.health.not_ready() == []
+        assert scene.asked == []
+
+    play(scenario)
+
+
+def test_the_watch_of_jobs_owes_what_a_list_has_shown() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.reconciler.job_watched(scene.job(5))
+        scene.now = 1000.0
+        scene.heard(PODS, LEASES, NODES)
+        assert await scene.health.not_alive() == []
+        scene.reconciler.job_changed(scene.job(6))
+        for scene.now in (1001.0, 1001.0 + SILENCE):
+            scene.heard(PODS, LEASES, NODES)
+            assert await scene.health.not_alive() == []
+        scene.reconciler.job_changed(scene.job(7))  # it owes since version 6
+        scene.now += 1
+        assert await scene.health.not_alive() == [
+            f"nothing was heard of {JOBS} for 181 s, and the API server answers"
+        ]
+        scene.reconciler.job_watched(scene.job(6))  # late, but it lives
+        assert await scene.health.not_alive() == []
+        scene.reconciler.job_watched(scene.job(7))
+        scene.now += 10 * SILENCE
+        scene.heard(PODS, LEASES, NODES)
+        assert await scene.health.not_alive() == []
+
+    play(scenario)
+
+
+def test_a_pass_hangs_if_nothing_fails_meanwhile() -> None:
+    async def scenario(scene: Scene) -> None:
+        limit = scene.reconciler.settings.max_pass
+        scene.reconciler.job_watched(scene.job(5))
+        (entry,) = scene.reconciler._entries.values()
+        entry.pass_since = 0.0
+        scene.now = limit + 1
+        scene.heard(PODS, LEASES, NODES)
+        assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
+        scene.api.failed_at = 1.0  # the API server held it up until then
+        assert await scene.health.not_alive() == []
+        scene.now += 1
+        assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
+
+    play(scenario)
+
+
+def test_tasks_that_end_and_an_election_that_hangs() -> None:
+    async def scenario(scene: Scene) -> None:
+        async def broken() -> None:
+            raise KeyError("items")
+
+        task = asyncio.create_task(broken(), name="relist")
+        task.add_done_callback(scene.reconciler._ended)
+        scene.health.election = asyncio.create_task(asyncio.sleep(0))
+        place = Place("system", "operator", Timing())
+        scene.health.elector = Elector(cast(Api, scene.api), place, "me", now=lambda: scene.now)
+        await asyncio.gather(task, scene.health.election, return_exceptions=True)
+        assert await scene.health.not_alive() == [
+            "the task relist has ended",
+            "the task that stands for election has ended",
+        ]
+        scene.health.election = None
+        scene.reconciler.ended.clear()
+        scene.health.elector._busy_since = 0.0
+        scene.now = scene.reconciler.settings.max_pass + 1
+        scene.heard(PODS, LEASES, NODES)
+        assert await scene.health.not_alive() == ["the election has hung for 601 s"]
+
+    play(scenario)
+
+
+def test_who_has_not_listed_everything_does_not_stand_for_election() -> None:
+    class Election:
+        stands = False
+
+        async def run(self, *_: object) -> None:
+            self.stands = True
+
+    async def scenario(scene: Scene) -> None:
+        election = Election()
+        leases = list(scene.reconciler.world.informers())[1]
+        leases.synced.clear()
+        standing = asyncio.create_task(_stand(cast(Elector, election), scene.reconciler))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not election.stands
+        leases.synced.set()
+        await standing
+        assert election.stands
+
+    play(scenario)
+
+
+def test_who_starts_is_alive_and_not_ready() -> None:
+    async def scenario(scene: Scene) -> None:
+        pods = next(iter(scene.reconciler.world.informers()))
+        pods.synced.clear()
+        assert await scene.health.not_ready() == [f"{PODS} could not be listed yet"]
+        pods.synced.set()
+        pods.good_since = None
+        assert await scene.health.not_ready() == [f"the watch of {PODS} is interrupted"]
+        assert await scene.health.not_alive() == []
+        scene.health.reconciler = None
+        assert await scene.health.not_ready() == ["starting; the log says what is waited for"]
+        assert await scene.health.not_alive() == []
+
+    play(scenario)
