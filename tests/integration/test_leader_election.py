@@ -201,15 +201,6 @@ class Scene:
             interval=0.1,
         )
 
-    def role_is_for_two(self) -> None:
-        """The name of a third pod has gone from the Role, which takes ``apply.UNNEEDED_SECONDS``."""
-        wait_for(
-            lambda: not any("job-2-" in json.dumps(role["rules"]) for role in self.get("roles")),
-            DEADLINE,
-            "no third pod in the Role",
-            interval=0.1,
-        )
-
     def everything(self) -> dict[str, str]:
         """The version of all that an operator writes, but for the Lease of the election."""
         found = {}
@@ -309,7 +300,7 @@ def test_the_leader_is_killed_and_comes_back_as_somebody_else(scene: Scene) -> N
 
 
 CHANGES = {
-    "PATCH roles": 3,
+    "PATCH roles": 3,  # the first time only: the names of a slot's pods stay in it
     "POST pods": 3,
     "PATCH events": 3,
     "PATCH elasticjobs/status": 3,
@@ -325,7 +316,7 @@ FEW = [
     ("POST pods", "gate"),
     ("PATCH events", "gate"),
 ]
-ALL = [(write, moment) for moment in ("gate", "connection", "request") for write in CHANGES]
+ALL = [(w, moment) for moment in ("gate", "connection", "request") for w in list(CHANGES)[moment != "gate" :]]
 
 
 @pytest.mark.parametrize(
@@ -357,8 +348,6 @@ def freeze_and_thaw(scene: Scene, leader: Operator, other: Operator, write: str,
     the other leads in the end.
     """
     scene.has_told()
-    if write == "PATCH roles":
-        scene.role_is_for_two()
     leader.freeze_when.write_text(f"{write} {moment}")
     scene.apply(CHANGES[write])
     wait_for(leader.frozen, DEADLINE, f"{leader.name} stands before {write}", interval=0.02)
