@@ -171,8 +171,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         'annotation ["elasticjob.dev/round"] is set by the operator: remove it from the template',
     ),
     "fields that are not here yet": (
-        manifest(handler="Image", networkPolicy="None"),
-        'unknown field "spec.handler", unknown field "spec.networkPolicy"',
+        manifest(handler="Image"),
+        'unknown field "spec.handler"',
     ),
     "a typing error": (
         manifest(rendezvous={"joinTimeout": 60}),
@@ -221,6 +221,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown policy for pods": (
         manifest(cleanPodPolicy="Failed"),
         'spec.cleanPodPolicy: Unsupported value: "Failed": supported values: "Running", "All", "None"',
+    ),
+    "an unknown policy for the network": (
+        manifest(networkPolicy="Nobody"),
+        'spec.networkPolicy: Unsupported value: "Nobody": supported values: "JobOnly", "None"',
     ),
     "a manager without a domain": (
         manifest(managedBy="kueue"),
@@ -364,6 +368,7 @@ FULL: dict[str, Any] = {
     "activeDeadlineSeconds": 86400,
     "ttlSecondsAfterFinished": 3600,
     "cleanPodPolicy": "Running",
+    "networkPolicy": "JobOnly",
     "template": TEMPLATE,
 }
 
@@ -442,6 +447,7 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
         "scaling": {"scaleUpDelaySeconds": 10},
         "suspend": False,
         "cleanPodPolicy": "Running",
+        "networkPolicy": "JobOnly",
     }
 
 
@@ -505,6 +511,7 @@ MAY_CHANGE: dict[str, Any] = {
     "activeDeadlineSeconds": 60,
     "ttlSecondsAfterFinished": 60,
     "cleanPodPolicy": "All",
+    "networkPolicy": "None",
 }
 MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
     "nprocPerNode": (

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from elasticjob_operator.observe.objects import version_of
-from elasticjob_operator.plan.model import Action, CleanPodPolicy, Job, JobSpec, Limit, Rendezvous, Rule
+from elasticjob_operator.plan.model import (
+    Action,
+    CleanPodPolicy,
+    Job,
+    JobSpec,
+    Limit,
+    NetworkPolicy,
+    Rendezvous,
+    Rule,
+)
 from elasticjob_operator.plan.status import JobStatus
 
 MANAGER = "elasticjob.dev/operator"
@@ -97,6 +106,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         active_deadline=_optional(spec, "activeDeadlineSeconds", 1),
         ttl_after_finished=_optional(spec, "ttlSecondsAfterFinished", 0),
         clean_pod_policy=_word(spec.get("cleanPodPolicy"), CleanPodPolicy) or JobSpec.clean_pod_policy,
+        network_policy=_word(spec.get("networkPolicy"), NetworkPolicy) or JobSpec.network_policy,
     )
 
 
