@@ -17,6 +17,7 @@ from charts import generate
 from devcluster.cluster import Cluster
 from devcluster.commands import DEPLOYMENTS, DISRUPTION, Options
 from devcluster.wait import wait_for
+from tests import operator_account
 from tests.chart.helm import NAMESPACE, Helm
 from tests.e2e.job import JobRun
 
@@ -107,6 +108,8 @@ def release(tmp_path: Path) -> Iterator[Release]:
         cluster.kubectl("create", "namespace", NAMESPACE)
         cluster.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
         cluster.kubectl("create", "namespace", "team-a")
+        # Who is uninstalled is refused what it still asks for.
+        operator_account.watch(cluster, denials=False)
         made = Release(cluster, tmp_path / "helm")
         yield made
         print(made.state()[-8000:])

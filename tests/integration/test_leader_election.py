@@ -20,10 +20,11 @@ from typing import Any
 import psutil
 import pytest
 
-from devcluster import crd, kubeconfig
+from devcluster import crd
 from devcluster.cluster import Cluster
 from devcluster.ports import PortClaims
 from devcluster.wait import wait_for
+from tests import operator_account
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
@@ -53,15 +54,7 @@ class Operator:
         self.name = name
         cluster, namespace = scene.cluster, scene.namespace
         self.user = f"system:serviceaccount:{namespace}:{name}"
-        cluster.kubectl("-n", namespace, "create", "serviceaccount", name)
-        binding = f"{namespace}-{name}"
-        cluster.kubectl(
-            *("create", "clusterrolebinding", binding, "--clusterrole=cluster-admin"),
-            f"--serviceaccount={namespace}:{name}",
-        )
-        scene.bindings.append(binding)
-        token = cluster.kubectl("-n", namespace, "create", "token", name).stdout.strip()
-        config = kubeconfig.write(scene.folder / name, server or cluster.server, cluster.ca_file, token)
+        config = operator_account.further(cluster, namespace, name, server)
         self.port = scene.ports.take()
         self.log = scene.folder / f"{name}.log"
         duration, deadline, period = timing
@@ -125,7 +118,6 @@ class Scene:
         self.namespace = namespace
         self.folder = folder
         self.operators: list[Operator] = []
-        self.bindings: list[str] = []
         self.ports = PortClaims()
 
     def start(self, name: str, timing: Sequence[str] = SHORT, **how: Any) -> Operator:
@@ -222,8 +214,6 @@ def scene(devcluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Scene
         for operator in made.operators:
             operator.end()
             print(f"--- {operator.name}\n{operator.log.read_text()[-4000:]}")
-        for binding in made.bindings:
-            devcluster.kubectl("delete", "clusterrolebinding", binding, check=False)
         made.ports.release()
 
 
