@@ -18,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from devcluster.pytest_plugin import existing_kubeconfig
+
 ROOT = Path(__file__).resolve().parent.parent
 MANIFESTS = ROOT / "deploy" / "operator.yaml"
 NOTES = ROOT / "build" / "operator-rights"
@@ -148,6 +150,9 @@ def problems(given: set[Right], used: Used) -> Iterator[str]:
 
 def main() -> None:
     """Entry point."""
+    if existing_kubeconfig() is not None:
+        print("the operator's rights are not compared: its requests stand in the user's own audit log")
+        return
     used = noted()
     if not used.granted:
         sys.exit(f"no test with an operator has left its notes in {NOTES.relative_to(ROOT)}")
