@@ -63,9 +63,11 @@ async def grant(api: Api, job: Job, access: Access, written: Access | None) -> N
         writes.append((f"/api/v1{base}/serviceaccounts/{name}", _account(job)))
     if written is None or written.pod_names != access.pod_names:
         writes.append((f"{rbac}/roles/{name}", _role(job, access)))
-    if access.subjects and (written is None or written.subjects != access.subjects):
-        writes.append((f"{rbac}/rolebindings/{name}", _binding(job, access)))
     await asyncio.gather(*(_apply(api, path, body) for path, body in writes))
+    if access.subjects and (written is None or written.subjects != access.subjects):
+        # After the Role: who is no administrator may bind what he holds himself, and what a Role that is not
+        # there yet holds nobody can tell. The API server's answer to that is 404.
+        await _apply(api, f"{rbac}/rolebindings/{name}", _binding(job, access))
 
 
 async def _apply(api: Api, path: str, body: dict[str, Any]) -> None:
