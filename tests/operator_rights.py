@@ -102,7 +102,7 @@ def count(used: Used, lines: Iterable[str], users: frozenset[str], denials: bool
             event = json.loads(line)
         except ValueError:
             continue  # the end of a log whose server was killed
-        if event["user"]["username"] not in users or event.get("userAgent", "").startswith("devcluster"):
+        if event["user"].get("username") not in users or event.get("userAgent", "").startswith("devcluster"):
             continue  # somebody else's, or a test's with the operator's token
         if "objectRef" not in event:
             continue  # discovery is everybody's

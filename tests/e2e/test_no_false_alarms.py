@@ -94,7 +94,7 @@ def test_starved_of_cpu(job: JobRun, installed: Cluster, identified: Identified)
 
 def requester(user: dict[str, Any], operator: str) -> str:
     """ "operator", "pod", or "" for others (kubectl, the node agent, controllers)."""
-    if user["username"] == operator:
+    if user.get("username") == operator:
         return "operator"
     return "pod" if "authentication.kubernetes.io/pod-name" in user.get("extra", {}) else ""
 

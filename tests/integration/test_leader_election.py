@@ -183,7 +183,7 @@ class Scene:
         found = []
         for line in self.cluster.audit_log.read_text().splitlines():
             event = json.loads(line)
-            if event["user"]["username"] != operator.user or event["verb"] not in WRITES:
+            if event["user"].get("username") != operator.user or event["verb"] not in WRITES:
                 continue
             about = event["objectRef"]
             name = "/".join(about[k] for k in ("resource", "name") if about.get(k))
