@@ -49,14 +49,22 @@ class ApiClient:
         body: object | None = None,
         *,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
         timeout: float = 10.0,
     ) -> Response:
-        """Send one request, `body` as JSON. Never raises for what a server or a network can do."""
+        """Send one request, `body` as JSON, with further `headers`.
+
+        Never raises for what a server or a network can do.
+        """
         data = None if body is None else json.dumps(body).encode()
-        headers = self._headers if data is None else {**self._headers, "Content-Type": content_type}
+        every = {
+            **self._headers,
+            **({} if data is None else {"Content-Type": content_type}),
+            **(headers or {}),
+        }
         try:
             answer = self._pool.request(
-                method, self._server + path, body=data, headers=headers, timeout=timeout
+                method, self._server + path, body=data, headers=every, timeout=timeout
             )
         except urllib3.exceptions.HTTPError as error:
             return Response(0, {}, str(error))

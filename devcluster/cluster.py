@@ -96,6 +96,7 @@ class Cluster(ClusterAccess):
         self._slow_writes: SlowWrites | None = None
         self._external_metrics: ExternalMetrics | None = None
         self._nodes: NodeAgentClient | None = None
+        self._before_stop: list[Callable[[], None]] = []
 
     # The way to it
 
@@ -130,6 +131,11 @@ class Cluster(ClusterAccess):
         return self.state_dir / "logs"
 
     @property
+    def audit_logs(self) -> list[Path]:
+        """The audit logs of all API servers that there have been."""
+        return [self.audit_log, *(further.audit_log for further in self._further_apiservers)]
+
+    @property
     def nodes_dir(self) -> Path:
         """The node agent's folder; the logs of the pods are in its subfolder `logs`."""
         return self.state_dir / "nodes"
@@ -152,8 +158,14 @@ class Cluster(ClusterAccess):
             self.stop()
             raise
 
+    def before_stop(self, look: Callable[[], None]) -> None:
+        """Call `look` when the cluster is about to end, while its files are still there."""
+        self._before_stop.append(look)
+
     def stop(self) -> None:
         """End everything and remove the state folder. May be called twice."""
+        while self._before_stop:
+            self._before_stop.pop()()
         for proxy in self._proxies:
             proxy.close()
         self._proxies.clear()
@@ -199,6 +211,16 @@ class Cluster(ClusterAccess):
         kubeconfig.write(path, server, self.ca_file, self.admin_token)
         self._further_apiservers.append(ApiServer(component, server, path, audit_log))
         return self._further_apiservers[-1]
+
+    def new_signing_key(self) -> None:
+        """Restart the first API server with a new key for service account tokens: all that there are get 401.
+
+        The controller manager is restarted with it; that which asks for new tokens when it gets 401, as the
+        node agent does, goes on by itself.
+        """
+        pki.signing_key(self.state_dir / "pki")
+        self.component("apiserver").restart()
+        self.component("controller-manager").restart()
 
     @contextlib.contextmanager
     def slow_writes(
@@ -357,6 +379,8 @@ class Cluster(ClusterAccess):
             f"--control={control}",
             *(["--netns"] if self._options.netns else []),
         ]
+        if self._options.token_seconds is not None:
+            arguments.append(f"--token-seconds={self._options.token_seconds}")
         agent = self._add(
             "nodeagent",
             arguments,

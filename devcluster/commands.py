@@ -59,6 +59,8 @@ class Options:
     """More of them: `DISRUPTION`, `AUTOSCALING`, or any other."""
     extra_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Flags added to (and winning over) ours; keys: etcd, apiserver, controller-manager, scheduler."""
+    token_seconds: float | None = None
+    """How often the node agent replaces pods' tokens. Default: when four fifths of their life are over."""
     server_names: Sequence[str] = ()
     """More names and addresses that the API server's certificate holds good for."""
     netns: bool = False

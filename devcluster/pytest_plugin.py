@@ -28,6 +28,8 @@ _DUMPED_KINDS = ("elasticjobs", "pods", "leases", "events")
 _DUMPED_LOG_LINES = 50
 _DUMP_TIMEOUT_SECONDS = 15.0
 _NAMESPACE_TIMEOUT_SECONDS = 60.0
+_TOKEN_SECONDS = 10.0
+"""Every test of pods is one of tokens that are replaced, too."""
 _LONGEST_NAME = 63
 
 
@@ -57,7 +59,8 @@ def cluster() -> Iterator[ClusterAccess]:
     if kubeconfig is not None:
         yield ExistingCluster(kubeconfig)
         return
-    with Cluster(options=Options(further_controllers=(DISRUPTION, AUTOSCALING))) as started:
+    options = Options(further_controllers=(DISRUPTION, AUTOSCALING), token_seconds=_TOKEN_SECONDS)
+    with Cluster(options=options) as started:
         yield started
 
 

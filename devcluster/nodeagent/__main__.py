@@ -38,6 +38,9 @@ def _arguments() -> Settings:
     )
     parser.add_argument("--netns", action="store_true", help="give every pod a network of its own (root)")
     parser.add_argument("--rootless", action="store_true", help="use no namespaces, also as root")
+    parser.add_argument(
+        "--token-seconds", type=float, help="replace the pods' tokens so often (default: as kubelet does)"
+    )
     given = parser.parse_args()
     return Settings(
         kubeconfig=given.kubeconfig,
@@ -49,6 +52,7 @@ def _arguments() -> Settings:
         backoff=Backoff(given.backoff, given.max_backoff),
         netns=given.netns,
         rootless=given.rootless,
+        token_seconds=given.token_seconds,
     )
 
 

@@ -55,6 +55,7 @@ class Environment:
     images: Images
     backoff: Backoff
     directories: Directories
+    token_seconds: float | None
 
 
 Attach = Callable[[], Awaitable[PodNetwork]]
@@ -90,7 +91,11 @@ class PodWorker:
         self._temporary = directories.temporary / self.uid[:8]
         self.logs = directories.logs / f"{self.namespace}_{self.name}_{self.uid}"
         self._volumes = PodVolumes(
-            node.request, runtime, self._directory / "volumes", directories.memory / self.uid
+            node.request,
+            runtime,
+            self._directory / "volumes",
+            directories.memory / self.uid,
+            environment.token_seconds,
         )
         self.network: PodNetwork | None = None
         self._sandbox: Sandbox | None = None

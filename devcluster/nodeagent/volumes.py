@@ -39,9 +39,18 @@ class Waits(Exception):
 class PodVolumes:
     """Makes and keeps one pod's volumes below ``directory``."""
 
-    def __init__(self, request: Request, runtime: Runtime, directory: Path, memory: Path) -> None:
-        """``memory``: a directory on a tmpfs, for emptyDirs with medium Memory."""
+    def __init__(
+        self,
+        request: Request,
+        runtime: Runtime,
+        directory: Path,
+        memory: Path,
+        token_seconds: float | None = None,
+    ) -> None:
+        """``memory``: a directory on a tmpfs, for emptyDirs with medium Memory. ``token_seconds``: after so
+        long a token is replaced by a new one, else when four fifths of its life are over."""
         self._request = request
+        self._token_seconds = token_seconds
         self._runtime = runtime
         self._directory = directory
         self._memory = memory
@@ -109,7 +118,7 @@ class PodVolumes:
             raise Waits(f"volumes of kind {kind} are not supported by devcluster's node agent")
 
     async def _token(self, file: Path, projection: Object, facts: PodFacts) -> None:
-        """Write a token bound to the pod, and a new one each time that four fifths of its life are over."""
+        """Write a token bound to the pod, and new ones while the pod is there."""
         metadata, spec = facts.pod["metadata"], facts.pod["spec"]
         account = spec.get("serviceAccountName", "default")
         seconds = projection.get("expirationSeconds", _TOKEN_SECONDS)
@@ -134,14 +143,14 @@ class PodVolumes:
             _write(file, answer["status"]["token"].encode())
 
         async def keep_fresh() -> None:
-            delay = 0.8 * seconds
+            delay = due = self._token_seconds or 0.8 * seconds
             while True:
                 await asyncio.sleep(delay)
                 try:
                     await renew()
-                    delay = 0.8 * seconds
+                    delay = due
                 except (Waits, *UNREACHABLE):
-                    delay = 5.0
+                    delay = min(due, 5.0)
 
         await renew()
         self._refreshing.append(asyncio.create_task(keep_fresh()))

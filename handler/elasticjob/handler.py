@@ -32,6 +32,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
 from elasticjob.contract.records import (
@@ -68,6 +69,8 @@ SAY_SECONDS = 30.0
 """How often a waiting participant says for whom it waits."""
 RBAC_SECONDS = 10.0
 """For so long a 403 may be a cache that lags behind (design, section 3)."""
+TOKEN_SECONDS = 150.0
+"""For so long a 401 may be a token that kubelet is about to replace: it looks at volumes every 60 to 90 s."""
 NO_JOB_SECONDS = 10.0
 """For so long there may be no round record before it is asked whether there is a job at all."""
 LINGER_SECONDS = 30.0
@@ -243,6 +246,8 @@ class K8sRendezvousHandler(RendezvousHandler):
     def _announce(self, failure: FailureReport | None = None) -> TCPStore:
         """Offer a store (any joiner may turn out to lead) and write the participant record with a new id,
         the failure report with it, in one write."""
+        for thread in (self._watcher, self._lease):
+            thread.refusal.forget()  # what was in the last round is not what this wait is judged by
         server = serve()
         host = self._settings.local_addr or "127.0.0.1"
         with self._bell:
@@ -270,9 +275,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         """Reasons to give up waiting."""
         if self._lease.superseded:
             raise RendezvousStateError(self._lease.superseded)
-        forbidden = max(self._watcher.forbidden_for(), self._lease.forbidden_for())
-        if forbidden > RBAC_SECONDS:
-            raise RendezvousStateError(self._forbidden_text(forbidden))
+        for thread in (self._watcher, self._lease):
+            if thread.refusal.lasted(Forbidden) > RBAC_SECONDS:
+                raise RendezvousStateError(self._forbidden_text(thread.refusal.lasted(Forbidden)))
+            if thread.refusal.lasted(Unauthorized) > TOKEN_SECONDS:
+                raise RendezvousStateError(self._unauthorized_text(thread.refusal.lasted(Unauthorized)))
         if time.monotonic() > deadline:
             raise RendezvousTimeoutError(
                 f"no round within {self._settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
@@ -297,6 +304,16 @@ class K8sRendezvousHandler(RendezvousHandler):
             f"{s.namespace}. Does the ElasticJob exist (kubectl -n {s.namespace} get elasticjob {s.job}), "
             "is the operator running (it makes the Role), and does the pod's service account have the "
             "RoleBinding?"
+        )
+
+    def _unauthorized_text(self, seconds: float) -> str:
+        s = self._settings
+        return (
+            f"the API server has not accepted this pod's token for {seconds:.0f} s: "
+            f"{self._watcher.trouble or self._lease.trouble}. Were the pod {s.pod} or its "
+            f"service account deleted (kubectl -n {s.namespace} get pod {s.pod}; kubectl -n {s.namespace} "
+            "get serviceaccounts), or were the API server's signing keys changed? kubelet writes a new token "
+            "only when the old one has nearly expired; a new pod gets one at once"
         )
 
     def _waiting_text(self, seconds: float) -> str:

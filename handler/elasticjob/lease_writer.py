@@ -12,17 +12,19 @@ import logging
 import random
 import secrets
 import threading
-import time
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticjob.api.errors import ApiError, Conflict, Forbidden, NotFound
+from elasticjob.api.errors import ApiError, Conflict, NotFound, Unauthorized
 from elasticjob.api.leases import LeaseApi
+from elasticjob.api.refusal import Refusal
 from elasticjob.contract.names import GROUP
 
 logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
+WARN_SECONDS = 5.0
+"""Of answers 401: while kubelet replaces a token, one or two are nothing to speak of."""
 WRITER_ANNOTATION = f"{GROUP}/writer"
 """A random word of this process: tells an own write whose answer was lost from another process's."""
 
@@ -42,7 +44,8 @@ class LeaseWriter:
         self._said = self._written = 0
         self._renew_seconds = 60.0
         self._stopped = False
-        self._forbidden_since: float | None = None
+        self.refusal = Refusal()
+        self._warned = False
         self.superseded = ""
         self.trouble = ""
         self._thread = threading.Thread(target=self._run, name="elasticjob-lease", daemon=True)
@@ -75,11 +78,6 @@ class LeaseWriter:
         with self._bell:
             return self._bell.wait_for(lambda: self._written >= self._said or bool(self.superseded), seconds)
 
-    def forbidden_for(self) -> float:
-        """For how many seconds writing has been refused without a break."""
-        since = self._forbidden_since
-        return 0.0 if since is None else time.monotonic() - since
-
     def stop(self) -> None:
         """End the thread; what is not yet written stays unwritten."""
         with self._bell:
@@ -106,7 +104,8 @@ class LeaseWriter:
                 continue
             pause = MIN_PAUSE_SECONDS
             with self._bell:
-                self._forbidden_since, self.trouble = None, ""
+                self.refusal.saw(None)
+                self.trouble, self._warned = "", False
                 self._written = upto
                 self._bell.notify_all()
 
@@ -160,8 +159,13 @@ class LeaseWriter:
 
     def _failed(self, error: ApiError) -> None:
         self.trouble = str(error)
-        if isinstance(error, Forbidden):
-            self._forbidden_since = self._forbidden_since or time.monotonic()
-        else:
-            self._forbidden_since = None
+        self.refusal.saw(error)
+        if not self._warned and self.refusal.lasted(Unauthorized) > WARN_SECONDS:
+            self._warned = True
+            logger.warning(
+                "Lease %s can't be written: the API server does not accept this pod's token (%s); "
+                "a round that runs goes on, trying again",
+                self._name,
+                error,
+            )
         logger.debug("Lease %s: %s", self._name, error)

@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from elasticjob.api.errors import ApiError, Forbidden
+from elasticjob.api.errors import ApiError
 from elasticjob.api.leases import LeaseApi
+from elasticjob.api.refusal import Refusal
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RecordError, RoundRecord
 
@@ -31,7 +32,7 @@ class RoundWatcher:
         self._changed = changed
         self._stop = threading.Event()
         self._good_since: float | None = None
-        self._forbidden_since: float | None = None
+        self.refusal = Refusal()
         self.trouble = ""
         self._thread = threading.Thread(target=self._run, name="elasticjob-watch", daemon=True)
 
@@ -51,11 +52,6 @@ class RoundWatcher:
         since = self._good_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def forbidden_for(self) -> float:
-        """For how many seconds this identity has been refused without a break."""
-        since = self._forbidden_since
-        return 0.0 if since is None else time.monotonic() - since
-
     def _run(self) -> None:
         pause = MIN_PAUSE_SECONDS
         while not self._stop.is_set():
@@ -63,7 +59,8 @@ class RoundWatcher:
                 for lease in self._api.watch(self._lease):
                     if self._good_since is None:
                         self._good_since = time.monotonic()
-                    self._forbidden_since, self.trouble, pause = None, "", MIN_PAUSE_SECONDS
+                    self.refusal.saw(None)
+                    self.trouble, pause = "", MIN_PAUSE_SECONDS
                     if lease is not None:
                         self._read(lease.annotations.get(ROUND_ANNOTATION, ""))
                     if self._stop.is_set():
@@ -82,10 +79,7 @@ class RoundWatcher:
     def _failed(self, error: ApiError) -> None:
         self._good_since = None
         self.trouble = str(error)
-        if isinstance(error, Forbidden):
-            self._forbidden_since = self._forbidden_since or time.monotonic()
-        else:
-            self._forbidden_since = None
+        self.refusal.saw(error)
         logger.debug("watch of Lease %s: %s", self._lease, error)
 
     def _read(self, text: str) -> None:

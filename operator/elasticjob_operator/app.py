@@ -20,12 +20,13 @@ from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.elector import Elector, identity
 from elasticjob_operator.observe.client import Client
-from elasticjob_operator.observe.credentials import Credentials, load
+from elasticjob_operator.observe.credentials import Credentials, NoCredentials, load
 from elasticjob_operator.observe.errors import ApiError, Forbidden, NotFound
 from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings, from_environment
 
 _RETRY_SECONDS = 2.0
+_log_ins = itertools.count()
 
 log = logging.getLogger("elasticjob.operator")
 
@@ -47,9 +48,22 @@ running = _Running()
 
 
 @kopf.on.login()
-def login(**_: Any) -> kopf.ConnectionInfo:
-    """kopf logs in with what our own client uses; after a 401 it asks again."""
-    found = load()
+async def login(**_: Any) -> kopf.ConnectionInfo:
+    """kopf logs in with what our own client uses; after a 401 it asks again.
+
+    What was refused once it does not try a second time: it ends the process if offered nothing else. But
+    a token may be replaced on disk some time after the API server has ceased to accept it, and a server that
+    can't tell who somebody is may soon be able to. So each log-in comes after a pause, and is another by its
+    priority, which among one means nothing.
+    """
+    number = next(_log_ins)
+    if number:
+        log.warning("the API server does not accept these credentials; reading them again")
+        await asyncio.sleep(_RETRY_SECONDS)
+    try:
+        found = await asyncio.to_thread(load)
+    except NoCredentials as error:
+        raise kopf.TemporaryError(str(error), delay=_RETRY_SECONDS) from error
     scheme, _space, token = (found.authorization or "").partition(" ")
     return kopf.ConnectionInfo(
         server=found.server,
@@ -60,6 +74,7 @@ def login(**_: Any) -> kopf.ConnectionInfo:
         certificate_path=found.certificate_path,
         private_key_path=found.key_path,
         proxy_url=found.proxy,
+        priority=number,
     )
 
 

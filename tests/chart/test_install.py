@@ -21,6 +21,7 @@ from devcluster.commands import DEPLOYMENTS, DISRUPTION, Options
 from devcluster.dockerfile import Build
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR
+from tests import operator_account
 from tests.chart.helm import NAMESPACE
 from tests.chart.release import REGISTRY, Release
 from tests.docs_commands import ROOT
@@ -46,6 +47,8 @@ def release(tmp_path: Path, handler_image: Build) -> Iterator[Release]:
         cluster.kubectl("create", "namespace", "team-a")
         image = f"{REGISTRY}/elasticjob-handler:{elasticjob.__version__}"
         cluster.add_image(image, "/usr/bin", {IMAGE_DIR: handler_image.home / "site"})
+        # Who is uninstalled is refused what it still asks for.
+        operator_account.watch(cluster, denials=False)
         made = Release(cluster, tmp_path / "helm")
         yield made
         print(made.state()[-8000:])

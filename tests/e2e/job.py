@@ -16,6 +16,7 @@ from typing import Any
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
+from tests import operator_account
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -37,7 +38,7 @@ def _path() -> list[dict[str, str]]:
 
 
 class Operator:
-    """The operator as a process of its own, serving one namespace."""
+    """The operator as a process of its own, serving one namespace with the rights that the chart gives."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Operator:
         flags: Sequence[str] = (),
     ) -> None:
         self._flags = flags
-        self._kubeconfig = kubeconfig or cluster.kubeconfig
+        self.kubeconfig = kubeconfig or operator_account.config(cluster)
         self._namespace = namespace
         self.log = log
         self.process = self._start()
@@ -57,7 +58,7 @@ class Operator:
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "elasticjob_operator", "--namespace", self._namespace, *self._flags],
-                env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
+                env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

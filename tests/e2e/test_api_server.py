@@ -13,6 +13,7 @@ import pytest
 
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
+from tests import operator_account
 from tests.e2e.job import JobRun, Operator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
@@ -131,7 +132,8 @@ def test_operator_and_pods_speak_to_two_api_servers(
     """Watch caches of different age: what the operator sees late it does not undo (I1)."""
     operator.stop()
     second = installed.second_apiserver()
-    other = Operator(installed, namespace, tmp_path / "operator-2.log", second.kubeconfig)
+    by_second = operator_account.config(installed, second.server)
+    other = Operator(installed, namespace, tmp_path / "operator-2.log", by_second)
     try:
         job.apply()
         job.training(1, members=2)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from devcluster import kubeconfig
 from devcluster.cluster import Cluster
 from devcluster.refusals import refusing
 from devcluster.wait import wait_for
+from tests import operator_account
 from tests.e2e.job import JobRun, Operator
 from tests.e2e.test_api_server import audited
 from tests.e2e.test_noticing import LIMITS, lone_steps, undisturbed
@@ -44,16 +44,10 @@ def identified(
 ) -> Iterator[Identified]:
     """Takes the place of the fixture ``operator``."""
     operator.stop()
-    kubectl = installed.kubectl
-    kubectl("-n", namespace, "create", "serviceaccount", "operator")
-    binding = ("clusterrolebinding", namespace)
-    kubectl("create", *binding, "--clusterrole=cluster-admin", f"--serviceaccount={namespace}:operator")
-    token = kubectl("-n", namespace, "create", "token", "operator", "--duration=2h").stdout.strip()
-    path = kubeconfig.write(tmp_path / "operator.kubeconfig", installed.server, installed.ca_file, token)
+    path = operator_account.further(installed, namespace, "operator")
     running = Operator(installed, namespace, tmp_path / "operator.log", path)
     yield Identified(running, f"system:serviceaccount:{namespace}:operator")
     running.stop()
-    kubectl("delete", *binding)
 
 
 @contextlib.contextmanager
@@ -100,7 +94,7 @@ def test_starved_of_cpu(job: JobRun, installed: Cluster, identified: Identified)
 
 def requester(user: dict[str, Any], operator: str) -> str:
     """ "operator", "pod", or "" for others (kubectl, the node agent, controllers)."""
-    if user["username"] == operator:
+    if user.get("username") == operator:
         return "operator"
     return "pod" if "authentication.kubernetes.io/pod-name" in user.get("extra", {}) else ""
 

@@ -207,27 +207,6 @@ def test_rights_follow_the_pods_and_reach_no_further(others: OthersRun) -> None:
     wait_for(lambda: named() == {"job-round", one, new}, 30, "the Role names the pods that there are", 0.2)
 
 
-@pytest.mark.usefixtures("own_lease_only")
-def test_the_admission_policy_ties_a_lease_to_its_pod(others: OthersRun) -> None:
-    others.serve(2)
-    for name in ("a", "b"):
-        others.pod(name, ["sleep", "600"])
-    others.wait_for(lambda: len(running(others)) == 2, "the pods run")
-    uids = {name: pod["metadata"]["uid"] for name, pod in others.pods().items()}
-    a, b = others.client("a"), others.client("b")
-    may_announce(others, a, "a", uids["a"])
-    may_announce(others, b, "b", uids["b"])
-    # RBAC would let it: a and b have the same service account.
-    wait_for(lambda: others.announce(a, "b", uids["a"]).status == 403, 30, "the policy is in force", 0.2)
-    said = others.announce(a, "b", uids["b"]).json()["message"]
-    assert "Lease b belongs to the pod of that name, and this is the token of pod a" in said
-    unsaid = {"metadata": {"annotations": {"elasticjob.dev/participant": None}}}
-    erased = a.request("PATCH", others.leases("b"), unsaid, content_type="application/merge-patch+json")
-    assert erased.status == 403, "nor may it take b's word away"
-    assert others.announce(a, "a", uids["b"]).status == 403, "nor speak for another holder"
-    assert others.announce(a, "a", uids["a"]).ok
-
-
 def running(others: OthersRun) -> list[str]:
     """The live pods of the job that run."""
     return [

@@ -170,10 +170,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(template=labelled(annotations={"elasticjob.dev/round": "1"})),
         'annotation ["elasticjob.dev/round"] is set by the operator: remove it from the template',
     ),
-    "fields that are not here yet": (
-        manifest(networkPolicy="None"),
-        'unknown field "spec.networkPolicy"',
-    ),
     "a typing error": (
         manifest(rendezvous={"joinTimeout": 60}),
         'unknown field "spec.rendezvous.joinTimeout"',
@@ -221,6 +217,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown policy for pods": (
         manifest(cleanPodPolicy="Failed"),
         'spec.cleanPodPolicy: Unsupported value: "Failed": supported values: "Running", "All", "None"',
+    ),
+    "an unknown policy for the network": (
+        manifest(networkPolicy="Nobody"),
+        'spec.networkPolicy: Unsupported value: "Nobody": supported values: "JobOnly", "None"',
     ),
     "a manager without a domain": (
         manifest(managedBy="kueue"),
@@ -365,6 +365,7 @@ FULL: dict[str, Any] = {
     "activeDeadlineSeconds": 86400,
     "ttlSecondsAfterFinished": 3600,
     "cleanPodPolicy": "Running",
+    "networkPolicy": "JobOnly",
     "template": TEMPLATE,
 }
 
@@ -444,6 +445,7 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
         "scaling": {"scaleUpDelaySeconds": 10},
         "suspend": False,
         "cleanPodPolicy": "Running",
+        "networkPolicy": "JobOnly",
     }
 
 
@@ -508,6 +510,7 @@ MAY_CHANGE: dict[str, Any] = {
     "ttlSecondsAfterFinished": 60,
     "cleanPodPolicy": "All",
     "handler": "Image",
+    "networkPolicy": "None",
 }
 MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
     "nprocPerNode": (

@@ -26,6 +26,7 @@ from devcluster import crd, kubeconfig
 from devcluster.cluster import Cluster
 from devcluster.ports import PortClaims
 from devcluster.wait import wait_for
+from tests import operator_account
 from tests.chart.helm import Helm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
@@ -138,11 +139,7 @@ class Scene:
         self.operators: list[Operator] = []
         self.ports = PortClaims()
         self.user = f"system:serviceaccount:{namespace}:{NAME}"
-        cluster.kubectl("-n", namespace, "create", "serviceaccount", NAME)
-        cluster.kubectl(
-            *("create", "clusterrolebinding", namespace, "--clusterrole=cluster-admin"),
-            f"--serviceaccount={namespace}:{NAME}",
-        )
+        operator_account.bind(cluster, namespace, NAME)
 
     def start(self, name: str, timing: Sequence[str] = SHORT, server: str | None = None) -> Operator:
         operator = Operator(self, name, timing, server)
@@ -161,7 +158,6 @@ class Scene:
         for operator in self.operators:
             operator.end()
             print(f"--- {operator.name}\n{operator.log.read_text()[-4000:]}")
-        self.cluster.kubectl("delete", "clusterrolebinding", self.namespace, check=False)
         self.ports.release()
 
     def apply(self, replicas: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 from devcluster import crd
 from devcluster.access import ClusterAccess
 from devcluster.wait import wait_for
+from tests import operator_account
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +31,11 @@ def test_both_ways_to_start_it(
     with (tmp_path / "log").open("wb") as log:
         operator = subprocess.Popen(
             [*command, "--namespace", namespace],
-            env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "ELASTICJOB_NAMESPACES": namespace},
+            env={
+                **os.environ,
+                "KUBECONFIG": str(operator_account.config(cluster)),
+                "ELASTICJOB_NAMESPACES": namespace,
+            },
             stdout=log,
             stderr=subprocess.STDOUT,
         )

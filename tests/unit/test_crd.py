@@ -18,7 +18,7 @@ from elasticjob.contract import names
 from elasticjob.contract.records import Outcome, Phase
 from elasticjob_operator.observe.spec import MANAGER
 from elasticjob_operator.plan.causes import ACCOUNTS
-from elasticjob_operator.plan.model import Action, CleanPodPolicy, Handler, JobSpec
+from elasticjob_operator.plan.model import Action, CleanPodPolicy, Handler, JobSpec, NetworkPolicy
 from elasticjob_operator.plan.status import JobStatus
 
 CRD: dict[str, Any] = yaml.safe_load(generate.CRD_FILE.read_text())
@@ -155,6 +155,7 @@ def test_words_are_those_of_the_planner() -> None:
     assert FIELDS["spec.failurePolicy.rules[].action"]["enum"] == [action.value for action in Action]
     assert FIELDS["spec.handler"]["enum"] == [where.value for where in Handler]
     assert FIELDS["spec.cleanPodPolicy"]["enum"] == [policy.value for policy in CleanPodPolicy]
+    assert FIELDS["spec.networkPolicy"]["enum"] == [policy.value for policy in NetworkPolicy]
     assert FIELDS["status.accounts[].name"]["enum"] == list(ACCOUNTS)
     assert MANAGER in FIELDS["spec.managedBy"]["description"]
 
@@ -176,6 +177,7 @@ def test_defaults_are_those_of_the_planner() -> None:
         "spec.suspend": spec.suspend,
         "spec.cleanPodPolicy": spec.clean_pod_policy,
         "spec.handler": spec.handler,
+        "spec.networkPolicy": spec.network_policy,
     }
 
 

@@ -1,4 +1,4 @@
-"""What docs/failures.md calls shown is there to be run."""
+"""What docs/failures.md and docs/security.md call shown is there to be run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ROWS = [
-    line
-    for line in (ROOT / "docs" / "failures.md").read_text().splitlines()
-    if line.startswith("| ") and not line.startswith("| what happens")
-]
+
+
+def rows(page: str, first: str) -> list[str]:
+    """The rows of a page's tables, whose first column is headed ``first``."""
+    lines = (ROOT / "docs" / page).read_text().splitlines()
+    return [line for line in lines if line.startswith("| ") and not line.startswith(f"| {first} |")]
+
+
+ROWS = rows("failures.md", "what happens")
+THREATS = rows("security.md", "threat")
 TESTS = {
     name
     for path in (ROOT / "tests").rglob("test_*.py")
@@ -22,16 +27,34 @@ HOSTILE = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "hostile-input.md").read_
 SCENARIOS = {path.stem for path in (ROOT / "tests" / "scenarios" / "races").glob("*.txt")}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip()[:60])
-def test_every_row_is_shown_by_something_that_there_is(row: str) -> None:
-    columns = [column.strip() for column in row.strip("|").split("|")]
-    assert len(columns) == 6
-    assert all(columns)
-    names = re.findall(r"`([^`]+)`", columns[5])
-    assert names or columns[5] == "the same"
+def by_first_column(row: str) -> str:
+    """A test's name."""
+    return row.split("|")[1].strip()[:60]
+
+
+def shown(row: str, columns: int) -> list[str]:
+    """What a row names as its proof; all of it is there."""
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert len(cells) == columns
+    assert all(cells)
+    if cells[-1] == "the same":
+        return []
+    names = re.findall(r"`([^`]+)`", cells[-1])
+    assert names
     for name in names:
         there = (ROOT / name).exists() if "/" in name else name in TESTS | SCENARIOS
         assert there, f"{name} is no test, and no scenario"
+    return names
+
+
+@pytest.mark.parametrize("row", ROWS, ids=by_first_column)
+def test_every_row_is_shown_by_something_that_there_is(row: str) -> None:
+    shown(row, 6)
+
+
+@pytest.mark.parametrize("row", THREATS, ids=by_first_column)
+def test_every_threat_has_a_test(row: str) -> None:
+    assert shown(row, 4)
 
 
 def test_what_hostile_input_is_said_to_be_shown_by_is_there() -> None:

@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.utils import store as store_util
 
 from devcluster.wait import wait_for
-from elasticjob.api.errors import Forbidden, Unavailable
+from elasticjob.api.errors import Forbidden, Unauthorized, Unavailable
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.beats import Probe
 from elasticjob.handler import K8sRendezvousHandler
@@ -287,6 +287,47 @@ def test_missing_rights_end_with_advice(
         "kubectl -n ns get elasticjob job",
     ):
         assert words in str(error.value)
+
+
+def test_a_token_that_nobody_accepts_ends_with_advice(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the limit for missing rights: kubelet may be about to replace it."""
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.0)
+    monkeypatch.setattr("elasticjob.handler.TOKEN_SECONDS", 0.5)
+    leases.trouble = Unauthorized("Unauthorized", 401)
+    with pytest.raises(RendezvousStateError) as error:
+        Joining(start("a")).result()
+    for words in (
+        "not accepted this pod's token",
+        "kubectl -n ns get pod a",
+        "kubectl -n ns get serviceaccounts",
+    ):
+        assert words in str(error.value)
+
+
+def test_a_token_that_nobody_accepts_ends_no_round(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I5. Nothing is renewed meanwhile, which the log says; with a new token all is well again."""
+    monkeypatch.setattr("elasticjob.lease_writer.WARN_SECONDS", 0.0)
+    handlers, _, record = two(leases, start)
+    leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
+    leases.trouble = Unauthorized("Unauthorized", 401)
+    with caplog.at_level(logging.WARNING, "elasticjob"):
+        for handler in handlers:
+            handler._lease.say()
+        wait_for(lambda: len(caplog.records) == 2, 20, "both say so")
+    assert "does not accept this pod's token" in caplog.text
+    assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
+    leases.trouble = None
+    leases.publish(broken(record))
+    wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 20, "both hear of the round's end")
+    again = [Joining(handler) for handler in handlers]
+    for pod, former in zip("ab", record.members, strict=True):
+        leases.announced(pod, former)
+    form(leases, 2, "a", "b")
+    assert [one.result().rank for one in again] == [0, 1]
 
 
 def test_a_missing_job_is_an_error(leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any, cast
 
+import kopf
 import pytest
 import yaml
 
+from elasticjob_operator import app
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials, load
 
 
@@ -16,6 +20,11 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(path, "one")
     monkeypatch.setenv("KUBECONFIG", str(path))
     return path
+
+
+def log_in() -> Any:
+    """What kopf gets from our handler; it would pass it more."""
+    return cast(Any, app.login)()
 
 
 def write(path: Path, token: str) -> None:
@@ -53,3 +62,19 @@ def test_nothing_to_log_in_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(NoCredentials, match="no kubeconfig and no service account"):
         load()
+
+
+@pytest.mark.usefixtures("kubeconfig")
+def test_kopf_may_try_again_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never tries equal credentials twice, and would end: the next token may be some seconds away."""
+    monkeypatch.setattr(app, "_RETRY_SECONDS", 0.0)
+    first, second = (asyncio.run(log_in()) for _ in range(2))
+    assert first.as_http_headers() == second.as_http_headers() == {"Authorization": "Bearer one"}
+    assert first != second
+
+
+def test_kopf_waits_for_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(app, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    with pytest.raises(kopf.TemporaryError, match="no kubeconfig and no service account"):
+        asyncio.run(log_in())

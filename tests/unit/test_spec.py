@@ -57,6 +57,7 @@ def test_full_spec() -> None:
             "activeDeadlineSeconds": 11,
             "ttlSecondsAfterFinished": 0,
             "cleanPodPolicy": "None",
+            "networkPolicy": "None",
         }
     )
     assert spec == JobSpec(
@@ -83,6 +84,7 @@ def test_full_spec() -> None:
         active_deadline=11,
         ttl_after_finished=0,
         clean_pod_policy="None",
+        network_policy="None",
     )
 
 
@@ -118,6 +120,7 @@ def test_a_rule_that_cannot_be_used_is_left_out(rule: object) -> None:
         {"spares": -1, "scaling": {"scaleUpDelaySeconds": "1"}, "suspend": "true", "cleanPodPolicy": "all"},
         {"activeDeadlineSeconds": 0, "ttlSecondsAfterFinished": -1, "failurePolicy": {"rules": {"a": 1}}},
         {"failurePolicy": {"hangTimeoutSeconds": 0, "maxRoundsWithoutProgress": 0, "preemption": []}},
+        {"networkPolicy": "Nobody"},
     ],
 )
 def test_what_cannot_be_used_counts_as_absent(spec: dict[str, Any]) -> None:

@@ -16,8 +16,12 @@ class Unavailable(ApiError):
     """No answer, 429 or 5xx: try again later."""
 
 
+class Unauthorized(ApiError):
+    """401: the token is not, or no longer, anybody's. It passes when kubelet has written a new one."""
+
+
 class Forbidden(ApiError):
-    """401 or 403: this identity may not. RBAC caches lag, so it may pass within seconds."""
+    """403: this identity may not. RBAC caches lag, so it may pass within seconds."""
 
 
 class NotFound(ApiError):
@@ -30,7 +34,9 @@ class Conflict(ApiError):
 
 def from_status(status: int, message: str, retry_after: float = 0.0) -> ApiError:
     """The error for an HTTP status of 400 or more."""
-    if status in (401, 403):
+    if status == 401:
+        return Unauthorized(message, status)
+    if status == 403:
         return Forbidden(message, status)
     if status == 404:
         return NotFound(message, status)

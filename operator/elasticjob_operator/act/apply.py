@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from elasticjob_operator.act import template
+from elasticjob_operator.act import network, template
 from elasticjob_operator.act.access import Access, access_of, grant
 from elasticjob_operator.act.events import Recorder
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
@@ -81,20 +81,22 @@ class Applier:
         """The second half. Raises Stale, ApiError."""
         access = access_of(job, plan.pod_names, self._world.service_accounts(job))
         unneeded = self._unneeded(access, memory)
-        if access == memory.access or unneeded is not None:
+        due = [] if access == memory.access or unneeded is not None else [self._grant(job, access, memory)]
+        if network.is_due(job, memory.network_policy):
+            due.append(self._restrict(job, memory))
+        if not due:
             postponed = earliest(await self._project(job, plan, memory, may_project), unneeded)
         else:
-            # Neither needs the other, and both come before the pods.
-            granted, projected = await asyncio.gather(
-                self._grant(job, access, memory),
-                self._project(job, plan, memory, may_project),
-                return_exceptions=True,
+            # None needs another, and all come before the pods.
+            projected, *others = await asyncio.gather(
+                self._project(job, plan, memory, may_project), *due, return_exceptions=True
             )
             if isinstance(projected, BaseException):
                 raise projected
-            if isinstance(granted, BaseException):
-                raise granted
-            postponed = projected
+            for other in others:
+                if isinstance(other, BaseException):
+                    raise other
+            postponed = earliest(projected, unneeded)
         refusals, pause = await self._pods.act(job, plan.actions, memory)
         return Written((*self._warnings(job, memory), *refusals), earliest(postponed, pause))
 
@@ -125,6 +127,10 @@ class Applier:
             raise
         memory.refused_access = None
         memory.access = access
+
+    async def _restrict(self, job: Job, memory: Memory) -> None:
+        await network.restrict(self._api, job)
+        memory.network_policy = job.spec.network_policy
 
     async def _project(self, job: Job, plan: Plan, memory: Memory, may_project: bool) -> float | None:
         if not may_project:

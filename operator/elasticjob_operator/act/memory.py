@@ -44,6 +44,8 @@ class Memory:
     access: Access | None = None
     unneeded_since: float | None = None
     """Since when ``access`` has been more than is needed (monotonic)."""
+    network_policy: str | None = None
+    """Of the spec, as this process last brought it about."""
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
     refused_pods: dict[str, Refusal] = field(default_factory=dict)

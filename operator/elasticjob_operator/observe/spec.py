@@ -19,6 +19,7 @@ from elasticjob_operator.plan.model import (
     Job,
     JobSpec,
     Limit,
+    NetworkPolicy,
     Rendezvous,
     Rule,
 )
@@ -107,6 +108,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         active_deadline=_optional(spec, "activeDeadlineSeconds", 1),
         ttl_after_finished=_optional(spec, "ttlSecondsAfterFinished", 0),
         clean_pod_policy=_word(spec.get("cleanPodPolicy"), CleanPodPolicy) or JobSpec.clean_pod_policy,
+        network_policy=_word(spec.get("networkPolicy"), NetworkPolicy) or JobSpec.network_policy,
     )
 
 

@@ -79,6 +79,13 @@ class CleanPodPolicy(str, enum.Enum):
     NONE = "None"
 
 
+class NetworkPolicy(str, enum.Enum):
+    """Who may connect to the job's pods."""
+
+    JOB_ONLY = "JobOnly"
+    NONE = "None"
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """``spec``, with what is absent made explicit. ``template`` is None when the pods are somebody else's.
@@ -103,6 +110,7 @@ class JobSpec:
     active_deadline: int | None = None
     ttl_after_finished: int | None = None
     clean_pod_policy: str = CleanPodPolicy.RUNNING.value
+    network_policy: str = NetworkPolicy.JOB_ONLY.value
 
     @property
     def minimum(self) -> int:
