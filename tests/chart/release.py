@@ -94,7 +94,7 @@ class Release:
         """What the operator has asked for and may not, as verb and resource."""
         account = f"system:serviceaccount:{NAMESPACE}:elasticjob"
         events = [json.loads(line) for line in self.cluster.audit_log.read_text().splitlines()]
-        asked = [one for one in events if one["user"]["username"] == account and "responseStatus" in one]
+        asked = [one for one in events if one["user"].get("username") == account and "responseStatus" in one]
         assert asked
         return {
             (one["verb"], one["objectRef"]["resource"])

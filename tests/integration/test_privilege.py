@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 DEADLINE = 30.0
 LIE = "10.66.66.66:6666"
+POLICY = "elasticjob-own-lease-only"
 NOT_MINE = "belongs to the pod of that name, and this is the token of"
 WATCHED = "pods,leases,elasticjobs,serviceaccounts,roles,rolebindings,networkpolicies,secrets,configmaps"
 
@@ -31,7 +32,7 @@ WATCHED = "pods,leases,elasticjobs,serviceaccounts,roles,rolebindings,networkpol
 def policy(installed: Cluster) -> Iterator[None]:
     """The chart's admission policy, in the cluster for one test."""
     every = yaml.safe_load_all(MANIFESTS.read_text())
-    mine = yaml.safe_dump_all(one for one in every if one and one["kind"].startswith("ValidatingAdmission"))
+    mine = yaml.safe_dump_all(one for one in every if one and one["metadata"]["name"] == POLICY)
     installed.kubectl("apply", "-f", "-", input=mine)
     yield
     installed.kubectl("delete", "-f", "-", input=mine)
