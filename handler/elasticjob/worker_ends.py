@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -98,9 +99,12 @@ class WorkerEnds:
                 poll.register(file, select.POLLIN)
         unseen = self._running.keys() - by_file.values()
         while self._running and not self._stop.is_set():
+            found_at_once = []
             for file, _ in poll.poll((POLL_SECONDS if unseen else IDLE_SECONDS) * 1000):
                 poll.unregister(file)
-                self._ended(by_file[file], status(os.P_PIDFD, file))
+                found_at_once.append((by_file[file], status(os.P_PIDFD, file)))
+            for rank, found in sorted(found_at_once, key=_stopped):
+                self._ended(rank, found)
             for rank in sorted(unseen):
                 found = status(os.P_PID, self._running[rank])
                 if found is not Status.RUNNING:
@@ -118,6 +122,13 @@ class WorkerEnds:
         with self._bell:
             del self._running[rank]
             self._bell.notify_all()
+
+
+def _stopped(end: tuple[int, int | Status]) -> tuple[bool, int]:
+    """Sorts those that are all dead when this thread gets to look: torch sends SIGTERM to the others when one
+    has failed, so whom that ended was not the first."""
+    rank, found = end
+    return found == -signal.SIGTERM, rank
 
 
 class Status(Enum):

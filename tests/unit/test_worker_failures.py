@@ -51,6 +51,18 @@ def shell() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
         process.communicate()
 
 
+def test_of_those_that_have_ended_before_a_look_the_stopped_one_was_not_the_first(
+    shell: Callable[[str], subprocess.Popen[bytes]],
+) -> None:
+    """On a busy machine both are dead when the thread gets to look; torch stopped the one for the other."""
+    stopped, first = shell("kill -TERM $$"), shell("exit 6")
+    for process in (stopped, first):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    ends = WorkerEnds(lambda: {0: stopped.pid, 1: first.pid})
+    ends.start()
+    assert [(end.local_rank, end.exit_code) for end in ends.ended(DEADLINE)] == [(1, 6), (0, -signal.SIGTERM)]
+
+
 def forbid_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(pid: int) -> int:
         raise OSError(errno.ENOSYS, f"no pidfd of {pid} here")
@@ -255,7 +267,11 @@ def test_the_first_of_several_workers_counts(tmp_path: Path, ends: str) -> None:
 
 def test_the_first_is_known_to_the_millisecond(tmp_path: Path) -> None:
     """Two workers that die within one look of torch's, which only sees them in the order of their ranks."""
-    line = """case $LOCAL_RANK in 0) sleep 0.33; exit 5;; 1) sleep 0.3; exit 6;; esac"""
+    os.mkfifo(tmp_path / "end-of-1")
+    line = f"""case $LOCAL_RANK in
+    0) cat {tmp_path}/end-of-1; sleep 0.06; exit 5;;
+    1) exec 3>{tmp_path}/end-of-1; exit 6;;
+    esac"""
     report = failure_of(tmp_path, line, nproc=2)
     assert (report.local_rank, report.exit_code) == (1, 6)
 
