@@ -170,7 +170,9 @@ class HttpLeaseApi:
                 self._connection.forget_token()
             text = response.data[:2000].decode("utf-8", "replace")
             response.release_conn()
-            raise from_status(response.status, _reason(text), _seconds(response.headers.get("retry-after", "")))
+            raise from_status(
+                response.status, _reason(text), _seconds(response.headers.get("retry-after", ""))
+            )
         return response
 
 
