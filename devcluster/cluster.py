@@ -163,7 +163,7 @@ class Cluster(ClusterAccess):
         self._before_stop.append(look)
 
     def stop(self) -> None:
-        """End everything and remove the state folder, also if a last look at it fails. May be called twice."""
+        """End everything and remove the state folder, though a last look at it fails. May be called twice."""
         with contextlib.ExitStack() as last:
             last.callback(self._end)
             for look in self._before_stop:
