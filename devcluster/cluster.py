@@ -163,9 +163,14 @@ class Cluster(ClusterAccess):
         self._before_stop.append(look)
 
     def stop(self) -> None:
-        """End everything and remove the state folder. May be called twice."""
-        while self._before_stop:
-            self._before_stop.pop()()
+        """End everything and remove the state folder, though a last look at it fails. May be called twice."""
+        with contextlib.ExitStack() as last:
+            last.callback(self._end)
+            for look in self._before_stop:
+                last.callback(look)
+            self._before_stop.clear()
+
+    def _end(self) -> None:
         for proxy in self._proxies:
             proxy.close()
         self._proxies.clear()

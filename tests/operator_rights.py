@@ -106,7 +106,8 @@ def count(used: Used, lines: Iterable[str], users: frozenset[str], denials: bool
             continue  # somebody else's, or a test's with the operator's token
         if "objectRef" not in event:
             continue  # discovery is everybody's
-        if event["annotations"].get("authorization.k8s.io/decision") == "allow":
+        # Who is turned away before the authorizer was asked, by flow control for one, has no such annotation.
+        if event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow":
             used.granted.update(rights_of(event))
         elif denials and event.get("responseStatus", {}).get("code") == 403:
             used.denied.update(rights_of(event))

@@ -94,7 +94,7 @@ class LeaseWriter:
                     return
                 upto, body = self._said, self._body()
             try:
-                self._write(body)
+                self._attempt(body)
             except ApiError as error:
                 wait = max(pause, error.retry_after) * random.uniform(0.8, 1.2)
                 pause = min(MAX_PAUSE_SECONDS, pause * 2)
@@ -108,6 +108,16 @@ class LeaseWriter:
                 self.trouble, self._warned = "", False
                 self._written = upto
                 self._bell.notify_all()
+
+    def _attempt(self, body: dict[str, Any]) -> None:
+        try:
+            self._write(body)
+        except ApiError:
+            raise
+        except Exception as error:
+            # Whatever was answered: a thread that ended would leave the agent without a voice for ever.
+            logger.warning("Lease %s: can't make sense of an answer", self._name, exc_info=True)
+            raise ApiError(f"an answer can't be read ({type(error).__name__})") from None
 
     def _body(self) -> dict[str, Any]:
         renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -39,7 +39,9 @@ class MemberWatch:
         """The round is established. ``passed`` tells whether this agent is through with it."""
 
         def done() -> bool:
-            return bool(self._core.over()) or passed()
+            # What a thread of a round that was left is still about to say is of that round: after the next
+            # announcement the core would not call it over.
+            return self._beats is not beats or bool(self._core.over()) or passed()
 
         def lost(found: Mapping[int, Loss]) -> None:
             if not done():
@@ -49,8 +51,12 @@ class MemberWatch:
             if not done():
                 self._say_hung(m, hang)
 
-        self._beats = Beats(m, stall_timeout, steps, lost, self._progressed, hung)
-        self._beats.start()
+        def progressed(report: ProgressReport, first: bool) -> None:
+            if self._beats is beats:
+                self._progressed(report, first)
+
+        beats = self._beats = Beats(m, stall_timeout, steps, lost, progressed, hung)
+        beats.start()
 
     def look_back(self, m: Membership) -> None:
         """The round is over for this agent: go on watching whom it has watched."""

@@ -65,13 +65,13 @@ class RoundWatcher:
                         self._read(lease.annotations.get(ROUND_ANNOTATION, ""))
                     if self._stop.is_set():
                         return
-                continue
             except ApiError as error:
                 self._failed(error)
             except Exception as error:
                 # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
                 logger.warning("watch of Lease %s: can't make sense of an answer", self._lease, exc_info=True)
                 self._failed(ApiError(f"an answer can't be read ({type(error).__name__})"))
+            # Also after an end in order: what stands before an API server may end every watch at once.
             if self._stop.wait(pause * random.uniform(0.8, 1.2)):
                 return
             pause = min(MAX_PAUSE_SECONDS, pause * 2)

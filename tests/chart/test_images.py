@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import elasticjob
 from devcluster.dockerfile import ROOT, Build
 from elasticjob_operator.act.injection import HANDLER_DIR
 from tests.unit.test_injection import injected
@@ -64,6 +65,9 @@ def test_handler(handler_image: Build, tmp_path: Path) -> None:
         "None",
         "('k8s', 'elasticjob.entry:get_handler')",
     ]
+    # What a user's `pip freeze` has of it is no path of the image's build.
+    frozen = handler_image.run(["python", "-m", "pip", "freeze"], PYTHONPATH=str(tmp_path))
+    assert frozen.stdout.split() == [f"elasticjob=={elasticjob.__version__}"], frozen.stderr
 
 
 def test_the_command_of_the_init_container_is_the_image_s_own(handler_image: Build) -> None:

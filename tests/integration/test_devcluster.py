@@ -25,7 +25,7 @@ from devcluster.access import KubectlError
 from devcluster.api import ApiClient, Response
 from devcluster.cluster import Cluster
 from devcluster.component import ComponentFailedError, SupervisorClient
-from devcluster.ports import PortClaims, listens
+from devcluster.ports import PortClaims, _claim, listens
 from devcluster.proxy import TcpProxy
 from devcluster.wait import wait_for
 
@@ -177,6 +177,25 @@ def test_what_a_component_left_behind_ends_too(tmp_path: Path) -> None:
     supervisor.end()
     assert alive([daemon]) == []
     assert not (tmp_path / "state").exists()
+
+
+def test_a_cluster_ends_though_a_last_look_at_it_fails() -> None:
+    cluster = Cluster()
+    seen: list[str] = []
+    port = cluster._ports.take()
+
+    def fails() -> None:
+        raise KeyError("of a log that is not as expected")
+
+    cluster.before_stop(lambda: seen.append("another look"))
+    cluster.before_stop(fails)
+    with pytest.raises(KeyError, match="of a log"):
+        cluster.stop()
+    assert seen == ["another look"]
+    claim = _claim(port)
+    assert claim is not None, "its ports are free"
+    claim.close()
+    cluster.stop()
 
 
 def test_a_state_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:

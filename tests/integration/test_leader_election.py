@@ -177,8 +177,9 @@ class Scene:
         return items
 
     def pods(self) -> set[str]:
-        metas = [pod["metadata"] for pod in self.get("pods")]
-        return {m["name"] for m in metas if "deletionTimestamp" not in m and m["name"].startswith("job-")}
+        """The job's, that the scheduler has judged: it won't write to them any more."""
+        judged = [pod["metadata"] for pod in self.get("pods") if pod["status"].get("conditions")]
+        return {m["name"] for m in judged if "deletionTimestamp" not in m and m["name"].startswith("job-")}
 
     def has_pods(self, count: int) -> None:
         wait_for(
@@ -201,7 +202,8 @@ class Scene:
         """The version of all that an operator writes, but for the Lease of the election."""
         found = {}
         for item in self.get("pods,elasticjobs,leases,roles,rolebindings,serviceaccounts,events"):
-            meta, theirs = item["metadata"], item.get("source", {}).get("component")
+            # An Event of the scheduler's has no source, but this.
+            meta, theirs = item["metadata"], item.get("reportingComponent")
             if (item["kind"], meta["name"]) != ("Lease", NAME) and theirs in (None, NAME):
                 found[f"{item['kind'].lower()}s/{meta['name']}"] = meta["resourceVersion"]
         return found

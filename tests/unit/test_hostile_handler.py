@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from devcluster.wait import wait_for
+from elasticjob import round_watcher
 from elasticjob.api.leases import Lease
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import (
@@ -80,6 +81,32 @@ def test_no_round_record_raises_or_ends_a_round_but_one_that_says_so(texts: list
 def test_a_record_that_a_thread_could_not_act_upon_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(RecordError):
         RoundRecord.parse(json.dumps({**json.loads(ACTIVE.dump()), **change}))
+
+
+class EndingApi:
+    """An API whose watches end in order at once."""
+
+    def __init__(self) -> None:
+        self.first, self.second = threading.Event(), threading.Event()
+
+    def watch(self, _name: str) -> Iterator[Lease | None]:
+        yield None
+        (self.second if self.first.is_set() else self.first).set()
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_watch_that_ends_at_once_is_not_opened_as_fast_as_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_watcher, "MIN_PAUSE_SECONDS", 3600.0)
+    api = EndingApi()
+    watcher = RoundWatcher(api, "job-round", pytest.fail)  # type: ignore[arg-type]
+    watcher.start()
+    try:
+        assert api.first.wait(20)
+        assert not api.second.wait(0.5)
+    finally:
+        watcher.stop()
 
 
 class OddApi:

@@ -91,6 +91,14 @@ def event(verb: str, resource: str, code: int = 200, user: str = next(iter(USERS
     )
 
 
+def test_a_request_that_was_turned_away_unjudged_shows_no_right() -> None:
+    used = Used()
+    shed = json.loads(event("get", "pods", 429))
+    del shed["annotations"]
+    count(used, [json.dumps(shed)], USERS)
+    assert used == Used()
+
+
 def test_what_nobody_has_asked_for_and_what_was_refused_are_named() -> None:
     used = Used()
     lines = [

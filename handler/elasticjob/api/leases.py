@@ -25,6 +25,8 @@ WATCH_SECONDS = 240
 SILENT_WATCH_SECONDS = 75.0
 """Bookmarks come every 60 s (facts, section 4): a watch that brings nothing for longer is dead."""
 MAX_EVENT_BYTES = 4_000_000
+MAX_RETRY_AFTER_SECONDS = 60.0
+"""The API server asks for seconds. What stands before it may ask for anything, also for a date."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,9 @@ class HttpLeaseApi:
                 self._connection.forget_token()
             text = response.data[:2000].decode("utf-8", "replace")
             response.release_conn()
-            raise from_status(response.status, _reason(text), float(response.headers.get("retry-after") or 0))
+            raise from_status(
+                response.status, _reason(text), _seconds(response.headers.get("retry-after", ""))
+            )
         return response
 
 
@@ -209,3 +213,9 @@ def _reason(text: str) -> str:
         return str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):
         return text[:300]
+
+
+def _seconds(text: str) -> float:
+    """What Retry-After asks for, as far as it is a number."""
+    number = text.strip()
+    return min(float(number), MAX_RETRY_AFTER_SECONDS) if number.isascii() and number.isdigit() else 0.0

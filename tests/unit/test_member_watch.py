@@ -1,0 +1,85 @@
+"""What a member says of its round, and that it says nothing of one that it has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from elasticjob import member_watch
+from elasticjob.contract.records import ProgressReport
+from elasticjob.core.beats import Loss, Probe
+from elasticjob.core.participant import Enter, Membership
+from elasticjob.core.progress import Hang
+from elasticjob.lease_writer import LeaseWriter
+from elasticjob.member_watch import MemberWatch
+from elasticjob.step_files import StepReader
+from tests.unit.memory_api import Leases, MemoryApi
+from tests.unit.test_participant import ROUND, joined
+
+LOST = {1: Loss("silent for 10 s", Probe.SILENT, 10.0)}
+HANG = Hang("no step for 60 s", 60.0)
+
+
+class HeldBeats:
+    """Beats whose thread is held where it is about to say what it has found."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        _stall_timeout: float,
+        _steps: StepReader,
+        lost: Callable[[Mapping[int, Loss]], None],
+        progressed: Callable[[ProgressReport, bool], None],
+        hung: Callable[[Hang], None],
+    ) -> None:
+        self.lost, self.progressed, self.hung = lost, progressed, hung
+        self.nonce = membership.nonce
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def progress(self) -> None: ...
+
+    def says_all(self) -> None:
+        self.lost(LOST)
+        self.hung(HANG)
+        self.progressed(ProgressReport(self.nonce, 0, 7, 0, 0), True)
+
+
+class Said(LeaseWriter):
+    """What would be written."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryApi(Leases()), "pod", "uid", {})
+        self.words: list[str] = []
+
+    def say(self, **annotations: str | None) -> None:
+        self.words += annotations
+
+
+def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that probes a port is not waited for when the round is left. What it finds then is no loss of
+    the next round, whose members have not yet been announced."""
+    made: list[HeldBeats] = []
+
+    def make(*arguments: Any) -> HeldBeats:
+        made.append(HeldBeats(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(member_watch, "Beats", make)
+    core = joined(ROUND)
+    step = core.next_step()
+    assert isinstance(step, Enter)
+    said = Said()
+    watch = MemberWatch(core, said)
+    watch.begin(step.membership, 60.0, StepReader(""), lambda: False)
+    made[0].says_all()
+    assert said.words == ["report", "report", "progress"], "while the round runs, all of it"
+
+    watch.stop_beats()
+    core.announce("next", "h:2", False, "1")
+    made[0].says_all()
+    assert len(said.words) == 3
