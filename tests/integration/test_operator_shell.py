@@ -839,7 +839,9 @@ def test_the_list_finds_what_the_watch_missed(namespace: str) -> None:
                 return record is not None and record.job_uid == made["metadata"]["uid"]
 
             await eventually(served, "the job that nobody told of is served")
-            policy = f"/apis/networking.k8s.io/v1/namespaces/{scene.namespace}/networkpolicies/mnist-elasticjob"
+            policy = (
+                f"/apis/networking.k8s.io/v1/namespaces/{scene.namespace}/networkpolicies/mnist-elasticjob"
+            )
 
             async def there() -> bool:
                 try:
