@@ -57,6 +57,7 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             {"leaderElection": {"leaseDuration": "15"}},
             "at '/leaderElection/leaseDuration': '15' does not match",
         ),
+        ({"serviceAccount": {"create": False}}, "would be those of every pod in the namespace"),
         ({"serviceAccount": {"name": "a-elasticjob"}}, "is the name of the service account of a job's pods"),
         ({"watchNamespaces": "team-a"}, "at '/watchNamespaces': got string, want array"),
         ({"watchNamespaces": ["Team_A"]}, "at '/watchNamespaces/0': 'Team_A' does not match pattern"),

@@ -36,7 +36,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "elasticjob.fullname" .) -}}
 {{- else -}}
-{{- .Values.serviceAccount.name | default "default" -}}
+{{- .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end }}
 
