@@ -469,7 +469,8 @@ class Reconciler:
         there = await self._list_jobs(namespace)
         for key, entry in list(self._entries.items()):
             if not entry.gone and (not namespace or key[0] == namespace):
-                entry.memory.access = None  # somebody may have deleted what a pod's identity needs
+                # Somebody may have deleted or changed what a pod's identity needs, or what protects it.
+                entry.memory.access = entry.memory.network_policy = None
                 self.mark(*key)
                 await asyncio.sleep(min(1.0, self.settings.relist_seconds / 2 / max(1, there)))
 

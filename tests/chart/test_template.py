@@ -11,6 +11,7 @@ import yaml
 
 from charts import generate
 from elasticjob_operator.act import access
+from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.chart.helm import GOLDEN, NAMESPACE, VALUES, Helm, golden, objects
 
@@ -56,6 +57,8 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             {"leaderElection": {"leaseDuration": "15"}},
             "at '/leaderElection/leaseDuration': '15' does not match",
         ),
+        ({"serviceAccount": {"create": False}}, "would be those of every pod in the namespace"),
+        ({"serviceAccount": {"name": "a-elasticjob"}}, "is the name of the service account of a job's pods"),
         ({"watchNamespaces": "team-a"}, "at '/watchNamespaces': got string, want array"),
         ({"watchNamespaces": ["Team_A"]}, "at '/watchNamespaces/0': 'Team_A' does not match pattern"),
         ({"watchNamespaces": ["a", "a"]}, "at '/watchNamespaces': items at 0 and 1 are equal"),
@@ -144,6 +147,16 @@ def test_with_namespaces_nothing_is_cluster_wide(helm: Helm) -> None:
     made = objects(helm.template(VALUES["watch-namespaces"]))
     scopes = {(one["kind"], one["metadata"].get("namespace")) for one in made}
     assert {namespace for _, namespace in scopes} == {NAMESPACE, "team-a", "team-b"}
+
+
+@pytest.mark.parametrize("release", ["mnist", "mnist-elasticjob", "x" * 39, "x" * 30 + "-elasticjob"])
+def test_nothing_is_named_like_what_a_job_owns(helm: Helm, release: str) -> None:
+    """The operator would write a job's Role over its own, and lose its rights to whoever makes that job."""
+    values = {**VALUES["watch-namespaces"], "fullnameOverride": ""}
+    made = helm.run("template", release, str(helm.chart), "--values", helm.values_file(values)).stdout
+    names = {one["metadata"]["name"] for one in objects(made)}
+    assert any(name.startswith(release) for name in names)
+    assert not {name for name in names if name.endswith(job_identity(Job("team-a", "", "uid", 1, JobSpec())))}
 
 
 def test_generated_manifests_are_those_of_the_chart() -> None:

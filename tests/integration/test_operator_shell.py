@@ -839,6 +839,20 @@ def test_the_list_finds_what_the_watch_missed(namespace: str) -> None:
                 return record is not None and record.job_uid == made["metadata"]["uid"]
 
             await eventually(served, "the job that nobody told of is served")
+            policy = (
+                f"/apis/networking.k8s.io/v1/namespaces/{scene.namespace}/networkpolicies/mnist-elasticjob"
+            )
+
+            async def there() -> bool:
+                try:
+                    return bool(await scene.admin.get(policy))
+                except NotFound:
+                    return False
+
+            await eventually(there, "its policy is there")
+            await scene.admin.delete(policy)
+            await operator.reconciler.relist(scene.namespace)
+            await eventually(there, "the policy that somebody deleted is there again")
 
     play(namespace, scenario)
 

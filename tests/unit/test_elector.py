@@ -105,11 +105,16 @@ class Process:
         self.name = name
         self.link = Link(leases)
         self.told: list[str] = []
+        self.failures = 0
+        """How often it can't take up the work."""
         self.elector = Elector(cast(Api, self.link), Place("system", "operator", timing), name)
         self.task = asyncio.create_task(self.elector.run(self._lead, self._follow))
 
     async def _lead(self) -> None:
         self.told.append("lead")
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("by the test")
         await asyncio.Event().wait()  # like a list that takes long: no renewal may wait for it
 
     async def _follow(self) -> None:
@@ -194,6 +199,16 @@ def test_a_renewal_that_hangs_does_not_hold_up_stepping_down() -> None:
         await until(second.elector.may_write, "the second leads")
 
     play(SHORT, scenario)
+
+
+def test_who_can_not_take_up_the_work_tries_again() -> None:
+    async def scenario(_leases: Leases, first: Process, second: Process) -> None:
+        second.failures = 2
+        await first.end(release=True)
+        await until(lambda: second.told == ["lead"] * 3, "it has tried again")
+        assert second.elector.may_write()
+
+    play(LONG, scenario)
 
 
 def test_an_outage_that_nobody_else_used_ends_with_the_same_leader() -> None:

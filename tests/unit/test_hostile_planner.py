@@ -243,6 +243,14 @@ def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:
     assert len(decided.status.ignored) == 20
     assert "and 980 more pods" in decided.status.ignored[-1].message
     assert sum(event.reason == "ParticipantIgnored" for event in decided.events) == 20
+    bad = [replace(lease, problem="bad") for lease in bad]
+    world, status, timers = a_world(*bad, count=1000), JobStatus(attempts=(0, 0, 0)), dict[str, float]()
+    seen = set()
+    for second in range(0, 30, 3):
+        decided = plan(JOB, status, world, Now(WALL + timedelta(seconds=second), second, "n"), timers)
+        status, timers = decided.status, dict(decided.timers)
+        seen.add(status.ignored[-1].message)
+    assert seen == {"(and 980 more pods) bad"}, "nothing is new"
 
 
 def test_garbage_that_changes_all_the_time_is_written_rarely() -> None:

@@ -167,6 +167,21 @@ def test_the_wrapper_leaves_no_process_of_its_own_and_passes_the_end_on() -> Non
     assert process.returncode == 7
 
 
+@pytest.mark.parametrize("name", ["spark.driver.host", "X-TOKEN"])
+def test_no_variable_is_lost_to_the_wrapper(name: str) -> None:
+    """Kubernetes takes such names; dash does not pass them on."""
+    container: dict[str, Any] = {**COMMAND, "env": [{"name": name, "value": "kept"}]}
+    (made,) = injected({"containers": [{"name": "main", **container}]})["containers"]
+    assert made["command"] == COMMAND["command"]
+    words, path = running(made, {"PYTHONPATH": "/image"})
+    assert path == HANDLER_DIR
+    assert words == [*COMMAND["command"], *COMMAND["args"]]
+    assert {"name": name, "value": "kept"} in made["env"]
+    (warning,) = path_warnings(a_job(simple(**container)))
+    assert f"has variables that sh would drop ({name})" in warning
+    assert not path_warnings(a_job(simple(**{**container, "env": [*container["env"], *VALUE]})))
+
+
 def test_a_warning_where_the_image_s_import_path_may_be_lost() -> None:
     (warning,) = path_warnings(a_job(simple()))
     assert "container 'main' has no command: a PYTHONPATH that its image sets is replaced" in warning

@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -22,11 +23,14 @@ from elasticjob_operator.observe.errors import (
     Gone,
     Invalid,
     NotFound,
+    NotLeading,
     TooManyRequests,
     Unauthorized,
     Unavailable,
     error_of,
 )
+
+LEADER_POLICY = Path(__file__).parents[2] / "charts/elasticjob/templates/leader-policy.yaml"
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -98,6 +102,24 @@ def test_statuses(status: int, reason: str, json_patch: bool, kind: type[ApiErro
     error = error_of("GET /x", status, {}, failure(status, reason), json_patch)
     assert type(error) is kind
     assert str(error).startswith(f"GET /x: {status} ")
+
+
+def test_who_is_refused_for_not_leading_is_no_reason_to_complain_of_a_job() -> None:
+    """An API server's copy of the Lease is some milliseconds old: who has just taken over may hear this."""
+    words = "does not lead; the leader is "
+    assert words in LEADER_POLICY.read_text()
+    body = json.dumps(
+        {
+            "reason": "Forbidden",
+            "message": "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'x-leader-only' with binding "
+            f"'x-leader-only' denied request: the operator in pod b {words}c_1",
+        }
+    )
+    error = error_of("POST /pods", 403, {}, body.encode())
+    assert type(error) is NotLeading
+    assert "403" in str(error)
+    others = body.replace("ValidatingAdmissionPolicy", "admission webhook")
+    assert type(error_of("POST /pods", 403, {}, others.encode())) is Forbidden
 
 
 def test_a_validation_error_of_a_json_patch_is_no_conflict() -> None:

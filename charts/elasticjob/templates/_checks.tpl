@@ -1,5 +1,11 @@
 {{/* What values.schema.json can't say of values that belong together, or could not say in words. */}}
 {{- define "elasticjob.checks" -}}
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}
+{{- fail "serviceAccount.create is false and serviceAccount.name is empty: the operator's rights would be those of every pod in the namespace (its account `default`); name the account" }}
+{{- end }}
+{{- if hasSuffix "-elasticjob" .Values.serviceAccount.name }}
+{{- fail (printf "serviceAccount.name is %s, which is the name of the service account of a job's pods (<job>-elasticjob): take another" .Values.serviceAccount.name) }}
+{{- end }}
 {{- with .Values.leaderElection }}
 {{- if and (not .enabled) (gt (int $.Values.replicas) 1) }}
 {{- fail (printf "replicas is %d, but without leaderElection.enabled there can be one operator only: set replicas to 1" (int $.Values.replicas)) }}

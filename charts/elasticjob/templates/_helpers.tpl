@@ -1,13 +1,19 @@
 {{/* Names, labels and the image. */}}
 
+{{/* Never `<job>-elasticjob`: so a job's own ServiceAccount, Role and RoleBinding are called, which the operator
+writes by force, also over its own. */}}
 {{- define "elasticjob.fullname" -}}
+{{- $name := printf "%s-%s" .Release.Name .Chart.Name -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- $name = .Values.fullnameOverride -}}
 {{- else if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- $name = .Release.Name -}}
 {{- end -}}
+{{- $name = $name | trunc 50 | trimSuffix "-" -}}
+{{- if hasSuffix "-elasticjob" $name -}}
+{{- $name = printf "%s-operator" ($name | trunc 41 | trimSuffix "-") -}}
+{{- end -}}
+{{- $name -}}
 {{- end }}
 
 {{- define "elasticjob.selectorLabels" -}}
@@ -30,7 +36,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "elasticjob.fullname" .) -}}
 {{- else -}}
-{{- .Values.serviceAccount.name | default "default" -}}
+{{- .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end }}
 

@@ -8,6 +8,7 @@ nothing else: no module of the user's image is hidden by it (docs/injection.md).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ _SIZE_LIMIT = "32Mi"
 _RESOURCES = {"cpu": "250m", "memory": "64Mi"}
 """Requests and limits are the same, so that a pod of class Guaranteed remains one. Beside a container that
 trains they ask for nothing: a pod is given the larger of the two."""
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PREPEND = f'export PYTHONPATH="{HANDLER_DIR}' + '${PYTHONPATH:+:$PYTHONPATH}"; exec "$0" "$@"'
 """For ``sh -c``: the words after it are the user's own, and become the process."""
 
@@ -52,11 +54,18 @@ def inject(spec: dict[str, Any], container: dict[str, Any], image: str) -> None:
 
 def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
     """What of the user's the injection may hide: the image itself can't be looked into from here."""
-    if _given(container) is not None or container.get("envFrom") or container.get("command"):
+    if _given(container) is not None or container.get("envFrom") or _can_wrap(container):
         return ()
+    odd = _not_for_sh(container)
+    if container.get("command"):
+        why = f"has variables that sh would drop ({', '.join(odd)}), so its command is left as it is"
+        advice = "repeat it in the container's env, and it is kept"
+    else:
+        why = "has no command"
+        advice = "repeat it in the container's env, or give the command, and it is kept"
     return (
-        f"container {container.get('name')!r} has no command: a {PYTHONPATH} that its image sets is replaced "
-        f"by {HANDLER_DIR}; repeat it in the container's env, or give the command, and it is kept",
+        f"container {container.get('name')!r} {why}: a {PYTHONPATH} that its image sets is replaced "
+        f"by {HANDLER_DIR}; {advice}",
     )
 
 
@@ -89,7 +98,7 @@ def _extend_path(container: dict[str, Any]) -> None:
     if given is not None and "valueFrom" not in given:
         value = given.get("value") or ""
         _set_path(container, f"{HANDLER_DIR}:{value}" if value else HANDLER_DIR)
-    elif container.get("command"):
+    elif _can_wrap(container):
         container["command"] = ["sh", "-c", _PREPEND, *container["command"]]
     elif given is not None:
         env = container["env"]
@@ -101,6 +110,17 @@ def _extend_path(container: dict[str, Any]) -> None:
         _set_path(container, f"{HANDLER_DIR}:$({PYTHONPATH})")
     else:
         _set_path(container, HANDLER_DIR)
+
+
+def _can_wrap(container: Mapping[str, Any]) -> bool:
+    return bool(container.get("command")) and not _not_for_sh(container)
+
+
+def _not_for_sh(container: Mapping[str, Any]) -> list[str]:
+    """Variables that Kubernetes allows and that do not survive a shell: dash, the sh of Debian and Ubuntu,
+    passes on only what it could name itself. Those of envFrom can't be seen here."""
+    names = (str(entry.get("name", "")) for entry in container.get("env") or ())
+    return [name for name in names if not _SHELL_NAME.fullmatch(name)]
 
 
 def _given(container: Mapping[str, Any]) -> dict[str, Any] | None:

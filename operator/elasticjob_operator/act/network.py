@@ -5,8 +5,8 @@ what its members exchange. With ``JobOnly`` the job's pods accept connections fr
 ports: torch picks its ports itself. Policies add up: a user opens a port by one of his own.
 
 Like the Role it is owned by the job, written by server-side apply, and remembered, so that a pass that
-changes nothing asks nothing. What somebody changes in it stays until an operator writes it again: when one
-starts or takes over. A job without template has none: its pods are somebody else's.
+changes nothing asks nothing. What somebody changes in it stays until the operator writes it again: every five
+minutes or so, as the Role. A job without template has none: its pods are somebody else's.
 """
 
 from __future__ import annotations

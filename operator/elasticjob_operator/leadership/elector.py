@@ -81,8 +81,9 @@ class Elector:
     async def run(self, lead: Callable[[], Awaitable[None]], follow: Callable[[], Awaitable[None]]) -> None:
         """Stand for election until cancelled.
 
-        ``lead`` is run when this process has become the leader, and cancelled if it is still under way when
-        that ends; ``follow`` must then end all that writes. It is awaited before the Lease is tried again.
+        ``lead`` is run when this process has become the leader, again if it fails, and cancelled if it is
+        still under way when that ends; ``follow`` must then end all that writes. It is awaited before the
+        Lease is tried again.
         """
         log.info("standing by as %s for the Lease %s/%s", self._candidate.me, *self._name())
         self._follow_lease()
@@ -160,7 +161,18 @@ class Elector:
         self._said = ""
         if not before.leading and self.may_write():
             log.info("leading, as %s", before.me)
-            self._service = asyncio.create_task(_run(lead), name="lead")
+            self._service = asyncio.create_task(self._take_up(lead), name="lead")
+
+    async def _take_up(self, lead: Callable[[], Awaitable[None]]) -> None:
+        """``lead``, until it succeeds: who leads and does not act is the worst of leaders."""
+        while True:
+            try:
+                await lead()
+                return
+            except Exception:
+                pause = self.place.timing.retry_period
+                log.exception("the work can't be taken up yet; trying again in %g s", pause)
+                await asyncio.sleep(pause)
 
     async def _step_down(self, follow: Callable[[], Awaitable[None]]) -> None:
         record = self._candidate.record
@@ -257,10 +269,6 @@ class Elector:
 
     def _name(self) -> tuple[str, str]:
         return self.place.namespace, self.place.name
-
-
-async def _run(work: Callable[[], Awaitable[None]]) -> None:
-    await work()
 
 
 async def _ended(task: asyncio.Task[Any] | None) -> None:

@@ -15,6 +15,9 @@ _MAX_MESSAGE = 1_000
 _LONGEST_RETRY_AFTER = 30.0
 """Seconds; a server that asks for more is asked again all the same."""
 
+_REFUSED_BY_POLICY = "does not lead; the leader is "
+"""In charts/elasticjob/templates/leader-policy.yaml."""
+
 
 class ApiError(Exception):
     """A request failed. ``status`` is the HTTP status, 0 where there was no answer."""
@@ -66,10 +69,17 @@ class Unavailable(ApiError):
 
 
 class NotLeading(ApiError):
-    """The request was not sent: this process does not lead, or its leadership's deadline has passed."""
+    """This process does not lead, or its leadership's deadline has passed: nothing was sent. Or the API
+    server says so (the chart's policy); its view is some milliseconds old, so who has just taken over tries
+    again."""
 
-    def __init__(self, request: str) -> None:
-        super().__init__(request, 0, "NotLeading", "this operator does not lead (any more); nothing was sent")
+    def __init__(
+        self,
+        request: str,
+        status: int = 0,
+        message: str = "this operator does not lead (any more); nothing was sent",
+    ) -> None:
+        super().__init__(request, status, "NotLeading", message)
 
 
 class TooManyRequests(Unavailable):
@@ -92,6 +102,8 @@ def error_of(
     message = str(answer.get("message") or text)
     if status == 401:
         return Unauthorized(request, status, reason, message)
+    if status == 403 and "ValidatingAdmissionPolicy" in message and _REFUSED_BY_POLICY in message:
+        return NotLeading(request, status, message)
     if status == 403:
         return Forbidden(request, status, reason, message)
     if status == 404:

@@ -37,13 +37,13 @@ def describe(p: Pass) -> None:
     before = {entry.pod: entry for entry in p.status.ignored}
     names = sorted(found)
     shown = [Ignored(name, found[name]) for name in names[:MAX_IGNORED]]
-    changed = [entry for entry in shown if entry.pod in before and before[entry.pod] != entry]
-    if changed and p.timers.left("ignored", REFRESH_SECONDS) > 0:
-        shown = [before.get(entry.pod, entry) for entry in shown]
     more = len(names) - len(shown)
     if more:
         last = shown[-1]
         shown[-1] = Ignored(last.pod, one_line(f"(and {more} more pods) {last.message}", MAX_MESSAGE))
+    changed = [entry for entry in shown if entry.pod in before and before[entry.pod] != entry]
+    if changed and p.timers.left("ignored", REFRESH_SECONDS) > 0:
+        shown = [before.get(entry.pod, entry) for entry in shown]
     p.set(ignored=tuple(shown))
 
 
