@@ -411,10 +411,10 @@ def test_accepted(cluster: ClusterAccess, job: dict[str, Any]) -> None:
     assert "created (server dry run)" in answer.stdout
 
 
-@pytest.mark.parametrize("example", ["digits", "digits-devcluster"])
+@pytest.mark.parametrize("example", ["digits", "digits-devcluster", "indexed-job", "indexed-job-devcluster"])
 def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, example: str) -> None:
     answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-k", str(EXAMPLES / example))
-    assert "elasticjob.elasticjob.dev/digits created" in answer.stdout
+    assert re.search(r"elasticjob.elasticjob.dev/digits(-indexed)? created", answer.stdout)
 
 
 def test_the_documented_example_is_accepted(cluster: ClusterAccess) -> None:
