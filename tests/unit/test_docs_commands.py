@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -58,6 +60,32 @@ def test_a_call_of_report_progress_is_measured_as_documented(tmp_path: Path) -> 
 def test_the_plan_of_a_chaos_run_is_printed() -> None:
     printed = words("docs/chaos.md", "plan")
     assert len(re.findall(r"^ +\d+\.\d  \w", printed, re.MULTILINE)) > 20
+
+
+def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    example = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "your-script.md").read_text(), re.DOTALL)
+    assert example is not None
+    (tmp_path / "train.py").write_text(example[1])
+    shutil.copy(ROOT / "examples" / "digits" / "checkpoint.py", tmp_path)
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+    def train(number: int) -> str:
+        return subprocess.run(
+            [sys.executable, "train.py"],
+            cwd=tmp_path,
+            env={**os.environ, **alone, "ELASTICJOB_ROUND": str(number), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=200,
+        ).stdout
+
+    assert train(1) == "round 1: rank 0 of 1 begins after step 0\n"
+    last = tmp_path / "checkpoints" / "checkpoint-g0001-r000001-s00001000.pt"
+    last.unlink()
+    assert train(2) == "round 2: rank 0 of 1 begins after step 900\n"
+    assert not last.exists()
+    assert (last.parent / "checkpoint-g0001-r000002-s00001000.pt").exists()
 
 
 def test_the_versions_of_a_chaos_run_are_read(tmp_path: Path) -> None:
