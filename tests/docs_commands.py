@@ -1,4 +1,4 @@
-"""The commands that documents tell to run: for the tests that run them, and for a page of those that none runs.
+"""The commands that documents tell to run: for the tests that run them, and for a page of the rest.
 
     python -m tests.docs_commands      writes docs/commands-not-run.md
 
@@ -8,8 +8,8 @@ A fence of shell commands has a mark in the line before it, which a reader of th
     <!-- not run: REASON -->     no test can, and why
 
 A block is a script for bash and nothing else: no prompts, no output. What differs from machine to machine is
-a variable that the text tells to set, and the test sets. What a terminal shows, prompt and output, is fenced as
-``console`` and marked, too.
+a variable that the text tells to set, and the test sets. What a terminal shows, prompt and output, is fenced
+as ``console`` and marked, too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PAGE = ROOT / "docs" / "commands-not-run.md"
 _HEAD = """\
 # Commands that no test runs
 
-Every other block of commands in these documents is run by a test, in these words. Here are the rest, and why; made
-from the marks in the documents by `python -m tests.docs_commands`.
+Every other block of commands in these documents is run by a test, in these words. Here are the rest, and
+why; made from the marks in the documents by `python -m tests.docs_commands`.
 
 | document | begins with | why it is not run |
 |---|---|---|

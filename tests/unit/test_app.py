@@ -21,7 +21,7 @@ class Answers:
         self.left = list(answers)
         self.asked: set[str] = set()
 
-    async def get(self, path: str, query: dict[str, str]) -> None:
+    async def get(self, path: str, _query: dict[str, str]) -> None:
         self.asked.add(path)
         if answer := self.left.pop(0):
             raise answer
@@ -32,13 +32,13 @@ def test_it_waits_for_the_definition_and_for_its_rights_and_says_for_which_once(
 ) -> None:
     monkeypatch.setattr(app, "_RETRY_SECONDS", 0)
     gone = NotFound("GET", 404, "NotFound", "no such page")
-    refused = Forbidden("GET", 403, "Forbidden", 'User "jo" cannot list resource "elasticjobs"')
+    refused = Forbidden("GET", 403, "Forbidden", 'User "jo" cannot list elasticjobs')
     client = Answers(gone, gone, refused, refused, None)
     with caplog.at_level(logging.WARNING, "elasticjob.operator"):
         asyncio.run(app._resource(cast("Client", client), Settings(namespaces=("team-a",))))
     assert caplog.messages == [
         "elasticjobs.elasticjob.dev is not installed; apply the file in crds/",
-        'RBAC does not allow to list elasticjobs.elasticjob.dev: User "jo" cannot list resource "elasticjobs"',
+        'RBAC does not allow to list elasticjobs.elasticjob.dev: User "jo" cannot list elasticjobs',
     ]
     assert client.left == []
     assert client.asked == {"/apis/elasticjob.dev/v1alpha1/namespaces/team-a/elasticjobs"}

@@ -16,12 +16,10 @@ from tests.docs_commands import PAGE, ROOT, Block, blocks, documents, page, run,
 
 DOCUMENTS = [str(document.relative_to(ROOT)) for document in documents()]
 TESTS = "".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))
-COMMANDS = re.compile(
-    r"^```(?!sh$|console$)[\w-]*\n(?:\$ |(?:[A-Z_]+=\S+ )*(?:docker|helm|kopf|kubectl|make|pip|pytest|python\S*) )",
-    re.MULTILINE,
-)
+PROGRAM = r"(?:docker|helm|kopf|kubectl|make|pip|pytest|python\S*) "
+COMMANDS = re.compile(rf"^```(?!sh$|console$)[\w-]*\n(?:\$ |(?:[A-Z_]+=\S+ )*{PROGRAM})", re.MULTILINE)
 """A fence of commands, or of what a terminal shows, that is not said to be one."""
-INDENTED = re.compile(r"^\n {4}(?:docker|helm|kopf|kubectl|make|pip|pytest|python\S*) ", re.MULTILINE)
+INDENTED = re.compile(rf"^\n {{4}}{PROGRAM}", re.MULTILINE)
 
 
 def words(document: str, test: str, **variables: str) -> str:
@@ -67,7 +65,13 @@ def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> N
     assert example is not None
     (tmp_path / "train.py").write_text(example[1])
     shutil.copy(ROOT / "examples" / "digits" / "checkpoint.py", tmp_path)
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    alone = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
 
     def train(number: int) -> str:
         return subprocess.run(
@@ -89,7 +93,10 @@ def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> N
 
 
 def test_the_versions_of_a_chaos_run_are_read(tmp_path: Path) -> None:
-    version = {"at": 7.5, "object": {"status": {"round": {"number": 3, "phase": "Broken", "message": "lost"}}}}
+    version = {
+        "at": 7.5,
+        "object": {"status": {"round": {"number": 3, "phase": "Broken", "message": "lost"}}},
+    }
     nothing: dict[str, object] = {"at": 1.0, "object": {}}
     (tmp_path / "versions.jsonl").write_text(f"{json.dumps(nothing)}\n{json.dumps(version)}\n")
     printed = words("docs/chaos.md", "versions", FOLDER=str(tmp_path)).splitlines()

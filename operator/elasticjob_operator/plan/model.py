@@ -151,9 +151,10 @@ class Pod:
     ``slot`` is None where no label tells it. ``exit`` is the end of the training container, or of the
     init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is terminal
     (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container ended
-    before it was restarted in place. ``unschedulable`` is the scheduler's own sentence while it finds no node. ``disruption`` is the reason of the condition DisruptionTarget, which
-    says who takes the pod away. ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether
-    it bears the label of those that stand by. ``unreachable`` and ``out_of_service`` are taints of its node.
+    before it was restarted in place. ``unschedulable`` is the words of the scheduler while it finds no node.
+    ``disruption`` is the reason of the condition DisruptionTarget, which says who takes the pod away.
+    ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it bears the label of
+    who stands by. ``unreachable`` and ``out_of_service`` are taints of its node.
     """
 
     name: str
