@@ -918,3 +918,10 @@ def test_the_generated_part_is_what_this_version_of_kubernetes_gives(devcluster:
     assert generate.splice(text, generate.template_properties(openapi)) == text, (
         "run: kubectl get --raw /openapi/v3/api/v1 | python crds/generate.py"
     )
+
+
+def test_the_job_of_your_script_is_accepted(cluster: ClusterAccess, namespace: str) -> None:
+    text = (EXAMPLES.parent / "docs" / "your-script.md").read_text()
+    (job,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", input=job)
+    assert "elasticjob.elasticjob.dev/mnist created" in answer.stdout
