@@ -361,6 +361,11 @@ class Cluster(ClusterAccess):
         self._images[name] = {"path": str(path), "mounts": where}
         self._write_images()
 
+    def remove_image(self, name: str) -> None:
+        """Let an image be none that can be pulled, until it is added again."""
+        self._images[name] = None
+        self._write_images()
+
     def _write_images(self) -> Path:
         file = self.state_dir / "images.json"
         fresh = file.with_suffix(".new")

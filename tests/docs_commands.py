@@ -1,4 +1,6 @@
-"""The commands that a document tells to run, for the test that runs them.
+"""The commands that documents tell to run: for the tests that run them, and for a page of the rest.
+
+    python -m tests.docs_commands      writes docs/commands-not-run.md
 
 A fence of shell commands has a mark in the line before it, which a reader of the rendered page does not see:
 
@@ -6,11 +8,13 @@ A fence of shell commands has a mark in the line before it, which a reader of th
     <!-- not run: REASON -->     no test can, and why
 
 A block is a script for bash and nothing else: no prompts, no output. What differs from machine to machine is
-a variable that the text tells to set, and the test sets.
+a variable that the text tells to set, and the test sets. What a terminal shows, prompt and output, is fenced
+as ``console`` and marked, too.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -19,6 +23,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+PAGE = ROOT / "docs" / "commands-not-run.md"
+"""Made of the marks."""
+
+_HEAD = """\
+# Commands that no test runs
+
+Every other block of commands in these documents is run by a test, in these words. Here are the rest, and
+why; made from the marks in the documents by `python -m tests.docs_commands`.
+
+| document | begins with | why it is not run |
+|---|---|---|
+"""
+_FOLDERS = ("", "benchmarks", "charts", "devcluster", "docker", "docs", "examples", "tests")
 _SHELL = ("sh", "bash", "shell", "console")
 _FENCE = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- (test|not run): (.+) -->\n\Z")
@@ -49,6 +66,25 @@ def blocks(document: str) -> Iterator[Block]:
         )
 
 
+def documents() -> list[Path]:
+    """All documents of the repository."""
+    found = {file for folder in _FOLDERS for file in (ROOT / folder).glob("**/*.md" if folder else "*.md")}
+    return sorted(found, key=lambda file: (len(file.relative_to(ROOT).parts), file))
+
+
+def page() -> str:
+    """What docs/commands-not-run.md shall be."""
+    rows = []
+    for document in documents():
+        name = document.relative_to(ROOT)
+        where = f"[{name}]({os.path.relpath(document, PAGE.parent)})"
+        for block in blocks(document.read_text()):
+            if block.not_run:
+                first = re.sub(r"(^\$ )|(\s*(\\|#.*)$)", "", block.text.splitlines()[0])
+                rows.append(f"| {where} | `{first}` | {block.not_run} |\n")
+    return _HEAD + "".join(rows)
+
+
 def script(document: Path, test: str) -> str:
     """All blocks of the document with this name, in order. Raises ValueError if there is none."""
     found = [block.text for block in blocks(document.read_text()) if block.test == test]
@@ -76,3 +112,7 @@ def run(document: Path, test: str, environment: Mapping[str, str], timeout: floa
     said = f"{document}, {test}: ended with {finished.returncode}\n{finished.stdout}"
     assert finished.returncode == 0, said
     return finished.stdout
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

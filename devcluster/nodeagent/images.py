@@ -27,7 +27,7 @@ class Images:
 
     def __init__(self, file: Path) -> None:
         """``file``: a JSON object of image name -> directory, or -> {"path": directory, "mounts":
-        {place in the container: directory}}; "*" is for all others."""
+        {place in the container: directory}}, or -> null: it can't be pulled. "*" is for all others."""
         self._file = file
 
     def find(self, image: str) -> Image:
@@ -36,9 +36,9 @@ class Images:
         :raises PullError: neither the image nor "*" is in the file
         """
         entries = json.loads(self._file.read_text())
-        entry = entries.get(image) or entries.get("*")
+        entry = entries.get(image, entries.get("*"))
         if entry is None:
-            known = ", ".join(sorted(entries))
+            known = ", ".join(sorted(name for name in entries if entries[name] is not None))
             raise PullError(f"no environment for image {image!r}: the node agent knows {known}")
         if isinstance(entry, str):
             return Image(entry)

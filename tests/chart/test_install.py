@@ -177,6 +177,8 @@ def test_manifests_without_helm(release: Release, tmp_path: Path) -> None:
     assert release.refused() == set()
     release.words("docs/install.md", "without-helm-uninstall")
     job.goes_on(number)
+    release.words("docs/install.md", "delete-all")
+    assert job.pods() == {}
 
 
 @pytest.mark.slow

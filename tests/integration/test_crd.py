@@ -411,10 +411,10 @@ def test_accepted(cluster: ClusterAccess, job: dict[str, Any]) -> None:
     assert "created (server dry run)" in answer.stdout
 
 
-@pytest.mark.parametrize("example", ["digits", "digits-devcluster"])
+@pytest.mark.parametrize("example", ["digits", "digits-devcluster", "indexed-job", "indexed-job-devcluster"])
 def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, example: str) -> None:
     answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-k", str(EXAMPLES / example))
-    assert "elasticjob.elasticjob.dev/digits created" in answer.stdout
+    assert re.search(r"elasticjob.elasticjob.dev/digits(-indexed)? created", answer.stdout)
 
 
 def test_the_documented_example_is_accepted(cluster: ClusterAccess) -> None:
@@ -918,3 +918,10 @@ def test_the_generated_part_is_what_this_version_of_kubernetes_gives(devcluster:
     assert generate.splice(text, generate.template_properties(openapi)) == text, (
         "run: kubectl get --raw /openapi/v3/api/v1 | python crds/generate.py"
     )
+
+
+def test_the_job_of_your_script_is_accepted(cluster: ClusterAccess, namespace: str) -> None:
+    text = (EXAMPLES.parent / "docs" / "your-script.md").read_text()
+    (job,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", input=job)
+    assert "elasticjob.elasticjob.dev/mnist created" in answer.stdout

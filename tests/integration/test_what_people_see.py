@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from devcluster.cluster import Cluster
+from elasticjob_operator.settings import HANDLER_IMAGE
 from tests.integration.lifecycle_job import PlayedJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
@@ -71,6 +73,22 @@ def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_scheduler
     job.reads("Training", "WaitingForPods")
     row = columns(job)
     assert (row["STATE"], row["MEMBERS"], row["REPLICAS"]) == ("WaitingForPods", "0", "2")
+
+
+def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
+    job: PlayedJob, installed: Cluster
+) -> None:
+    installed.remove_image(HANDLER_IMAGE)
+    try:
+        job.apply(handler="Injected", failurePolicy={"application": {"maxRestarts": 0}})
+        text = says(job, "ErrImagePull")
+    finally:
+        installed.add_image(HANDLER_IMAGE, "/usr/bin")  # which has no handler to copy
+    assert f"job-0-0, job-1-0: ErrImagePull: no environment for image {HANDLER_IMAGE!r}" in text
+    job.is_true("Failed")
+    charged = job.status()["lastFailure"]
+    assert charged["message"].endswith(": init container elasticjob-handler ended with exit code 1")
+    assert charged["logs"].endswith(" -c elasticjob-handler")
 
 
 def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -> None:

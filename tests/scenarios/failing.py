@@ -64,6 +64,12 @@ class FailureCommands:
         """``limit application 1 window=600``."""
         self._set_spec(**{account: Limit(int(restarts), int(window) if window else None)})
 
+    def do_init(self, name: str, container: str, code: str) -> None:
+        """An init container ends the pod before the training container could start."""
+        self.pods[name] = replace(
+            self.pods[name], running=False, ended=True, exit=Exit(int(code), "Error"), failed_init=container
+        )
+
     def do_restart_in_place(self, name: str, code: str, reason: str = "Error") -> None:
         """The kubelet restarts somebody else's container; its new agent announces itself."""
         pod = self.pods[name]

@@ -2,29 +2,105 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs_commands import ROOT, Block, blocks, run, script
+from tests.docs_commands import PAGE, ROOT, Block, blocks, documents, page, run, script
 
-MARKED = ("docs/install.md",)
-"""Documents of whose shell commands every block has a mark."""
+DOCUMENTS = [str(document.relative_to(ROOT)) for document in documents()]
 TESTS = "".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))
+PROGRAM = r"(?:docker|helm|kopf|kubectl|make|pip|pytest|python\S*) "
+COMMANDS = re.compile(rf"^```(?!sh$|console$)[\w-]*\n(?:\$ |(?:[A-Z_]+=\S+ )*{PROGRAM})", re.MULTILINE)
+"""A fence of commands, or of what a terminal shows, that is not said to be one."""
+INDENTED = re.compile(rf"^\n {{4}}{PROGRAM}", re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", MARKED)
+def words(document: str, test: str, **variables: str) -> str:
+    """Run what a document tells to, with this Python first in the path; returns what it printed."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return run(ROOT / document, test, {**os.environ, "PATH": path, **variables})
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_block_is_run_or_says_why_not(document: str) -> None:
-    found = list(blocks((ROOT / document).read_text()))
-    assert found
+    text = (ROOT / document).read_text()
+    found = list(blocks(text))
     assert [block.line for block in found if not block.test and not block.not_run] == []
-
-
-@pytest.mark.parametrize("document", ["README.md", *MARKED])
-def test_every_block_that_a_test_shall_run_has_one(document: str) -> None:
-    names = {block.test for block in blocks((ROOT / document).read_text()) if block.test}
-    assert names
+    assert not COMMANDS.search(text)
+    assert not INDENTED.search(text)
+    names = {block.test for block in found if block.test}
     assert [name for name in names if f'("{document}", "{name}"' not in TESTS] == []
+
+
+def test_the_page_of_commands_that_are_not_run() -> None:
+    assert page() == PAGE.read_text(), "python -m tests.docs_commands writes it anew"
+    named = set(re.findall(r"`(test_\w+)`", page()))
+    assert named
+    assert [name for name in named if f"def {name}(" not in TESTS] == []
+    files = re.findall(r"`(tests/[\w/]+\.py)`", page())
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_a_call_of_report_progress_is_measured_as_documented(tmp_path: Path) -> None:
+    printed = words("docs/handler.md", "progress", TMPDIR=str(tmp_path))
+    assert re.search(r"^1000000 loops, best of 1: .* per loop$", printed, re.MULTILINE)
+    (progress,) = tmp_path.glob("*/0")
+    assert progress.stat().st_size == 40
+
+
+def test_the_plan_of_a_chaos_run_is_printed() -> None:
+    printed = words("docs/chaos.md", "plan")
+    assert len(re.findall(r"^ +\d+\.\d  \w", printed, re.MULTILINE)) > 20
+
+
+def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    example = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "your-script.md").read_text(), re.DOTALL)
+    assert example is not None
+    (tmp_path / "train.py").write_text(example[1])
+    shutil.copy(ROOT / "examples" / "digits" / "checkpoint.py", tmp_path)
+    alone = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+
+    def train(number: int) -> str:
+        return subprocess.run(
+            [sys.executable, "train.py"],
+            cwd=tmp_path,
+            env={**os.environ, **alone, "ELASTICJOB_ROUND": str(number), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=200,
+        ).stdout
+
+    assert train(1) == "round 1: rank 0 of 1 begins after step 0\n"
+    last = tmp_path / "checkpoints" / "checkpoint-g0001-r000001-s00001000.pt"
+    last.unlink()
+    assert train(2) == "round 2: rank 0 of 1 begins after step 900\n"
+    assert not last.exists()
+    assert (last.parent / "checkpoint-g0001-r000002-s00001000.pt").exists()
+
+
+def test_the_versions_of_a_chaos_run_are_read(tmp_path: Path) -> None:
+    version = {
+        "at": 7.5,
+        "object": {"status": {"round": {"number": 3, "phase": "Broken", "message": "lost"}}},
+    }
+    nothing: dict[str, object] = {"at": 1.0, "object": {}}
+    (tmp_path / "versions.jsonl").write_text(f"{json.dumps(nothing)}\n{json.dumps(version)}\n")
+    printed = words("docs/chaos.md", "versions", FOLDER=str(tmp_path)).splitlines()
+    assert printed[-1] == "7.5 3 Broken lost"
 
 
 def test_blocks_of_a_document() -> None:

@@ -46,6 +46,9 @@ def test_images(tmp_path: Path) -> None:
         images.find("other:1")
     file.write_text(json.dumps({"*": "/all"}))
     assert images.find("other:1") == Image("/all"), "what is added later counts"
+    file.write_text(json.dumps({"*": "/all", "other:1": None}))
+    with pytest.raises(PullError, match=r"no environment for image 'other:1': the node agent knows \*"):
+        images.find("other:1")
 
 
 def test_backoff() -> None:

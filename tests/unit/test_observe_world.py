@@ -214,13 +214,13 @@ def test_an_init_container_has_ended_the_pod() -> None:
     ended = {"phase": "Failed", "initContainerStatuses": inits}
     waiting = status("main", waiting={"reason": "PodInitializing"})
     scene.pod(status={**ended, "containerStatuses": [waiting]})
-    assert scene.only().reason == "init container fetch ended with exit code 3"
+    assert (scene.only().failed_init, scene.only().exit) == ("fetch", Exit(3))
     scene.pod(status={**ended, "containerStatuses": [waiting], "reason": "Evicted"})
-    assert scene.only().reason == "Evicted"
+    assert (scene.only().failed_init, scene.only().reason) == ("fetch", "Evicted")
     # A sidecar among them is told to end when all is over, and says nothing of why.
     main = status("main", terminated={"exitCode": 1})
     scene.pod(status={**ended, "containerStatuses": [main]})
-    assert scene.only().reason == ""
+    assert (scene.only().failed_init, scene.only().exit) == ("", Exit(1))
 
 
 def test_mine_is_by_owner_with_a_template_and_by_label_without() -> None:

@@ -113,6 +113,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
     container = training_container(meta, spec)
     state = _state(status, container)
     phase = str(status.get("phase", ""))
+    failed_init = _failed_init(status, state)
     conditions = {str(c.get("type")): c for c in _maps(status, "conditions")}
     disruption = conditions.get("DisruptionTarget", {})
     disrupted = disruption if disruption.get("status") == "True" else {}
@@ -133,12 +134,13 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             ip=_address(status),
             running=phase == "Running" and (state is None or "running" in state),
             ended=phase in ("Succeeded", "Failed"),
-            exit=_exit(state),
+            exit=_exit(state) or failed_init[1],
+            failed_init=failed_init[0],
             last_exit=_exit(_state(status, container, "lastState")),
             deleting=bool(meta.get("deletionTimestamp")),
             unschedulable=_unschedulable(conditions.get("PodScheduled", {})),
             waiting=_waiting(status, container),
-            reason=_text(status.get("reason") or disrupted.get("reason") or _failed_init(status, state)),
+            reason=_text(status.get("reason") or disrupted.get("reason")),
             message=_text(status.get("message") or disrupted.get("message")),
             disruption=_text(disrupted.get("reason")),
             avoids=_avoids(_map(meta, "annotations")),
@@ -307,15 +309,15 @@ def _waiting(status: Mapping[str, Any], container: str) -> str:
     return ""
 
 
-def _failed_init(status: Mapping[str, Any], training: Mapping[str, Any] | None) -> str:
-    """Which init container has ended a pod before its training container could start, empty if none has."""
-    if status.get("phase") != "Failed" or _exit(training) is not None:
-        return ""
+def _failed_init(status: Mapping[str, Any], training: Mapping[str, Any] | None) -> tuple[str, Exit | None]:
+    """Which init container has ended a pod before its training container could start, and how."""
+    if status.get("phase") != "Failed" or (training and "waiting" not in training):
+        return "", None
     for found in _maps(status, "initContainerStatuses"):
         end = _exit(_map(found, "state"))
         if end is not None and end.code != 0:
-            return f"init container {_text(found.get('name'))} ended with exit code {end.code}"
-    return ""
+            return _text(found.get("name")), end
+    return "", None
 
 
 def _unschedulable(condition: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ def ended(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
         cause = "OutOfMemory"
     elif pod.exit.code > 128 or pod.exit.code < 0:
         cause = "PodLost"
-    return _evidence(pod, cause, f"{who} was lost: its container ended with {describe_exit(pod.exit)}", rank)
+    return _evidence(pod, cause, f"{who} was lost: its {describe_end(pod, pod.exit)}", rank)
 
 
 def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = None) -> Evidence | None:
@@ -109,6 +109,12 @@ def node_trouble(p: Pass, pod: Pod) -> str:
     return "" if pod.node_ready else "is not ready"
 
 
+def describe_end(pod: Pod, end: Exit) -> str:
+    """Which container has ended, and how."""
+    which = f"init container {pod.failed_init}" if pod.failed_init else "container"
+    return f"{which} ended with {describe_exit(end)}"
+
+
 def describe_exit(end: Exit) -> str:
     """An exit code in words: ``SIGKILL (exit code 137)``, ``OOMKilled``, ``exit code 1``."""
     if end.reason == "OOMKilled":
@@ -142,7 +148,9 @@ def _sentence(pod: Pod, who: str, cause: str) -> str:
 
 
 def _evidence(pod: Pod, cause: str, message: str, rank: int | None) -> Evidence:
-    exit_code = pod.exit.code if pod.exit is not None and cause in _EXITS else None
+    # Rules ask for the exit codes of workers.
+    told = pod.exit is not None and cause in _EXITS and not pod.failed_init
+    exit_code = pod.exit.code if pod.exit is not None and told else None
     return Evidence(
         cause,
         message,

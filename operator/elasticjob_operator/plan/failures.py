@@ -214,6 +214,8 @@ def _logs(p: Pass, sign: Evidence) -> str:
     if not sign.pod:
         return f"{where} -l {JOB_LABEL}={p.job.name}{container} --prefix --tail=200"
     pod = p.pods_by_uid.get(sign.uid)
+    if pod is not None and pod.failed_init:
+        container = f" -c {pod.failed_init}"
     restarted = pod is not None and pod.running and pod.last_exit is not None
     again = " --previous" if restarted and sign.cause in ("PodRestarted", "OutOfMemory") else ""
     return f"{where} {sign.pod}{container}{again}"

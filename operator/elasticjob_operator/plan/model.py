@@ -148,12 +148,13 @@ class Pod:
     """A pod that bears the job's label.
 
     ``mine``: owned by this job (same UID), or the job has no template and the pod is somebody else's.
-    ``slot`` is None where no label tells it. ``exit`` is the end of the training container; ``ended`` means
-    that the pod is terminal (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the
-    training container ended before it was restarted in place. ``unschedulable`` is the scheduler's own
-    sentence while it finds no node. ``disruption`` is the reason of the condition DisruptionTarget, which
-    says who takes the pod away. ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether
-    it bears the label of those that stand by. ``unreachable`` and ``out_of_service`` are taints of its node.
+    ``slot`` is None where no label tells it. ``exit`` is the end of the training container, or of the
+    init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is terminal
+    (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container ended
+    before it was restarted in place. ``unschedulable`` is the words of the scheduler while it finds no node.
+    ``disruption`` is the reason of the condition DisruptionTarget, which says who takes the pod away.
+    ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it bears the label of
+    who stands by. ``unreachable`` and ``out_of_service`` are taints of its node.
     """
 
     name: str
@@ -171,6 +172,7 @@ class Pod:
     ended: bool = False
     exit: Exit | None = None
     last_exit: Exit | None = None
+    failed_init: str = ""
     deleting: bool = False
     unschedulable: str = ""
     waiting: str = ""

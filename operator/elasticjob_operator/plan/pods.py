@@ -125,7 +125,9 @@ def _early_end(p: Pass, pod: Pod) -> Evidence:
     sign = ends.ended(p, pod, pod.name)
     if sign.account == PREEMPTION or sign.cause.startswith("Node"):
         return replace(sign, message=f"{sign.message}; it was no member of a round yet")
-    how = ends.describe_exit(pod.exit) if pod.exit is not None else (pod.reason or "no reason given")
+    how = pod.reason or "no reason given"
+    if pod.exit is not None:
+        how = ends.describe_end(pod, pod.exit) if pod.failed_init else ends.describe_exit(pod.exit)
     lease = p.participant(pod)
     when = "before it was a member of a round" if lease is None else "while it was no member of a round"
     return replace(sign, message=f"{pod.name} ended {when}: {how}")

@@ -1,0 +1,44 @@
+"""What an operator says before it can begin."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import cast
+
+import pytest
+
+from elasticjob_operator import app
+from elasticjob_operator.observe.client import Client
+from elasticjob_operator.observe.errors import ApiError, Forbidden, NotFound
+from elasticjob_operator.settings import Settings
+
+
+class Answers:
+    """A client whose requests have these answers, one after the other."""
+
+    def __init__(self, *answers: ApiError | None) -> None:
+        self.left = list(answers)
+        self.asked: set[str] = set()
+
+    async def get(self, path: str, _query: dict[str, str]) -> None:
+        self.asked.add(path)
+        if answer := self.left.pop(0):
+            raise answer
+
+
+def test_it_waits_for_the_definition_and_for_its_rights_and_says_for_which_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "_RETRY_SECONDS", 0)
+    gone = NotFound("GET", 404, "NotFound", "no such page")
+    refused = Forbidden("GET", 403, "Forbidden", 'User "jo" cannot list elasticjobs')
+    client = Answers(gone, gone, refused, refused, None)
+    with caplog.at_level(logging.WARNING, "elasticjob.operator"):
+        asyncio.run(app._resource(cast("Client", client), Settings(namespaces=("team-a",))))
+    assert caplog.messages == [
+        "elasticjobs.elasticjob.dev is not installed; apply the file in crds/",
+        'RBAC does not allow to list elasticjobs.elasticjob.dev: User "jo" cannot list elasticjobs',
+    ]
+    assert client.left == []
+    assert client.asked == {"/apis/elasticjob.dev/v1alpha1/namespaces/team-a/elasticjobs"}
