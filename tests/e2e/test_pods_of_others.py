@@ -240,6 +240,7 @@ def test_a_second_agent_in_a_pod_takes_over_and_the_first_says_so(others: Others
     )
 
 
+@pytest.mark.slow
 def test_a_member_is_lost_after_others_have_succeeded(others: OthersRun) -> None:
     """Their pods are not ours to replace: the job fails, and every later log says why."""
     others.serve(2)

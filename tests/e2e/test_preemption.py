@@ -160,6 +160,7 @@ def evict(pod: str) -> dict[str, Any]:
     return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
 
 
+@pytest.mark.slow
 def test_kubelet_ends_members(job: JobRun) -> None:
     """Under memory pressure, which is the infrastructure's fault, and because a spot node is reclaimed."""
     job.apply(pod=apart(job))

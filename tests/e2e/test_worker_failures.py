@@ -63,7 +63,7 @@ def test_one_pod(job: JobRun, arguments: list[str], exit_code: int, message: str
     ("how", "exit_code", "message"),
     [
         pytest.param("exit", 42, "exit code 42", marks=pytest.mark.matrix),
-        ("kill", -9, "killed by SIGKILL"),
+        pytest.param("kill", -9, "killed by SIGKILL", marks=pytest.mark.slow),
     ],
 )
 def test_the_root_has_failed_before_its_echo(job: JobRun, how: str, exit_code: int, message: str) -> None:
