@@ -29,6 +29,7 @@ def test_trains_to_the_end(job: JobRun) -> None:
     assert job.condition("Training")["reason"] == "Complete"
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed(job: JobRun) -> None:
     job.apply()
     job.training(1, members=2)
@@ -164,6 +165,7 @@ def test_one_member_fails_after_others_have_succeeded(job: JobRun) -> None:
     assert set(job.pods()) >= {"job-0-1", "job-1-1"}
 
 
+@pytest.mark.slow
 def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
     job.apply([*TORCHRUN, "--standalone", str(SCRIPTS / "alone.py")])
     failed = job.failed()

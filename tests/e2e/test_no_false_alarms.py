@@ -105,7 +105,11 @@ def last_steps(job: JobRun) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(10, id="briefly"), pytest.param(60, id="a-minute", marks=pytest.mark.slow)]
+    "seconds",
+    [
+        pytest.param(10, id="briefly", marks=pytest.mark.slow),
+        pytest.param(60, id="a-minute", marks=pytest.mark.slow),
+    ],
 )
 def test_the_api_server_is_in_trouble(job: JobRun, installed: Cluster, seconds: int) -> None:
     """It answers everything, new watches too, with 429 and Retry-After; with 500 and 503; then it hangs, with

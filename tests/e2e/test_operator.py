@@ -52,6 +52,7 @@ def test_killed_between_two_rounds(job: JobRun, operator: Operator) -> None:
     assert charges == {"application": [], "infrastructure": [1], "preemption": [], "scaling": []}
 
 
+@pytest.mark.slow
 def test_killed_between_status_and_round_lease(job: JobRun, operator: Operator, installed: Cluster) -> None:
     """I1: the round that stands in the status is projected by the next operator, with its nonce."""
     gate = job.folder / "go"

@@ -9,6 +9,7 @@ from tests.e2e.job import SCRIPTS, TORCHRUN, JobRun
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 
+@pytest.mark.slow
 def test_a_hang_is_broken_up_and_leaves_every_worker_s_stack_in_the_log(job: JobRun) -> None:
     job.apply(
         [*TORCHRUN, str(SCRIPTS / "hangs.py"), str(job.folder)],

@@ -93,7 +93,11 @@ def test_what_is_injected_wins_quietly_over_what_the_image_has(handler_image: Bu
     site = handler_image.home / "site"
     answer = subprocess.run(
         [sys.executable, "-c", FINDS],
-        env={**os.environ, "PYTHONPATH": str(site)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(site),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },  # an image does not change
         capture_output=True,
         text=True,
         check=True,
