@@ -15,11 +15,11 @@ demo: $(READY) controlplane ## train a real model through an ElasticJob, and kil
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some)
-	@echo "== tests: pure ones and conformance, then real control planes and real torchruns; on two processes, long files first (18 minutes on 2 cores)"
+	@echo "== tests: pure ones and conformance, then real control planes and real torchruns; on two processes (18 minutes on 2 cores)"
 ifeq ($(ARGS),)
 	@rm -rf build/operator-rights
-	@$(BIN)/pytest -q -n 2 --dist loadfile tests/conformance tests/simulation tests/unit tests/scenarios
-	@$(BIN)/pytest -n 2 --dist loadfile tests/e2e tests/chart tests/integration tests/chaos
+	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/conformance tests/simulation tests/unit tests/scenarios
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/e2e tests/chart tests/integration tests/chaos
 	@$(BIN)/python -m tests.operator_rights
 else
 	@$(BIN)/pytest $(ARGS)
