@@ -32,12 +32,18 @@ DEPLOYMENTS = ("deployment-controller", "replicaset-controller")
 AUTOSCALING = "horizontal-pod-autoscaler-controller"
 """Scales by metrics, which `Cluster.external_metrics` serves."""
 
+# The bodies of Leases' writes are logged, too: only they tell a renewal from something said.
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 omitManagedFields: true
 rules:
+- level: Request
+  verbs: [patch]
+  resources:
+  - group: coordination.k8s.io
+    resources: [leases]
 - level: Metadata
 """
 
