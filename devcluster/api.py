@@ -1,4 +1,4 @@
-"""The few requests that devcluster itself makes to an API server.
+"""The few requests that devcluster and the tests make themselves, mostly to an API server.
 
 kubectl starts in a tenth of a second or more and reads discovery first: too slow to poll with.
 """
@@ -35,12 +35,12 @@ class Response:
 class ApiClient:
     """Requests to one server (`https://HOST:PORT`), verified by `ca_file`, with an optional bearer token."""
 
-    def __init__(self, server: str, ca_file: Path, token: str | None = None) -> None:
+    def __init__(self, server: str, ca_file: Path | None = None, token: str | None = None) -> None:
         self._server = server
         self._headers = {"User-Agent": "devcluster"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._pool = urllib3.PoolManager(ca_certs=str(ca_file), retries=False)
+        self._pool = urllib3.PoolManager(ca_certs=None if ca_file is None else str(ca_file), retries=False)
 
     def request(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from charts.generate import MANIFESTS, NAMESPACE
 from devcluster import kubeconfig
 from devcluster.access import ClusterAccess
 from devcluster.api import ApiClient
@@ -22,7 +23,6 @@ from devcluster.wait import wait_for
 from tests import operator_rights
 
 NAME = "elasticjob"
-NAMESPACE = "elasticjob-system"
 LIFETIME = "24h"
 """Of the tokens: longer than any session of tests."""
 _DEADLINE = 30.0
@@ -34,7 +34,7 @@ _CONFIGS = itertools.count(1)
 def manifests() -> list[dict[str, Any]]:
     """The namespace of the chart's default installation, and who may do what there."""
     kinds = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    every = yaml.safe_load_all(operator_rights.MANIFESTS.read_text())
+    every = yaml.safe_load_all(MANIFESTS.read_text())
     return [one for one in every if one and one["kind"] in kinds]
 
 

@@ -18,10 +18,9 @@ from typing import Any
 
 import yaml
 
+from charts.generate import MANIFESTS, ROOT
 from devcluster.pytest_plugin import existing_kubeconfig
 
-ROOT = Path(__file__).resolve().parent.parent
-MANIFESTS = ROOT / "deploy" / "operator.yaml"
 NOTES = ROOT / "build" / "operator-rights"
 ELECTION_ROLE = "leader-election"
 _ELECTION_LEASES = ("elasticjob", "elasticjob-operator")

@@ -32,6 +32,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from elasticjob import advice
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
@@ -276,10 +277,14 @@ class K8sRendezvousHandler(RendezvousHandler):
         if self._lease.superseded:
             raise RendezvousStateError(self._lease.superseded)
         for thread in (self._watcher, self._lease):
-            if thread.refusal.lasted(Forbidden) > RBAC_SECONDS:
-                raise RendezvousStateError(self._forbidden_text(thread.refusal.lasted(Forbidden)))
-            if thread.refusal.lasted(Unauthorized) > TOKEN_SECONDS:
-                raise RendezvousStateError(self._unauthorized_text(thread.refusal.lasted(Unauthorized)))
+            for kind, limit, text in (
+                (Forbidden, RBAC_SECONDS, advice.forbidden),
+                (Unauthorized, TOKEN_SECONDS, advice.unauthorized),
+            ):
+                seconds = thread.refusal.lasted(kind)
+                if seconds > limit:
+                    trouble = self._watcher.trouble or self._lease.trouble
+                    raise RendezvousStateError(text(self._settings, trouble, seconds))
         if time.monotonic() > deadline:
             raise RendezvousTimeoutError(
                 f"no round within {self._settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
@@ -287,48 +292,12 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _ask_for_job(self) -> None:
         """Without a record: an absent operator may come, an absent job is a mistake."""
-        s = self._settings
-        if self._api.job_exists(s.job) is False:
-            raise RendezvousStateError(
-                f"there is no ElasticJob {s.job} in namespace {s.namespace}, or the resource is not "
-                "installed: apply it first, or correct --rdzv-endpoint; see: "
-                f"kubectl -n {s.namespace} get elasticjobs"
-            )
-
-    def _forbidden_text(self, seconds: float) -> str:
-        s = self._settings
-        return (
-            f"the API server has refused for {seconds:.0f} s: "
-            f"{self._watcher.trouble or self._lease.trouble}. This pod must be allowed to get and watch "
-            f"Lease {names.round_lease(s.job)} and to create and patch Lease {s.pod} in namespace "
-            f"{s.namespace}. Does the ElasticJob exist (kubectl -n {s.namespace} get elasticjob {s.job}), "
-            "is the operator running (it makes the Role), and does the pod's service account have the "
-            "RoleBinding?"
-        )
-
-    def _unauthorized_text(self, seconds: float) -> str:
-        s = self._settings
-        return (
-            f"the API server has not accepted this pod's token for {seconds:.0f} s: "
-            f"{self._watcher.trouble or self._lease.trouble}. Were the pod {s.pod} or its "
-            f"service account deleted (kubectl -n {s.namespace} get pod {s.pod}; kubectl -n {s.namespace} "
-            "get serviceaccounts), or were the API server's signing keys changed? kubelet writes a new token "
-            "only when the old one has nearly expired; a new pod gets one at once"
-        )
+        if self._api.job_exists(self._settings.job) is False:
+            raise RendezvousStateError(advice.no_job(self._settings))
 
     def _waiting_text(self, seconds: float) -> str:
-        """For whom or what this participant waits, in words."""
-        record, s = self._core.latest, self._settings
         trouble = self._lease.trouble or self._watcher.trouble
-        if trouble:
-            return f"waiting for the API server: {trouble}"
-        if record is None:
-            return (
-                f"waiting for {seconds:.0f} s for the operator: Lease {s.namespace}/"
-                f"{names.round_lease(s.job)} has no round record. Check that the ElasticJob {s.job} exists "
-                "and that the operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob)"
-            )
-        return f"waiting for round {record.number + 1}: {record.waiting or 'joined, not yet chosen'}"
+        return advice.waiting(self._settings, self._core.latest, trouble, seconds)
 
     def _stop(self, stop: Stop) -> None:
         """The job is over: leave quietly if it is complete, else say why."""

@@ -14,11 +14,10 @@ from typing import Any
 
 import yaml
 
-from charts.generate import CHART
+from charts.generate import CHART, NAMESPACE
 from devcluster.helm import ensure_helm
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMESPACE = "elasticjob-system"
 VALUES: dict[str, dict[str, Any]] = {
     "default": {},
     "one-pod": {"replicas": 1, "leaderElection": {"enabled": False}},

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from charts.generate import NAMESPACE
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from tests import docs_commands
-from tests.chart.helm import NAMESPACE, Helm
+from tests.chart.helm import Helm
 from tests.docs_commands import ROOT
 
 OF_THE_RELEASE = ["-l", "app.kubernetes.io/instance=elasticjob"]

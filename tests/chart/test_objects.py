@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from charts import generate
+from charts.generate import NAMESPACE
 from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.commands import DEPLOYMENTS, Options
 from devcluster.wait import wait_for
-from tests.chart.helm import NAMESPACE, VALUES, Helm
+from tests.chart.helm import VALUES, Helm
 from tests.chart.release import Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from charts import generate
+from charts.generate import NAMESPACE
 from elasticjob_operator.act import access
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.plan.model import Job, JobSpec
-from tests.chart.helm import GOLDEN, NAMESPACE, VALUES, Helm, golden, objects
+from tests.chart.helm import GOLDEN, VALUES, Helm, golden, objects
 
 CRD = generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
 ROLES = ("ClusterRole", "Role")

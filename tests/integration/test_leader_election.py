@@ -12,8 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ import psutil
 import pytest
 
 from devcluster import crd, kubeconfig
+from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.ports import PortClaims
 from devcluster.wait import wait_for
@@ -57,6 +56,7 @@ class Operator:
         ).stdout.strip()
         self._config = kubeconfig.write(scene.folder / name, server or cluster.server, cluster.ca_file, token)
         self._port = scene.ports.take()
+        self._http = ApiClient(f"http://127.0.0.1:{self._port}")
         self.freeze_when = scene.folder / f"freeze-{name}"
         self.log = scene.folder / f"{name}.log"
         self.log.touch()
@@ -98,13 +98,8 @@ class Operator:
 
     def probe(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and answer; status 0 while there is none."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-        except OSError:
-            return 0, {}
+        answer = self._http.request("GET", path, headers={"Connection": "close"}, timeout=5.0)
+        return answer.status, answer.json() if answer.status else {}
 
     def leads(self) -> bool:
         election = self.probe("/livez")[1].get("election", {})

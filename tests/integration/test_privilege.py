@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from charts.generate import MANIFESTS
 from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
@@ -17,7 +18,6 @@ from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_A
 from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
 from tests.integration.lifecycle_job import PlayedJob
 from tests.integration.pod_identity import APPLY, JSON_PATCH, MERGE, Identity, Request
-from tests.operator_rights import MANIFESTS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 

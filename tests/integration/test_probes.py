@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 from devcluster import kubeconfig
+from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.ports import PortClaims
 from devcluster.proxy import TcpProxy
@@ -34,7 +33,7 @@ class Probed:
         self._namespace = namespace
         self._faults = folder / "faults"
         self._faults.mkdir()
-        self._port = port
+        self._http = ApiClient(f"http://127.0.0.1:{port}")
         self.log = folder / "log"
         self.link: TcpProxy = cluster.proxy()
         self.link.refuse()
@@ -52,14 +51,9 @@ class Probed:
             )
 
     def ask(self, what: str) -> tuple[int, dict[str, Any]]:
-        """Status and answer, as kubelet gets it; status 0 if there is none in a second."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{what}", timeout=3) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-        except OSError:
-            return 0, {}
+        """Status and answer, as kubelet gets it; status 0 if there is none in time."""
+        answer = self._http.request("GET", f"/{what}", headers={"Connection": "close"}, timeout=3.0)
+        return answer.status, answer.json() if answer.status else {}
 
     def says(self, what: str, status: int, text: str = "") -> None:
         """Wait for that answer, with that text among the problems."""

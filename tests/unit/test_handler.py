@@ -278,15 +278,7 @@ def test_missing_rights_end_with_advice(
 ) -> None:
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
     leases.trouble = Forbidden("leases is forbidden", 403)
-    with pytest.raises(RendezvousStateError) as error:
-        Joining(start("a")).result()
-    for words in (
-        "job-round",
-        "Lease a",
-        "RoleBinding",
-        "kubectl -n ns get elasticjob job",
-    ):
-        assert words in str(error.value)
+    ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get elasticjob job")
 
 
 def test_a_token_that_nobody_accepts_ends_with_advice(
@@ -296,14 +288,20 @@ def test_a_token_that_nobody_accepts_ends_with_advice(
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.0)
     monkeypatch.setattr("elasticjob.handler.TOKEN_SECONDS", 0.5)
     leases.trouble = Unauthorized("Unauthorized", 401)
-    with pytest.raises(RendezvousStateError) as error:
-        Joining(start("a")).result()
-    for words in (
+    ends_with(
+        start("a"),
         "not accepted this pod's token",
         "kubectl -n ns get pod a",
         "kubectl -n ns get serviceaccounts",
-    ):
-        assert words in str(error.value)
+    )
+
+
+def ends_with(handler: K8sRendezvousHandler, *words: str) -> None:
+    """It gives up joining, with all of the words."""
+    with pytest.raises(RendezvousStateError) as error:
+        Joining(handler).result()
+    for one in words:
+        assert one in str(error.value)
 
 
 def test_a_token_that_nobody_accepts_ends_no_round(

@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
+from charts.generate import MANIFESTS, ROOT
 from elasticjob_operator.act.access import Access, _role
 from elasticjob_operator.plan.model import Job, JobSpec
-from tests import operator_rights
 from tests.operator_rights import Right, Used, count, problems, rights
 
-PAGE = (operator_rights.ROOT / "docs" / "permissions.md").read_text()
+PAGE = (ROOT / "docs" / "permissions.md").read_text()
 USERS = frozenset({"system:serviceaccount:elasticjob-system:elasticjob"})
 
 
@@ -40,7 +40,7 @@ def test_the_operators_rights_are_those_of_the_page() -> None:
 
 
 def test_the_users_rights_are_those_of_the_page() -> None:
-    every = [one for one in yaml.safe_load_all(operator_rights.MANIFESTS.read_text()) if one]
+    every = [one for one in yaml.safe_load_all(MANIFESTS.read_text()) if one]
     chart = {
         Right(one["metadata"]["name"].removeprefix("elasticjob-"), group, resource, verb)
         for one in every

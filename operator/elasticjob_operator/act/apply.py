@@ -84,21 +84,15 @@ class Applier:
         due = [] if access == memory.access or unneeded is not None else [self._grant(job, access, memory)]
         if network.is_due(job, memory.network_policy):
             due.append(self._restrict(job, memory))
-        if not due:
-            postponed = earliest(await self._project(job, plan, memory, may_project), unneeded)
-        else:
-            # None needs another, and all come before the pods.
-            projected, *others = await asyncio.gather(
-                self._project(job, plan, memory, may_project), *due, return_exceptions=True
-            )
-            if isinstance(projected, BaseException):
-                raise projected
-            for other in others:
-                if isinstance(other, BaseException):
-                    raise other
-            postponed = earliest(projected, unneeded)
+        # None needs another, and all come before the pods.
+        writes = [self._project(job, plan, memory, may_project), *due]
+        delays = [unneeded]
+        for result in await asyncio.gather(*writes, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+            delays.append(result)
         refusals, pause = await self._pods.act(job, plan.actions, memory)
-        return Written((*self._warnings(job, memory), *refusals), earliest(postponed, pause))
+        return Written((*self._warnings(job, memory), *refusals), earliest(*delays, pause))
 
     async def refresh_round(self, job: Job) -> None:
         """Read the round Lease from the API server."""

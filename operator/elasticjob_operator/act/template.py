@@ -110,7 +110,7 @@ def warnings(job: Job) -> tuple[str, ...]:
     """
     if job.spec.template is None:
         return ()
-    container = _training_container(job.spec.template.get("metadata") or {}, _spec(job))
+    container = _container_of(job)
     found = []
     for word in _words([*(container.get("command") or ()), *(container.get("args") or ())]):
         if word.endswith(".py"):
@@ -129,16 +129,14 @@ def path_warnings(job: Job) -> tuple[str, ...]:
     """What of the training container's import path is lost to the handler's."""
     if not injection.wanted(job):
         return ()
-    return injection.warnings(
-        _training_container((job.spec.template or {}).get("metadata") or {}, _spec(job))
-    )
+    return injection.warnings(_container_of(job))
 
 
 def misnamed_container(job: Job) -> tuple[str, ...]:
     """A sentence if the annotation that says which container trains names none that there is."""
     meta = (job.spec.template or {}).get("metadata") or {}
     wanted = (meta.get("annotations") or {}).get(DEFAULT_CONTAINER_ANNOTATION)
-    chosen = str(_training_container(meta, _spec(job)).get("name", ""))
+    chosen = str(_container_of(job).get("name", ""))
     if wanted is None or wanted == chosen:
         return ()
     return (
@@ -165,6 +163,10 @@ def _training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> dic
         if container.get("name") == name:
             return container
     return {}
+
+
+def _container_of(job: Job) -> dict[str, Any]:
+    return _training_container((job.spec.template or {}).get("metadata") or {}, _spec(job))
 
 
 def _has_gpu(container: Mapping[str, Any]) -> bool:
