@@ -157,6 +157,7 @@ class Workload:
             await asyncio.sleep(_CREATE_RETRY_SECONDS)
         if self._process is not None:
             await asyncio.shield(self._process.exit_code)
+            self._on_exit(self._process.exit_code)  # whoever waits may be woken before the callback
 
     def _wait(self, reason: str, error: Exception) -> None:
         self._set(self.status.become(Waiting(reason, str(error))))
