@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from devcluster.build import find_go, go_environment, locked, run_with_progress, say
+from devcluster.build import REPRODUCIBLE_AND_SMALL, find_go, go_environment, locked, run_with_progress, say
 from devcluster.paths import cache_dir
 
 HELM_VERSION = "v3.22.0"
@@ -42,7 +42,7 @@ def _build(target: Path) -> None:
             stamps |= {f"{package}.k8sVersionMinor": str(_KUBERNETES[1])}
         stamped = " ".join(f"-X {_MODULE}/{name}={value}" for name, value in stamps.items())
         program = f"{_MODULE}/cmd/helm@{HELM_VERSION}"
-        command = [find_go(), "install", "-trimpath", "-ldflags", f"-s -w {stamped}", program]
+        command = [find_go(), "install", *REPRODUCIBLE_AND_SMALL, "-ldflags", f"-s -w {stamped}", program]
         run_with_progress(command, {**go_environment(), "GOBIN": str(output)}, began, Path(scratch))
         output.rename(target)
     say(f"built in {time.monotonic() - began:.0f} s: {target / 'helm'}")
