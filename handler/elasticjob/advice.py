@@ -1,4 +1,4 @@
-"""What an agent that waits, or gives up waiting, says to whoever reads its log: what is wrong, and what to do.
+"""What an agent that waits, or gives up waiting, says to whoever reads its log: what is wrong, what to do.
 
 Pure: sentences from settings, the latest record and the latest trouble.
 """

@@ -33,7 +33,7 @@ class RoundWatcher:
         self._stop = threading.Event()
         self._good_since: float | None = None
         self.refusal = Refusal()
-        self.trouble = ""
+        self.trouble = self._puzzle = ""
         self._thread = threading.Thread(target=self._run, name="elasticjob-watch", daemon=True)
 
     def start(self) -> None:
@@ -60,17 +60,23 @@ class RoundWatcher:
                     if self._good_since is None:
                         self._good_since = time.monotonic()
                     self.refusal.saw(None)
-                    self.trouble, pause = "", MIN_PAUSE_SECONDS
+                    self.trouble = ""
                     if lease is not None:
                         self._read(lease.annotations.get(ROUND_ANNOTATION, ""))
+                        pause = MIN_PAUSE_SECONDS
                     if self._stop.is_set():
                         return
             except ApiError as error:
                 self._failed(error)
             except Exception as error:
                 # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
-                logger.warning("watch of Lease %s: can't make sense of an answer", self._lease, exc_info=True)
-                self._failed(ApiError(f"an answer can't be read ({type(error).__name__})"))
+                what = f"an answer can't be read ({type(error).__name__}: {error})"
+                level = (
+                    logging.DEBUG if what == self._puzzle else logging.WARNING
+                )  # it may stand there for long
+                self._puzzle = what
+                logger.log(level, "watch of Lease %s: %s", self._lease, what, exc_info=True)
+                self._failed(ApiError(what))
             # Also after an end in order: what stands before an API server may end every watch at once.
             if self._stop.wait(pause * random.uniform(0.8, 1.2)):
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -145,6 +146,26 @@ def test_the_watch_survives_whatever_arrives(odd: Any) -> None:
         wait_for(lambda: seen, 20, "the record that came after it", interval=0.02)
     finally:
         watcher.stop()
+
+
+def test_what_nobody_can_read_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stands there at each new watch."""
+    monkeypatch.setattr(round_watcher, "MIN_PAUSE_SECONDS", 0.001)
+    caplog.set_level(logging.DEBUG)
+    seen: list[RoundRecord] = []
+    odd = [Lease("1", "", [ROUND_ANNOTATION]) for _ in range(5)]  # type: ignore[arg-type]
+    watcher = RoundWatcher(OddApi(odd), "job-round", seen.append)  # type: ignore[arg-type]
+    watcher.start()
+    try:
+        wait_for(lambda: seen, 20, "the record that came after it", interval=0.02)
+    finally:
+        watcher.stop()
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) == 1
+    assert told[0].exc_info is not None
+    assert len(caplog.records) > len(odd)
 
 
 @given(
