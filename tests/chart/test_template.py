@@ -113,6 +113,23 @@ def test_lease_policy_is_the_one_of_the_example(helm: Helm) -> None:
     assert bound["spec"] == {**binding["spec"], "policyName": name}
 
 
+def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
+    """An API server looks up the election's Lease for each write that a binding matches, whoever writes."""
+    bindings = [
+        one["spec"]
+        for one in _of(helm, {}, "ValidatingAdmissionPolicyBinding")
+        if one["spec"]["policyName"] == "elasticjob-leader-only"
+    ]
+    assert bindings
+    for binding in bindings:
+        match = binding["matchResources"]
+        of_jobs = [{"key": "elasticjob.dev/job", "operator": "Exists"}]
+        if match.get("objectSelector", {}).get("matchExpressions") != of_jobs:
+            assert {group for rule in match["resourceRules"] for group in rule["apiGroups"]} == {
+                "elasticjob.dev"
+            }
+
+
 def test_flow_schema_is_the_one_that_is_measured(helm: Helm) -> None:
     measured = objects((generate.ROOT / "benchmarks" / "flow-schema.yaml").read_text())
     values = {"flowSchema": {"enabled": True}}
@@ -140,8 +157,8 @@ def test_operator_holds_what_it_grants(helm: Helm, name: str) -> None:
     role = _of(helm, VALUES[name], kind)[0]
     held = {right for rule in role["rules"] for right in _rights(rule)}
     job = Job("team-a", "mnist", "uid", 1, JobSpec(template={"spec": {"containers": []}}))
-    granted = access._role(job, access.access_of(job, ("mnist-0-0",), ()))
-    assert {right for rule in granted["rules"] for right in _rights(rule)} <= held
+    granted = access.rules(job, access.access_of(job, ("mnist-0-0",), ()))
+    assert {right for rule in granted for right in _rights(rule)} <= held
 
 
 def test_with_namespaces_nothing_is_cluster_wide(helm: Helm) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticjob.contract.names import API_VERSION, KIND
+from elasticjob.contract.names import API_VERSION, JOB_LABEL, KIND
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.memory import Memory, SentEvent
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
@@ -81,7 +81,7 @@ class Recorder:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": job.namespace},
+            "metadata": {"name": name, "namespace": job.namespace, "labels": {JOB_LABEL: job.name}},
             "involvedObject": {
                 "apiVersion": API_VERSION,
                 "kind": KIND,
