@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from elasticjob_operator.act.access import Access, access_of, grant
+from elasticjob_operator.act.owned import NotOurs
+from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
 from elasticjob_operator.plan.model import Job, JobSpec
 
 
@@ -53,3 +57,48 @@ def test_a_role_is_there_before_it_is_bound() -> None:
     asyncio.run(grant(api, job({"spec": {"containers": []}}), wanted, None))  # type: ignore[arg-type]
     assert api.log.index("roles there") < api.log.index("rolebindings asked")
     assert api.log.index("roles asked") < api.log.index("serviceaccounts there")
+
+
+class OneKind:
+    """Answers as an API server that has an object of one kind already, or has none of it."""
+
+    def __init__(self, kind: str, error: ApiError) -> None:
+        self._kind = kind
+        self._error = error
+        self.made: list[dict[str, Any]] = []
+
+    async def patch(self, path: str, *_: Any) -> dict[str, Any]:
+        if path.split("/")[-2] == f"{self._kind.lower()}s":
+            raise self._error
+        return {}
+
+    async def create(self, _path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.made.append(body)
+        return body
+
+
+WANTED = Access(True, ("mnist-elasticjob",), ("mnist-0-0",))
+
+
+@pytest.mark.parametrize("kind", ["ServiceAccount", "Role", "RoleBinding"])
+def test_what_is_somebody_elses_is_named(kind: str) -> None:
+    api: Any = OneKind(kind, Conflict("PATCH", 422, "Invalid", "the test of the owner's UID failed"))
+    with pytest.raises(NotOurs, match=f"{kind} mnist-elasticjob in namespace default .* another name"):
+        asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None))
+    assert not api.made
+
+
+@pytest.mark.parametrize("kind", ["ServiceAccount", "Role", "RoleBinding"])
+def test_what_is_not_there_is_made_whole(kind: str) -> None:
+    api: Any = OneKind(kind, NotFound("PATCH", 404, "NotFound", ""))
+    asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None))
+    (made,) = api.made
+    assert (made["kind"], made["metadata"]["name"]) == (kind, "mnist-elasticjob")
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid"
+    assert {"Role": "rules", "RoleBinding": "subjects"}.get(kind, "kind") in made
+
+
+def test_a_write_that_comes_between_is_no_reason_to_call_it_somebody_elses() -> None:
+    api: Any = OneKind("Role", Conflict("PATCH", 409, "Conflict", "the object has been modified"))
+    with pytest.raises(Conflict):
+        asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None))

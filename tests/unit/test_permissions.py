@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from charts.generate import MANIFESTS, ROOT
-from elasticjob_operator.act.access import Access, _role
+from elasticjob_operator.act.access import Access, rules
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.operator_rights import Right, Used, count, problems, rights
 
@@ -55,7 +55,7 @@ def test_the_users_rights_are_those_of_the_page() -> None:
 
 def test_the_pods_rights_are_those_of_the_page() -> None:
     job = Job("default", "mnist", "uid", 1, JobSpec(template={"spec": {}}))
-    rules = _role(job, Access(True, ("mnist-elasticjob",), ("mnist-0-0",)))["rules"]
+    granted = rules(job, Access(True, ("mnist-elasticjob",), ("mnist-0-0",)))
     names = {"`<job>-round`": ["mnist-round"], "the job's live pods": ["mnist-0-0"]}
     assert [
         {
@@ -65,7 +65,7 @@ def test_the_pods_rights_are_those_of_the_page() -> None:
             "verbs": verbs.split(", "),
         }
         for resource, whose, verbs, _why in table("The pods of a job")
-    ] == rules
+    ] == granted
 
 
 def test_the_operator_has_no_wildcard_no_secret_and_no_way_into_pods() -> None:

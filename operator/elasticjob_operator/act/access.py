@@ -1,9 +1,8 @@
 """Who may write what: the job's ServiceAccount, Role and RoleBinding.
 
 A pod's identity may read the job's round Lease and write the Leases that bear the names of the job's pods
-(design, section 11); an admission policy in the chart narrows the latter to the pod's own name. All three
-objects are owned by the job. They are written by server-side apply: one request, idempotent, and remembered,
-so that a pass that changes nothing asks nothing.
+(design, section 11); an admission policy in the chart narrows the latter to the pod's own name. What was
+written is remembered, so that a pass that changes nothing asks nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from elasticjob.contract.names import JOB_LABEL, round_lease
-from elasticjob_operator.act.template import job_identity, owner_reference, service_account
-from elasticjob_operator.observe.client import APPLY_PATCH, Api
+from elasticjob.contract.names import round_lease
+from elasticjob_operator.act.owned import bring_about
+from elasticjob_operator.act.template import job_identity, service_account
+from elasticjob_operator.observe.client import Api
 from elasticjob_operator.plan.model import Job
 
-FIELD_MANAGER = "elasticjob-operator"
+_RBAC = "rbac.authorization.k8s.io/v1"
 _ROUND_ENDING = round_lease("")
 
 
@@ -56,59 +56,28 @@ async def grant(api: Api, job: Job, access: Access, written: Access | None) -> N
     if access == written:
         return
     writes = []
-    base = f"/namespaces/{job.namespace}"
-    name = job_identity(job)
-    rbac = f"/apis/rbac.authorization.k8s.io/v1{base}"
     if access.own_account and (written is None or not written.own_account):
-        writes.append((f"/api/v1{base}/serviceaccounts/{name}", _account(job)))
+        writes.append(bring_about(api, job, "v1", "ServiceAccount", {}))
     if written is None or written.pod_names != access.pod_names:
-        writes.append((f"{rbac}/roles/{name}", _role(job, access)))
-    await asyncio.gather(*(_apply(api, path, body) for path, body in writes))
+        writes.append(bring_about(api, job, _RBAC, "Role", {"rules": rules(job, access)}))
+    await asyncio.gather(*writes)
     if access.subjects and (written is None or written.subjects != access.subjects):
         # Last: whoever is no administrator can bind only a role that is there.
-        await _apply(api, f"{rbac}/rolebindings/{name}", _binding(job, access))
+        await bring_about(api, job, _RBAC, "RoleBinding", _binding(job, access))
 
 
-async def _apply(api: Api, path: str, body: dict[str, Any]) -> None:
-    await api.patch(path, body, APPLY_PATCH, {"fieldManager": FIELD_MANAGER, "force": "true"})
-
-
-def _meta(job: Job) -> dict[str, Any]:
-    return {
-        "name": job_identity(job),
-        "namespace": job.namespace,
-        "labels": {JOB_LABEL: job.name},
-        "ownerReferences": [owner_reference(job)],
-    }
-
-
-def _account(job: Job) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(job)}
-
-
-def _role(job: Job, access: Access) -> dict[str, Any]:
+def rules(job: Job, access: Access) -> list[dict[str, Any]]:
+    """The rules of the job's Role."""
     leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
     read = {**leases, "resourceNames": [round_lease(job.name)], "verbs": ["get", "list", "watch"]}
     write = {**leases, "resourceNames": list(access.pod_names), "verbs": ["get", "create", "patch"]}
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": _meta(job),
-        # Without names a rule would be for every Lease of the namespace.
-        "rules": [read, write] if access.pod_names else [read],
-    }
+    # Without names a rule would be for every Lease of the namespace.
+    return [read, write] if access.pod_names else [read]
 
 
 def _binding(job: Job, access: Access) -> dict[str, Any]:
     return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": _meta(job),
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "Role",
-            "name": job_identity(job),
-        },
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": job_identity(job)},
         "subjects": [
             {"kind": "ServiceAccount", "name": account, "namespace": job.namespace}
             for account in access.subjects

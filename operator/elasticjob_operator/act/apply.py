@@ -20,7 +20,7 @@ from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.projection import Projector
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
-from elasticjob_operator.observe.errors import Conflict, Forbidden, Invalid, NotFound
+from elasticjob_operator.observe.errors import Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.world import World
@@ -113,23 +113,20 @@ class Applier:
         return left if left > 0 else None
 
     async def _grant(self, job: Job, access: Access, memory: Memory) -> None:
-        try:
+        with memory.tells("rights of the pods"):
             await grant(self._api, job, access, memory.access)
-        except (Forbidden, Invalid) as error:
-            # The next pass writes it into the status; no pod is made that would have no rights.
-            memory.refused_access = (template.job_identity(job), error.message)
-            raise
-        memory.refused_access = None
         memory.access = access
 
     async def _restrict(self, job: Job, memory: Memory) -> None:
-        await network.restrict(self._api, job)
+        with memory.tells("network policy"):
+            await network.restrict(self._api, job)
         memory.network_policy = job.spec.network_policy
 
     async def _project(self, job: Job, plan: Plan, memory: Memory, may_project: bool) -> float | None:
         if not may_project:
             return None
-        return await self._projector.write(job, plan.record, memory)
+        with memory.tells("round"):
+            return await self._projector.write(job, plan.record, memory)
 
     def _warnings(self, job: Job, memory: Memory) -> tuple[Event, ...]:
         """What is wrong with the spec, said once for each generation."""

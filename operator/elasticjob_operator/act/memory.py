@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from elasticjob_operator.act.access import Access
+from elasticjob_operator.observe.errors import Forbidden, Invalid
 
 
 class Stale(Exception):
@@ -49,9 +51,8 @@ class Memory:
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
     refused_pods: dict[str, Refusal] = field(default_factory=dict)
-    refused_access: tuple[str, str] | None = None
-    """The object that the job's pods need for their rights and that the API server would not take, and its
-    words."""
+    refused_objects: dict[str, str] = field(default_factory=dict)
+    """What must be there before a pod is made, and could not be written: why."""
     warned_generation: int = -1
     """The generation whose template was last examined for warnings."""
     events: dict[tuple[str, str], SentEvent] = field(default_factory=dict)
@@ -60,13 +61,22 @@ class Memory:
     event_tokens: float = 25.0
     event_tokens_at: float = 0.0
 
+    @contextmanager
+    def tells(self, what: str) -> Iterator[None]:
+        """Around the writing of what must be there before a pod is made: the next pass writes into the
+        status why it could not be written."""
+        try:
+            yield
+        except (Forbidden, Invalid) as error:
+            self.refused_objects[what] = error.message
+            raise
+        self.refused_objects.pop(what, None)
+
     def refusals(self) -> dict[str, str]:
         """The refused pods, with the API server's words for it but without the name, so that those refused
-        for one reason can be told together; and what was refused of their rights."""
+        for one reason can be told together; and what was refused that they need."""
         pods = {
             name: refusal.message.removeprefix(f'pods "{name}" is forbidden: ')
             for name, refusal in self.refused_pods.items()
         }
-        return (
-            pods if self.refused_access is None else {**pods, self.refused_access[0]: self.refused_access[1]}
-        )
+        return {**pods, **self.refused_objects}

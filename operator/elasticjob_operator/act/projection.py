@@ -14,10 +14,11 @@ from typing import Any
 from elasticjob.contract.names import JOB_LABEL, ROUND_ANNOTATION, round_lease
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.act.owned import NotOurs
 from elasticjob_operator.act.template import owner_reference
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound
-from elasticjob_operator.observe.objects import SeenLease
+from elasticjob_operator.observe.objects import SeenLease, read_lease
 from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import Job
 
@@ -61,9 +62,11 @@ class Projector:
     async def write(self, job: Job, record: RoundRecord, memory: Memory) -> float | None:
         """Bring the Lease up to date. Returns seconds until a postponed write is due, if there is one.
 
-        Raises Stale when somebody else has written it meanwhile.
+        Raises Stale when somebody else has written it meanwhile, and NotOurs when it is no round's.
         """
         there = self._world.round_lease(job)
+        if there is not None and _unknown(there, job):
+            raise NotOurs(job, "Lease", there.name)
         if there is not None and _foreign(there, job):
             await self._remove(there)
             there = None
@@ -108,6 +111,15 @@ class Projector:
         try:
             self._world.saw_lease(await self._api.create(_path(job), body))
         except AlreadyExists as error:
+            if _unknown(await self._read(job), job):
+                raise NotOurs(job, "Lease", round_lease(job.name)) from error
+            raise Stale(str(error)) from error
+
+    async def _read(self, job: Job) -> SeenLease:
+        """What the watch does not bring, since it has not the label of any job."""
+        try:
+            return read_lease(await self._api.get(_path(job, round_lease(job.name))))
+        except NotFound as error:
             raise Stale(str(error)) from error
 
     async def _update(self, job: Job, there: SeenLease, text: str) -> None:
@@ -135,6 +147,11 @@ class Projector:
         except Conflict as error:
             raise Stale(str(error)) from error
         self._world.leases.remove(there.namespace, there.name, uid=there.uid)
+
+
+def _unknown(lease: SeenLease, job: Job) -> bool:
+    """Whether it was never a round's: a Lease of somebody who knows nothing of this one's name."""
+    return lease.record is None and lease.job != job.name and lease.owner != job.uid
 
 
 def _foreign(lease: SeenLease, job: Job) -> bool:

@@ -1,0 +1,72 @@
+"""What a job owns beside its pods, one of each: ServiceAccount, Role, RoleBinding and NetworkPolicy.
+
+They are called ``<job>-elasticjob``, and somebody else may have called something so: that is neither written
+over nor taken over, so that nobody who may make ElasticJobs can get the operator to change, or with the job
+to remove, what is not his. Each write of one that is there is a JSON patch that tests the owner's UID; it
+needs no right to read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticjob.contract.names import JOB_LABEL
+from elasticjob_operator.act.template import job_identity, owner_reference
+from elasticjob_operator.observe.client import JSON_PATCH, Api
+from elasticjob_operator.observe.errors import Conflict, Invalid, NotFound
+from elasticjob_operator.plan.model import Job
+
+_FIRST_OWNER = "/metadata/ownerReferences/0/uid"
+
+
+class NotOurs(Invalid):
+    """There is an object of that name, and it is not this job's."""
+
+    def __init__(self, job: Job, kind: str, name: str) -> None:
+        message = (
+            f"{kind} {name} in namespace {job.namespace} is there and is not this job's: "
+            "a former job's goes by itself; delete any other, or give the job another name"
+        )
+        super().__init__(f"the objects of {job.namespace}/{job.name}", 0, "NotOurs", message)
+
+
+async def bring_about(api: Api, job: Job, api_version: str, kind: str, contents: dict[str, Any]) -> None:
+    """Make the object with these top-level fields, or set them. Raises NotOurs, ApiError."""
+    collection = _collection(job, api_version, kind)
+    changes = [{"op": "add", "path": f"/{field}", "value": value} for field, value in contents.items()]
+    try:
+        await _patch(api, job, collection, changes)
+    except NotFound:
+        meta = {
+            "name": job_identity(job),
+            "namespace": job.namespace,
+            "labels": {JOB_LABEL: job.name},
+            "ownerReferences": [owner_reference(job)],
+        }
+        made = {"apiVersion": api_version, "kind": kind, "metadata": meta, **contents}
+        await api.create(collection, made)
+    except Conflict as error:
+        if error.status != 422:
+            raise
+        raise NotOurs(job, kind, job_identity(job)) from error
+
+
+async def remove(api: Api, job: Job, api_version: str, kind: str) -> None:
+    """Delete the object if it is there and the job's. Raises ApiError."""
+    collection = _collection(job, api_version, kind)
+    try:
+        found = await _patch(api, job, collection, [])
+        await api.delete(f"{collection}/{job_identity(job)}", uid=str(found["metadata"]["uid"]))
+    except (NotFound, Conflict):
+        pass  # gone, or somebody else's
+
+
+async def _patch(api: Api, job: Job, collection: str, changes: list[dict[str, Any]]) -> dict[str, Any]:
+    test = {"op": "test", "path": _FIRST_OWNER, "value": job.uid}
+    return await api.patch(f"{collection}/{job_identity(job)}", [test, *changes], JSON_PATCH)
+
+
+def _collection(job: Job, api_version: str, kind: str) -> str:
+    root = "/apis" if "/" in api_version else "/api"
+    plural = "networkpolicies" if kind == "NetworkPolicy" else f"{kind.lower()}s"
+    return f"{root}/{api_version}/namespaces/{job.namespace}/{plural}"
