@@ -45,6 +45,7 @@ Key = tuple[str, str]
 
 _FIRST_BACK_OFF = 0.2
 _LONGEST_BACK_OFF = 30.0
+_MAX_DELETED = 10_000
 _EVENT_BACK_OFF = 1.0
 """An event shows that the API server is back: a job in back-off then waits no longer than this."""
 _SHORTEST_WAKE = 0.005
@@ -109,6 +110,8 @@ class Reconciler:
         self._acting: set[asyncio.Task[None]] = set()
         """Those of the tasks that write."""
         self._ready = False
+        self._deleted: dict[str, None] = {}
+        """UIDs, the latest last: a list that was under way still has these jobs."""
         self._malformed: dict[Key, Memory] = {}
         """What was said of jobs that can't be read."""
 
@@ -185,7 +188,9 @@ class Reconciler:
         if not self.world.covers(key[0]):
             return
         entry = self._entries.get(key)
-        if entry is not None and version_of(meta) <= entry.view.version:
+        if str(meta["uid"]) in self._deleted or (
+            entry is not None and version_of(meta) <= entry.view.version
+        ):
             return
         try:
             view = read_job(raw, entry.view if entry is not None else None)
@@ -210,6 +215,9 @@ class Reconciler:
         meta = raw["metadata"]
         key = (str(meta["namespace"]), str(meta["name"]))
         self._malformed.pop(key, None)
+        self._deleted[str(meta["uid"])] = None
+        if len(self._deleted) > _MAX_DELETED:
+            del self._deleted[next(iter(self._deleted))]
         entry = self._entries.get(key)
         if entry is not None and entry.view.job.uid == meta["uid"]:
             self._forget(key, entry)

@@ -343,12 +343,10 @@ def test_writes_come_in_the_order_of_the_protocol(namespace: str) -> None:
             await asyncio.sleep(0.3)
             writes = list(scene.wire.writes)
             assert writes[0] == "PATCH elasticjobs/mnist/status"
-            access = {
-                f"PATCH {kind}/mnist-elasticjob"
-                for kind in ("serviceaccounts", "roles", "rolebindings", "networkpolicies")
-            }
-            assert set(writes[1:6]) == {*access, "POST leases"}
-            assert writes[6:] == ["POST pods", "POST pods"], "each pod was made once"
+            owned = ("serviceaccounts", "roles", "rolebindings", "networkpolicies")
+            looked = {f"PATCH {kind}/mnist-elasticjob" for kind in owned}
+            assert set(writes[1:10]) == {*looked, *(f"POST {kind}" for kind in owned), "POST leases"}
+            assert writes[10:] == ["POST pods", "POST pods"], "each pod was made once"
             # A pass without news writes nothing.
             passes = operator.reconciler.passes
             await scene.poke()
@@ -853,6 +851,49 @@ def test_the_list_finds_what_the_watch_missed(namespace: str) -> None:
             await scene.admin.delete(policy)
             await operator.reconciler.relist(scene.namespace)
             await eventually(there, "the policy that somebody deleted is there again")
+
+    play(namespace, scenario)
+
+
+def test_whoever_missed_a_jobs_end_learns_it_when_its_lease_goes(namespace: str) -> None:
+    """Made for a job that is gone, the garbage collector takes it, a hundred times a second."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.make_job()
+        async with scene.operator() as operator:
+            await scene.round_is(0, "Broken")
+            await operator.pause_feed()
+            await scene.admin.delete(f"{scene.leases}/mnist-round")
+            await until(lambda: scene.wire.writes.count("POST leases") == 2, "it is made again for a job")
+            await scene.admin.delete(job_path(scene.namespace, "mnist"))
+            await scene.admin.delete(f"{scene.leases}/mnist-round")
+            await until(lambda: not operator.reconciler.jobs(), "the operator has forgotten the job")
+            assert scene.wire.writes.count("POST leases") == 2
+
+    play(namespace, scenario)
+
+
+def test_a_list_does_not_bring_back_a_job_that_went_while_it_was_under_way(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.make_job()
+        async with scene.operator() as operator:
+            await scene.round_is(0, "Broken")
+            api = operator.reconciler._api
+            get = api.get
+
+            async def slow(path: str, params: Mapping[str, str] | None = None) -> Json:
+                page = await get(path, params)
+                if path.endswith("/elasticjobs"):
+                    assert page["items"]
+                    await scene.admin.delete(job_path(scene.namespace, "mnist"))
+                    await until(lambda: not operator.reconciler.jobs(), "the watch has told of it")
+                return page
+
+            monkeypatch.setattr(api, "get", slow)
+            await operator.reconciler.relist(scene.namespace)
+            assert operator.reconciler.jobs() == []
 
     play(namespace, scenario)
 

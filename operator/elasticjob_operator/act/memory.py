@@ -48,6 +48,8 @@ class Memory:
     """Since when ``access`` has been more than is needed (monotonic)."""
     network_policy: str | None = None
     """Of the spec, as this process last brought it about."""
+    round_seen: bool = False
+    """Whether the job's round Lease has been there."""
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
     refused_pods: dict[str, Refusal] = field(default_factory=dict)

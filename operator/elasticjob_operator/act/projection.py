@@ -62,9 +62,14 @@ class Projector:
     async def write(self, job: Job, record: RoundRecord, memory: Memory) -> float | None:
         """Bring the Lease up to date. Returns seconds until a postponed write is due, if there is one.
 
-        Raises Stale when somebody else has written it meanwhile, and NotOurs when it is no round's.
+        Raises Stale when somebody else has written or removed it, and NotOurs when it is no round's.
         """
         there = self._world.round_lease(job)
+        if there is None and memory.round_seen:
+            # It may have gone with the job. Made again before that is known, the garbage collector would take
+            # it as often as we make it.
+            memory.round_seen = False
+            raise Stale("the round Lease is gone")
         if there is not None and _unknown(there, job):
             raise NotOurs(job, "Lease", there.name)
         if there is not None and _foreign(there, job):
@@ -72,7 +77,9 @@ class Projector:
             there = None
         if there is None:
             await self._create(job, record)
+            memory.round_seen = True
             return None
+        memory.round_seen = True
         if there.record is not None and there.record.ahead_of(record):
             # It came over the watch after ``check``, while something else was being written.
             raise Stale(f"the round Lease says {_name(there.record)}, the plan {_name(record)}")
