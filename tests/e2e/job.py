@@ -16,10 +16,12 @@ from typing import Any
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
+from elasticjob.contract.names import API_VERSION
 from tests import operator_account
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = Path(__file__).parent / "scripts"
+JOBS = f"/apis/{API_VERSION}"
 DIGITS = ROOT / "examples" / "digits" / "train.py"
 PYTHON = Path(os.environ.get("ELASTICJOB_TEST_PYTHON", sys.executable))
 """The interpreter of pods, with torch and this package; operator and tests have their own. It is called
@@ -159,8 +161,8 @@ class JobRun:
 
     def get(self) -> dict[str, Any]:
         """The object."""
-        answer = self.cluster.kubectl("-n", self.namespace, "get", "elasticjob", self.name, "-o", "json")
-        found: dict[str, Any] = json.loads(answer.stdout)
+        found = self.cluster.read(f"{JOBS}/namespaces/{self.namespace}/elasticjobs/{self.name}")
+        assert found, f"there is no job {self.namespace}/{self.name}"
         return found
 
     def status(self) -> dict[str, Any]:
@@ -243,10 +245,9 @@ class JobRun:
 
     def events(self, reason: str) -> list[str]:
         """What the operator's Events of one reason say about the job, in no order."""
-        answer = self.cluster.kubectl("-n", self.namespace, "get", "events", "-o", "json")
         return [
             event["message"]
-            for event in json.loads(answer.stdout)["items"]
+            for event in self.cluster.read(f"/api/v1/namespaces/{self.namespace}/events")["items"]
             if event["reason"] == reason and event["involvedObject"]["name"] == self.name
         ]
 
@@ -257,10 +258,8 @@ class JobRun:
 
     def pods(self) -> dict[str, dict[str, Any]]:
         """The job's pods by name."""
-        answer = self.cluster.kubectl(
-            "-n", self.namespace, "get", "pods", "-l", f"elasticjob.dev/job={self.name}", "-o", "json"
-        )
-        return {p["metadata"]["name"]: p for p in json.loads(answer.stdout)["items"]}
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=elasticjob.dev/job={self.name}"
+        return {p["metadata"]["name"]: p for p in self.cluster.read(path)["items"]}
 
     def gone(self, pod: str) -> None:
         """Wait until the pod's object is gone, which for one on a lost node takes until its node is back."""

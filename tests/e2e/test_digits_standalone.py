@@ -99,6 +99,7 @@ def test_it_learns(reference: Run) -> None:
     assert "images that it was not trained on" in reference.output()
 
 
+@pytest.mark.slow
 def test_the_world_size_makes_no_difference(reference: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.complete(1)

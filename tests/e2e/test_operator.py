@@ -37,6 +37,7 @@ def test_killed_in_the_middle_of_a_round(job: JobRun, operator: Operator) -> Non
     assert job.status()["restarts"] == 1
 
 
+@pytest.mark.slow
 def test_killed_between_two_rounds(job: JobRun, operator: Operator) -> None:
     """I7: the charge is neither lost nor made twice."""
     job.apply()

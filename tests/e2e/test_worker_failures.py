@@ -39,7 +39,7 @@ def script(job: JobRun, *arguments: str, flags: tuple[str, ...] = ()) -> list[st
     ("arguments", "exit_code", "message"),
     [
         (["exit"], 42, f"exit code 42, {NO_ERROR_FILE}"),
-        (["exit", "record"], 42, f"exit code 42, {NO_ERROR_FILE}"),
+        pytest.param(["exit", "record"], 42, f"exit code 42, {NO_ERROR_FILE}", marks=pytest.mark.slow),
         pytest.param(["raise", "record"], 1, "ValueError: bad input 7", marks=pytest.mark.matrix),
         (["kill"], -9, "killed by SIGKILL"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 from devcluster.access import ClusterAccess
 from devcluster.wait import wait_for
-from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, REPORT_ANNOTATION
+from elasticjob.contract.names import API_VERSION, JOB_LABEL, PARTICIPANT_ANNOTATION, REPORT_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord, RoundReport
 
 DEADLINE = 60.0
@@ -18,7 +18,7 @@ SLEEPS = "trap 'exit 0' TERM; sleep 600 & wait"
 ENDS_SLOWLY = "trap 'sleep 4; exit 0' TERM; while :; do sleep 0.2; done"
 """A container that takes its time after SIGTERM."""
 
-_WHOLE = ("--ignore-not-found", "--show-managed-fields")
+JOBS = f"/apis/{API_VERSION}"
 
 
 class PlayedJob:
@@ -52,9 +52,7 @@ class PlayedJob:
 
     def get(self) -> dict[str, Any]:
         """The object, {} when it is gone."""
-        answer = self._kubectl("get", "elasticjob", self.name, "-o", "json", *_WHOLE)
-        found: dict[str, Any] = json.loads(answer) if answer.strip() else {}
-        return found
+        return self.cluster.read(f"{JOBS}/namespaces/{self.namespace}/elasticjobs/{self.name}")
 
     def status(self) -> dict[str, Any]:
         """Its status."""
@@ -79,7 +77,8 @@ class PlayedJob:
 
     def pods(self) -> dict[str, dict[str, Any]]:
         """The job's pods by name, also those on their way out."""
-        return {p["metadata"]["name"]: p for p in self.labelled("pods")}
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={JOB_LABEL}={self.name}"
+        return {p["metadata"]["name"]: p for p in self.cluster.read(path)["items"]}
 
     def labelled(self, kind: str) -> list[dict[str, Any]]:
         """All objects of a kind that bear the job's label."""

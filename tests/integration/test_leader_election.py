@@ -171,9 +171,15 @@ class Scene:
         items: list[dict[str, Any]] = json.loads(answer.stdout)["items"]
         return items
 
+    def core(self, what: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self.cluster.read(f"/api/v1/namespaces/{self.namespace}/{what}")[
+            "items"
+        ]
+        return items
+
     def pods(self) -> set[str]:
         """The job's, that the scheduler has judged: it won't write to them any more."""
-        judged = [pod["metadata"] for pod in self.get("pods") if pod["status"].get("conditions")]
+        judged = [pod["metadata"] for pod in self.core("pods") if pod["status"].get("conditions")]
         return {m["name"] for m in judged if "deletionTimestamp" not in m and m["name"].startswith("job-")}
 
     def has_pods(self, count: int) -> None:
@@ -187,7 +193,7 @@ class Scene:
     def has_told(self) -> None:
         """There is the Event about the flag: the next time it is said is a count of the same."""
         wait_for(
-            lambda: any(event["reason"] == "FlagOverrides" for event in self.get("events")),
+            lambda: any(event["reason"] == "FlagOverrides" for event in self.core("events")),
             DEADLINE,
             "the Event about the flag",
             interval=0.1,
@@ -225,8 +231,8 @@ class Scene:
         return found
 
     def lease(self) -> dict[str, Any]:
-        answer = self.cluster.kubectl("-n", self.namespace, "get", "lease", NAME, "-o", "json")
-        spec: dict[str, Any] = json.loads(answer.stdout)["spec"]
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{NAME}"
+        spec: dict[str, Any] = self.cluster.read(path)["spec"]
         return spec
 
     def renewals(self, count: int) -> None:
