@@ -17,7 +17,7 @@ from elasticjob.contract.records import ParticipantRecord
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Json, WatchBatch
-from elasticjob_operator.observe.errors import Invalid, error_of
+from elasticjob_operator.observe.errors import Invalid, NotFound, error_of
 from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.objects import SeenPod
 from elasticjob_operator.observe.spec import MalformedJob, read_job
@@ -208,7 +208,11 @@ class ManyJobs:
         self.version = 100
 
     async def get(self, path: str, _query: Mapping[str, str] | None = None) -> Json:
-        del path
+        collection, _, name = path.rpartition("/")
+        if collection.endswith("/elasticjobs"):
+            return a_job(name, self.version)
+        if collection.endswith("/leases"):
+            raise NotFound(f"GET {path}", 404, "NotFound", name)
         return {"metadata": {"resourceVersion": str(self.version)}, "items": []}
 
     async def create(self, path: str, body: Json) -> Json:
