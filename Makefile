@@ -25,7 +25,7 @@ else
 	@$(BIN)/pytest $(ARGS)
 endif
 
-test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (25 minutes)
+test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (30 minutes)
 	@$(BIN)/pytest -m slow $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter

@@ -42,6 +42,7 @@ def condition(job: JobRun, kind: str) -> dict[str, Any]:
     return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
 
 
+@pytest.mark.slow
 def test_an_autoscaler_scales_a_job(job: JobRun) -> None:
     """Up with all newcomers in one round, and down. What it may not do or can't know does no harm."""
     with job.cluster.external_metrics() as metrics:

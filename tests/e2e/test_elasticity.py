@@ -51,6 +51,7 @@ def test_a_spare_is_promoted_and_replaced(job: JobRun) -> None:
     assert job.pods()[fresh]["status"]["phase"] == "Succeeded"
 
 
+@pytest.mark.slow
 def test_pods_that_nobody_can_place_hold_up_nobody(job: JobRun) -> None:
     job.apply(replicas=2, minReplicas=2)
     job.training(1, members=2)

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 OWNED = "pods,leases,serviceaccounts,roles,rolebindings,networkpolicies"
 
 
+@pytest.mark.slow
 def test_suspended_in_the_middle_of_training_and_resumed(job: JobRun) -> None:
     """Pods go and come; the number goes on and nothing is charged. At the end nothing is left of the pods,
     and with the time to live nothing of the job."""

@@ -101,6 +101,7 @@ def test_rank_0_is_killed_and_the_result_is_that_of_the_undisturbed_run(job: Job
     assert results[0]["resumed_from_step"] > 0
 
 
+@pytest.mark.slow
 def test_a_member_dies_right_after_the_barrier(job: JobRun) -> None:
     """Between the barrier and torch's rank assignment: nobody blocks there, the next round forms."""
     job.apply(["python", str(SCRIPTS / "dies_after_barrier.py"), str(SCRIPTS / "steps.py"), str(job.folder)])
@@ -148,6 +149,7 @@ def test_scaled_up_and_down(job: JobRun) -> None:
     job.complete()
 
 
+@pytest.mark.slow
 def test_one_member_fails_after_others_have_succeeded(job: JobRun) -> None:
     job.apply([*TORCHRUN, str(SCRIPTS / "late.py"), str(job.folder)])
     job.wait_for(

@@ -111,6 +111,7 @@ def test_an_agent_stalls(job: JobRun) -> None:
         one.complete()
 
 
+@pytest.mark.slow
 def test_a_node_freezes_and_one_dies(job: JobRun) -> None:
     """Frozen for less than the limit, dead without a word (its ports refuse), frozen for longer."""
     job.apply(lone_steps(job), pod=apart(job), rendezvous=LIMITS)

@@ -74,6 +74,7 @@ def test_killed_between_status_and_round_lease(job: JobRun, operator: Operator, 
     job.complete()
 
 
+@pytest.mark.slow
 def test_the_leader_of_two_dies(job: JobRun, operator: Operator, installed: Cluster, tmp_path: Path) -> None:
     """I9: who takes over has looked on for a while, and judges nobody by what was before."""
     operator.kill()
