@@ -70,10 +70,9 @@ class RoundWatcher:
                 self._failed(error)
             except Exception as error:
                 # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
-                what = f"an answer can't be read ({type(error).__name__}: {error})"
-                level = (
-                    logging.DEBUG if what == self._puzzle else logging.WARNING
-                )  # it may stand there for long
+                what = f"an answer can't be read ({type(error).__name__})"
+                # It may stand there for long: the traceback is told once.
+                level = logging.DEBUG if what == self._puzzle else logging.WARNING
                 self._puzzle = what
                 logger.log(level, "watch of Lease %s: %s", self._lease, what, exc_info=True)
                 self._failed(ApiError(what))
