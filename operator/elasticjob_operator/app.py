@@ -22,7 +22,7 @@ from elasticjob_operator.leadership.elector import Elector, identity
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials, load
 from elasticjob_operator.observe.errors import ApiError, Forbidden, NotFound
-from elasticjob_operator.reconcile import Reconciler
+from elasticjob_operator.reconcile import JOBS_PAGE, Reconciler
 from elasticjob_operator.settings import Settings, from_environment
 
 _RETRY_SECONDS = 2.0
@@ -128,6 +128,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.peering.standalone = True
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
+    settings.watching.chunk_size = JOBS_PAGE
     settings.watching.connect_timeout = 10
     settings.watching.inactivity_timeout = 70
     settings.watching.reconnect_backoff = 0.2

@@ -31,6 +31,7 @@ from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
+from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
 from elasticjob_operator.observe.world import World
@@ -50,6 +51,8 @@ _EVENT_BACK_OFF = 1.0
 """An event shows that the API server is back: a job in back-off then waits no longer than this."""
 _SHORTEST_WAKE = 0.005
 _REREADS = 5
+JOBS_PAGE = 50
+"""A job of thousands of members may have a megabyte of status."""
 
 log = logging.getLogger("elasticjob.operator")
 
@@ -117,9 +120,10 @@ class Reconciler:
 
     def start(self, leading: bool = True) -> None:
         """Start the informers and, with ``leading``, the passes once everything has been listed."""
-        self._watch()
         if leading:
-            self._spawn(self._open(), "first lists")
+            self._spawn(self._take_over(), "first lists")
+        else:
+            self._watch()
         for work, name in ((self.world.pulse(), "pulse"), (self._relist(), "relist")):
             self._spawn(work, name).add_done_callback(self._ended)
 
@@ -129,19 +133,25 @@ class Reconciler:
         Returns when they have begun. May be cancelled; call ``follow`` then.
         """
         await self.world.synced()
+        await self._take_over()
+
+    async def _take_over(self) -> None:
+        """List the jobs, and then all pods and Leases: these are at least as new as what any of the statuses
+        tells of them, whoever has written it. Nothing is read for one job alone."""
+        for namespace in self.settings.namespaces or ("",):
+            await self._read_jobs(namespace)
+        for entry in self._entries.values():
+            entry.memory, entry.known = Memory(), entry.view.status
+            entry.failures = 0
         # A watch that died while nobody waited for an answer shows it only by its silence, and so late.
         watches = list(self._watches)
         for task in watches:
             task.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
-        for informer in self.world.informers():
-            informer.interrupted()
-        self._watch()
-        for namespace in self.settings.namespaces or ("",):
-            await self._read_jobs(namespace)
-        for entry in self._entries.values():
-            entry.memory, entry.known = Memory(), None
-            entry.failures = 0
+        try:
+            await asyncio.gather(*watches, return_exceptions=True)
+        finally:
+            self.world.anew()
+            self._watch()
         await self._open()
 
     async def follow(self) -> None:
@@ -484,23 +494,19 @@ class Reconciler:
 
     async def _list_jobs(self, namespace: str) -> int:
         """Bring the jobs known up to date with those that there are; return their number. Raises ApiError."""
-        path = _jobs_path(namespace)
-        query = {"limit": "100"}
-        there: set[tuple[str, str, str]] = set()
-        while True:
-            page = await self._api.get(path, query)
-            for raw in page.get("items") or ():
-                meta = raw["metadata"]
-                there.add((str(meta["namespace"]), str(meta["name"]), str(meta["uid"])))
-                self.job_changed(raw)
-            if not page["metadata"].get("continue"):
-                break
-            query["continue"] = page["metadata"]["continue"]
-        version = version_of(page["metadata"])
+        uids: dict[Key, str] = {}
+
+        def take(raw: Json) -> None:
+            meta = raw["metadata"]
+            uids[str(meta["namespace"]), str(meta["name"])] = str(meta["uid"])
+            self.job_changed(raw)
+
+        there, version = await read_list(self._api, _jobs_path(namespace), take, page=JOBS_PAGE)
         for key, entry in list(self._entries.items()):
             if entry.gone or (namespace and key[0] != namespace):
                 continue
-            if (*key, entry.view.job.uid) not in there and entry.view.version <= version:
+            same = key in there and uids[key] == entry.view.job.uid
+            if not same and entry.view.version <= version:
                 log.info("%s/%s: vanished unseen", *key)
                 self._forget(key, entry)
         return len(there)

@@ -209,6 +209,8 @@ class ManyJobs:
 
     async def get(self, path: str, _query: Mapping[str, str] | None = None) -> Json:
         collection, _, name = path.rpartition("/")
+        if name == "elasticjobs":
+            return {"metadata": {"resourceVersion": "0"}, "items": []}
         if collection.endswith("/elasticjobs"):
             return a_job(name, self.version)
         if collection.endswith("/leases"):

@@ -81,8 +81,11 @@ class Applier:
         """The second half. Raises Stale, ApiError."""
         access = access_of(job, plan.pod_names, self._world.service_accounts(job))
         unneeded = self._unneeded(access, memory)
-        due = [] if access == memory.access or unneeded is not None else [self._grant(job, access, memory)]
-        if network.is_due(job, memory.network_policy):
+        # A job that had ended before this process looked needs nothing more: no writes, at any takeover.
+        over = plan.status.finished and memory.access is None
+        granted = access == memory.access or unneeded is not None or over
+        due = [] if granted else [self._grant(job, access, memory)]
+        if network.is_due(job, memory.network_policy) and not plan.status.finished:
             due.append(self._restrict(job, memory))
         # None needs another, and all come before the pods.
         writes = [self._project(job, plan, memory, may_project), *due]
@@ -92,7 +95,8 @@ class Applier:
                 raise result
             delays.append(result)
         refusals, pause = await self._pods.act(job, plan.actions, memory)
-        return Written((*self._warnings(job, memory), *refusals), earliest(*delays, pause))
+        warnings = () if plan.status.finished else self._warnings(job, memory)
+        return Written((*warnings, *refusals), earliest(*delays, pause))
 
     async def refresh_round(self, job: Job) -> None:
         """Read the round Lease from the API server."""

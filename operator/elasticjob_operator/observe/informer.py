@@ -24,10 +24,10 @@ from typing import Any, Generic
 
 from elasticjob_operator.observe.client import Api, WatchBatch
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Gone, NotFound
+from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import T, version_of
 from elasticjob_operator.observe.store import Store
 
-_PAGE = "500"
 _WATCH_SECONDS = (240, 300)
 _NO_GAP_SECONDS = 1.0
 _BACK_OFF = (0.1, 5.0)
@@ -117,6 +117,11 @@ class Informer(Generic[T]):
         """``run`` was cancelled and will be called again: it goes on from what it knows, after a gap."""
         self.good_since = self._interrupted_at = None
 
+    def anew(self) -> None:
+        """The same, and nothing that was known is relied on: ``synced`` is set by the next list."""
+        self._lost()
+        self.synced.clear()
+
     def _interrupted(self, clean: bool) -> None:
         """The watch has ended: by the server's own timer (``clean``), or nobody knows since when."""
         if self.good_since is not None:
@@ -148,18 +153,8 @@ class Informer(Generic[T]):
         await asyncio.sleep(_FORBIDDEN_SECONDS * random.uniform(0.8, 1.2))
 
     async def _list(self) -> None:
-        items: list[T] = []
-        query = {**self._query, "limit": _PAGE}
-        while True:
-            page = await self._api.get(self._path, query)
-            read = (self._read_one(raw) for raw in page.get("items") or ())
-            items.extend(item for item in read if item is not None)
-            token = page["metadata"].get("continue")
-            if not token:
-                break
-            query["continue"] = token
-        self._version = version_of(page["metadata"])
-        self.store.replace(items, self._version)
+        present, self._version = await read_list(self._api, self._path, self._put, self._query)
+        self.store.drop_others(present, self._version)
         self.heard_at = self._clock()
         self.forbidden = False
         self.synced.set()
@@ -186,10 +181,13 @@ class Informer(Generic[T]):
                     str(meta.get("namespace", "")), str(meta["name"]), str(meta["uid"]), version
                 )
             elif kind != "BOOKMARK":
-                item = self._read_one(raw)
-                if item is not None:
-                    self.store.put(item)
+                self._put(raw)
             self._version = max(self._version, version)
+
+    def _put(self, raw: Mapping[str, Any]) -> None:
+        item = self._read_one(raw)
+        if item is not None:
+            self.store.put(item)
 
     def _read_one(self, raw: Mapping[str, Any]) -> T | None:
         """The object, slimmed; as it was known (None: not at all) if it can't be read."""

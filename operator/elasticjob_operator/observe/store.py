@@ -6,7 +6,7 @@ older version never replaces a newer one, and a list taken before our write does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Generic
 
 from elasticjob_operator.observe.objects import T
@@ -82,12 +82,8 @@ class Store(Generic[T]):
         self._leave(old)
         self._changed(old)
 
-    def replace(self, items: Iterable[T], version: int) -> None:
-        """Take over a list of everything as of ``version``; what is not in it has been deleted."""
-        present = set()
-        for item in items:
-            present.add((item.namespace, item.name))
-            self.put(item)
+    def drop_others(self, present: Set[Key], version: int) -> None:
+        """A list of everything as of ``version`` had these; what is not among them has been deleted."""
         for key in [k for k in self._items if k not in present]:
             self.remove(*key, version=version)
 

@@ -15,6 +15,7 @@ from elasticjob.contract.names import JOB_LABEL, round_lease
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.informer import Informer
+from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.plan.model import Job, Observed, Participant, Pod
@@ -63,6 +64,14 @@ class World:
             yield watched.pods
             yield watched.leases
         yield self._nodes
+
+    def anew(self) -> None:
+        """The watches were cancelled and will be run again: pods and Leases are listed then, all of them.
+        The watch of nodes goes on from where it was: no status tells what it has not brought yet."""
+        for watched in self._watched.values():
+            watched.pods.anew()
+            watched.leases.anew()
+        self._nodes.interrupted()
 
     async def synced(self) -> None:
         """Wait until everything has been listed once: nothing may be decided before."""
@@ -130,12 +139,10 @@ class World:
     async def read_again(self, job: Job) -> None:
         """List the job's pods and Leases: from now on the view is at least as new as what anybody has written
         about them into the status. Raises ApiError."""
-        query = {"labelSelector": f"{JOB_LABEL}={job.name}"}
         base = f"/namespaces/{job.namespace}"
-        pods = await self._api.get(f"/api/v1{base}/pods", query)
-        _take_list(self.pods, job, pods, objects.read_pod)
-        leases = await self._api.get(f"/apis/coordination.k8s.io/v1{base}/leases", query)
-        _take_list(self.leases, job, leases, objects.read_lease)
+        await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, objects.read_pod)
+        leases = f"/apis/coordination.k8s.io/v1{base}/leases"
+        await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
 
     def retry(self, job: Job) -> None:
         """Something about the job must be looked at again."""
@@ -233,15 +240,20 @@ class World:
             self._dirty(namespace, job)
 
 
-def _take_list(
-    store: Store[objects.T], job: Job, page: Json, read: Callable[[Json, objects.T | None], objects.T]
+async def _read_list_of(
+    api: Api,
+    path: str,
+    job: Job,
+    store: Store[objects.T],
+    read: Callable[[Json, objects.T | None], objects.T],
 ) -> None:
-    """Put the objects of one job into their store; what is not among them has been deleted."""
-    present = set()
-    for raw in page.get("items") or ():
-        name = str(raw["metadata"]["name"])
-        present.add(name)
-        store.put(read(raw, store.get(job.namespace, name)))
-    version = objects.version_of(page["metadata"])
-    for name in [name for name in store.of_job(job.namespace, job.name) if name not in present]:
+    """List the objects of one job into their store; what is not among them has been deleted."""
+
+    def take(raw: Json) -> None:
+        store.put(read(raw, store.get(job.namespace, str(raw["metadata"]["name"]))))
+
+    present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})
+    for name in [
+        name for name in store.of_job(job.namespace, job.name) if (job.namespace, name) not in present
+    ]:
         store.remove(job.namespace, name, version=version)

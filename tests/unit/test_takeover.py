@@ -1,0 +1,229 @@
+"""What it costs to take over, and to compare with the list of jobs now and then: few requests, however many
+jobs there are, and nothing for those that have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from elasticjob.contract.names import JOB_LABEL, SLOT_LABEL
+from elasticjob_operator.observe.client import Json, WatchBatch
+from elasticjob_operator.observe.errors import Gone
+from elasticjob_operator.observe.lists import PAGE, read_list
+from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
+from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.reconcile import Reconciler
+from elasticjob_operator.settings import Settings
+
+JOBS = "/apis/elasticjob.dev/v1alpha1/elasticjobs"
+PODS = "/api/v1/pods"
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+
+
+class Cluster:
+    """Collections that are served in pages; ``gone`` says how often a page that continues one is refused."""
+
+    failed_at = float("-inf")
+
+    def __init__(self) -> None:
+        self.items: dict[str, list[Json]] = {JOBS: [], PODS: [], LEASES: []}
+        self.version = 1_000
+        self.gone = 0
+        self.asked: Counter[str] = Counter()
+        self.largest = 0
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        await asyncio.sleep(0)
+        query: dict[str, str] = dict(params or {})
+        if path not in self.items:
+            self.asked[f"GET {path}"] += 1
+            return {"metadata": {"resourceVersion": str(self.version)}, "items": []}
+        self.asked[f"LIST {path}"] += not query.get("continue")
+        start = int(query.get("continue", "0"))
+        if start and self.gone:
+            self.gone -= 1
+            self.items[path].pop(0)  # what has changed meanwhile
+            raise Gone(f"GET {path}", 410, "Expired", "the provided continue parameter is too old")
+        limit = int(query.get("limit", "1000000"))
+        page = self.items[path][start : start + limit]
+        self.largest = max(self.largest, len(page))
+        more = start + limit < len(self.items[path])
+        meta = {"resourceVersion": str(self.version), "continue": str(start + limit) if more else ""}
+        return {"metadata": meta, "items": page}
+
+    async def create(self, path: str, body: Json) -> Json:
+        return self._written("POST", path, body["metadata"])
+
+    async def patch(self, path: str, _body: object, *_: Any, **__: Any) -> Json:
+        namespace, rest = path.partition("/namespaces/")[2].split("/", 1)
+        return self._written("PATCH", path, {"namespace": namespace, "name": rest.split("/")[1]})
+
+    async def delete(self, path: str, *_: Any) -> Json:
+        return self._written("DELETE", path, {})
+
+    async def watch(self, *_: Any) -> AsyncGenerator[WatchBatch, None]:
+        yield []
+        await asyncio.Event().wait()
+
+    def _written(self, method: str, path: str, meta: Json) -> Json:
+        kind = next(part for part in reversed(path.split("/")) if part.endswith("s") and "-" not in part)
+        self.asked[f"{method} {kind}"] += 1
+        self.version += 1
+        return {"metadata": {**meta, "uid": "u", "resourceVersion": str(self.version)}}
+
+    def job(self, name: str, **status: Any) -> Json:
+        meta = {
+            "namespace": "ns",
+            "name": name,
+            "uid": f"uid-{name}",
+            "generation": 1,
+            "resourceVersion": "5",
+        }
+        raw = {"metadata": meta, "spec": {"replicas": 1, "template": TEMPLATE}, "status": status}
+        self.items[JOBS].append(raw)
+        return raw
+
+    def pod(self, job: str, slot: int) -> None:
+        labels = {JOB_LABEL: job, SLOT_LABEL: str(slot)}
+        owner = {"uid": f"uid-{job}", "controller": True}
+        meta = {
+            "namespace": "ns",
+            "name": f"{job}-{slot}-0",
+            "uid": f"uid-{job}-{slot}",
+            "resourceVersion": "6",
+            "labels": labels,
+            "ownerReferences": [owner],
+        }
+        self.items[PODS].append({"metadata": meta, "spec": {}, "status": {"phase": "Pending"}})
+
+
+def status_of(name: str, finished: bool) -> Json:
+    """What an operator has written of a job that it has seen once, or that has ended."""
+    job = Job("ns", name, f"uid-{name}", 1, JobSpec(template=TEMPLATE))
+    before = JobStatus()
+    if finished:
+        over = {
+            "conditions": [
+                {"type": kind, "status": "True" if kind == "Complete" else "False", "reason": "Complete"}
+                | {"message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+                for kind in ("Training", "Suspended", "Complete", "Failed")
+            ],
+            "round": {"number": 3, "phase": "Closed", "outcome": "Complete"},
+            "attempts": [0],
+        }
+        before = JobStatus.parse(over)
+    return plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status.dump()
+
+
+def take_over(cluster: Cluster, then: Callable[[Reconciler], Awaitable[None]]) -> None:
+    async def main() -> None:
+        reconciler = Reconciler(cluster, Settings())  # type: ignore[arg-type]
+        reconciler.start(leading=False)
+        try:
+            await reconciler.world.synced()
+            cluster.asked.clear()
+            await reconciler.lead()
+            await quiet(reconciler)
+            await then(reconciler)
+        finally:
+            await reconciler.aclose()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+async def quiet(reconciler: Reconciler) -> None:
+    passes = -1
+    while passes != reconciler.passes or reconciler.under_way():
+        passes = reconciler.passes
+        await asyncio.sleep(0.1)
+
+
+def test_a_takeover_reads_three_lists_and_nothing_for_one_job() -> None:
+    cluster = Cluster()
+    for number in range(30):
+        name = f"job{number}"
+        cluster.job(name, **status_of(name, finished=number % 2 == 0))
+        cluster.pod(name, 0)
+
+    async def then(_: Reconciler) -> None:
+        reads = {what: times for what, times in cluster.asked.items() if what.startswith(("GET", "LIST"))}
+        assert reads == {f"LIST {JOBS}": 1, f"LIST {PODS}": 1, f"LIST {LEASES}": 1}
+
+    take_over(cluster, then)
+
+
+def test_jobs_that_have_ended_cost_nothing_at_a_takeover_or_a_relist() -> None:
+    cluster = Cluster()
+    for number in range(10):
+        cluster.job(f"job{number}", **status_of(f"job{number}", finished=True))
+
+    async def then(reconciler: Reconciler) -> None:
+        await asyncio.sleep(0.3)
+        settled = {what for what in cluster.asked if not what.startswith("LIST")}
+        passes = reconciler.passes
+        cluster.asked.clear()
+        object.__setattr__(reconciler.settings, "relist_seconds", 0.1)
+        await reconciler.relist("")
+        while reconciler.passes < passes + 10:
+            await asyncio.sleep(0.01)
+        await quiet(reconciler)
+        assert dict(cluster.asked) == {f"LIST {JOBS}": 1}
+        assert settled == {"POST leases"}, "their round Leases were not there"
+
+    take_over(cluster, then)
+
+
+def test_five_thousand_pods_come_in_pages_and_let_others_have_their_turn() -> None:
+    cluster = Cluster()
+    for number in range(5_000):
+        cluster.pod("job", number)
+    late = [0.0]
+
+    async def beat() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0)
+            late.append(time.monotonic() - before)
+
+    taken: list[str] = []
+
+    async def main() -> None:
+        beating = asyncio.create_task(beat())
+        present, _ = await read_list(cluster, PODS, lambda raw: taken.append(raw["metadata"]["name"]))  # type: ignore[arg-type]
+        beating.cancel()
+        assert len(present) == 5_000
+
+    asyncio.run(main())
+    assert len(taken) == 5_000
+    assert cluster.largest == PAGE
+    assert len(late) > 5_000 / 50, "others had as many turns"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_list_that_can_not_be_continued_begins_anew(times: int) -> None:
+    """What has gone meanwhile is not in it: the pages of a list are of one version."""
+    cluster = Cluster()
+    for number in range(2 * PAGE):
+        cluster.pod("job", number)
+    cluster.gone = times
+    present, _ = asyncio.run(read_list(cluster, PODS, lambda _: None))  # type: ignore[arg-type]
+    assert ("ns", "job-0-0") not in present
+    assert len(present) == 2 * PAGE - times
+
+
+def test_a_list_that_can_never_be_continued_is_an_error() -> None:
+    cluster = Cluster()
+    for number in range(2 * PAGE):
+        cluster.pod("job", number)
+    cluster.gone = 100
+    with pytest.raises(Gone):
+        asyncio.run(read_list(cluster, PODS, lambda _: None))  # type: ignore[arg-type]
