@@ -34,6 +34,7 @@ from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, Not
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
+from elasticjob_operator.observe.turns import Turns
 from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import CreatePod, Event, Job, JobSpec, Now, Observed, Plan
 from elasticjob_operator.plan.planner import PACE_TIMERS
@@ -51,6 +52,8 @@ _EVENT_BACK_OFF = 1.0
 """An event shows that the API server is back: a job in back-off then waits no longer than this."""
 _SHORTEST_WAKE = 0.005
 _REREADS = 5
+_MAX_SLOW_PASSES = 10_000
+"""Of one namespace: each job has one, and all that it does is wait for the API server."""
 JOBS_PAGE = 50
 """A job of thousands of members may have a megabyte of status."""
 
@@ -107,7 +110,7 @@ class Reconciler:
         self._plan = plan
         self._applier = Applier(api, self.world, self.clock, settings.handler_image)
         self._entries: dict[Key, Entry] = {}
-        self._gate = asyncio.Semaphore(settings.max_passes)
+        self._gate = Turns(settings.max_passes, slow=_MAX_SLOW_PASSES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches: set[asyncio.Task[None]] = set()
         self._acting: set[asyncio.Task[None]] = set()
@@ -300,7 +303,7 @@ class Reconciler:
             while entry.dirty and not entry.gone and self._ready:
                 entry.dirty = False
                 self._cancel_timer(entry)
-                async with self._gate:
+                async with self._gate.of(entry.view.job.namespace):
                     delay = await self._guarded_pass(entry)
                 if delay is not None:
                     self._wake(entry, delay)

@@ -36,7 +36,7 @@ class Settings:
     relist_seconds: float = 300.0
     """How often the list of jobs is taken from the API server (jittered): it finds what a watch missed."""
     max_passes: int = 64
-    """Passes of different jobs at a time; each waits for the API server most of its time."""
+    """Passes of different jobs at a time. One that waits long for the API server gives its turn back."""
     max_silence: float = 180.0
     """A watch that has brought nothing for so long, not even a bookmark, fails the probe (``health``)."""
     max_pass: float = 600.0

@@ -3,7 +3,8 @@
 Promises:
 
 * one keep-alive pool; a bounded number of writes at a time, and no other throttle (latency is what the
-  operator is judged by, and priority and fairness in the API server says 429 when it is too much);
+  operator is judged by, and priority and fairness in the API server says 429 when it is too much). Statuses
+  and Leases do not wait for pods, namespaces not for each other, and nobody for a slow webhook (``turns``);
 * every request has a time limit; a watch has one on silence (bookmarks come every 60 s);
 * a write whose kept-alive connection turned out to be closed is sent once more: each of our writes is
   guarded by a resourceVersion, a UID or a name, so that a repetition does no harm;
@@ -24,7 +25,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
 
 import aiohttp
@@ -32,6 +33,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable, error_of
+from elasticjob_operator.observe.turns import Turns
 
 Json = dict[str, Any]
 """A JSON object at the edge; what is behind the edge has types of its own."""
@@ -49,7 +51,10 @@ _TIMEOUT = 10.0
 _CONNECT_TIMEOUT = 5.0
 _WATCH_SILENCE = 75.0
 _KEEP_ALIVE = 60.0
-_MAX_WRITES = 64
+_RECORDS_AT_ONCE, _OTHERS_AT_ONCE = 64, 32
+_SLOW_OF_A_NAMESPACE = 32
+_RECORDS = ("/apis/elasticjob.dev/", "/apis/coordination.k8s.io/")
+"""What rounds are made of: statuses and Leases."""
 _LOST_CONNECTION = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 log = logging.getLogger(__name__)
@@ -102,7 +107,8 @@ class Client:
         self._credentials = credentials
         self._may_write = may_write
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT)
-        self._writes = asyncio.Semaphore(_MAX_WRITES)
+        self._records = Turns(_RECORDS_AT_ONCE, _SLOW_OF_A_NAMESPACE)
+        self._others = Turns(_OTHERS_AT_ONCE, _SLOW_OF_A_NAMESPACE)
         self._reloading = asyncio.Lock()
         self._ssl: ssl.SSLContext = credentials.ssl_context()
         self._session = aiohttp.ClientSession(
@@ -194,7 +200,7 @@ class Client:
     ) -> Json:
         name = f"{method} {path}"
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        async with nullcontext() if method == "GET" else self._writes:
+        async with nullcontext() if method == "GET" else self._turn(path):
             fresh = repeated = False
             while True:
                 headers = dict(await self._headers(fresh))
@@ -237,6 +243,10 @@ class Client:
                         self._failed_at = time.monotonic()
                     raise problem
                 return _object(name, answer)
+
+    def _turn(self, path: str) -> AbstractAsyncContextManager[None]:
+        turns = self._records if path.startswith(_RECORDS) else self._others
+        return turns.of(path.partition("/namespaces/")[2].partition("/")[0])
 
     def _no_answer(self, name: str, error: Exception) -> Unavailable:
         self._failed_at = time.monotonic()
