@@ -146,7 +146,8 @@ class Elector:
             if before.leading:
                 # Stepping down is punctual, whatever the request is doing.
                 left = max(_SHORTEST_WAIT, before.deadline() - began)
-                answer = await asyncio.wait_for(self._put(record), left)
+                async with asyncio.timeout(left):
+                    answer = await self._put(record)
             else:
                 answer = await self._put(record)
         except asyncio.TimeoutError as error:
@@ -249,11 +250,13 @@ class Elector:
             await asyncio.sleep(self.place.timing.retry_period)
 
     async def _wait(self, until: float) -> None:
-        """Until that time, or the Lease is seen to change."""
+        """Until that time, or the Lease is seen to change. (`asyncio.wait_for` of Python 3.11 drops a
+        cancellation that comes in the same turn of the loop as its end.)"""
         left = max(_SHORTEST_WAIT, until - self._now())
         self._busy_since = None
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), left)
+            async with asyncio.timeout(left):
+                await self._changed.wait()
 
     def _postpone(self) -> None:
         self._retry_at = self._now() + self.place.timing.retry_period * random.uniform(1.0, 1.2)
