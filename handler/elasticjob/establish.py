@@ -161,16 +161,14 @@ class Establishment:
             logger.warning("round %d: the leader can't be reached: %s", m.number, trouble)
             self._report(RoundReport(m.nonce, leader_lost=True, message=trouble))
 
-    def _missing(self) -> tuple[str, ...]:
+    def _missing(self) -> tuple[int, ...]:
         own = StoreConnection(
             lambda: connect(format_endpoint("127.0.0.1", self._server.port)), self._m.prefix, self._bell
         )
         try:
             return own.call(
                 lambda store: tuple(
-                    member
-                    for rank, member in enumerate(self._m.members)
-                    if not store.check([f"{HERE}{rank}"])
+                    rank for rank in range(self._m.size) if not store.check([f"{HERE}{rank}"])
                 ),
                 self._over,
             )

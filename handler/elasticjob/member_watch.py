@@ -31,7 +31,7 @@ class MemberWatch:
         self._lease = lease
         self._beats: Beats | None = None
         self._looking_back: LookingBack | None = None
-        self._silent: tuple[str, ...] = ()
+        self._silent: tuple[int, ...] = ()
 
     def begin(
         self, m: Membership, stall_timeout: float, steps: StepReader, passed: Callable[[], bool]
@@ -98,7 +98,7 @@ class MemberWatch:
         if m.rank != 0:
             report = replace(report, leader_lost=True, refused=probe is Probe.REFUSED)
         else:
-            self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in lost))))
+            self._silent = tuple(sorted({*self._silent, *lost}))
             report = replace(report, established=True, silent=self._silent)
         self._lease.say(report=report.dump())
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elasticjob.contract import names
+from elasticjob.contract.records import RecordError, format_endpoint, parse_endpoint
 
 KEYS = {
     "join_timeout": "seconds after which waiting for a round raises; none by default",
@@ -59,6 +60,13 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
     if unknown:
         known = "; ".join(f"{key}: {text}" for key, text in KEYS.items())
         raise SettingsError(f"--rdzv-conf: unknown {', '.join(unknown)}. Known are: {known}")
+    if local_addr:
+        try:
+            parse_endpoint(format_endpoint(local_addr, 1))
+        except RecordError:
+            raise SettingsError(
+                f"--local-addr is {local_addr[:80]!r}, expected an address or a name"
+            ) from None
     return Settings(
         namespace=namespace,
         job=job,

@@ -217,13 +217,13 @@ class World(FailureCommands, NodeCommands):
 
     def do_report(self, *names: str, **what: str) -> None:
         """Members report: ``established=yes missing=a,b silent=a,b leader=lost`` or ``refused``."""
-        ids = {entry.pod: entry.id for entry in self.status.members()}
+        ranks = {entry.pod: entry.rank or 0 for entry in self.status.members()}
         for name in names:
             report = RoundReport(
                 self.status.round.nonce,
                 established="established" in what,
-                missing=tuple(ids[pod] for pod in what.get("missing", "").split(",") if pod),
-                silent=tuple(ids[pod] for pod in what.get("silent", "").split(",") if pod),
+                missing=tuple(ranks[pod] for pod in what.get("missing", "").split(",") if pod),
+                silent=tuple(ranks[pod] for pod in what.get("silent", "").split(",") if pod),
                 leader_lost="leader" in what,
                 refused=what.get("leader") == "refused",
                 hung="hung" in what,
@@ -231,6 +231,12 @@ class World(FailureCommands, NodeCommands):
                 message=f"no step for {what['hung']} s" if "hung" in what else "",
             )
             self.leases[name] = replace(self.leases[name], report=report)
+
+    def do_garble(self, name: str) -> None:
+        """What this participant reports can't be read."""
+        self.leases[name] = replace(
+            self.leases[name], report=None, report_unreadable=True, problem="round report: not JSON"
+        )
 
     def do_progress(self, steps: str, first: str = "2", training: str = "0") -> None:
         """The leader says ``progress 100-250 first=2 training=60``: the steps of this round, when the first

@@ -62,7 +62,7 @@ class Agent(Client):
         self._version = 0
         self._renew = 5.0
         self.superseded = False
-        self._silent: tuple[str, ...] = ()
+        self._silent: tuple[int, ...] = ()
         self._judge: BeatJudge | None = None
         self._answers = 0
         self._last_beat = -1.0
@@ -362,7 +362,7 @@ class Agent(Client):
     def _report_trouble(self, m: Membership) -> None:
         if m.rank == 0:
             here = self.stores.setdefault(m.prefix, RoundKeys()).here
-            missing = tuple(member for rank, member in enumerate(m.members) if rank not in here)
+            missing = tuple(rank for rank in range(m.size) if rank not in here)
             report = RoundReport(m.nonce, missing=missing)
         else:
             report = RoundReport(m.nonce, leader_lost=True)
@@ -523,5 +523,5 @@ class Agent(Client):
             refused = self._judge is not None and self._judge.lost[0].probe is Probe.REFUSED
             self._say(self._voice._replace(report=RoundReport(m.nonce, leader_lost=True, refused=refused)))
             return
-        self._silent = tuple(dict.fromkeys((*self._silent, *(m.members[rank] for rank in ranks))))
+        self._silent = tuple(sorted({*self._silent, *ranks}))
         self._say(self._voice._replace(report=RoundReport(m.nonce, True, silent=self._silent)))

@@ -53,7 +53,7 @@ def vectors(ids: list[str], nonce: str) -> dict[str, str]:
     return {
         PARTICIPANT_ANNOTATION: ParticipantRecord(ids[0], "Joining", "10.0.0.1:80").dump(),
         FAILURE_ANNOTATION: FailureReport(1, 0, "worker", 1, 0, 5).dump(),
-        REPORT_ANNOTATION: RoundReport(nonce, established=True, missing=tuple(ids), silent=tuple(ids)).dump(),
+        REPORT_ANNOTATION: RoundReport(nonce, established=True, missing=(0, 1, 2), silent=(0, 1, 2)).dump(),
         PROGRESS_ANNOTATION: ProgressReport(nonce, 1, 2, 3, 4).dump(),
         ROUND_ANNOTATION: RoundRecord("uid", 1, "Active", nonce, tuple(ids), "10.0.0.1:80").dump(),
     }

@@ -285,7 +285,7 @@ def test_a_step_report_from_beyond_all_time_is_refused_or_bounded() -> None:
 
 def test_a_leader_that_misses_somebody_who_does_not_exist_is_given_up_in_time() -> None:
     formed = passes(a_world(joined(0), joined(1), joined(2)))
-    leader = replace(joined(0), report=RoundReport(formed.status.round.nonce, missing=("nobody",)))
+    leader = replace(joined(0), report=RoundReport(formed.status.round.nonce, missing=(77,)))
     decided = passes(a_world(leader, joined(1), joined(2)), formed.status, seconds=(400, 431))
     assert decided.status.round.cause == "LeaderUnreachable"
 
@@ -341,10 +341,10 @@ def test_names_of_two_jobs_never_collide() -> None:
 
 @pytest.mark.parametrize("size", [500, 4000])
 def test_work_grows_no_faster_than_the_job(size: int) -> None:
-    """Counted in comparisons of ids: the leader may name 4,000 that nobody has."""
+    """Counted in comparisons of ids: the leader may name 4,000 ranks that nobody has."""
     formed_ids = [Counted(f"id-{i:07d}") for i in range(size)]
     Counted.compared = 0
-    unknown = tuple(Counted(f"no-{i:07d}") for i in range(4000))
+    unknown = tuple(range(size, size + 4000))
     job = replace(JOB, spec=JobSpec(size, 1, template={}))
     world = a_world(*(joined(i, formed_ids[i]) for i in range(size)), count=size)
     status = JobStatus(attempts=(0,) * size)

@@ -58,9 +58,9 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
     ),
     (
         RoundReport.parse,
-        '{"version":1,"nonce":"9f","established":true,"missing":[],"silent":["id-1"],"leaderLost":false,'
+        '{"version":1,"nonce":"9f","established":true,"missing":"","silent":"1-3,7","leaderLost":false,'
         '"refused":false,"hung":false,"silentMilliseconds":3012,"message":"no beat"}',
-        RoundReport("9f", True, silent=("id-1",), silent_milliseconds=3012, message="no beat"),
+        RoundReport("9f", True, silent=(1, 2, 3, 7), silent_milliseconds=3012, message="no beat"),
     ),
     (
         ProgressReport.parse,

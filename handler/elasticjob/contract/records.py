@@ -15,6 +15,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 
+from elasticjob.contract.ranks import dump_ranks, parse_ranks
 from elasticjob.contract.text import is_token
 
 RECORD_VERSION = 1
@@ -29,6 +30,7 @@ MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
 MAX_ID = 64
+MAX_ANNOUNCED_ID = 32
 MAX_NUMBER = 2**53 - 1
 """The largest whole number that every reader of JSON keeps as it is."""
 MAX_INT32 = 2**31 - 1
@@ -213,8 +215,10 @@ class ParticipantRecord:
             last_round=fields.integer("lastRound", 0, 0),
             nproc=fields.string("nproc", ""),
         )
-        if not 4 <= len(record.id) <= 32:
+        if not 4 <= len(record.id) <= MAX_ANNOUNCED_ID:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")
+        if '"' in record.id or "\\" in record.id:  # in the record of a round it would stand as two
+            raise RecordError("participant record: id has a sign that JSON escapes")
         if not _NPROC.fullmatch(record.nproc):
             record = replace(record, nproc="")  # information: what is none is not known
         if record.state == State.JOINING.value:
@@ -278,7 +282,7 @@ class FailureReport:
 class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
-    From the leader: ``established``, ``missing`` (ids that did not arrive in time), ``silent`` (ids that
+    From the leader: ``established``, ``missing`` (ranks that did not arrive in time), ``silent`` (ranks that
     stopped to beat) and ``hung`` (no step for ``hang_timeout_seconds``). From the others: ``leader_lost``,
     and ``refused`` if the machine answers that nobody listens on the leader's port any more. ``message`` is
     the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
@@ -286,8 +290,8 @@ class RoundReport:
 
     nonce: str
     established: bool = False
-    missing: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
     leader_lost: bool = False
     refused: bool = False
     hung: bool = False
@@ -302,8 +306,8 @@ class RoundReport:
                 "version": self.version,
                 "nonce": self.nonce,
                 "established": self.established,
-                "missing": list(self.missing),
-                "silent": list(self.silent),
+                "missing": dump_ranks(self.missing),
+                "silent": dump_ranks(self.silent),
                 "leaderLost": self.leader_lost,
                 "refused": self.refused,
                 "hung": self.hung,
@@ -320,8 +324,8 @@ class RoundReport:
             version=fields.integer("version", 1),
             nonce=fields.string("nonce"),
             established=fields.boolean("established"),
-            missing=fields.strings("missing"),
-            silent=fields.strings("silent"),
+            missing=fields.ranks("missing"),
+            silent=fields.ranks("silent"),
             leader_lost=fields.boolean("leaderLost"),
             refused=fields.boolean("refused"),
             hung=fields.boolean("hung"),
@@ -450,6 +454,14 @@ class _Fields:
         ):
             raise self._wrong(key, f"a list of ids of at most {MAX_ID} letters, digits or signs of ASCII")
         return tuple(value)
+
+    def ranks(self, key: str) -> tuple[int, ...]:
+        try:
+            return parse_ranks(self.string(key, ""))
+        except ValueError as error:
+            if isinstance(error, RecordError):
+                raise
+            raise self._wrong(key, f"ranges of ranks ({error})") from None
 
     def boolean(self, key: str) -> bool:
         value = self.fields.get(key, False)

@@ -229,6 +229,7 @@ def _participant(
     record: ParticipantRecord | None = None
     failure: FailureReport | None = None
     report: RoundReport | None = None
+    unreadable = False
     try:
         record = None if texts[0] is None else ParticipantRecord.parse(texts[0])
     except RecordError as error:
@@ -242,6 +243,7 @@ def _participant(
         if report is not None and report.message:
             report = replace(report, message=one_line(report.message, MAX_MESSAGE))
     except RecordError as error:
+        unreadable = True
         problems.append(str(error))
     return Participant(
         pod=name,
@@ -250,6 +252,7 @@ def _participant(
         failure=failure,
         report=report,
         problem=_text("; ".join(problems)),
+        report_unreadable=unreadable,
     )
 
 

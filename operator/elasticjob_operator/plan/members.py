@@ -264,7 +264,7 @@ def _named_by_leader(p: Pass) -> list[Evidence]:
     named = {
         m.id: f"{m.pod} (rank {m.rank}) is unreachable: {report.message or 'its beats stopped'}"
         for m in members[1:]
-        if m.id in silent and m.state == "Member"
+        if m.rank in silent and m.state == "Member"
     }
     suspect_leader(p, members[0], len(named), len(members) - 1)
     return _unreachable(p, named, report.silent_milliseconds)

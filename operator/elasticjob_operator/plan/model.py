@@ -186,7 +186,8 @@ class Pod:
 @dataclass(frozen=True)
 class Participant:
     """A pod's Lease. ``silent`` is for how many seconds the observer has seen no change of it, counted
-    only while its own watch was good; ``problem`` says why a record can't be used."""
+    only while its own watch was good; ``problem`` says why a record can't be used, ``report_unreadable`` that
+    the report is such a one."""
 
     pod: str
     holder: str
@@ -196,6 +197,7 @@ class Participant:
     silent: float = 0.0
     problem: str = ""
     progress: ProgressReport | None = None
+    report_unreadable: bool = False
 
 
 @dataclass(frozen=True)

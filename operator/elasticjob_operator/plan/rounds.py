@@ -134,7 +134,7 @@ def _not_established(p: Pass) -> list[Evidence]:
     leader = all_members[0]
     report = members.report_of(p, leader)
     missing = set(report.missing) if report is not None else set()
-    absent = [m for m in all_members if m.id in missing]
+    absent = [m for m in all_members if m.rank in missing]
     if absent:
         members.suspect_leader(p, leader, len(absent), len(all_members) - 1)
         again = {m.pod for m in absent} & set(r.missing)
@@ -152,6 +152,10 @@ def _not_established(p: Pass) -> list[Evidence]:
     limit = 2 * p.job.spec.rendezvous.establish_timeout
     if p.timers.left(f"establish:{r.number}", limit) == 0:
         p.bar_from_leading(leader.pod)
+        lease = p.lease_of(leader.uid)
+        if lease is not None and lease.report_unreadable:
+            # It has said something, perhaps whom it has missed: what nobody can read is no sign against it.
+            return [Evidence("NotEstablished", f"the report of the leader {leader.pod} can't be read")]
         text = f"the leader {leader.pod} reported nothing for {limit} s"
         return [_evidence("LeaderUnreachable", text, leader)]
     return []
