@@ -55,7 +55,7 @@ def trusts_no_taint(_: Any, pod: Any) -> bool:
 
 
 def break_below_minimum(p: Any) -> None:
-    if p.round.members < p.job.spec.minimum:
+    if p.round.members < p.status.min_replicas:
         rounds.end_round(p, [Evidence("ScaledUp", "too few")])
 
 
@@ -78,6 +78,22 @@ MUTATIONS: list[Mutation] = [
     ("I2 ranks by rule", core_rounds, "seat", seat_by_slot, "shrink_when_no_replacement_comes_and_regrow"),
     ("I3 never fewer", rounds, "decide", decide_without_minimum, "account_used_up_fails_the_job"),
     ("I3 bounds break nothing", scaling, "rescale", break_below_minimum, "bounds_that_change_break_nothing"),
+    ("I10 the size in one piece", scaling, "_least", lambda _: 1, "growth_without_room_breaks_nothing"),
+    ("I10 fit members", scaling, "_unfit", lambda *_: "", "growth_waits_for_a_member_that_is_not_heard_of"),
+    (
+        "I10 published at once",
+        rounds,
+        "PLANNED",
+        frozenset(),
+        "growth_lets_in_those_who_have_joined_and_waits_no_longer",
+    ),
+    (
+        "I10 the former size is enough",
+        scaling,
+        "bound",
+        lambda p: p.set(min_replicas=p.job.spec.min_replicas or p.job.spec.replicas),
+        "growth_without_room_breaks_nothing",
+    ),
     ("I4 refused ids", rounds, "_refused", lambda *_: (), "silent_standby_is_refused"),
     ("I4 spent ids", rounds, "_refused", lambda *_: (), "spent_id_is_never_picked_again"),
     (

@@ -367,6 +367,14 @@ class World(FailureCommands, NodeCommands):
         used = (f"{a.name} {len(a.charges)}" for a in self.status.accounts if a.charges)
         self.trace.append(f"charged: {', '.join(used) or 'nothing'}")
 
+    def do_namesake(self, name: str, of: str) -> None:
+        """This pod announces itself with the id of that one."""
+        self.do_join(name)
+        record, other = self.leases[name].record, self.leases[of].record
+        assert record is not None
+        assert other is not None
+        self.leases[name] = replace(self.leases[name], record=replace(record, id=other.id))
+
     def do_garbage(self, name: str) -> None:
         """A participant's record can't be read."""
         self.leases[name] = replace(self.leases[name], record=None, problem="participant record: not JSON")

@@ -8,6 +8,7 @@ from typing import Any
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
+from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.moves import MOVE_SECONDS
 from elasticjob_operator.plan.status import Charge, JobStatus
 from tests.simulation.agent import Agent
@@ -137,9 +138,11 @@ class Oracle:
             raise Violation("I1", f"round {r.number} is published after round {before.round.number}")
         if spec.suspend and spec.template is not None:
             raise Violation("Suspension", f"round {r.number} is published while the job is suspended")
-        if not spec.minimum <= len(members) <= spec.replicas:
+        self._bounds(spec, before, status.min_replicas)
+        least = spec.min_replicas or status.min_replicas
+        if not least <= len(members) <= spec.replicas:
             raise Violation(
-                "I3", f"round {r.number} has {len(members)} members, not {spec.minimum} to {spec.replicas}"
+                "I3", f"round {r.number} has {len(members)} members, not {least} to {spec.replicas}"
             )
         if [m.rank for m in members] != list(range(len(members))):
             raise Violation("I2", f"the ranks of round {r.number} are {[m.rank for m in members]}")
@@ -168,6 +171,13 @@ class Oracle:
                     "Fencing",
                     f"round {r.number} is published while all of round {before.round.number} are training",
                 )
+
+    def _bounds(self, spec: JobSpec, before: JobStatus, least: int) -> None:
+        """Without ``minReplicas`` the job is of a fixed size, once it has trained with it."""
+        r = before.round
+        full = r.established is not None and r.members == spec.replicas
+        if spec.min_replicas is None and (full or not r.number) and least != spec.replicas:
+            raise Violation("I3", f"the minimum in force is {least}, not {spec.replicas}")
 
     def _gone(self, before: JobStatus) -> bool:
         """Whether the object of a member's pod or node is gone: it counts as having left, whatever runs."""

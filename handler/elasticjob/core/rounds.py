@@ -83,12 +83,12 @@ def decide(
     if joined >= minimum:
         return Wait(
             outstanding[0].left,
-            f"{have}; waiting for {_reasons(outstanding)}; "
+            f"{have}; waiting for {reasons(outstanding)}; "
             f"will start with {joined} in {outstanding[-1].left:.0f} s",
         )
     need = f"{have}, {minimum} are needed"
     if outstanding:
-        return Wait(outstanding[0].left, f"{need}; waiting for {_reasons(outstanding)}")
+        return Wait(outstanding[0].left, f"{need}; waiting for {reasons(outstanding)}")
     return Wait(None, f"{need}; nobody else is on the way")
 
 
@@ -131,8 +131,8 @@ def _names(awaited: Sequence[Awaited]) -> str:
     return listed([a.pod for a in awaited])
 
 
-def _reasons(awaited: Sequence[Awaited]) -> str:
-    """Who is awaited, each with its reason: ``a, b (one reason) and c (another)``."""
+def reasons(awaited: Sequence[Awaited]) -> str:
+    """Those who are awaited, each with its reason: ``a, b (one reason) and c (another)``."""
     groups: dict[str, list[str]] = {}
     for one in awaited:
         groups.setdefault(one.why, []).append(one.pod)

@@ -55,6 +55,9 @@ CHARGED_ONCE = ESTABLISHING | {"Unreachable", "MemberLeft"}
 CUT_OFF = frozenset({"Unreachable", "LeaderUnreachable"})
 """Causes that a broken path has, as long as the round was established."""
 
+PLANNED = frozenset({"ScaledUp", "ScaledDown"})
+"""Causes that have nothing to do with a failure: the next round was possible before they ended this one."""
+
 NEVER_CHARGED = frozenset({"Suspended", "Resumed"})
 """Causes that have an account like any other, and are not charged to it: nothing was restarted."""
 

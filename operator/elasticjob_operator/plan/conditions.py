@@ -54,7 +54,8 @@ def _training(p: Pass) -> tuple[str, str, str]:
         if r.established is None:
             return "False", "Establishing", f"{who}; waiting for the members to reach the leader"
         done = sum(m.state == "Succeeded" for m in p.status.members())
-        return "True", "Training", who + (f"; {done} have succeeded" if done else "") + _held_up(p)
+        growth = f"; {p.growth}" if p.growth else ""
+        return "True", "Training", f"{who}{f'; {done} have succeeded' if done else ''}{growth}{_held_up(p)}"
     ended = "" if r.cause == "Resumed" else f"round {r.number} ended: "
     why = f"{ended}{r.message}; " if r.number else ""
     if p.reason:

@@ -69,6 +69,8 @@ class Pass:
     actions: list[Do] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     waiting: str = ""
+    growth: str = ""
+    """Why a running round is not of the size that is wanted, in words."""
     reason: str = ""
     nobody_comes: bool = False
     """Too few have joined, and no pod is on its way."""

@@ -113,11 +113,6 @@ class JobSpec:
     network_policy: str = NetworkPolicy.JOB_ONLY.value
 
     @property
-    def minimum(self) -> int:
-        """The fewest members that a round may have."""
-        return self.replicas if self.min_replicas is None else self.min_replicas
-
-    @property
     def pods(self) -> int:
         """How many pods are wanted: replicas, and spares that stand by."""
         return self.replicas + self.spares

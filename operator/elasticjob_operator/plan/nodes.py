@@ -150,13 +150,13 @@ def _lift(p: Pass) -> None:
     stuck = [pod for pod in p.observed.pods if _pending(p, pod) and pod.unschedulable]
     stuck = [pod for pod in stuck if avoided.intersection(pod.avoids)]
     placed = sum(p.alive(pod) and pod.node_ready and bool(pod.node) for pod in p.observed.pods)
-    if not stuck or placed >= p.job.spec.minimum or p.timers.left("lift", LIFT_SECONDS) > 0:
+    if not stuck or placed >= p.status.min_replicas or p.timers.left("lift", LIFT_SECONDS) > 0:
         return
     p.timers.restart("lift")
     in_the_way = {name for pod in stuck for name in pod.avoids}
     first = next(n for n in p.status.excluded_nodes if n.lifted is None and n.name in in_the_way)
     text = (
-        f"{placed} of {p.job.spec.minimum} pods that are needed have a node, and {stuck[0].name} has none "
+        f"{placed} of {p.status.min_replicas} pods that are needed have a node, and {stuck[0].name} has none "
         f"({stuck[0].unschedulable})"
     )
     lifted = replace(first, lifted=p.now.wall, message=f"lifted, since {text}; before: {first.message}")

@@ -44,7 +44,6 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         observed_generation=job.generation,
         start=status.start or now.wall,
         selector=f"{JOB_LABEL}={job.name},!{STANDBY_LABEL}",
-        min_replicas=job.spec.minimum,
     )
     if not status.finished:
         _advance(p)
@@ -76,6 +75,7 @@ def _advance(p: Pass) -> None:
     progress.take(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
+    scaling.bound(p)
     if lifecycle.check_success(p):
         return
     if suspension.wanted(p):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from elasticjob.contract.names import pod_name
@@ -14,6 +15,7 @@ from elasticjob_operator.plan.causes import (
     ESTABLISHING,
     HANG,
     NEVER_CHARGED,
+    PLANNED,
     SCALING,
     WORKER_FAILED,
     Evidence,
@@ -175,22 +177,14 @@ def form(p: Pass) -> None:
     if last and all(m.state != "Member" for m in last):
         settle(p)
     joined = p.joined()
-    seats_before = {m.uid: m.rank for m in last}
-    candidates = [
-        Candidate(
-            id=entry.id,
-            pod=pod.name,
-            slot=pod.slot,
-            last_rank=seats_before.get(pod.uid),
-            may_lead=pod.name not in p.round.not_leading,
-        )
-        for pod, entry in joined
-    ]
-    minimum, replicas = p.job.spec.minimum, p.job.spec.replicas
-    awaited += _newcomers(p, {pod.uid for pod, _ in joined}, len(candidates) >= minimum)
-    if len(candidates) + len(awaited) < minimum:
+    ready = candidates(p, (entry for _, entry in joined))
+    minimum, replicas = p.status.min_replicas, p.job.spec.replicas
+    enough = len(ready) >= minimum
+    if not (enough and p.round.cause in PLANNED):  # that has waited for them beside the running round
+        awaited += newcomers(p, {pod.uid for pod, _ in joined}, _last_call(p, enough))
+    if len(ready) + len(awaited) < minimum:
         _give_up_unreachable(p)
-    decision = decide(candidates, awaited, minimum, replicas)
+    decision = decide(ready, awaited, minimum, replicas)
     if isinstance(decision, Form):
         decision = _hold_back(p) or decision
     if isinstance(decision, Wait):
@@ -209,6 +203,13 @@ def form(p: Pass) -> None:
         return
     _replace_absent(p, {pod.uid for pod, _ in joined})
     _publish(p, decision.members, {pod.uid: entry for pod, entry in joined})
+
+
+def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
+    """These participants, as those who may be in the next round."""
+    ranks = {m.uid: m.rank for m in p.status.members()}
+    barred = p.round.not_leading
+    return [Candidate(e.id, e.pod, e.slot, ranks.get(e.uid), e.pod not in barred) for e in entries]
 
 
 def settle(p: Pass) -> None:
@@ -278,14 +279,17 @@ def _replace_absent(p: Pass, joined: set[str]) -> None:
     p.supersede(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 
 
-def _newcomers(p: Pass, joined: set[str], enough: bool) -> list[Awaited]:
-    """Pods on their way. With a node they are waited for once enough have joined; without one never,
-    but for the moment until the scheduler has spoken."""
+def _last_call(p: Pass, enough: bool) -> float:
+    """For how many seconds newcomers on their way are still waited for, once enough have joined."""
     rendezvous = p.job.spec.rendezvous
     first = p.round.number == 0 or p.round.cause == "Resumed"
     limit = rendezvous.start_timeout if first else rendezvous.last_call
-    key = f"lastcall:{p.round.number}"
-    left = p.timers.left(key, limit) if enough else float(limit)
+    return p.timers.left(f"lastcall:{p.round.number}", limit) if enough else float(limit)
+
+
+def newcomers(p: Pass, joined: set[str], left: float) -> list[Awaited]:
+    """Pods on their way, but for those that have ``joined``. With a node they are waited for while there is
+    time ``left``; without one never, but for the moment until the scheduler has spoken."""
     known = p.status.member_uids
     awaited = []
     for pod in p.observed.pods:

@@ -1,11 +1,39 @@
-"""A running round grows or shrinks: a planned change, which breaks the round at once for now."""
+"""A running round grows or shrinks: a planned change, which breaks the round at once for now.
+
+It breaks the round only if the next one can be published as soon as the members have announced themselves
+anew, with them and those who have joined (I10). ``decide``, which forms that round, is asked whether it can.
+"""
 
 from __future__ import annotations
 
-from elasticjob.core.rounds import listed
+from elasticjob.contract.records import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS, State
+from elasticjob.core.rounds import Awaited, Wait, decide, listed, reasons
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.rounds import VERDICT_SECONDS, end_round
+from elasticjob_operator.plan.rounds import SEAT_SECONDS, candidates, end_round, newcomers
+from elasticjob_operator.plan.status import ParticipantStatus
+
+LATE_RENEWALS = 1.5
+"""A member whose Lease is older than so many intervals may be cut off from the API server: it would not hear
+of the end of its round."""
+
+LOOK_AGAIN_SECONDS = 5.0
+"""How soon a member that was not fit for a change is looked at again: its renewals make no event."""
+
+
+def bound(p: Pass) -> None:
+    """Bring ``status.minReplicas``, the lower bound in force, up to date.
+
+    A job without one of its own is of a fixed size. It goes over to a larger one in one piece: until a round
+    of that size was established, the smaller one stays enough.
+    """
+    wanted, own, r = p.job.spec.replicas, p.job.spec.min_replicas, p.round
+    if own is not None:
+        p.set(min_replicas=own)
+    elif r.number == 0 or not p.status.min_replicas or (r.established is not None and r.members >= wanted):
+        p.set(min_replicas=wanted)
+    else:
+        p.set(min_replicas=min(p.status.min_replicas, wanted))
 
 
 def rescale(p: Pass) -> None:
@@ -15,33 +43,52 @@ def rescale(p: Pass) -> None:
     together. Bounds that change under a running round break nothing by themselves (I3).
     """
     wanted, have = p.job.spec.replicas, p.round.members
+    if have == wanted or p.round.established is None:
+        return
+    joined = [entry for _, entry in p.joined()]
+    unfit = {m.id: why for m in p.status.members() if (why := _unfit(p, m))}
+    staying = [m for m in p.status.members() if m.id not in unfit]
+    missed = [
+        Awaited(m.pod, SEAT_SECONDS, unfit[m.id], SEAT_SECONDS) for m in p.status.members() if m.id in unfit
+    ]
+    delay = float(p.job.spec.scale_up_delay)
+    if have < wanted and joined:
+        delay = p.timers.left(f"scaleup:{p.round.number}", delay)
+    awaited = newcomers(p, {entry.uid for entry in joined}, delay) if have < wanted else []
+    decision = decide(candidates(p, (*staying, *joined)), [*missed, *awaited], _least(p), wanted)
+    if isinstance(decision, Wait):
+        why = f"waiting for {reasons(missed)}" if missed else decision.why
+        p.growth = f"to {'grow' if have < wanted else 'shrink'}: {why}"
+        if missed and (joined or have > wanted):
+            p.timers.wake(LOOK_AGAIN_SECONDS)
+        return
     if have > wanted:
         end_round(p, [Evidence("ScaledDown", f"scaled down from {have} to {wanted} members")])
         return
-    if have == wanted or p.round.established is None:
-        return
-    joined = p.joined()
-    if not joined:
-        return
-    members = p.status.member_uids
-    seen = {pod.uid for pod, _ in joined}
-    on_their_way = [
-        pod
-        for pod in p.observed.pods
-        if p.alive(pod)
-        and pod.uid not in members
-        and pod.uid not in seen
-        and (
-            pod.node or (not pod.unschedulable and p.timers.left(f"verdict:{pod.name}", VERDICT_SECONDS) > 0)
-        )
-    ]
-    being_made = [
-        slot
-        for slot in (p.missing_slots() if p.job.spec.template is not None else [])
-        if p.timers.left(f"verdict:slot {slot}", VERDICT_SECONDS) > 0
-    ]
-    full = have + len(joined) >= wanted or not (on_their_way or being_made)
-    if full or p.timers.left(f"scaleup:{p.round.number}", p.job.spec.scale_up_delay) == 0:
-        to = min(wanted, have + len(joined))
-        names = listed([pod.name for pod, _ in joined])
-        end_round(p, [Evidence("ScaledUp", f"{names} joined: growing from {have} to {to} members")])
+    names, to = listed([entry.pod for entry in joined]), len(decision.members)
+    end_round(p, [Evidence("ScaledUp", f"{names} joined: growing from {have} to {to} members")])
+
+
+def _least(p: Pass) -> int:
+    """The fewest members for which a running round is broken."""
+    wanted, have = p.job.spec.replicas, p.round.members
+    if have > wanted:
+        return p.status.min_replicas
+    return wanted if p.job.spec.min_replicas is None else max(have + 1, p.status.min_replicas)
+
+
+def _unfit(p: Pass, member: ParticipantStatus) -> str:
+    """Why this member of the running round may not be there at once when it ends, or ""."""
+    pod = p.pods_by_uid.get(member.uid)
+    if pod is None or not p.alive(pod) or not pod.running:
+        return "its pod does not run"
+    if not pod.node_ready or pod.unreachable:
+        return f"its node {pod.node} is not ready"
+    lease = p.participant(pod)
+    record = lease.record if lease is not None else None
+    if lease is None or record is None or record.id != member.id or record.state != State.JOINING.value:
+        return "nothing is known of it"
+    interval = LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS
+    if lease.silent > LATE_RENEWALS * interval:
+        return f"nothing was heard of it for {lease.silent:.0f} s"
+    return ""
