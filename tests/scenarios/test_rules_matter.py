@@ -79,6 +79,13 @@ MUTATIONS: list[Mutation] = [
     ("I3 never fewer", rounds, "decide", decide_without_minimum, "account_used_up_fails_the_job"),
     ("I3 bounds break nothing", scaling, "rescale", break_below_minimum, "bounds_that_change_break_nothing"),
     ("I10 the size in one piece", scaling, "_least", lambda _: 1, "growth_without_room_breaks_nothing"),
+    (
+        "I10 nothing is done again",
+        scaling,
+        "_has_succeeded",
+        lambda _: False,
+        "scaled_while_some_have_succeeded",
+    ),
     ("I10 fit members", scaling, "_unfit", lambda *_: "", "growth_waits_for_a_member_that_is_not_heard_of"),
     (
         "I10 published at once",

@@ -252,7 +252,8 @@ def _survivors(p: Pass) -> list[Awaited]:
             member = replace(member, state="Lost", message=text)
         elif member.state == "Member":
             key = f"rejoin:{p.round.number}"
-            patience = max(0.0, SEAT_SECONDS - p.timers.elapsed(key))
+            kept = SUSPECT_SECONDS if p.round.cause in PLANNED else SEAT_SECONDS  # they were fit a moment ago
+            patience = max(0.0, kept - p.timers.elapsed(key))
             left = p.timers.left(key, limit)
             awaited.append(Awaited(member.pod, left, "a member of the last round", patience))
         result.append(member)

@@ -40,10 +40,11 @@ def rescale(p: Pass) -> None:
     """Shrink when there are more members than wanted; grow when newcomers have joined and wait.
 
     New pods are brought up and joined as standbys before the running round is touched, and let in
-    together. Bounds that change under a running round break nothing by themselves (I3).
+    together. Bounds that change under a running round break nothing by themselves (I3), and nothing planned
+    breaks one of which a member has succeeded (I10).
     """
     wanted, have = p.job.spec.replicas, p.round.members
-    if have == wanted or p.round.established is None:
+    if have == wanted or p.round.established is None or _has_succeeded(p):
         return
     joined = [entry for _, entry in p.joined()]
     unfit = {m.id: why for m in p.status.members() if (why := _unfit(p, m))}
@@ -67,6 +68,16 @@ def rescale(p: Pass) -> None:
         return
     names, to = listed([entry.pod for entry in joined]), len(decision.members)
     end_round(p, [Evidence("ScaledUp", f"{names} joined: growing from {have} to {to} members")])
+
+
+def _has_succeeded(p: Pass) -> bool:
+    """Whether a member has done its part, or its container says so: only a loss ends its round from now on,
+    for what has been finished would be done again."""
+    for member in p.status.members():
+        pod = p.pods_by_uid.get(member.uid)
+        if member.state == "Succeeded" or (pod is not None and pod.exit is not None and pod.exit.code == 0):
+            return True
+    return False
 
 
 def _least(p: Pass) -> int:
