@@ -242,6 +242,7 @@ class SwarmParticipant:
         from torch.distributed import TCPStore
 
         from elasticjob.establish import Establishment
+        from elasticjob.stores import Server
 
         loop = asyncio.get_running_loop()
         listening = self._listening
@@ -253,13 +254,15 @@ class SwarmParticipant:
             loop.call_soon_threadsafe(functools.partial(self._say, **{names.REPORT_ANNOTATION: said.dump()}))
 
         def lead() -> bool:
-            server = TCPStore(
-                HOST,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=300),
-                master_listen_fd=listening.detach(),
+            server = Server(
+                TCPStore(
+                    HOST,
+                    port,
+                    is_master=True,
+                    wait_for_workers=False,
+                    timeout=timedelta(seconds=300),
+                    master_listen_fd=listening.detach(),
+                )
             )
             self._servers = [*self._servers[-1:], server]
             attempt = Establishment(m, server, "", self._bell, self._core.over, self._good_for, report)

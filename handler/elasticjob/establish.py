@@ -20,6 +20,7 @@ from elasticjob.core.participant import Membership
 from elasticjob.stores import (
     HeldPort,
     KeyValueStore,
+    Server,
     StoreConnection,
     StoreGone,
     Unreachable,
@@ -43,7 +44,7 @@ class Established:
 
     connection: StoreConnection
     workers_port: int
-    workers_server: TCPStore | HeldPort | None
+    workers_server: Server | HeldPort | None
 
 
 class Establishment:
@@ -60,7 +61,7 @@ class Establishment:
     def __init__(
         self,
         membership: Membership,
-        server: TCPStore,
+        server: Server,
         local_addr: str,
         bell: threading.Condition,
         over: Callable[[], str],
@@ -78,9 +79,9 @@ class Establishment:
         self._report = report
         self._reported = self._arrived = False
         self._began = time.monotonic()
-        self._workers: TCPStore | HeldPort | None = None
+        self._workers: Server | HeldPort | None = None
         if self._leads:
-            self._workers = serve() if agent_serves else HeldPort()
+            self._workers = Server(serve()) if agent_serves else HeldPort()
         self._connection = StoreConnection(self._open, membership.prefix, bell)
 
     def run(self) -> Established | None:
@@ -110,7 +111,7 @@ class Establishment:
                 self._tell(trouble)
 
     def _open(self) -> TCPStore:
-        return self._server if self._leads else connect(self._m.leader)
+        return self._server.store if self._leads else connect(self._m.leader)
 
     def _arrive(self, store: KeyValueStore) -> int:
         """In the connection's thread: say that we are here, wait for everybody; the workers' port."""

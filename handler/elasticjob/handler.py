@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -51,17 +50,15 @@ from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
 from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
+from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV, StackDump
 from elasticjob.step_files import StepFiles
-from elasticjob.stores import HeldPort, StoreConnection, StoreGone, serve
+from elasticjob.stores import StoreConnection, StoreGone
 from elasticjob.torch_agent import Call, Failed, caller, given_up
 from elasticjob.torch_version import workers_may_share_agent_store
 from elasticjob.worker_failures import RoundWorkers
 from elasticjob.workers import children, kill_process_groups
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +73,8 @@ NO_JOB_SECONDS = 10.0
 """For so long there may be no round record before it is asked whether there is a job at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
+"""For so long a thread that was told to end may take: it is soon free, or stuck in a store that is frozen."""
 DUMP_SECONDS = 2.0
 """For so long torch has the time to ask before the stacks of a hung round are written without it."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -93,8 +92,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         labels = {names.JOB_LABEL: settings.job}
         self._api = open_api()
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
-        self._servers: list[TCPStore] = []
-        self._workers_server: TCPStore | HeldPort | None = None
+        self._servers = OwnServers()
         self._store: RoundStore | None = None
         self._connection: StoreConnection | None = None
         self._watch = MemberWatch(self._core, self._lease)
@@ -151,9 +149,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         """Join the next round and return when all its members are there.
 
         Raises RendezvousClosedError when the job has failed, SystemExit(0) when it is complete,
-        RendezvousStateError when another process of this pod has taken over or rights are missing, and
-        RendezvousTimeoutError after ``join_timeout``.
+        RendezvousStateError when another process of this pod has taken over, rights are missing or it was
+        shut down, and RendezvousTimeoutError after ``join_timeout``.
         """
+        if self._shut:
+            raise RendezvousStateError("this handler was shut down: it joins no more rounds")
         with self._signals():
             self._call = caller(sys._getframe(1))
             failure = self._leave_round(self._call.failures)
@@ -182,6 +182,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._lease.say(failure=report.dump())
         self._lease.flush(FLUSH_SECONDS)
         self._stop_threads()
+        self._servers.close()
         self._steps.remove()
         self._in_round = False  # a guard that is still to fire must kill nobody who is no worker of ours
         return True
@@ -215,7 +216,7 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
         """Announce this agent and wait until a round has it as a member."""
-        server = self._announce(failure)
+        self._announce(failure)
         began = said = time.monotonic()
         asked = False
         while True:
@@ -226,13 +227,12 @@ class K8sRendezvousHandler(RendezvousHandler):
                     self._bell.wait(1.0)
             if isinstance(step, Enter):
                 self._watch.stop_looking_back()
-                self._servers.append(server)
                 return step.membership
             if isinstance(step, Stop):
                 self._stop(step)
             if isinstance(step, AnnounceAgain):
                 logger.info("announcing again: %s", step.why)
-                server = self._announce()
+                self._announce()
                 continue
             self._renew_while_waiting()
             now = time.monotonic()
@@ -244,12 +244,12 @@ class K8sRendezvousHandler(RendezvousHandler):
                 said = now
                 logger.info("%s", self._waiting_text(now - began))
 
-    def _announce(self, failure: FailureReport | None = None) -> TCPStore:
+    def _announce(self, failure: FailureReport | None = None) -> None:
         """Offer a store (any joiner may turn out to lead) and write the participant record with a new id,
         the failure report with it, in one write."""
         for thread in (self._watcher, self._lease):
             thread.refusal.forget()  # what was in the last round is not what this wait is judged by
-        server = serve()
+        server = self._servers.offer()
         host = self._settings.local_addr or "127.0.0.1"
         with self._bell:
             record = self._core.announce(
@@ -266,7 +266,6 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._first = False
             self._watcher.start()
         self._renew_while_waiting()
-        return server
 
     def _renew_while_waiting(self) -> None:
         record = self._core.latest
@@ -318,7 +317,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._lease.renew_every(LEADER_RENEW_SECONDS if leads else MEMBER_RENEW_SECONDS)
         attempt = Establishment(
             m,
-            self._servers[-1],
+            self._servers.enter(),
             self._settings.local_addr,
             self._bell,
             self._core.over,
@@ -332,8 +331,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             return None
         if leads:
             self._lease.say(report=RoundReport(m.nonce, established=True).dump())
-        self._servers = self._servers[-1:]
-        self._workers_server = done.workers_server
+        self._servers.establish(done.workers_server)
         self._connection = done.connection
         self._store = RoundStore(
             done.connection, leads, m.rank, m.size, self._core.over, self._succeeded, self._core.closed_well
@@ -462,6 +460,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._watch.stop_beats()
         if self._connection is not None:
             self._connection.close()
+            self._connection.join(CLOSE_SECONDS)
         if self._workers is not None:
             self._workers.close()
         self._connection = self._store = self._workers = None

@@ -41,9 +41,10 @@ class RoundWatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, and know nobody any more who knows this object: they shall go together."""
         self._stop.set()
         self._api.stop()
+        self._changed = _nobody
         if self._thread.ident is not None:
             self._thread.join(timeout=2)
 
@@ -97,3 +98,7 @@ class RoundWatcher:
             logger.warning("Lease %s is ignored: %s", self._lease, error)
             return
         self._changed(record)
+
+
+def _nobody(record: RoundRecord) -> None:
+    """Whoever was told has gone."""

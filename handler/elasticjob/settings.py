@@ -56,6 +56,13 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         raise SettingsError(
             f"--rdzv-endpoint is {endpoint!r}, expected [NAMESPACE/]NAME of an ElasticJob, e.g. default/mnist"
         )
+    if not names.is_job_name(job):
+        raise SettingsError(
+            f"--rdzv-endpoint is {endpoint!r}: no ElasticJob has the name {job!r}. One has at most "
+            f"{names.MAX_JOB_NAME_LENGTH} lower case letters, digits and '-', none of them '-' at an end"
+        )
+    if namespace and not names.is_namespace(namespace):
+        raise SettingsError(f"--rdzv-endpoint is {endpoint!r}: no namespace has the name {namespace!r}")
     unknown = sorted(set(config) - set(KEYS) - IGNORED)
     if unknown:
         known = "; ".join(f"{key}: {text}" for key, text in KEYS.items())

@@ -46,6 +46,25 @@ def serve() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300))
 
 
+class Server:
+    """A TCPStore server that ends when it is closed, whoever still knows this object."""
+
+    def __init__(self, store: TCPStore) -> None:
+        self._store: TCPStore | None = store
+        self.port: int = store.port
+
+    @property
+    def store(self) -> TCPStore:
+        """The server's own client. Raises StoreGone when it is closed."""
+        if self._store is None:
+            raise StoreGone("given up")
+        return self._store
+
+    def close(self) -> None:
+        """Let it go: its ports and threads end at once, or with the call that a connection is still in."""
+        self._store = None
+
+
 class HeldPort:
     """A port of this host that is kept for a store which a worker is to serve (torch 2.4 and 2.5).
 
@@ -65,6 +84,10 @@ class HeldPort:
         self.port: int = self._socket.getsockname()[1]
         if sys.platform != "linux":
             self._socket.close()
+
+    def close(self) -> None:
+        """Hold it no longer."""
+        self._socket.close()
 
 
 def _bound(family: socket.AddressFamily, host: str) -> socket.socket:
@@ -218,6 +241,10 @@ class StoreConnection:
         self.closed = True
         self._open = _closed
         self._calls.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Wait, for at most so long, until a connection that was closed has let its store go."""
+        self._thread.join(seconds)
 
     def wait_for(self, store: KeyValueStore, keys: Iterable[str], own: bool) -> None:
         """Block the connection's thread until the keys are there.

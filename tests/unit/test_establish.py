@@ -9,7 +9,7 @@ from devcluster.wait import wait_for
 from elasticjob.contract.records import RoundReport
 from elasticjob.core.participant import Membership
 from elasticjob.establish import Establishment
-from elasticjob.stores import serve
+from elasticjob.stores import Server, serve
 
 LIMIT = 0.5
 
@@ -18,7 +18,7 @@ class Round:
     """Members of one round of three, as many as are started. ``reports`` are what each has said, by rank."""
 
     def __init__(self) -> None:
-        self._server = serve()
+        self._server = Server(serve())
         self._bell = threading.Condition()
         self._over = ""
         self._threads: list[threading.Thread] = []
@@ -28,7 +28,7 @@ class Round:
         leader = f"127.0.0.1:{self._server.port}"
         membership = Membership("uid", 1, "n", "abc"[rank], rank, ("a", "b", "c"), leader, LIMIT, 3.0)
         said = self.reports.setdefault(rank, [])
-        server = self._server if rank == 0 else serve()
+        server = self._server if rank == 0 else Server(serve())
         attempt = Establishment(
             membership, server, "127.0.0.1", self._bell, lambda: self._over, lambda: 1e6, said.append
         )

@@ -472,7 +472,7 @@ def test_a_silent_member_is_reported_by_the_leader(leases: Leases, start: Start)
     """Its agent is gone and its port with it: refused is lost, within seconds, whatever its workers do."""
     handlers, infos, _ = two(leases, start)
     handlers[1]._stop_threads()
-    handlers[1]._servers.clear()
+    handlers[1]._servers.close()
     infos.clear()
     leases.wait_for(lambda: (r := leases.report("a")) is not None and r.silent == (1,), "the report")
 
@@ -480,7 +480,7 @@ def test_a_silent_member_is_reported_by_the_leader(leases: Leases, start: Start)
 def test_members_report_a_leader_that_is_gone(leases: Leases, start: Start) -> None:
     handlers, infos, _ = two(leases, start)
     handlers[0]._stop_threads()
-    handlers[0]._servers.clear()
+    handlers[0]._servers.close()
     infos.clear()
     leases.wait_for(lambda: (r := leases.report("b")) is not None and r.leader_lost, "the report")
 
@@ -581,3 +581,15 @@ def test_unknown_settings_are_named() -> None:
     with pytest.raises(SettingsError, match="join_timeout is 'soon', expected a number of seconds"):
         read_settings("ns/job", {"join_timeout": "soon"}, None)
     assert replace(read_settings("job", {}, None), nproc="").namespace == ""
+
+
+@pytest.mark.parametrize("name", ["Mnist", "m" * 46, "m" * 70, "my_job", "-job", "job-", "jöb"])
+def test_a_name_that_no_job_can_have_is_refused_at_once(name: str) -> None:
+    """Not after some seconds of 403, which is all that the API server says of it."""
+    from elasticjob.settings import SettingsError, read_settings
+
+    with pytest.raises(SettingsError, match="no ElasticJob has the name"):
+        read_settings(f"ns/{name}", {}, None)
+    with pytest.raises(SettingsError, match="no namespace has the name"):
+        read_settings("My_Namespace/job", {}, None)
+    assert read_settings(f"ns/{'m' * 45}", {}, None).job == "m" * 45

@@ -15,6 +15,8 @@ Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``Parti
 
 from __future__ import annotations
 
+import re
+
 GROUP = "elasticjob.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -54,6 +56,17 @@ SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
 
 MAX_JOB_NAME_LENGTH = 45
 """So that ``<job>-<slot>-<attempt>`` remains a DNS label (63) with a slot and an attempt of 8 digits."""
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def is_job_name(name: str) -> bool:
+    """Whether an ElasticJob may have this name; the resource's schema says the same."""
+    return len(name) <= MAX_JOB_NAME_LENGTH and _LABEL.fullmatch(name) is not None
+
+
+def is_namespace(name: str) -> bool:
+    """Whether a namespace may have this name: it is a DNS label."""
+    return len(name) <= 63 and _LABEL.fullmatch(name) is not None
 
 
 def round_lease(job: str) -> str:
