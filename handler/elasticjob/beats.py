@@ -107,6 +107,12 @@ class Beats:
         return StoreConnection(lambda: connect(self._membership.leader), self._membership.prefix, self._bell)
 
     def _run(self) -> None:
+        try:
+            self._beat_on()
+        finally:
+            self._connection.close()  # one that was opened while ``stop`` closed the one before
+
+    def _beat_on(self) -> None:
         due = time.monotonic()
         while True:
             due = max(due + BEAT_SECONDS, time.monotonic())

