@@ -12,6 +12,7 @@ import os
 import sys
 import time
 
+from tests.simulation import traits
 from tests.simulation.history import Failed, check, play
 from tests.simulation.oracle import Violation
 from tests.simulation.world import World
@@ -25,7 +26,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--stop-after", type=int, default=1, help="failing histories")
     parser.add_argument("--trace", type=int)
+    parser.add_argument("--class", dest="classes", action="append", choices=traits.CLASSES, help="only these")
     args = parser.parse_args()
+    if args.classes:
+        traits.ON, traits.SHARE = set(args.classes), 1.0
     if args.trace is not None:
         return _trace(args.trace)
     began = time.monotonic()

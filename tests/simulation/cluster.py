@@ -59,6 +59,8 @@ class Cluster(Network):
         self.no_room = False
         self.restarts_in_place = False
         """restartPolicy OnFailure, as pods of others may have it."""
+        self.sidecars = False
+        """Whether beside each training container another one runs until its pod is deleted."""
         self.severed: set[tuple[str, str]] = set()
         """Pairs of pods (by UID) that can't reach each other."""
         self._start_agent = start_agent
@@ -170,6 +172,9 @@ class Cluster(Network):
     over: Callable[[], bool]
     """Whether the job has ended, so that nothing is restarted any more; set by the world."""
 
+    places: Callable[[], float]
+    """For how many pods there is room; set by the world."""
+
     owner_is_there: Callable[[Pod], bool]
     """Whether the ElasticJob that owns the pod exists; set by the world."""
 
@@ -198,7 +203,7 @@ class Cluster(Network):
             return
         avoids = item.value.avoids
         ready = [n for n in self.nodes.values() if n.exists and self._is_ready(n) and n.name not in avoids]
-        if self.no_room or not ready:
+        if self.no_room or not ready or self._taken() >= self.places():
             if not item.value.unschedulable:
                 self.api.put(key, replace(item.value, unschedulable="0/3 nodes are available"), uid)
             self.kernel.after(self.kernel.between(1.0, 5.0), self._schedule, key, uid)
@@ -206,6 +211,11 @@ class Cluster(Network):
         node = self.kernel.rng.choice(ready)
         self.api.put(key, replace(item.value, node=node.name, unschedulable=""), uid)
         self.kernel.after(self.kernel.between(0.2, 3.0), self._start, key, uid)
+
+    def _taken(self) -> int:
+        """How many pods hold a place on nodes that are ready."""
+        pods = (i.value for k, i in self.api.items.items() if k[0] == "pod" and not i.value.ended)
+        return sum(pod.node != "" and self._is_ready(self.nodes[pod.node]) for pod in pods)
 
     def _is_ready(self, node: Node) -> bool:
         item = self.api.items.get(("node", node.name))
@@ -244,8 +254,9 @@ class Cluster(Network):
                 again = replace(pod, last_exit=Exit(agent.exit_code, agent.exit_reason))
                 self.api.put(("pod", pod.name), again, agent.uid)
                 self.agents[agent.uid] = self._start_agent(again)
-        elif not agent.alive and not pod.ended:
-            done = replace(pod, running=False, ended=True, exit=Exit(agent.exit_code, agent.exit_reason))
+        elif not agent.alive and not pod.ended and pod.exit is None:
+            end = Exit(agent.exit_code, agent.exit_reason)
+            done = replace(pod, running=False, ended=not self.sidecars, exit=end)
             if self.api.weather.down:
                 self.kernel.after(1.0, self._catch_up, agent)
                 return

@@ -267,7 +267,7 @@ def resume(w: World) -> None:
 def change_spares(w: World) -> None:
     """Somebody edits spares."""
     to = w.kernel.rng.randint(0, 2)
-    w.disturb(f"spares are {to}")
+    w.plan(f"spares are {to}")
     w.change_spec(lambda s: replace(s, spares=to))
 
 
@@ -384,7 +384,7 @@ def one_watch_drops(w: World) -> None:
 def scale(w: World) -> None:
     """kubectl scale."""
     to = w.kernel.rng.randint(1, 5)
-    w.disturb(f"scaled to {to}")
+    w.plan(f"scaled to {to}")
     w.change_spec(
         lambda s: replace(
             s,
@@ -399,7 +399,7 @@ def change_minimum(w: World) -> None:
     value = w.job
     if value is not None:
         to = w.kernel.rng.randint(1, value.job.spec.replicas)
-        w.disturb(f"minReplicas is {to}")
+        w.plan(f"minReplicas is {to}", minimum_raised=to > value.status.min_replicas)
         w.change_spec(lambda s: replace(s, min_replicas=min(to, s.replicas)))
 
 

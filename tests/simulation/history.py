@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from tests.simulation.faults import HARMFUL, HARMLESS
 from tests.simulation.oracle import Violation
+from tests.simulation.rest import settle
+from tests.simulation.strains import oscillate
 from tests.simulation.world import World
 
 
@@ -32,13 +34,22 @@ def run(seed: int, clocks: float = 3600.0) -> World:
 def play(world: World) -> None:
     """Faults, then rest."""
     rng = world.kernel.rng
+    scaler = world.traits.scaler
+    if scaler is not None:
+        world.kernel.run(rng.uniform(0.0, 60.0))
+        oscillate(world, scaler)
+        if scaler.alone:
+            world.kernel.run(scaler.seconds * scaler.times)
+            world.oracle.pace.judge_training()
+            settle(world)
+            return
     kinds = rng.choice((HARMLESS, HARMFUL, HARMLESS + HARMFUL, HARMLESS + HARMFUL))
     few = rng.sample(kinds, min(len(kinds), rng.choice((2, 4, 30))))
     world.kernel.run(world.kernel.between(0.0, 15.0))
     for _ in range(rng.randint(1, 10)):
         rng.choice(few)(world)
         world.kernel.run(rng.choice((0.05, 0.5, 3.0, 15.0, 60.0)) * rng.random())
-    world.settle()
+    settle(world)
 
 
 def check(seed: int, clocks: float = 3600.0) -> Failed | None:

@@ -11,9 +11,11 @@ from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPT
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.moves import MOVE_SECONDS
 from elasticjob_operator.plan.status import Charge, JobStatus
+from tests.simulation import traits
 from tests.simulation.agent import Agent
 from tests.simulation.api import Item, Key
 from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue
+from tests.simulation.pace import Pace
 from tests.simulation.truth import Incident, RoundKey, Truth
 
 SLACK_SECONDS = 60.0
@@ -46,6 +48,11 @@ class Published:
     rescaled: bool = False
 
 
+def _violated(rule: str, text: str) -> None:
+    if traits.ON & traits.NEEDED_BY[rule]:
+        raise Violation(rule, text)
+
+
 def _cause(charge: Charge) -> int | str:
     """What was charged for: the end of a round, or of a pod that was never a member."""
     return charge.pod if charge.round is None else charge.round
@@ -56,6 +63,7 @@ class Oracle:
 
     def __init__(self, now: Any) -> None:
         self._now = now
+        self.pace = Pace(now, _violated)
         self.rounds: dict[tuple[str, int], tuple[Any, ...]] = {}
         """(job UID, round) -> (nonce, members, leader)."""
         self.ids: dict[tuple[str, str], int] = {}
@@ -120,7 +128,15 @@ class Oracle:
             facts = (b.nonce, tuple(m.id for m in status.members()), b.leader_endpoint)
             self._same(uid, b.number, facts)
         if a.phase == "Active" and b.phase == "Broken" and a.number:
+            succeeded = any(m.state == "Succeeded" for m in before.members())
+            self.pace.broken(b.cause, b.cause in ("ScaledUp", "ScaledDown"), succeeded)
             self._excused(value, before)
+        if (
+            b.phase == "Active"
+            and (a.established is None or a.number < b.number)
+            and b.established is not None
+        ):
+            self.pace.established()
         self._charges(before, status)
         if uid in self.current:
             self.current[uid].established |= b.established is not None
@@ -163,6 +179,7 @@ class Oracle:
             self.current[uid].until, self.current[uid].next = self._now(), r.number
         self.current[uid] = Published(self._now(), frozenset(m.uid for m in members))
         self.published[uid, r.number] = self.current[uid]
+        self.pace.published()
         training = self.training.get((uid, before.round.number), {})
         if before.members() and len(training) == len(before.members()):
             alive = [m for m in before.members() if m.uid in training.values()]

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.simulation.faults import HARMFUL, HARMLESS
 from tests.simulation.history import check, play
 from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.rest import settle
 from tests.simulation.world import World
 
 HISTORIES = 1000
@@ -84,7 +85,7 @@ class Machine(RuleBasedStateMachine):
         """Rest."""
         if hasattr(self, "world"):
             try:
-                self.world.settle()
+                settle(self.world)
             except AssertionError:
                 print(self.world.kernel.readable())
                 raise

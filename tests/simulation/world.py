@@ -16,14 +16,10 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.ground import Behaviour, Steps, WorkerEnd
 from tests.simulation.kernel import Kernel
 from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue, Operator
-from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.oracle import Oracle
+from tests.simulation.traits import Traits, draw
 from tests.simulation.truth import RoundKey
 from tests.simulation.workload import Workload
-
-SETTLE_SECONDS = 600.0
-REST_SECONDS = 120.0
-SUSPEND_SECONDS = 120.0
-"""The bound for the pods of a suspended job to end: their grace, and a node that has to be NotReady first."""
 
 
 class World:
@@ -42,6 +38,7 @@ class World:
         self.kernel = kernel = Kernel(seed)
         rng = kernel.rng
         self.seed = seed
+        self.traits = draw(seed) if spec is None else Traits()
         self.clocks, self.wall = clocks, wall
         self.api = Api(kernel)
         self.oracle = Oracle(lambda: kernel.now)
@@ -55,7 +52,7 @@ class World:
         )
         self.progress = 0.0
         self._whole_since: tuple[RoundKey, float] | None = None
-        self._stands: tuple[RoundKey, Steps] | None = None
+        self.stands: tuple[RoundKey, Steps] | None = None
         """The round whose training loop hangs, and how far it had come."""
         self.cluster = Cluster(self.api, kernel, rng.choice((2, 3)), self._start_agent)
         self.cluster.owner_is_there = lambda pod: pod.uid.partition("-")[0] in (self.job_uid, "other")
@@ -64,8 +61,12 @@ class World:
         self.mended = False
         self._jobs = 0
         self._spec = spec
+        self.room: int | None = None
+        """For how many pods the cluster has room, None: for all."""
         self.others = rng.random() < 0.2 and spec is None
         """Whether the pods are somebody else's."""
+        self.cluster.sidecars = self.traits.sidecars and not self.others
+        self.cluster.places = self._places
         self.cluster.over = lambda: self.status.finished
         self.cluster.restarts_in_place = self.others and rng.random() < 0.5
         self.oracle.restarts_in_place = self.cluster.restarts_in_place
@@ -95,13 +96,28 @@ class World:
             if self.behaviour.needed is not None:
                 left = max(0.0, self.behaviour.needed - self.progress) + 3.0
                 self.kernel.after(left, self._trained, key)
+        broken = self.traits.broken
+        if broken is not None and broken.trains and broken.slot in (None, agent.pod.slot):
+            self.kernel.after(broken.seconds, self._break_down, agent, membership)
+
+    def _break_down(self, agent: Agent, m: Membership | None) -> None:
+        """What is broken fails again: the script in everybody's workers, or the pod of one slot."""
+        broken = self.traits.broken
+        if broken is None or (broken.mended and self.mended) or not agent.alive or agent.frozen:
+            return
+        if broken.slot is None and m is not None:
+            agent.fail_worker(m)
+        elif broken.slot is not None and (m is None or agent.in_round is m):
+            unknown = self.others or not self.cluster.node_of(agent).healthy
+            self.oracle.happens(agent.uid, APPLICATION, *([INFRASTRUCTURE] if unknown else []))
+            agent.end(1)
 
     def left(self, agent: Agent, membership: Membership) -> None:
         """The agent's workers of this round have ended."""
         self._break_whole((membership.job_uid, membership.number))
         self.oracle.agent_left(agent, membership)
         self._echo(membership)
-        self._look()
+        self.look()
 
     def worker_failed(self, agent: Agent, membership: Membership, failure: WorkerEnd) -> None:
         """A worker has failed."""
@@ -117,8 +133,8 @@ class World:
     def steps(self, membership: Membership) -> Steps | None:
         """How far the training of this round has come."""
         key = (membership.job_uid, membership.number)
-        if self._stands is not None and self._stands[0] == key:
-            return self._stands[1]
+        if self.stands is not None and self.stands[0] == key:
+            return self.stands[1]
         if self._whole_since is None or self._whole_since[0] != key or self.kernel.now < self._whole_since[1]:
             return None
         began = self._whole_since[1]
@@ -130,7 +146,7 @@ class World:
 
     def stands_still(self, membership: Membership) -> bool:
         """Whether the training loop of this round hangs."""
-        return self._stands is not None and self._stands[0] == (membership.job_uid, membership.number)
+        return self.stands is not None and self.stands[0] == (membership.job_uid, membership.number)
 
     # -- what can be done to it ----------------------------------------------------------------------------
 
@@ -169,7 +185,7 @@ class World:
         self.disturb(f"the training loop of round {membership.number} hangs")
         self.oracle.happens("*", APPLICATION, key=key)
         self._break_whole(key)
-        self._stands = (key, steps)
+        self.stands = (key, steps)
         self.kernel.after(limit, leader.find_hung, membership, float(limit))
 
     def delete_job(self, uid: str) -> None:
@@ -232,11 +248,18 @@ class World:
         """Say what is done, and to whom; whoever beats looks up. ``lightly``: not for long enough to break a
         round that is established. ``accounts``: those that may bear it."""
         self.kernel.say(f"** {what}")
+        self.oracle.pace.fault()
         for uid in uids:
             self.oracle.happens(uid, *accounts, lightly=lightly and uid not in self._shaken)
             if lightly:
                 self._shaken.add(uid)  # the next one may be too much
-        self._look()
+        self.look()
+
+    def plan(self, what: str, minimum_raised: bool = False) -> None:
+        """Say what somebody wants, who is about to change the size."""
+        self.kernel.say(f"** {what}")
+        self.oracle.pace.changed(minimum_raised)
+        self.look()
 
     def change_spec(self, change: Callable[[JobSpec], JobSpec]) -> None:
         """A user edits the job."""
@@ -247,117 +270,6 @@ class World:
         job = replace(value.job, generation=value.job.generation + 1, spec=change(value.job.spec))
         self.oracle.happens("*", SCALING)
         self.api.put(JOB_KEY, JobValue(job, value.status))
-
-    # -- at rest -------------------------------------------------------------------------------------------
-
-    def heal(self) -> None:
-        """Everything that can be mended is mended; what has died is dead."""
-        self.kernel.say("** everything is mended")
-        self.mended = True
-        weather = self.api.weather
-        weather.down = weather.slow = weather.loses_answers = False
-        weather.lag = 0.0
-        self.cluster.no_room = False
-        self.cluster.severed.clear()
-        for node in self.cluster.nodes.values():
-            if not node.exists or not node.power:
-                self.cluster.add_node_again(node)
-            node.api = node.peers = True
-            node.frozen = False
-            node.kubelet = True
-            self.cluster.changed(node)
-        for agent in self.running():
-            if not agent.hangs:
-                agent.thaw()
-        for operator in self.operators:
-            operator.thaw()
-        for operator in self.operators:
-            operator.api_path = True
-        for operator in self.operators[:-1]:
-            if operator.alive:
-                operator.die()
-        if not self.operators[-1].alive:
-            self.start_operator()
-        if self.api.items.get(JOB_KEY) is None:
-            self.make_job()
-        for agent in self.running():
-            self.oracle.happens(agent.uid, INFRASTRUCTURE)
-        self._look()
-
-    def settle(self) -> None:
-        """After the faults end: everyone who can be in a round is in one, or the status says what it waits
-        for; and then nothing happens any more. Raises Violation."""
-        self.heal()
-        if self.job is not None and self.job.job.spec.suspend:
-            self._settle_suspended()
-        self.kernel.run(SETTLE_SECONDS)
-        self._check_rest()
-        number, phase = self.status.round.number, self.status.round.phase
-        passes = self.operators[-1].passes
-        self.kernel.run(REST_SECONDS)
-        if (self.status.round.number, self.status.round.phase) not in ((number, phase), (number, "Closed")):
-            raise Violation("Liveness", f"round {number} {phase} became {self.status.round} without a cause")
-        if self.operators[-1].passes - passes > 60:
-            raise Violation("Liveness", f"{self.operators[-1].passes - passes} passes for nothing")
-        self._check_rest()
-
-    def _settle_suspended(self) -> None:
-        """A suspended job has no pods and no round; then it is resumed."""
-        self.kernel.run(SUSPEND_SECONDS)
-        alive, status = self.running(), self.status
-        if not status.finished:
-            if any(not a.hangs for a in alive) or status.round.phase == "Active":
-                text = f"suspended, round {status.round.number} is {status.round.phase}"
-                raise Violation("Suspension", f"{text}, {[a.name for a in alive]} still run")
-            if not status.is_true("Suspended"):
-                raise Violation("Suspension", f"suspended, and the status says {status.conditions}")
-        self.kernel.say("** the job is resumed")
-        self.change_spec(lambda s: replace(s, suspend=False))
-
-    def _check_rest(self) -> None:
-        value = self.job
-        assert value is not None
-        if any(a.hangs and self._nobody_may_tell(a, value.status) for a in self.running()):
-            return
-        self.oracle.judge_accounts(value)
-        status, spec = value.status, value.job.spec
-        alive = self.running()
-        if status.finished:
-            if alive:
-                raise Violation("Liveness", f"finished, and {[a.name for a in alive]} still run")
-            return
-        training = status.condition("Training")
-        said = f"{training.reason}: {training.message}" if training is not None else "nothing"
-        if self.others and not alive:
-            return  # all have ended, and their controller makes no more
-        if self._stands is not None and self._stands[0] == (value.job.uid, status.round.number):
-            raise Violation("Liveness", f"round {status.round.number} hangs; the status says {said}")
-        if status.round.phase != "Active" or status.round.established is None:
-            raise Violation("Liveness", f"no round after everything was mended; the status says {said}")
-        if status.round.members != spec.replicas:
-            raise Violation(
-                "Liveness", f"{status.round.members} of {spec.replicas} members; the status says {said}"
-            )
-        ours = [a for a in alive if a.in_round is not None and a.in_round.number == status.round.number]
-        # Pods of others that a smaller job does not need stand by.
-        there = spec.pods if not self.others else len(alive)
-        if len(ours) != status.round.members or len(alive) != there:
-            raise Violation(
-                "Liveness",
-                f"in round {status.round.number}: {[a.name for a in ours]}, alive: {[a.name for a in alive]}",
-            )
-        pods = [k[1] for k, i in self.api.items.items() if k[0] == "pod"]
-        leases = [k[1] for k in self.api.items if k[0] == "lease"]
-        if set(leases) - set(pods):
-            raise Violation("Liveness", f"Leases without pods: {set(leases) - set(pods)}")
-
-    def _nobody_may_tell(self, agent: Agent, status: JobStatus) -> bool:
-        """Whether this agent, which hangs for ever, is beyond what the rendezvous can mend: its pod is not
-        ours, it has never announced itself, or everybody else has finished."""
-        if self.others or ("lease", agent.name) not in self.api.items:
-            return True
-        mates = [m for m in status.members() if m.uid != agent.uid]
-        return agent.in_round is not None and all(m.state == "Succeeded" for m in mates)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -371,6 +283,11 @@ class World:
                 agent.uid, INFRASTRUCTURE
             )  # a watch of nodes that lags may still take it for gone
         return agent
+
+    def _places(self) -> float:
+        slack = self.traits.places
+        places = float("inf") if slack is None else self._wanted() + slack
+        return places if self.room is None else min(places, self.room)
 
     def _wanted(self) -> int:
         return 0 if self.job is None or self.status.finished else self.job.job.spec.pods
@@ -402,7 +319,7 @@ class World:
             if same and self.kernel.rng.random() < self.behaviour.echo:
                 self.kernel.after(self.kernel.between(0.02, 3.0), mate.fail_worker, mate.in_round, 1, True)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         for agent in self.running():
             agent.look()
 
@@ -437,6 +354,15 @@ class World:
             self.kernel.say(
                 "record: deleted" if item is None else f"record: {item.value.number} {item.value.phase}"
             )
+        elif key[0] == "lease" and item is not None and old is None:
+            broken, agent = self.traits.broken, self.cluster.agents.get(item.value.holder)
+            if (
+                broken is not None
+                and not broken.trains
+                and agent is not None
+                and agent.pod.slot == broken.slot
+            ):
+                self.kernel.after(broken.seconds, self._break_down, agent, None)
         elif key[0] == "pod":
             if item is None:
                 assert old is not None

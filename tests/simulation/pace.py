@@ -1,0 +1,95 @@
+"""What may not happen too often, or take too long, while nothing is broken that would explain it.
+
+I10: a planned change breaks a round only if the next one can be published at once, and none once a member
+has succeeded. I14: rounds that get nowhere are paced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+WINDOW_SECONDS = 600.0
+PACED = 20
+"""The pauses 1, 2, 4 ... 60 s let fifteen rounds begin within ten minutes, and more where one lives."""
+PER_FAULT = 2
+PLANNED_SECONDS = 30.0
+"""How long a planned change may stop training: agents stop their workers within ten seconds."""
+AFTERMATH_SECONDS = 180.0
+"""How long after a fault something may still be wrong for it."""
+TRAINED = 0.5
+"""The part of the time that is trained while nothing but the size changes."""
+
+
+class Pace:
+    """Hears what is done to the world, and how rounds begin and end. ``violated`` raises."""
+
+    def __init__(self, now: Callable[[], float], violated: Callable[[str, str], None]) -> None:
+        self._now = now
+        self._violated = violated
+        self._faults: list[float] = []
+        self._changes: list[float] = []
+        self._raised_at = float("-inf")
+        self._published: list[float] = []
+        self._planned: tuple[float, str] | None = None
+        """When a planned change broke the round that has no successor yet, and which."""
+        self._established_at: float | None = None
+        self._began: float | None = None
+        self._trained = 0.0
+
+    def fault(self) -> None:
+        """Something has been broken."""
+        self._faults.append(self._now())
+
+    def changed(self, minimum_raised: bool = False) -> None:
+        """Somebody wants another size."""
+        self._changes.append(self._now())
+        if minimum_raised:
+            self._raised_at = self._now()
+
+    def published(self) -> None:
+        """Another round: are there too many for what has happened?"""
+        self.judge()
+        self._planned = None
+        since = self._now() - WINDOW_SECONDS
+        self._published = [at for at in self._published if at > since] + [self._now()]
+        happened = sum(at > since - WINDOW_SECONDS for at in (*self._faults, *self._changes))
+        if len(self._published) > PACED + PER_FAULT * happened:
+            text = f"{len(self._published)} rounds within {WINDOW_SECONDS:.0f} s, and {happened} events"
+            self._violated("I14", text)
+
+    def established(self) -> None:
+        """The round trains."""
+        self._established_at = self._now()
+        if self._began is None:
+            self._began = self._now()
+
+    def broken(self, cause: str, planned: bool, succeeded: bool) -> None:
+        """A round has ended."""
+        if self._established_at is not None:
+            self._trained += self._now() - self._established_at
+            self._established_at = None
+        if planned:
+            self._planned = (self._now(), cause)
+            if succeeded:
+                self._violated("I10", f"{cause} broke a round of which a member had succeeded")
+
+    def judge(self) -> None:
+        """Whether a planned change has stopped training for too long."""
+        if self._planned is None:
+            return
+        at, cause = self._planned
+        undisturbed = not any(fault > at - AFTERMATH_SECONDS for fault in self._faults)
+        if self._now() - at > PLANNED_SECONDS and undisturbed and self._raised_at < at:
+            self._violated(
+                "I10", f"{cause} broke a round and there was no next one for {self._now() - at:.0f} s"
+            )
+
+    def judge_training(self) -> None:
+        """Where nothing but the size was changed: has there been training for most of the time?"""
+        self.judge()
+        if self._began is None or self._faults:
+            return
+        running = 0.0 if self._established_at is None else self._now() - self._established_at
+        whole = self._now() - self._began
+        if self._trained + running < TRAINED * whole:
+            self._violated("I10", f"{self._trained + running:.0f} of {whole:.0f} s were trained")

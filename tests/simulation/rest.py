@@ -1,0 +1,145 @@
+"""The end of a history: everything is mended, and the world must come to rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticjob_operator.plan.causes import INFRASTRUCTURE
+from elasticjob_operator.plan.status import JobStatus
+from tests.simulation.agent import Agent
+from tests.simulation.operator import JOB_KEY
+from tests.simulation.oracle import Violation
+from tests.simulation.world import World
+
+SETTLE_SECONDS = 600.0
+REST_SECONDS = 120.0
+SUSPEND_SECONDS = 120.0
+"""The bound for the pods of a suspended job to end: their grace, and a node that has to be NotReady first."""
+
+
+def heal(w: World) -> None:
+    """Everything that can be mended is mended; what has died is dead."""
+    w.kernel.say("** everything is mended")
+    w.mended = True
+    weather = w.api.weather
+    weather.down = weather.slow = weather.loses_answers = False
+    weather.lag = 0.0
+    w.cluster.no_room, w.room = False, None
+    w.cluster.severed.clear()
+    for node in w.cluster.nodes.values():
+        if not node.exists or not node.power:
+            w.cluster.add_node_again(node)
+        node.api = node.peers = True
+        node.frozen = False
+        node.kubelet = True
+        w.cluster.changed(node)
+    for agent in w.running():
+        if not agent.hangs:
+            agent.thaw()
+    for operator in w.operators:
+        operator.thaw()
+    for operator in w.operators:
+        operator.api_path = True
+    for operator in w.operators[:-1]:
+        if operator.alive:
+            operator.die()
+    if not w.operators[-1].alive:
+        w.start_operator()
+    if w.api.items.get(JOB_KEY) is None:
+        w.make_job()
+    for agent in w.running():
+        w.oracle.happens(agent.uid, INFRASTRUCTURE)
+    w.look()
+
+
+def settle(w: World) -> None:
+    """After the faults end: everyone who can be in a round is in one, or the status says what it waits
+    for; and then nothing happens any more. Raises Violation."""
+    heal(w)
+    if w.job is not None and w.job.job.spec.suspend:
+        _settle_suspended(w)
+    w.kernel.run(SETTLE_SECONDS)
+    _check_rest(w)
+    number, phase = w.status.round.number, w.status.round.phase
+    passes = w.operators[-1].passes
+    w.kernel.run(REST_SECONDS)
+    if w.traits.broken is not None and not w.traits.broken.mended:
+        return
+    if (w.status.round.number, w.status.round.phase) not in ((number, phase), (number, "Closed")):
+        raise Violation("Liveness", f"round {number} {phase} became {w.status.round} without a cause")
+    if w.operators[-1].passes - passes > 60:
+        raise Violation("Liveness", f"{w.operators[-1].passes - passes} passes for nothing")
+    _check_rest(w)
+
+
+def _settle_suspended(w: World) -> None:
+    """A suspended job has no pods and no round; then it is resumed."""
+    w.kernel.run(SUSPEND_SECONDS)
+    alive, status = w.running(), w.status
+    if not status.finished:
+        if any(not a.hangs for a in alive) or status.round.phase == "Active":
+            text = f"suspended, round {status.round.number} is {status.round.phase}"
+            raise Violation("Suspension", f"{text}, {[a.name for a in alive]} still run")
+        if not status.is_true("Suspended"):
+            raise Violation("Suspension", f"suspended, and the status says {status.conditions}")
+    w.kernel.say("** the job is resumed")
+    w.change_spec(lambda s: replace(s, suspend=False))
+
+
+def _check_rest(w: World) -> None:
+    value = w.job
+    assert value is not None
+    broken = w.traits.broken
+    if broken is not None and not broken.mended:
+        return  # it fails for ever, and the pace of that is judged round by round
+    if any(a.hangs and _nobody_may_tell(w, a, value.status) for a in w.running()):
+        return
+    w.oracle.judge_accounts(value)
+    status, spec = value.status, value.job.spec
+    alive = w.running()
+    if status.finished:
+        if alive:
+            raise Violation("Liveness", f"finished, and {[a.name for a in alive]} still run")
+        _check_remains(w)
+        return
+    training = status.condition("Training")
+    said = f"{training.reason}: {training.message}" if training is not None else "nothing"
+    if w.others and not alive:
+        return  # all have ended, and their controller makes no more
+    if w.stands is not None and w.stands[0] == (value.job.uid, status.round.number):
+        raise Violation("Liveness", f"round {status.round.number} hangs; the status says {said}")
+    if status.round.phase != "Active" or status.round.established is None:
+        raise Violation("Liveness", f"no round after everything was mended; the status says {said}")
+    if status.round.members != spec.replicas:
+        raise Violation(
+            "Liveness", f"{status.round.members} of {spec.replicas} members; the status says {said}"
+        )
+    ours = [a for a in alive if a.in_round is not None and a.in_round.number == status.round.number]
+    # Pods of others that a smaller job does not need stand by.
+    there = spec.pods if not w.others else len(alive)
+    if len(ours) != status.round.members or len(alive) != there:
+        raise Violation(
+            "Liveness",
+            f"in round {status.round.number}: {[a.name for a in ours]}, alive: {[a.name for a in alive]}",
+        )
+    pods = [k[1] for k, i in w.api.items.items() if k[0] == "pod"]
+    leases = [k[1] for k in w.api.items if k[0] == "lease"]
+    if set(leases) - set(pods):
+        raise Violation("Liveness", f"Leases without pods: {set(leases) - set(pods)}")
+    _check_remains(w)
+
+
+def _check_remains(w: World) -> None:
+    """No pod whose training container has ended is kept by its sidecars."""
+    kept = [k[1] for k, i in w.api.items.items() if k[0] == "pod" and i.value.exit and not i.value.ended]
+    if kept:
+        raise Violation("Remains", f"{kept} have ended and hold their places by their sidecars")
+
+
+def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
+    """Whether this agent, which hangs for ever, is beyond what the rendezvous can mend: its pod is not
+    ours, it has never announced itself, or everybody else has finished."""
+    if w.others or ("lease", agent.name) not in w.api.items:
+        return True
+    mates = [m for m in status.members() if m.uid != agent.uid]
+    return agent.in_round is not None and all(m.state == "Succeeded" for m in mates)

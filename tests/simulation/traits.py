@@ -1,0 +1,77 @@
+"""What is peculiar to one history beside its faults: how its pods are made, what they run, what goes wrong
+for ever.
+
+Each class is drawn by itself, so that a new one changes no other history.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+CLASSES = ("sidecars", "broken", "scale")
+SHARE = 0.1
+"""The part of all histories in which a class is."""
+
+ON: set[str] = set()
+"""The classes that are drawn at all."""
+
+NEEDED_BY = {"I10": {"scale"}, "I14": {"broken"}}
+"""Rules that are judged where one of these classes is on."""
+
+
+class Broken(NamedTuple):
+    """A slot whose agent, or a script whose workers, fail again and again. ``slot``: None for all of them.
+    ``seconds``: how long after it has joined or, with ``trains``, after its round was established.
+    ``mended``: at last it works."""
+
+    slot: int | None
+    seconds: float
+    trains: bool
+    mended: bool
+
+
+class Scaler(NamedTuple):
+    """Somebody who changes the number of replicas every few ``seconds``, ``times`` in a row, while there is
+    ``room`` for so many pods. ``alone``: nothing else happens."""
+
+    seconds: float
+    times: int
+    room: int
+    alone: bool
+
+
+@dataclass(frozen=True)
+class Traits:
+    """``sidecars``: beside each training container another one runs until its pod is deleted.
+    ``places``: for how many pods more than are wanted there is room, None: for all."""
+
+    sidecars: bool = False
+    places: int | None = None
+    broken: Broken | None = None
+    scaler: Scaler | None = None
+
+
+def draw(seed: int) -> Traits:
+    """The traits of this history; most have none."""
+    dice = {name: random.Random(f"{name} {seed}") for name in CLASSES}
+    here = {name for name in sorted(ON) if dice[name].random() < SHARE}
+    sidecars = "sidecars" in here
+    return Traits(
+        sidecars,
+        dice["sidecars"].choice((0, 1, None)) if sidecars else None,
+        _broken(dice["broken"]) if "broken" in here else None,
+        _scaler(dice["scale"]) if "scale" in here else None,
+    )
+
+
+def _broken(rng: random.Random) -> Broken:
+    slot = rng.choice((None, 0, 1, 2))
+    seconds = rng.choice((0.0, 0.5, 3.0, 20.0)) * rng.uniform(0.8, 1.2)
+    return Broken(slot, seconds, slot is None or rng.random() < 0.5, rng.random() < 0.5)
+
+
+def _scaler(rng: random.Random) -> Scaler:
+    seconds = rng.choice((2.0, 5.0, 12.0, 25.0, 60.0))
+    return Scaler(seconds, rng.randint(3, 12), rng.choice((2, 3, 4, 5, 99)), rng.random() < 0.6)
