@@ -44,20 +44,28 @@ class Agent(Client):
         """It stands still for ever, and nothing is wrong with its machine."""
         self._network = network
         self._ground = ground
-        self.core = Participant(job_uid)
+        self._pinned = job_uid
+        self._ports = 4000
+        self.stage = ground.stage
+        """Which torchrun of the container's command this is."""
+        self.in_round: Membership | None = None
+        """Ground truth: the round whose workers run here."""
+        self._main: Thread = self.spawn(self._torch())
+        self._begin()
+
+    def _begin(self) -> None:
+        """Another torchrun: a process that knows nothing of the one before."""
+        self.core = Participant(self._pinned)
         self.stores: dict[str, RoundKeys] = {}
         """The stores that this agent serves, by round prefix."""
         self.endpoints: list[str] = []
         self._offered = ""
-        self._ports = 4000
-        self.in_round: Membership | None = None
-        """Ground truth: the round whose workers run here."""
         self._barrier_at = 0.0
         """When this agent left the barrier of its round."""
         self._failed: WorkerEnd | None = None
         self.in_rendezvous = True
-        self._word = f"{kernel.rng.getrandbits(32):08x}"
-        self._voice = LeaseValue(pod.uid, self._word)
+        self._word = f"{self.kernel.rng.getrandbits(32):08x}"
+        self._voice = LeaseValue(self.uid, self._word)
         self._said = self._written = 0
         self._version = 0
         self._renew = 5.0
@@ -69,7 +77,7 @@ class Agent(Client):
         self._passed = False
         self._watch_since: float | None = None
         self.watch = Watch(
-            api,
+            self.api,
             self,
             lambda key: key[0] == "round",
             self._take,
@@ -77,9 +85,17 @@ class Agent(Client):
             self._connected,
             may_be_old=True,
         )
-        self._main: Thread = self.spawn(self._torch())
         self._writer: Thread = self.spawn(self._write())
         self._beater: Thread = self.spawn(self._beat())
+
+    def _end_torchrun(self) -> None:
+        """Torchrun has ended, the container's command goes on."""
+        self._writer.close()
+        self._beater.close()
+        self.watch.close()
+        self.core = Participant(self._pinned)
+        self.stores, self.endpoints, self._offered = {}, [], ""
+        self.in_rendezvous = False
 
     # -- from outside --------------------------------------------------------------------------------------
 
@@ -263,9 +279,27 @@ class Agent(Client):
             self.in_rendezvous = False
             outcome = yield from self._train(membership)
             if outcome is True:
-                self.end(0)
-                return
+                if not (yield from self._go_on()):
+                    return
+                failure = None
+                continue
             failure = outcome
+
+    def _go_on(self) -> Script:
+        """What the container's command does after torchrun. Returns whether it runs torchrun again."""
+        after = self._ground.after_torchrun(self)
+        if after.seconds or after.again:
+            self._end_torchrun()
+            yield after.seconds
+        if after.again:
+            self.stage += 1
+            self._begin()
+            yield self.kernel.between(0.5, 2.0)
+            return True
+        if after.code:
+            self._ground.command_failed(self)
+        self.end(after.code)
+        return False
 
     def _announce(self, failure: FailureReport | None) -> None:
         self._ports += 1
@@ -381,7 +415,7 @@ class Agent(Client):
             if self.core.over():
                 yield kernel.between(0.0, POLL_SECONDS)
                 break
-            if behaviour.needed is not None and self._ground.progress >= behaviour.needed:
+            if self._ground.done(self):
                 yield from self._last_steps(m)
                 if not self.core.over() and self._failed is None and self.in_round is m:
                     return (yield from self._exit_barrier(m))

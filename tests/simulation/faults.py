@@ -459,7 +459,7 @@ def recreate_job(w: World) -> None:
         return
     w.disturb("the job is deleted and made again", "*", accounts=(PREEMPTION, INFRASTRUCTURE))
     w.delete_job(item.uid)
-    w.progress = 0.0
+    w.progress, w.stage = 0.0, 1
     w.make_job()
 
 

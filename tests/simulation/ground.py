@@ -83,11 +83,30 @@ class Steps(NamedTuple):
     grew: float
 
 
+class After(NamedTuple):
+    """What a container's command does once torchrun has ended well: it goes on for so many seconds, then runs
+    torchrun ``again``, or ends with this code."""
+
+    seconds: float = 0.0
+    code: int = 0
+    again: bool = False
+
+
 class Ground(Protocol):
     """What agents tell the oracle: the truth, which no protocol message carries."""
 
     behaviour: Behaviour
-    progress: float
+    stage: int
+    """The torchrun of the commands that the job has come to; the first is 1."""
+
+    def done(self, agent: Agent) -> bool:
+        """Whether the training of the torchrun that this agent runs is done."""
+
+    def after_torchrun(self, agent: Agent) -> After:
+        """What follows in its container."""
+
+    def command_failed(self, agent: Agent) -> None:
+        """What followed has failed."""
 
     def agents(self) -> list[Agent]:
         """Everybody who ever ran."""

@@ -204,6 +204,10 @@ class Oracle:
         """Whether the agent of this pod has ended; the world sets it."""
         raise NotImplementedError
 
+    def runs(self, uid: str) -> bool:
+        """Whether the training container of this pod still runs or has failed; the world sets it."""
+        raise NotImplementedError
+
     def pod_uids(self) -> set[str]:
         """UIDs of the pods that have not ended; the world sets it."""
         raise NotImplementedError
@@ -335,6 +339,9 @@ class Oracle:
         done = self.finished.get((value.job.uid, number), set())
         if done != set(range(len(members))):
             raise Violation("I8", f"Complete, but of round {number} only {sorted(done)} have finished")
+        going_on = [m.pod for m in members if self.runs(m.uid)]
+        if going_on and value.job.spec.template is not None:
+            _violated("I8", f"Complete, and the commands of {going_on} go on or have failed")
 
     # -- what agents do ------------------------------------------------------------------------------------
 

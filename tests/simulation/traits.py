@@ -10,14 +10,14 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CLASSES = ("sidecars", "broken", "scale")
+CLASSES = ("sidecars", "broken", "scale", "commands")
 SHARE = 0.1
 """The part of all histories in which a class is."""
 
 ON: set[str] = set()
 """The classes that are drawn at all."""
 
-NEEDED_BY = {"I10": {"scale"}, "I14": {"broken"}}
+NEEDED_BY = {"I8": {"commands"}, "I10": {"scale"}, "I14": {"broken"}}
 """Rules that are judged where one of these classes is on."""
 
 
@@ -42,6 +42,15 @@ class Scaler(NamedTuple):
     alone: bool
 
 
+class Commands(NamedTuple):
+    """What containers run after torchrun: something that takes ``seconds`` and fails ``failures`` times, or
+    torchrun again, ``torchruns`` in all."""
+
+    seconds: float
+    failures: int
+    torchruns: int
+
+
 @dataclass(frozen=True)
 class Traits:
     """``sidecars``: beside each training container another one runs until its pod is deleted.
@@ -51,6 +60,7 @@ class Traits:
     places: int | None = None
     broken: Broken | None = None
     scaler: Scaler | None = None
+    commands: Commands | None = None
 
 
 def draw(seed: int) -> Traits:
@@ -63,6 +73,7 @@ def draw(seed: int) -> Traits:
         dice["sidecars"].choice((0, 1, None)) if sidecars else None,
         _broken(dice["broken"]) if "broken" in here else None,
         _scaler(dice["scale"]) if "scale" in here else None,
+        _commands(dice["commands"]) if "commands" in here else None,
     )
 
 
@@ -75,3 +86,7 @@ def _broken(rng: random.Random) -> Broken:
 def _scaler(rng: random.Random) -> Scaler:
     seconds = rng.choice((2.0, 5.0, 12.0, 25.0, 60.0))
     return Scaler(seconds, rng.randint(3, 12), rng.choice((2, 3, 4, 5, 99)), rng.random() < 0.6)
+
+
+def _commands(rng: random.Random) -> Commands:
+    return Commands(rng.choice((0.0, 1.0, 8.0, 60.0)), rng.choice((0, 0, 1, 2)), rng.choice((1, 1, 2)))

@@ -13,7 +13,7 @@ from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import Api, Item, Key
 from tests.simulation.cluster import Cluster
-from tests.simulation.ground import Behaviour, Steps, WorkerEnd
+from tests.simulation.ground import After, Behaviour, Steps, WorkerEnd
 from tests.simulation.kernel import Kernel
 from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue, Operator
 from tests.simulation.oracle import Oracle
@@ -43,14 +43,20 @@ class World:
         self.api = Api(kernel)
         self.oracle = Oracle(lambda: kernel.now)
         self.oracle.pod_uids = self._live_pod_uids  # type: ignore[method-assign]
+        self.oracle.runs = self._runs  # type: ignore[method-assign]
         self.oracle.dead = lambda uid: uid in self.cluster.agents and not self.cluster.agents[uid].alive  # type: ignore[method-assign]
         self.api.committed.append(self.oracle.committed)
         self.api.committed.append(self._tell)
         needed = kernel.between(10.0, 200.0) if rng.random() < 0.6 else None
+        if self.traits.commands is not None and needed is None:
+            needed = 60.0  # what follows a torchrun that never ends is never seen
         self.behaviour = behaviour or Behaviour(
             needed, rng.random() < 0.5, drift=rng.choice((0.0, 2.0, 20.0))
         )
         self.progress = 0.0
+        self.stage = 1
+        self._failures = 0
+        """How many commands have failed after their torchrun."""
         self._whole_since: tuple[RoundKey, float] | None = None
         self.stands: tuple[RoundKey, Steps] | None = None
         """The round whose training loop hangs, and how far it had come."""
@@ -129,6 +135,31 @@ class World:
         """The workers have ended well."""
         self.kernel.say(f"{agent.name} has finished round {membership.number}")
         self.oracle.agent_finished(membership)
+
+    def done(self, agent: Agent) -> bool:
+        """Whether the training of the torchrun that this agent runs is done."""
+        needed = self.behaviour.needed
+        return needed is not None and (agent.stage < self.stage or self.progress >= needed)
+
+    def after_torchrun(self, agent: Agent) -> After:
+        """What follows in its container."""
+        commands = self.traits.commands
+        if commands is None or self.others:
+            return After()
+        seconds = commands.seconds * self.kernel.between(0.2, 1.0)
+        if agent.stage < commands.torchruns:
+            if agent.stage == self.stage:
+                self.stage, self.progress, self._whole_since = self.stage + 1, 0.0, None
+            self.kernel.say(f"{agent.name} runs torchrun again in {seconds:.0f} s")
+            return After(seconds, again=True)
+        fails = self._failures < commands.failures and not self.mended
+        self._failures += fails
+        return After(seconds, int(fails))
+
+    def command_failed(self, agent: Agent) -> None:
+        """What followed has failed."""
+        unknown = not self.cluster.node_of(agent).healthy
+        self.oracle.happens(agent.uid, APPLICATION, *([INFRASTRUCTURE] if unknown else []))
 
     def steps(self, membership: Membership) -> Steps | None:
         """How far the training of this round has come."""
@@ -315,6 +346,8 @@ class World:
         if self.behaviour.needed is not None and self.progress >= self.behaviour.needed:
             return
         for mate in self.running():
+            if mate.stage < self.stage:
+                continue
             same = mate.in_round is not None and mate.in_round.prefix == m.prefix
             if same and self.kernel.rng.random() < self.behaviour.echo:
                 self.kernel.after(self.kernel.between(0.02, 3.0), mate.fail_worker, mate.in_round, 1, True)
@@ -330,6 +363,15 @@ class World:
             for k, i in self.api.items.items()
             if k[0] == "pod" and not i.value.ended and self.cluster.is_there(i.value)
         }
+
+    def _runs(self, uid: str) -> bool:
+        """Whether this training container has not ended with 0, and nobody has given up its pod."""
+        agent = self.cluster.agents.get(uid)
+        item = self.api.items.get(("pod", agent.pod.name)) if agent is not None else None
+        if agent is None or item is None or item.uid != uid or item.value.deleting:
+            return False
+        node = self.cluster.node_of(agent)
+        return (agent.alive or agent.exit_code != 0) and node.healthy and self.cluster.is_there(item.value)
 
     def _watched(self) -> bool:
         """Whether an operator sees what happens now."""
