@@ -378,6 +378,9 @@ class Oracle:
         else:
             self.happens(agent.uid, APPLICATION, key=key)
 
-    def agent_finished(self, m: Membership) -> None:
+    def agent_finished(self, agent: Agent, m: Membership) -> None:
         """Its workers have ended well."""
+        status = self.status.get(m.job_uid, JobStatus())
+        if (status.round.number, status.round.phase) != (m.number, "Active"):
+            self.happens(agent.uid, APPLICATION)  # it does not know that this does not count any more
         self.finished.setdefault((m.job_uid, m.number), set()).add(m.rank)

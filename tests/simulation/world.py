@@ -134,7 +134,7 @@ class World:
     def finished(self, agent: Agent, membership: Membership) -> None:
         """The workers have ended well."""
         self.kernel.say(f"{agent.name} has finished round {membership.number}")
-        self.oracle.agent_finished(membership)
+        self.oracle.agent_finished(agent, membership)
 
     def done(self, agent: Agent) -> bool:
         """Whether the training of the torchrun that this agent runs is done."""
