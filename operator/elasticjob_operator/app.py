@@ -96,6 +96,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
             Credentials(),
             may_write=running.elector.may_write,
             unsent_seconds=timing.lease_duration - timing.renew_deadline,
+            answers=running.own_client.answers,
         )
     await _resource(running.client, chosen)
     reconciler = running.reconciler = Reconciler(running.client, chosen)

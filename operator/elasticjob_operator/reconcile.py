@@ -262,13 +262,13 @@ class Reconciler:
         return [entry.view for entry in self._entries.values()]
 
     def under_way(self) -> dict[str, float]:
-        """The jobs that a pass is being made over, and for how long, in seconds. What requests that failed
-        have held up does not count."""
-        now, failed_at = self.clock(), self._api.failed_at
+        """The jobs that a pass is being made over, and for how long, in seconds. What an outage of the API
+        server has held up does not count."""
+        now, answers = self.clock(), self._api.answers
         return {
-            f"{namespace}/{name}": now - max(entry.pass_since, failed_at)
+            f"{namespace}/{name}": now - max(entry.pass_since, answers.good_since(namespace))
             for (namespace, name), entry in self._entries.items()
-            if entry.pass_since is not None
+            if entry.pass_since is not None and not answers.is_outage(namespace, now)
         }
 
     def jobs_heard_at(self) -> dict[str, float]:

@@ -13,10 +13,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
+from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.plan.model import (
     CreatePod,
     DeleteJob,
@@ -41,6 +42,8 @@ EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB_KEY: Key = ("job", "")
 ROUND_KEY: Key = ("round", "")
 REREADS = 5
+NAMESPACE = "ns"
+LEASES = f"/namespaces/{NAMESPACE}/leases"
 STREAMS: dict[str, tuple[str, ...]] = {
     "jobs": ("job",),
     "pods": ("pod",),
@@ -113,7 +116,8 @@ class Operator(Client):
         self._gaps = 0
         self._continuity = -1
         self._good_since: float | None = None
-        self._failed_at = float("-inf")
+        self.answers = Answers()
+        self._trials: Thread | None = None
         self._ran_at = kernel.now
         self._dirty = True
         self._ready = False
@@ -164,6 +168,8 @@ class Operator(Client):
             self._orphans |= {
                 i.uid for k, i in self.cache.items.items() if k[0] == "pod" and i.value.node == key[1]
             }
+        if item is not None and key[0] in ("lease", "round") and key in self.cache.items:
+            self.answers.lease_written(NAMESPACE, now)
         if self.cache.remove(key, version) if item is None else self.cache.put(key, item, now):
             self._mark()
 
@@ -192,9 +198,7 @@ class Operator(Client):
             try:
                 wake = yield from self._pass()
                 failures = 0
-            except (Unavailable, Stale, Conflict, NotFound) as error:
-                if isinstance(error, Unavailable):
-                    self._failed_at = self.kernel.now
+            except (Unavailable, Stale, Conflict, NotFound):
                 self.timers = {}
                 failures += 1
                 wake = min(30.0, 0.2 * 2.0 ** min(failures - 1, 16)) * self.kernel.between(0.5, 1.0)
@@ -225,6 +229,28 @@ class Operator(Client):
                 fresh = True
         return None
 
+    def _send(self, work: Callable[[], Any], reads: bool = False) -> Script:
+        """One request; its outcome is evidence on the API server, as in ``observe.answers``."""
+        began = self.kernel.now
+        try:
+            answer = yield self.api.request(self, work)
+        except Unavailable:
+            self.answers.failed(LEASES, began, self.kernel.now)
+            if self._trials is None or self._trials.done:
+                self._trials = self.spawn(self._try())
+            raise
+        if not reads:
+            self.answers.got_through(LEASES, self.kernel.now)
+        return answer
+
+    def _try(self) -> Script:
+        """``observe.trials``."""
+        while self.answers.doubted_since(NAMESPACE) is not None:
+            yield 0.5
+            with contextlib.suppress(Unavailable, NotFound):
+                yield self.api.request(self, lambda: self.api.get(ROUND_KEY))
+                self.answers.got_through(LEASES, self.kernel.now)
+
     def _check_standstill(self) -> None:
         if self.kernel.now - self._ran_at > 3.0 and self._stood_still:
             self._gaps += 1
@@ -242,9 +268,11 @@ class Operator(Client):
     def _plan_and_write(self, item: Item, fresh: bool) -> Script:
         value: JobValue = item.value
         self._check_standstill()
-        if self._continuity != self._gaps or not all(self.watches[name].good for name in JUDGED):
+        good = all(self.watches[name].good for name in JUDGED)
+        continuity = self._gaps + self.answers.outages(NAMESPACE)
+        if self._continuity != continuity or not good or self.answers.is_outage(NAMESPACE, self.kernel.now):
             self.timers = {}
-        self._continuity = self._gaps
+        self._continuity = continuity
         now = Now(
             EPOCH + timedelta(seconds=self.kernel.now + self.wall),
             self.kernel.now + self.mono,
@@ -254,7 +282,7 @@ class Operator(Client):
         decided = plan(value.job, value.status, self.observe(value.job), now, self.timers)
         may_project = self._check(value.job, decided.record, fresh)
         if decided.status != value.status:
-            written = yield self.api.request(self, lambda: self._write_status(item, decided))
+            written = yield from self._send(lambda: self._write_status(item, decided))
             self.cache.put(JOB_KEY, written, self.kernel.now)
             self._known = decided.status
         self.timers = dict(decided.timers)
@@ -275,7 +303,11 @@ class Operator(Client):
         nodes: dict[str, NodeValue] = {
             key[1]: item.value for key, item in self.cache.items.items() if key[0] == "node"
         }
-        good = max(self._good_since, self._failed_at) if self._good_since is not None else None
+        good = self._good_since
+        if good is not None:
+            good = max(good, self.answers.good_since(NAMESPACE))
+        doubted = self.answers.doubted_since(NAMESPACE)
+        until = now if doubted is None else min(now, doubted)
         for key, item in self.cache.items.items():
             if key[0] == "pod":
                 pod: Pod = item.value
@@ -289,7 +321,7 @@ class Operator(Client):
                 pods.append(pod)
             elif key[0] == "lease":
                 lease: LeaseValue = item.value
-                silent = 0.0 if good is None else max(0.0, now - max(self.cache.touched[key], good))
+                silent = 0.0 if good is None else max(0.0, until - max(self.cache.touched[key], good))
                 leases[key[1]] = Participant(
                     key[1],
                     lease.holder,
@@ -327,11 +359,11 @@ class Operator(Client):
         try:
             if there is not None and there.value.job_uid != job.uid:
                 gone = there
-                yield self.api.request(self, lambda: self.api.remove(ROUND_KEY, gone.uid))
+                yield from self._send(lambda: self.api.remove(ROUND_KEY, gone.uid))
                 self.cache.remove(ROUND_KEY, uid=gone.uid)
                 there = None
             if there is None:
-                made = yield self.api.request(self, lambda: self.api.create(ROUND_KEY, record))
+                made = yield from self._send(lambda: self.api.create(ROUND_KEY, record))
                 self.cache.put(ROUND_KEY, made, self.kernel.now)
                 return None
             if there.value.ahead_of(record):
@@ -344,7 +376,7 @@ class Operator(Client):
                     return left
             self._waiting_at = self.kernel.now
             version = there.version
-            put = yield self.api.request(self, lambda: self.api.put(ROUND_KEY, record, version=version))
+            put = yield from self._send(lambda: self.api.put(ROUND_KEY, record, version=version))
             self.cache.put(ROUND_KEY, put, self.kernel.now)
         except NotFound as error:
             self.cache.remove(ROUND_KEY)
@@ -360,14 +392,14 @@ class Operator(Client):
             uid = f"{job.uid}-{self.kernel.rng.getrandbits(32):08x}"
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
             try:
-                made = yield self.api.request(self, lambda: self.api.create(("pod", name), pod, uid))
+                made = yield from self._send(lambda: self.api.create(("pod", name), pod, uid))
                 self.cache.put(("pod", name), made, self.kernel.now)
             except Conflict:
                 self._mark()
         elif isinstance(action, DeletePod):
             self._told(f"{self.name} deletes {action.name}: {action.why}")
             try:
-                yield self.api.request(self, lambda: self.delete_pod(action.name, action.uid))
+                yield from self._send(lambda: self.delete_pod(action.name, action.uid))
             except (NotFound, Conflict):
                 self.cache.remove(("pod", action.name), uid=action.uid)
         elif isinstance(action, LabelStandby):
@@ -375,13 +407,13 @@ class Operator(Client):
         elif isinstance(action, DeleteJob):
             self._told(f"{self.name} deletes the job: {action.why}")
             with contextlib.suppress(NotFound, Conflict):
-                yield self.api.request(self, lambda: self.delete_job(job.uid))
+                yield from self._send(lambda: self.delete_job(job.uid))
         else:
             seen = self.cache.items.get(("lease", action.name))
             if seen is None:
                 return
             with contextlib.suppress(NotFound, Conflict):
-                yield self.api.request(self, lambda: self.api.remove(("lease", action.name), seen.uid))
+                yield from self._send(lambda: self.api.remove(("lease", action.name), seen.uid))
             self.cache.remove(("lease", action.name), uid=seen.uid)
 
     def _label(self, action: LabelStandby) -> Script:
@@ -394,7 +426,7 @@ class Operator(Client):
             return self.api.put(("pod", action.name), replace(there.value, standby=action.standby), there.uid)
 
         with contextlib.suppress(NotFound, Conflict):
-            put = yield self.api.request(self, patch)
+            put = yield from self._send(patch)
             self.cache.put(("pod", action.name), put, self.kernel.now)
 
     def _list_again(self) -> Script:
@@ -405,7 +437,7 @@ class Operator(Client):
         def everything() -> tuple[dict[Key, Item], int]:
             return {k: i for k, i in self.api.items.items() if k[0] in kinds}, len(self.api.log)
 
-        items, version = yield self.api.request(self, everything)
+        items, version = yield from self._send(everything, reads=True)
         self._replace(items, version, kinds)
 
     delete_pod: Callable[[str, str], None]
@@ -416,7 +448,7 @@ class Operator(Client):
 
     def _read_again(self, item: Item) -> Script:
         try:
-            read = yield self.api.request(self, lambda: self.api.get(JOB_KEY))
+            read = yield from self._send(lambda: self.api.get(JOB_KEY), reads=True)
         except NotFound as error:
             self.cache.remove(JOB_KEY)
             raise Vanished from error
@@ -424,7 +456,7 @@ class Operator(Client):
         if read.uid != item.uid:
             raise Vanished
         try:
-            read = yield self.api.request(self, lambda: self.api.get(ROUND_KEY))
+            read = yield from self._send(lambda: self.api.get(ROUND_KEY), reads=True)
             self.cache.put(ROUND_KEY, read, self.kernel.now)
         except NotFound:
             self.cache.remove(ROUND_KEY)

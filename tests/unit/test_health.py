@@ -10,6 +10,7 @@ from elasticjob_operator.app import _stand
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
+from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
@@ -24,7 +25,8 @@ SILENCE = 180.0
 class Nobody:
     """An API that is not asked."""
 
-    failed_at = float("-inf")
+    def __init__(self) -> None:
+        self.answers = Answers()
 
 
 class Scene:
@@ -140,9 +142,15 @@ def test_a_pass_hangs_if_nothing_fails_meanwhile() -> None:
         scene.now = limit + 1
         scene.heard(PODS, LEASES, NODES)
         assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
-        scene.api.failed_at = 1.0  # the API server held it up until then
+        scene.api.answers.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
+        scene.api.answers.got_through("/api/v1/namespaces/other/pods", scene.now)
+        assert await scene.health.not_alive() != [], "what fails for another job excuses nobody"
+        scene.api.answers = Answers()
+        scene.api.answers.failed(LEASES, 0.0, 0.0)
+        scene.api.answers.got_through(LEASES, limit)  # the API server held it up until then
         assert await scene.health.not_alive() == []
-        scene.now += 1
+        scene.now += limit
+        scene.heard(PODS, LEASES, NODES)
         assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
 
     play(scenario)

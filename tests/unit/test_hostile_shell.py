@@ -16,6 +16,7 @@ from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.observe import objects
+from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Invalid, NotFound, error_of
 from elasticjob_operator.observe.informer import Informer
@@ -200,9 +201,8 @@ JOB: Json = {
 class ManyJobs:
     """An API with nothing in it but the jobs whose statuses are written; it keeps what was said as Events."""
 
-    failed_at = float("-inf")
-
     def __init__(self) -> None:
+        self.answers = Answers()
         self.events: list[Json] = []
         self.patched: list[str] = []
         self.version = 100

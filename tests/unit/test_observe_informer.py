@@ -12,6 +12,7 @@ import pytest
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord
 from elasticjob_operator.observe import informer as informer_module
+from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Forbidden, Gone, Unavailable
 from elasticjob_operator.observe.informer import Informer
@@ -32,7 +33,7 @@ class FakeServer:
         self.refuse_list: Exception | None = None
         self.page_size = 2
         self._stream: asyncio.Queue[WatchBatch | Exception | None] = asyncio.Queue()
-        self.failed_at = float("-inf")
+        self.answers = Answers()
 
     def lease(self, name: str, uid: str = "", renew: str = "0", record_id: str = "abcd") -> Json:
         self.version += 1

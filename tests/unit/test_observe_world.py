@@ -11,8 +11,12 @@ import pytest
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
-from elasticjob_operator.observe.objects import read_lease, read_node, read_pod
+from elasticjob_operator.observe.errors import Unavailable
+from elasticjob_operator.observe.objects import SeenLease, read_lease, read_node, read_pod
+from elasticjob_operator.observe.store import Store
+from elasticjob_operator.observe.trials import Trials
 from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import Exit, Job, JobSpec, Observed, Pod
 
@@ -20,8 +24,12 @@ TEMPLATED = Job("ns", "job", "job-uid", 1, JobSpec(template={"spec": {}}))
 FOREIGN = Job("ns", "job", "job-uid", 1, JobSpec())
 
 
+THEIR_PODS = "/api/v1/namespaces/theirs/pods"
+
+
 class NoApi:
-    failed_at = float("-inf")
+    def __init__(self) -> None:
+        self.answers = Answers()
 
 
 class Scene:
@@ -388,12 +396,91 @@ def test_silence_counts_from_the_last_change_while_the_watch_is_good() -> None:
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(5.0)
 
 
-def test_silence_does_not_count_while_requests_fail() -> None:
+def test_one_tenant_s_trouble_makes_nobody_else_less_silent() -> None:
+    """A write for another job fails every 20 s, and others' Leases are renewed: the dead are seen."""
     scene = Scene()
     scene.lease()
+    scene.lease("job-1-0")
+    before = scene.world.continuity("ns")
+    for _ in range(30):
+        scene.api.answers.failed(THEIR_PODS, scene.now, scene.now)
+        scene.pass_time(2.0)
+        scene.lease("job-1-0")
+        scene.pass_time(18.0)
+    assert scene.observe().leases["job-0-0"].silent == pytest.approx(600.0)
+    assert scene.world.continuity("ns") == before
+    assert scene.world.trusted("ns")
+
+
+def test_in_doubt_clocks_stand_and_after_an_outage_they_start_again() -> None:
+    scene = Scene()
+    scene.lease()
+    scene.pass_time(14.0)
+    before = scene.world.continuity("ns")
+    scene.api.answers.failed(THEIR_PODS, scene.now, scene.now)
+    scene.pass_time(2.0)
+    assert scene.observe().leases["job-0-0"].silent == pytest.approx(14.0), "nobody is convicted in doubt"
+    assert scene.world.trusted("ns"), "timers go on"
+    scene.pass_time(98.0)
+    assert scene.observe().leases["job-0-0"].silent == pytest.approx(14.0)
+    assert not scene.world.trusted("ns")
+    scene.api.answers.got_through(THEIR_PODS, scene.now)
+    scene.pass_time(3.0)
+    assert scene.observe().leases["job-0-0"].silent == pytest.approx(3.0), "from the end of the outage on"
+    assert scene.world.continuity("ns") != before, "and timers, too"
+
+
+def test_leases_that_can_t_be_written_in_one_namespace_concern_that_one() -> None:
+    scene = Scene()
+    scene.lease()
+    there = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/x"
     scene.pass_time(20.0)
-    scene.api.failed_at = 1018.0
-    assert scene.observe().leases["job-0-0"].silent == pytest.approx(2.0)
+    for namespace, seen in (("theirs", 30.0), ("ns", 30.0)):
+        scene.api.answers.failed(there.format(namespace), scene.now, scene.now)
+        scene.api.answers.got_through("/api/v1/namespaces/theirs/pods", scene.now)
+        scene.pass_time(10.0)
+        assert scene.observe().leases["job-0-0"].silent == pytest.approx(seen)
+    scene.api.answers.got_through(there.format("ns"), scene.now)
+    assert scene.observe().leases["job-0-0"].silent == 0.0
+
+
+def test_what_is_in_doubt_is_tried_in_each_namespace_in_turn() -> None:
+    """One of them hangs, and one fails: the third shows that the API server takes writes."""
+
+    class Tried(NoApi):
+        def __init__(self) -> None:
+            super().__init__()
+            self.paths: list[str] = []
+
+        async def patch(self, path: str, _body: object, *rest: Any) -> dict[str, Any]:
+            assert rest[-1] == {"dryRun": "All"}
+            self.paths.append(path.split("/")[5])
+            if "hangs" in path:
+                await asyncio.Event().wait()
+            if "fails" in path:
+                raise Unavailable(path, 500, "", "failed calling webhook")
+            return {}
+
+    async def main() -> None:
+        now = 1.0
+        api = Tried()
+        store: Store[SeenLease] = Store(lambda _: None, lambda: now)
+        trials = Trials(cast(Api, api), store, lambda: now)
+        for version, namespace in enumerate(("fails", "hangs", "well"), 1):
+            meta = {"namespace": namespace, "name": "job-round", "uid": "u", "resourceVersion": str(version)}
+            store.put(read_lease({"metadata": {**meta, "labels": {JOB_LABEL: "job"}}, "spec": {}}))
+        trials.begin()
+        assert not trials._under_way, "nothing is in doubt"
+        api.answers.failed(THEIR_PODS, now, now)
+        for _ in range(3):
+            trials.begin()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert api.answers.doubted_since("ns") is None
+        assert sorted(set(api.paths)) == ["fails", "hangs", "well"]
+        await trials.aclose()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
 
 
 def test_a_standstill_of_this_process_is_nobodys_silence() -> None:
@@ -445,7 +532,7 @@ def test_read_again_takes_over_what_the_watches_have_not_brought() -> None:
         asked.append(query["labelSelector"])
         return {"metadata": {"resourceVersion": "1000"}, "items": lists[path]}
 
-    scene.world._api = cast(Any, SimpleNamespace(get=get, failed_at=0.0))
+    scene.world._api = cast(Any, SimpleNamespace(get=get, answers=Answers()))
     asyncio.run(scene.world.read_again(TEMPLATED))
     assert [pod.name for pod in scene.observe().pods] == ["job-1-0"]
     assert asked == [f"{JOB_LABEL}=job"] * 2

@@ -31,6 +31,7 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
+from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable, error_of
 from elasticjob_operator.observe.turns import Turns
@@ -43,6 +44,8 @@ WatchBatch = list[tuple[str, Json]]
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+DRY_RUN = {"dryRun": "All"}
+"""Query of a write that is to change nothing."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """Accept: answer with the object's metadata alone (a status may have 150 KB that we have just sent)."""
 
@@ -55,6 +58,8 @@ _RECORDS_AT_ONCE, _OTHERS_AT_ONCE = 64, 32
 _SLOW_OF_A_NAMESPACE = 32
 _RECORDS = ("/apis/elasticjob.dev/", "/apis/coordination.k8s.io/")
 """What rounds are made of: statuses and Leases."""
+_NOT_STORED = "etcdserver: "
+"""In the API server's words where it is etcd that has failed."""
 _LOST_CONNECTION = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 log = logging.getLogger(__name__)
@@ -86,15 +91,16 @@ class Api(Protocol):
         """Stream events. The first item is empty: the server has accepted the watch."""
 
     @property
-    def failed_at(self) -> float:
-        """Monotonic time of the last request that got no proper answer."""
+    def answers(self) -> Answers:
+        """Whether requests got proper answers."""
 
 
 class Client:
     """See the module. Make it and use it inside one running event loop.
 
     ``unsent_seconds``: what the network does not take in that time is dropped with its connection. A write
-    that was in the kernel's hands when the link was cut does not arrive minutes later.
+    that was in the kernel's hands when the link was cut does not arrive minutes later. ``answers``: to be
+    shared by clients of one API server.
     """
 
     def __init__(
@@ -103,7 +109,9 @@ class Client:
         timeout: float = _TIMEOUT,
         may_write: Callable[[], bool] | None = None,
         unsent_seconds: float | None = None,
+        answers: Answers | None = None,
     ) -> None:
+        self.answers = answers or Answers()
         self._credentials = credentials
         self._may_write = may_write
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT)
@@ -122,12 +130,6 @@ class Client:
             headers={"User-Agent": _USER_AGENT},
             auto_decompress=True,
         )
-        self._failed_at = float("-inf")
-
-    @property
-    def failed_at(self) -> float:
-        """Monotonic time of the last request that got no proper answer."""
-        return self._failed_at
 
     async def aclose(self) -> None:
         """Close the pool."""
@@ -202,6 +204,7 @@ class Client:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         async with nullcontext() if method == "GET" else self._turn(path):
             fresh = repeated = False
+            began = time.monotonic()
             while True:
                 headers = dict(await self._headers(fresh))
                 gated = None
@@ -229,27 +232,30 @@ class Client:
                     if not repeated and not isinstance(error, aiohttp.ClientConnectorError):
                         repeated = True
                         continue
-                    raise self._no_answer(name, error) from error
+                    raise self._no_answer(name, path, began, error) from error
                 except (aiohttp.ClientError, asyncio.TimeoutError) as error:
                     if gated is not None and gated.refused:
                         raise NotLeading(name) from error
-                    raise self._no_answer(name, error) from error
+                    raise self._no_answer(name, path, began, error) from error
                 if status == 401 and not fresh:
                     fresh = True
                     continue
                 if not 200 <= status < 300:
                     problem = error_of(name, status, answer_headers, answer, content_type == JSON_PATCH)
                     if isinstance(problem, Unavailable):
-                        self._failed_at = time.monotonic()
+                        stored = _NOT_STORED in problem.message
+                        self.answers.failed(path, began, time.monotonic(), stored)
                     raise problem
+                if method != "GET":
+                    self.answers.got_through(path, time.monotonic(), stored=params != DRY_RUN)
                 return _object(name, answer)
 
     def _turn(self, path: str) -> AbstractAsyncContextManager[None]:
         turns = self._records if path.startswith(_RECORDS) else self._others
         return turns.of(path.partition("/namespaces/")[2].partition("/")[0])
 
-    def _no_answer(self, name: str, error: Exception) -> Unavailable:
-        self._failed_at = time.monotonic()
+    def _no_answer(self, name: str, path: str, began: float, error: Exception) -> Unavailable:
+        self.answers.failed(path, began, time.monotonic())
         return Unavailable(name, 0, type(error).__name__, str(error) or "time limit")
 
     def _url(self, path: str) -> str:

@@ -17,6 +17,8 @@ _LONGEST_RETRY_AFTER = 30.0
 
 _REFUSED_BY_POLICY = "does not lead; the leader is "
 """In charts/elasticjob/templates/leader-policy.yaml."""
+_TOO_LARGE = "etcdserver: request is too large"
+"""Said with a status of 500."""
 
 
 class ApiError(Exception):
@@ -56,6 +58,10 @@ class Forbidden(ApiError):
 
 class Invalid(ApiError):
     """400 or 422: the object will not be accepted as it is."""
+
+
+class TooLarge(Invalid):
+    """413, or etcd's own limit of a request's size: the object will not be accepted at this size."""
 
 
 class Unavailable(ApiError):
@@ -115,7 +121,9 @@ def error_of(
         return Gone(request, status, reason, message)
     if status == 422 and json_patch and not _names_a_field(answer):
         return Conflict(request, status, reason, message)
-    if status in (400, 413, 415, 422):
+    if status == 413 or _TOO_LARGE in message:
+        return TooLarge(request, status, reason, message)
+    if status in (400, 415, 422):
         return Invalid(request, status, reason, message)
     retry_after = _seconds(headers.get("Retry-After"))
     if status == 429:

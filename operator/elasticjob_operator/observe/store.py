@@ -19,10 +19,17 @@ Key = tuple[str, str]
 
 
 class Store(Generic[T]):
-    """See the module. ``changed`` is called for each object with news: made, changed, or removed."""
+    """See the module. ``changed`` is called for each object with news: made, changed, or removed; ``written``
+    for each version that replaces an older one, news or not."""
 
-    def __init__(self, changed: Callable[[T], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[T], None],
+        clock: Callable[[], float],
+        written: Callable[[T], None] | None = None,
+    ) -> None:
         self._changed = changed
+        self._written = written
         self._clock = clock
         self._items: dict[Key, T] = {}
         self._jobs: dict[Key, dict[str, T]] = {}
@@ -59,6 +66,8 @@ class Store(Generic[T]):
             return
         self._items[key] = item
         self._touched[key] = self._clock()
+        if old is not None and self._written is not None:
+            self._written(item)
         if old is not None and old.job != item.job:
             self._leave(old)
             self._changed(old)

@@ -1,7 +1,8 @@
 """What the planner sees of one job: pods, Leases and nodes joined into an ``Observed``.
 
 It also answers whether the view can be trusted with a judgement on silence: clocks run only while the
-watches and the requests are known to be good and this process has not been standing still (I9).
+watches are known to be good, the API server takes writes (``answers``), and this process has not been
+standing still (I9).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
 from elasticjob_operator.observe.store import Store
+from elasticjob_operator.observe.trials import Trials
 from elasticjob_operator.plan.model import Job, Observed, Participant, Pod
 
 Dirty = Callable[[str, str], None]
@@ -53,7 +55,7 @@ class World:
         """UIDs of pods that were on a node when its object was deleted. Names of nodes come back."""
         self._ready: frozenset[str] | None = None
         self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
-        self.leases: Store[SeenLease] = Store(self._lease_changed, clock)
+        self.leases: Store[SeenLease] = Store(self._lease_changed, clock, self._lease_written)
         self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
         self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
         self._nodes = Informer(api, "/api/v1/nodes", objects.read_node, self.nodes, clock, optional=True)
@@ -79,12 +81,18 @@ class World:
             await informer.synced.wait()
 
     async def pulse(self) -> None:
-        """Notice when this process stood still (stopped, starved, suspended); run it as a task."""
-        while True:
-            await asyncio.sleep(_PULSE_SECONDS)
-            now = self._clock()
-            self.loop_lag = max(0.0, now - self._beat_at - _PULSE_SECONDS)
-            self._check_standstill(now)
+        """Notice when this process stood still (stopped, starved, suspended), and find out whether what has
+        failed fails everywhere; run it as a task."""
+        trials = Trials(self._api, self.leases, self._clock)
+        try:
+            while True:
+                await asyncio.sleep(_PULSE_SECONDS)
+                now = self._clock()
+                self.loop_lag = max(0.0, now - self._beat_at - _PULSE_SECONDS)
+                self._check_standstill(now)
+                trials.begin()
+        finally:
+            await trials.aclose()
 
     def continuity(self, namespace: str) -> tuple[int, ...]:
         """A value that changes whenever something may have been missed in that namespace."""
@@ -92,15 +100,17 @@ class World:
         watched = self._watched_in(namespace)
         if watched is None:
             return (-1,)
-        return (self._standstills, watched.pods.gaps, watched.leases.gaps)
+        outages = self._api.answers.outages(namespace)
+        return (self._standstills, watched.pods.gaps, watched.leases.gaps, outages)
 
     def trusted(self, namespace: str) -> bool:
-        """Whether the watches of that namespace are connected now."""
+        """Whether the watches of that namespace are connected now, and its participants can write."""
         watched = self._watched_in(namespace)
         return (
             watched is not None
             and watched.pods.good_since is not None
             and watched.leases.good_since is not None
+            and not self._api.answers.is_outage(namespace, self._clock())
         )
 
     def covers(self, namespace: str) -> bool:
@@ -116,10 +126,12 @@ class World:
         leases = self.leases.of_job(job.namespace, job.name)
         own = round_lease(job.name)
         good_since = self._leases_good_since(job.namespace)
+        doubted = self._api.answers.doubted_since(job.namespace)
+        until = now if doubted is None else min(now, doubted)
         participants: dict[str, Participant] = {}
         for name, lease in leases.items():
             if name != own:
-                participants[name] = self._participant(lease, good_since, now)
+                participants[name] = self._participant(lease, good_since, until)
         record = leases[own].record if own in leases else None
         return Observed(
             pods=tuple(self._pod(pods[name], job.uid, templated) for name in sorted(pods)),
@@ -183,13 +195,13 @@ class World:
         watched = self._watched_in(namespace)
         if watched is None or watched.leases.good_since is None:
             return None
-        return max(watched.leases.good_since, self._api.failed_at)
+        return max(watched.leases.good_since, self._api.answers.good_since(namespace))
 
-    def _participant(self, lease: SeenLease, good_since: float | None, now: float) -> Participant:
+    def _participant(self, lease: SeenLease, good_since: float | None, until: float) -> Participant:
         known = lease.participant
         if good_since is None:
             return known
-        silent = now - max(good_since, self.leases.touched(lease.namespace, lease.name))
+        silent = until - max(good_since, self.leases.touched(lease.namespace, lease.name))
         if silent < 1.0:
             # Nothing is decided by less than a second, and a storm of joins need not copy them all.
             return known
@@ -228,6 +240,9 @@ class World:
 
     def _lease_changed(self, lease: SeenLease) -> None:
         self._dirty(lease.namespace, lease.job)
+
+    def _lease_written(self, lease: SeenLease) -> None:
+        self._api.answers.lease_written(lease.namespace, self._clock())
 
     def _node_changed(self, node: SeenNode) -> None:
         self._ready = None

@@ -1,0 +1,113 @@
+"""Whether the API server takes writes: what the silence of a Lease is worth.
+
+A participant that can't write is not silent. But a request of ours that fails says little about that: it may
+be one tenant's webhook. So a failure raises a doubt, and the next write that gets through settles it: one of
+ours, or anybody's of which the watch tells. A doubt that nothing has settled for a while is an outage, and
+then all clocks about silence start again at its end.
+
+There is one doubt about the API server, and one for each namespace about the writing of Leases in it. While
+there is one, clocks about silence stand where they stood when it began: nobody is convicted in doubt.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+OUTAGE_SECONDS = 3.0
+"""How long a doubt must last; meanwhile the operator itself tries what has failed (``World.pulse``)."""
+
+_LEASES = re.compile(r"/namespaces/([^/]+)/leases(?:/|$)")
+_NEVER = float("-inf")
+
+
+@dataclass
+class _Scope:
+    """``doubted``: since when nothing is known to have got through; ``raised``: when that was noticed."""
+
+    doubted: float | None = None
+    raised: float = 0.0
+    stored: bool = False
+    settled: float = _NEVER
+    ended: float = _NEVER
+    outages: int = 0
+
+    def failed(self, began: float, now: float, stored: bool) -> None:
+        if self.settled >= began and not stored:
+            return
+        if self.doubted is None:
+            self.doubted, self.raised, self.stored = began, now, stored
+        self.stored = self.stored or stored
+
+    def got_through(self, now: float, stored: bool) -> None:
+        self.settled = now
+        if self.doubted is None or (self.stored and not stored):
+            return
+        if self.is_outage(now):
+            self.ended = now
+            self.outages += 1
+        self.doubted, self.stored = None, False
+
+    def is_outage(self, now: float) -> bool:
+        return self.doubted is not None and now - self.raised > OUTAGE_SECONDS
+
+
+class Answers:
+    """See the module. Times are monotonic, and given by who asks."""
+
+    def __init__(self) -> None:
+        self._server = _Scope()
+        self._leases: dict[str, _Scope] = {}
+
+    def failed(self, path: str, began: float, now: float, stored: bool = False) -> None:
+        """A request got no proper answer. ``stored``: the API server says that it could not be stored, so
+        that only a write that was stored shows that this is over."""
+        self._server.failed(began, now, stored)
+        namespace = _namespace(path)
+        if namespace is not None:
+            self._leases.setdefault(namespace, _Scope()).failed(began, now, stored)
+
+    def got_through(self, path: str, now: float, stored: bool = True) -> None:
+        """A write was accepted. ``stored``: and it is in etcd."""
+        self._server.got_through(now, stored)
+        namespace = _namespace(path)
+        if namespace is not None:
+            self.lease_written(namespace, now, stored)
+
+    def lease_written(self, namespace: str, now: float, stored: bool = True) -> None:
+        """Somebody has written a Lease in this namespace."""
+        self._server.got_through(now, stored)
+        scope = self._leases.get(namespace)
+        if scope is not None:
+            scope.got_through(now, stored)
+
+    def doubted_since(self, namespace: str) -> float | None:
+        """Since when nobody may have been able to write Leases there; None: there is no doubt."""
+        found = [scope.doubted for scope in self._about(namespace) if scope.doubted is not None]
+        return min(found, default=None)
+
+    def is_outage(self, namespace: str, now: float) -> bool:
+        """Whether the doubt has lasted for so long that nobody's silence counts."""
+        return any(scope.is_outage(now) for scope in self._about(namespace))
+
+    def outages(self, namespace: str) -> int:
+        """How many outages have ended."""
+        return sum(scope.outages for scope in self._about(namespace))
+
+    def good_since(self, namespace: str) -> float:
+        """When the last outage has ended."""
+        return max(scope.ended for scope in self._about(namespace))
+
+    def to_be_tried(self) -> tuple[bool, tuple[str, ...]]:
+        """What is in doubt: the API server, and the Leases of which namespaces."""
+        doubted = tuple(name for name, scope in self._leases.items() if scope.doubted is not None)
+        return self._server.doubted is not None, doubted
+
+    def _about(self, namespace: str) -> tuple[_Scope, ...]:
+        own = self._leases.get(namespace)
+        return (self._server,) if own is None else (self._server, own)
+
+
+def _namespace(path: str) -> str | None:
+    found = _LEASES.search(path)
+    return None if found is None else found[1]
