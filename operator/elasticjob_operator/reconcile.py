@@ -27,17 +27,18 @@ from typing import Any
 from elasticjob.contract.names import GROUP, PLURAL, VERSION, pod_name
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.apply import Applier, earliest
+from elasticjob_operator.act.attempts import READING, STATUS, made
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import Api, Json
-from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, NotFound, Unavailable
+from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, NotFound, NotLeading, Unavailable
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
 from elasticjob_operator.observe.turns import Turns
 from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import CreatePod, Event, Job, JobSpec, Now, Observed, Plan
-from elasticjob_operator.plan.planner import PACE_TIMERS
+from elasticjob_operator.plan.planner import meanwhile
 from elasticjob_operator.plan.planner import plan as real_plan
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.settings import Settings
@@ -67,6 +68,10 @@ class Entry:
     view: JobView
     memory: Memory = field(default_factory=Memory)
     dirty: bool = False
+    heard: bool = False
+    """Whether there was news since the last pass began."""
+    wish: int = 0
+    """What people have written of it, to tell their changes from ours."""
     worker: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     wake_at: float = float("inf")
@@ -108,7 +113,7 @@ class Reconciler:
         """Tasks that never end and have ended."""
         self._api = api
         self._plan = plan
-        self._applier = Applier(api, self.world, self.clock, settings.handler_image)
+        self._applier = Applier(api, self.world, self.clock, settings.handler_image, self._act)
         self._entries: dict[Key, Entry] = {}
         self._gate = Turns(settings.max_passes, slow=_MAX_SLOW_PASSES)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -215,12 +220,16 @@ class Reconciler:
             self._malformed_job(raw, f"{key[0]}/{key[1]} can't be read ({type(error).__name__})")
             return
         self._malformed.pop(key, None)
+        wish = hash((view.job.generation, repr(meta.get("annotations")), repr(meta.get("labels"))))
         if entry is not None and entry.view.job.uid == view.job.uid:
             entry.view = view
+            if wish != entry.wish:
+                entry.wish = wish
+                entry.memory.attempts.again()
         else:
             if entry is not None:
                 self._forget(key, entry)
-            self._entries[key] = Entry(view)
+            self._entries[key] = Entry(view, wish=wish)
         self.mark(*key)
 
     def job_deleted(self, raw: Json) -> None:
@@ -249,7 +258,7 @@ class Reconciler:
         entry = self._entries.get((namespace, name))
         if entry is None:
             return
-        entry.dirty = True
+        entry.dirty = entry.heard = True
         if self._ready and entry.worker is None:
             left = entry.not_before - self.clock() if entry.failures else 0.0
             if left > 0:
@@ -301,10 +310,11 @@ class Reconciler:
         """Pass after pass until the job is clean, or has to wait."""
         try:
             while entry.dirty and not entry.gone and self._ready:
-                entry.dirty = False
+                hurried = entry.heard
+                entry.dirty = entry.heard = False
                 self._cancel_timer(entry)
                 async with self._gate.of(entry.view.job.namespace):
-                    delay = await self._guarded_pass(entry)
+                    delay = await self._guarded_pass(entry, hurried)
                 if delay is not None:
                     self._wake(entry, delay)
                 if entry.failures:
@@ -312,13 +322,13 @@ class Reconciler:
         finally:
             entry.worker = None
 
-    async def _guarded_pass(self, entry: Entry) -> float | None:
+    async def _guarded_pass(self, entry: Entry, hurried: bool) -> float | None:
         """One pass. Returns seconds until the next one is due without an event; errors become a delay."""
         job = entry.view.job
         who = f"{job.namespace}/{job.name}"
         entry.pass_since = self.clock()
         try:
-            delay = await self._pass(entry)
+            delay = await self._pass(entry, hurried)
         except Vanished:
             self._forget((job.namespace, job.name), entry)
             return None
@@ -342,9 +352,6 @@ class Reconciler:
         entry.failures += 1
         back_off = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2.0 ** min(entry.failures - 1, 16))
         entry.not_before = self.clock() + max(min(back_off, _EVENT_BACK_OFF), retry_after or 0.0)
-        # Others may have been unable to write as well: nobody was silent (I9).
-        kept = entry.memory.timers
-        entry.memory.timers = {key: kept[key] for key in PACE_TIMERS if key in kept}
         entry.dirty = True
         return max(back_off * random.uniform(0.5, 1.0), retry_after or 0.0)
 
@@ -357,9 +364,12 @@ class Reconciler:
     def _send(self, job: Job, event: Event, memory: Memory) -> None:
         self._act(self._applier.recorder.send(job, (event,), memory), "events")
 
-    async def _pass(self, entry: Entry) -> float | None:
+    async def _pass(self, entry: Entry, hurried: bool) -> float | None:
         """Observe, plan and write, reading anew as often as something turns out to be old."""
-        fresh = False
+        fresh = entry.memory.stale
+        if fresh:
+            await self._read_again(entry)
+            entry.memory.stale = False
         for attempt in range(_REREADS):
             view = entry.view
             if entry.gone or view.deleting or not view.ours:
@@ -370,7 +380,7 @@ class Reconciler:
                 await self.world.read_again(view.job)
                 entry.known = view.status
             try:
-                return await self._plan_and_write(entry, view, fresh)
+                return await self._plan_and_write(entry, view, fresh, hurried)
             except Stale as error:
                 log.info("%s/%s: reading again: %s", view.job.namespace, view.job.name, error)
                 if attempt == _REREADS - 1:
@@ -379,41 +389,85 @@ class Reconciler:
                 fresh = True
         return None
 
-    async def _plan_and_write(self, entry: Entry, view: JobView, fresh: bool) -> float | None:
+    async def _plan_and_write(self, entry: Entry, view: JobView, fresh: bool, hurried: bool) -> float | None:
         memory = entry.memory
         job = view.job
         continuity = self.world.continuity(job.namespace)
         if memory.continuity != continuity or not self.world.trusted(job.namespace):
             memory.timers = {}
+        if memory.continuity != continuity:
+            memory.attempts.again(passing=True)
         memory.continuity = continuity
         now = Now(wall=datetime.now(timezone.utc), mono=self.clock(), nonce=secrets.token_hex(4))
         self.passes += 1
-        observed = replace(self.world.observe(job), refusals=memory.refusals())
+        observed = replace(self.world.observe(job), troubles=memory.attempts.troubles())
         decided = self._plan(job, view.status, observed, now, memory.timers)
-        written, may_project = await self._applier.write_status(view, decided, fresh)
-        if written.version > entry.view.version:
-            # A change of the spec that arrived while we wrote is older than this write: the test of the
-            # resource version has seen to that. One that is newer stays.
-            entry.view = written
-        entry.known = written.status
-        memory.timers = decided.timers
+        may_project = self._applier.may_project(job, decided.record, fresh)
+        written = await self._write_status(entry, view, decided, hurried)
+        if written is None:
+            # What was decided is not; what waits for its time goes on waiting.
+            memory.timers = {**decided.timers, **memory.timers}
+            decided = meanwhile(job, view.status, observed, now, decided)
+            may_project = (
+                self._applier.may_project(job, decided.record, True) and view.status.start is not None
+            )
+        else:
+            memory.timers = decided.timers
+            _tell(view, decided)
         if entry.view.deleting or entry.gone:
             return None  # it was deleted while the status was written: no pod is made from now on
-        if written is view and _makes_pods(job, decided, memory):
-            # No write has tested that the job is as we know it, and pods that vanish may be the first that
-            # our watches tell of its deletion.
-            await self._read_again(entry)
-            if entry.view.version != view.version:
-                raise Stale("the job has changed, and pods were about to be made for it")
-        _tell(view, decided)
+        if written in (None, view) and _makes_pods(job, decided, memory):
+            decided = await self._check_job(entry, view, decided)
+        else:
+            memory.attempts.done(READING)
         events: tuple[Event, ...] = decided.events
         try:
-            rest = await self._applier.write_rest(job, decided, memory, may_project)
+            rest = await self._applier.write_rest(job, decided, memory, may_project, hurried)
             events += rest.events
         finally:
             if events:
                 self._act(self._applier.recorder.send(job, events, memory), "events")
         return earliest(decided.wake_after, rest.wake_after)
+
+    async def _write_status(
+        self, entry: Entry, view: JobView, decided: Plan, hurried: bool
+    ) -> JobView | None:
+        """The job after the write, None if the status could not be written, or has to wait."""
+        attempts = entry.memory.attempts
+        if decided.status != view.status and not attempts.due(STATUS, self.clock(), hurried):
+            return None
+        try:
+            written = await self._applier.write_status(view, decided)
+        except NotLeading:
+            raise
+        except ApiError as error:
+            self._applier.note(view.job, entry.memory, STATUS, error)
+            return None
+        attempts.done(STATUS)
+        if written.version > entry.view.version:
+            # A change of the spec that arrived while we wrote is older than this write: the test of the
+            # resource version has seen to that. One that is newer stays.
+            entry.view = written
+        entry.known = written.status
+        return written
+
+    async def _check_job(self, entry: Entry, view: JobView, decided: Plan) -> Plan:
+        """Pods are about to be made, and no write has tested that the job is as we know it: pods that vanish
+        may be the first that our watches tell of its deletion. Where it can't be read, none are made."""
+        others = tuple(action for action in decided.actions if not isinstance(action, CreatePod))
+        if not entry.memory.attempts.due(READING, self.clock()):
+            return replace(decided, actions=others)
+        try:
+            await self._read_again(entry)
+        except NotLeading:
+            raise
+        except ApiError as error:
+            self._applier.note(view.job, entry.memory, READING, error)
+            return replace(decided, actions=others)
+        entry.memory.attempts.done(READING)
+        if entry.view.version != view.version:
+            raise Stale("the job has changed, and pods were about to be made for it")
+        return decided
 
     async def _read_again(self, entry: Entry) -> None:
         job = entry.view.job
@@ -537,8 +591,8 @@ def _jobs_path(namespace: str) -> str:
 
 def _makes_pods(job: Job, decided: Plan, memory: Memory) -> bool:
     """Whether the plan makes a pod that was not refused before."""
-    made = (pod_name(job.name, a.slot, a.attempt) for a in decided.actions if isinstance(a, CreatePod))
-    return any(name not in memory.refused_pods for name in made)
+    names = (pod_name(job.name, a.slot, a.attempt) for a in decided.actions if isinstance(a, CreatePod))
+    return any(made(name) not in memory.attempts for name in names)
 
 
 def _tell(before: JobView, decided: Plan) -> None:

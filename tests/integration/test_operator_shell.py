@@ -28,7 +28,14 @@ from elasticjob_operator.act.injection import HANDLER_DIR
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import APPLY_PATCH, MERGE_PATCH, Client, Json
 from elasticjob_operator.observe.credentials import Credentials
-from elasticjob_operator.observe.errors import ApiError, Gone, NotFound, Unavailable
+from elasticjob_operator.observe.errors import (
+    ApiError,
+    Forbidden,
+    Gone,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+)
 from elasticjob_operator.plan.model import CreatePod, DeletePod, Event, Job, Now, Observed, Plan
 from elasticjob_operator.plan.status import JobStatus, RoundStatus
 from elasticjob_operator.reconcile import Reconciler
@@ -129,11 +136,12 @@ class Killed(BaseException):
 @dataclass
 class Wire:
     """What passes between operator and API server. ``kill_at`` ends the operator before such a write;
-    ``fail_at`` answers it with 503."""
+    ``fail_at`` answers it with ``error``."""
 
     writes: list[str] = field(default_factory=list)
     kill_at: str = ""
     fail_at: str = ""
+    error: type[ApiError] = Unavailable
     failed: int = 0
     killed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -146,7 +154,7 @@ class Wire:
             await asyncio.Event().wait()  # never returns: the test cancels what is left
         if self.fail_at and name.startswith(self.fail_at):
             self.failed += 1
-            raise Unavailable(name, 503, "", "etcd has no leader")
+            raise self.error(name, 503, "", "etcd has no leader")
         self.writes.append(name)
 
 
@@ -782,7 +790,7 @@ def test_errors_back_off_whatever_happens_meanwhile(namespace: str) -> None:
                 await asyncio.sleep(0.01)
             # After 0, 0.2, 0.6, 1.4 s, and then at most once a second as long as there is news.
             assert 3 <= scene.wire.failed <= 7
-            assert scene.planner.timers[-1] == {}, "nobody was silent while nobody could write"
+            assert scene.planner.timers[-1], "what waits for its time goes on waiting"
             scene.wire.fail_at = ""
             await scene.round_is(1, "Broken")
 
@@ -816,6 +824,69 @@ def test_a_pod_that_is_refused_holds_up_nothing_else(namespace: str) -> None:
                 lambda: told("PythonPathReplaced", HANDLER_DIR),
                 "and another what a container without command loses",
             )
+
+    play(namespace, scenario)
+
+
+@pytest.mark.parametrize("error", [Unavailable, Forbidden, TooManyRequests], ids=["500", "403", "429"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        "POST pods",
+        "DELETE pods",
+        "PATCH roles",
+        "PATCH serviceaccounts",
+        "PATCH rolebindings",
+        "PATCH networkpolicies",
+        "PATCH leases/mnist-round",
+    ],
+)
+def test_a_write_that_fails_holds_up_nothing_but_itself(
+    namespace: str, write: str, error: type[ApiError]
+) -> None:
+    """The status goes on, so do the round (unless it is what fails), the other pods and all timers."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.make_job()
+        scene.planner.actions = create_missing
+        scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
+        async with scene.operator() as operator:
+            await scene.pods_are("mnist-0-0", "mnist-1-0")
+            await until(lambda: operator.reconciler.world.trusted(scene.namespace), "the watches are there")
+
+            def under_way() -> bool:
+                operator.reconciler.mark(scene.namespace, "mnist")
+                return len(scene.planner.seen[-1].pods) == 2 and bool(scene.planner.timers[-1])
+
+            await until(under_way, "timers run")
+            memory = next(iter(operator.reconciler._entries.values())).memory
+            memory.access = memory.network_policy = None
+            doomed = scene.planner.seen[-1].pods[0]
+            scene.planner.actions = lambda _job, observed: (
+                CreatePod(7, 0),
+                *(DeletePod(pod.name, pod.uid, "test") for pod in observed.pods if pod.uid == doomed.uid),
+            )
+            scene.planner.pod_names = ("mnist-0-0", "mnist-1-0", "mnist-7-0")
+            scene.wire.error, scene.wire.fail_at = error, write
+            first = scene.planner.timers[-1]["first"]
+            for number in (1, 2, 3):
+                scene.planner.number = number
+                operator.reconciler.mark(scene.namespace, "mnist")
+                await until(lambda: operator.reconciler.jobs()[0].status.round.number == number, "the status")  # noqa: B023
+                if write != "PATCH leases/mnist-round":
+                    await scene.round_is(number, "Broken")
+            await until(lambda: any("etcd" in t.why for t in scene.planner.seen[-1].troubles), "it is told")
+            assert scene.wire.failed <= 6
+            assert scene.planner.timers[-1]["first"] == first, "no timer starts again"
+            others = {"POST pods", "DELETE pods"} - {write}
+            if write in ("PATCH roles", "PATCH serviceaccounts", "PATCH rolebindings"):
+                others -= {"POST pods"}  # it could not write its Lease
+                assert "mnist-7-0" not in await scene.pod_names()
+            for other in others:
+                await until(lambda: any(w.startswith(other) for w in scene.wire.writes), other)  # noqa: B023
+            scene.wire.fail_at = ""
+            await until(lambda: not scene.planner.seen[-1].troubles, "nothing is told any more")
+            await scene.round_is(3, "Broken")
 
     play(namespace, scenario)
 

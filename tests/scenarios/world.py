@@ -38,19 +38,21 @@ from elasticjob_operator.plan.model import (
     Plan,
     Pod,
     Rendezvous,
+    Trouble,
 )
-from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.planner import meanwhile, plan
 from elasticjob_operator.plan.status import JobStatus
 from tests.scenarios.failing import FailureCommands, charges
 from tests.scenarios.machines import NodeCommands, exclusions
 from tests.scenarios.operators import OtherOperator, ahead, name_of
+from tests.scenarios.refusing import RefusalCommands
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB = "mnist"
 
 
 @dataclass
-class World(FailureCommands, NodeCommands):
+class World(FailureCommands, NodeCommands, RefusalCommands):
     """The state of one scenario. ``mono`` is the operator's clock in seconds; its wall clock is off by
     ``wall``. ``reader`` keeps of the round Lease what every participant keeps."""
 
@@ -73,6 +75,8 @@ class World(FailureCommands, NodeCommands):
     lease_writes_fail: bool = False
     stands_still: bool = False
     deleted: bool = False
+    refused: set[str] = field(default_factory=set)
+    troubles: tuple[Trouble, ...] = ()
     trace: list[str] = field(default_factory=list)
 
     # -- commands ------------------------------------------------------------------------------------------
@@ -400,11 +404,14 @@ class World(FailureCommands, NodeCommands):
         if self.stands_still or self.deleted:
             return
         for _ in range(20):
-            before = (self.status, self.record, tuple(self.pods), tuple(self.leases))
+            before = self._state()
             self._pass()
-            if before == (self.status, self.record, tuple(self.pods), tuple(self.leases)):
+            if before == self._state():
                 return
         raise AssertionError("the planner does not come to rest")
+
+    def _state(self) -> object:
+        return (self.status, self.record, tuple(self.pods), tuple(self.leases), self.troubles)
 
     def now(self) -> Now:
         """The clocks, and fresh randomness. Wall time in whole seconds, as conditions keep it."""
@@ -425,18 +432,25 @@ class World(FailureCommands, NodeCommands):
         self.reader.observe(record)
 
     def _pass(self) -> Plan:
-        observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record, self.ready_nodes())
-        result = plan(self.job, self.status, observed, self.now(), self.timers)
+        observed = Observed(
+            tuple(self.pods.values()), dict(self.leases), self.record, self.ready_nodes(), self.troubles
+        )
+        now = self.now()
+        result = plan(self.job, self.status, observed, now, self.timers)
         assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
-        self.trace.extend(_differences(self.status, result.status))
-        self.timers = dict(result.timers)
+        if "status" in self.refused and result.status != self.status:
+            self.timers = {**result.timers, **self.timers}
+            result = meanwhile(self.job, self.status, observed, now, result)
+        else:
+            self.trace.extend(_differences(self.status, result.status))
+            self.timers = dict(result.timers)
         self.wake_at = None if result.wake_after is None else self.mono + result.wake_after
         self.write_status(result.status)
         if self.lease_writes_fail:
             return result
         if not ahead(self.record, result.record):
             self.write_record(result.record)
-        for action in result.actions:
+        for action in self._taken(result.actions):
             self.act(action)
         return result
 

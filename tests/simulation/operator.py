@@ -2,7 +2,8 @@
 
 It keeps the rules of ``reconcile.py`` and ``act/``: a pass starts from a status at least as new as the
 operator's own last write; the status is written first, with its version; the round Lease never goes
-back; what is stale is read again from the API server; timers die with every gap and every failed pass.
+back; what is stale is read again from the API server; timers die with every gap; a write that fails waits
+for itself and holds up nothing else.
 The planner is the real one.
 """
 
@@ -17,6 +18,8 @@ from typing import Any, NamedTuple
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
+from elasticjob_operator.act.attempts import ROUND, STATUS, Attempts, Target
+from elasticjob_operator.observe import errors
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.plan.model import (
     CreatePod,
@@ -31,7 +34,7 @@ from elasticjob_operator.plan.model import (
     Plan,
     Pod,
 )
-from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.planner import meanwhile, plan
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
 from tests.simulation.cluster import NodeValue
@@ -119,7 +122,8 @@ class Operator(Client):
         self.answers = Answers()
         self._trials: Thread | None = None
         self._ran_at = kernel.now
-        self._dirty = True
+        self._dirty = self._heard = True
+        self.attempts = Attempts(lambda: self.kernel.between(0.75, 1.25))
         self._ready = False
         self._orphans: set[str] = set()
         """Pods that were on a node when its object was deleted."""
@@ -180,7 +184,7 @@ class Operator(Client):
             self._take(key, None, version)
 
     def _mark(self) -> None:
-        self._dirty = True
+        self._dirty = self._heard = True
         self._loop.wake()
 
     # -- passes --------------------------------------------------------------------------------------------
@@ -199,7 +203,6 @@ class Operator(Client):
                 wake = yield from self._pass()
                 failures = 0
             except (Unavailable, Stale, Conflict, NotFound):
-                self.timers = {}
                 failures += 1
                 wake = min(30.0, 0.2 * 2.0 ** min(failures - 1, 16)) * self.kernel.between(0.5, 1.0)
                 yield min(wake, 1.0)
@@ -272,6 +275,8 @@ class Operator(Client):
         continuity = self._gaps + self.answers.outages(NAMESPACE)
         if self._continuity != continuity or not good or self.answers.is_outage(NAMESPACE, self.kernel.now):
             self.timers = {}
+        if self._continuity != continuity:
+            self.attempts.again(passing=True)
         self._continuity = continuity
         now = Now(
             EPOCH + timedelta(seconds=self.kernel.now + self.wall),
@@ -279,20 +284,56 @@ class Operator(Client):
             f"{self._own.getrandbits(32):08x}",
         )
         self.passes += 1
-        decided = plan(value.job, value.status, self.observe(value.job), now, self.timers)
+        hurried, self._heard = self._heard, False
+        observed = replace(self.observe(value.job), troubles=self.attempts.troubles())
+        decided = plan(value.job, value.status, observed, now, self.timers)
         may_project = self._check(value.job, decided.record, fresh)
-        if decided.status != value.status:
-            written = yield from self._send(lambda: self._write_status(item, decided))
-            self.cache.put(JOB_KEY, written, self.kernel.now)
-            self._known = decided.status
-        self.timers = dict(decided.timers)
+        written = yield from self._try_status(item, decided, hurried)
+        if written:
+            self.timers = dict(decided.timers)
+        else:
+            self.timers = {**decided.timers, **self.timers}
+            decided = meanwhile(value.job, value.status, observed, now, decided)
+            may_project = self._check(value.job, decided.record, True) and value.status.start is not None
         postponed = None
-        if may_project:
-            postponed = yield from self._project(value.job, decided.record)
-        for action in decided.actions:
-            yield from self._act(value.job, action)
-        delays = [d for d in (decided.wake_after, postponed) if d is not None]
-        return min(delays, default=None)
+        if may_project and self.attempts.due(ROUND, self.kernel.now, hurried):
+            try:
+                postponed = yield from self._project(value.job, decided.record)
+                self.attempts.done(ROUND)
+            except Unavailable:
+                self._failed(ROUND)
+        wanted = [(Target(str(action), "done"), action) for action in decided.actions]
+        self.attempts.keep("done", (target for target, _ in wanted))
+        for target, action in wanted:
+            if self.attempts.due(target, self.kernel.now):
+                try:
+                    yield from self._act(value.job, action)
+                    self.attempts.done(target)
+                except Unavailable:
+                    self._failed(target)
+        delays = [decided.wake_after, postponed, self.attempts.wake_after(self.kernel.now)]
+        return min((d for d in delays if d is not None), default=None)
+
+    def _try_status(self, item: Item, decided: Plan, hurried: bool) -> Script:
+        """Whether the status is as decided now."""
+        if decided.status == item.value.status:
+            self.attempts.done(STATUS)
+            return True
+        if not self.attempts.due(STATUS, self.kernel.now, hurried):
+            return False
+        try:
+            written = yield from self._send(lambda: self._write_status(item, decided))
+        except Unavailable:
+            self._failed(STATUS)
+            return False
+        self.attempts.done(STATUS)
+        self.cache.put(JOB_KEY, written, self.kernel.now)
+        self._known = decided.status
+        return True
+
+    def _failed(self, target: Target) -> None:
+        error = errors.Unavailable(target.name, 503, "", "unavailable")
+        self.attempts.failed(target, error, self.kernel.now)
 
     def observe(self, job: Job) -> Observed:
         """The caches joined, as ``World.observe`` does it."""

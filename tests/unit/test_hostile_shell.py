@@ -277,8 +277,8 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
         told = [(e["reason"], e["involvedObject"]["name"]) for e in api.events if e["type"] == "Warning"]
         assert sorted(told) == [
             ("PassFailed", "raises"),
-            ("PassFailed", "refused"),
             ("StatusUnreadable", "unreadable"),
+            ("WriteFailed", "refused"),
         ], "each once"
         for event in api.events:
             assert event["message"].isprintable()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import JOB_LABEL, SLOT_LABEL
+from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Gone
 from elasticjob_operator.observe.lists import PAGE, read_list
@@ -32,7 +33,7 @@ TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
 class Cluster:
     """Collections that are served in pages; ``gone`` says how often a page that continues one is refused."""
 
-    failed_at = float("-inf")
+    answers = Answers()
 
     def __init__(self) -> None:
         self.items: dict[str, list[Json]] = {JOBS: [], PODS: [], LEASES: []}

@@ -1,31 +1,35 @@
 """Carrying out a plan: status, then access and the round Lease, then pods and Leases, then Events.
 
 The order is the protocol (design, section 3): the status is the write-ahead log, the round Lease its
-projection, and a pod's name stands in both and in its Role before the pod is made. A process that dies
-between any two of these writes leaves something from which the next pass resumes.
+projection, and a pod's name stands in the status and in its Role before the pod is made. A process that dies
+between any two of these writes leaves something from which the next pass resumes. A write that fails holds up
+nothing but itself and what could do no good without it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from elasticjob.contract.names import pod_name
+from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.act import network, template
 from elasticjob_operator.act.access import Access, access_of, grant
+from elasticjob_operator.act.attempts import POLICY, RIGHTS, ROUND, Target
+from elasticjob_operator.act.batch import Batch, Spawn, note
 from elasticjob_operator.act.events import Recorder
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.projection import Projector
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
-from elasticjob_operator.observe.errors import Conflict, NotFound
+from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan import rules
-from elasticjob_operator.plan.model import Event, Job, Plan
+from elasticjob_operator.plan.model import CreatePod, Do, Event, Job, Plan
 
 UNNEEDED_SECONDS = 5.0
 """How long a name that nobody needs may stay in the Role before a write is made for its removal alone."""
@@ -43,24 +47,27 @@ class Written:
 
 
 class Applier:
-    """Carries out plans, of any job."""
+    """Carries out plans, of any job. ``spawn`` runs what may outlive a pass."""
 
-    def __init__(self, api: Api, world: World, clock: Callable[[], float], handler_image: str) -> None:
+    def __init__(
+        self, api: Api, world: World, clock: Callable[[], float], handler_image: str, spawn: Spawn
+    ) -> None:
         self._api = api
         self._world = world
         self._clock = clock
+        self._spawn = spawn
         self._projector = Projector(api, world, clock)
-        self._pods = PodWriter(api, world, clock, handler_image)
+        self._pods = PodWriter(api, world, handler_image)
         self.recorder = Recorder(api, clock)
 
-    async def write_status(self, view: JobView, plan: Plan, fresh: bool) -> tuple[JobView, bool]:
-        """The first half. Returns the job after the write, and whether the round may be projected.
+    def may_project(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
+        """Whether the round Lease is not ahead of this record. Raises Stale."""
+        return self._projector.check(job, record, fresh)
 
-        Raises Stale, Vanished, ApiError.
-        """
-        may_project = self._projector.check(view.job, plan.record, fresh)
+    async def write_status(self, view: JobView, plan: Plan) -> JobView:
+        """The first half. Returns the job after the write. Raises Stale, Vanished, ApiError."""
         if plan.status == view.status:
-            return view, may_project
+            return view
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": view.job.uid},
             {"op": "test", "path": "/metadata/resourceVersion", "value": str(view.version)},
@@ -74,29 +81,76 @@ class Applier:
             raise Vanished(str(error)) from error
         except Conflict as error:
             raise Stale(str(error)) from error
-        version = version_of(answer["metadata"])
-        return replace(view, status=plan.status, version=version), may_project
+        return replace(view, status=plan.status, version=version_of(answer["metadata"]))
 
-    async def write_rest(self, job: Job, plan: Plan, memory: Memory, may_project: bool) -> Written:
-        """The second half. Raises Stale, ApiError."""
+    async def write_rest(
+        self, job: Job, plan: Plan, memory: Memory, may_project: bool, hurried: bool
+    ) -> Written:
+        """The second half; what fails waits for itself (``attempts``). Raises Stale."""
+        before = self._batch(job, memory)
+        postponed: list[float | None] = []
+
+        async def project() -> None:
+            postponed.append(await self._projector.write(job, plan.record, memory))
+
+        if may_project:
+            before.add(ROUND, project, hurried)
+        else:
+            memory.attempts.done(ROUND)
         access = access_of(job, plan.pod_names, self._world.service_accounts(job))
         unneeded = self._unneeded(access, memory)
         # A job that had ended before this process looked needs nothing more: no writes, at any takeover.
         over = plan.status.finished and memory.access is None
-        granted = access == memory.access or unneeded is not None or over
-        due = [] if granted else [self._grant(job, access, memory)]
+        if access != memory.access and unneeded is None and not over:
+            before.add(RIGHTS, lambda: self._grant(job, access, memory))
+        else:
+            memory.attempts.done(RIGHTS)
         if network.is_due(job, memory.network_policy) and not plan.status.finished:
-            due.append(self._restrict(job, memory))
+            before.add(POLICY, lambda: self._restrict(job, memory))
+        else:
+            memory.attempts.done(POLICY)
         # None needs another, and all come before the pods.
-        writes = [self._project(job, plan, memory, may_project), *due]
-        delays = [unneeded]
-        for result in await asyncio.gather(*writes, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
-            delays.append(result)
-        refusals, pause = await self._pods.act(job, plan.actions, memory)
+        await before.settle()
+
+        then = self._batch(job, memory)
+        for target, write in self._pods.writes(job, self._possible(job, plan, memory), memory):
+            then.add(target, write, gated=True)
+        await then.settle()
         warnings = () if plan.status.finished else self._warnings(job, memory)
-        return Written((*warnings, *refusals), earliest(*delays, pause))
+        events = (*warnings, *before.events, *then.events)
+        return Written(events, earliest(*postponed, unneeded, memory.attempts.wake_after(self._clock())))
+
+    def note(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
+        """Take note of a write or a reading that has failed, and tell of it."""
+        self._tell(job, memory, note(job, memory, target, error, self._clock()))
+
+    def _batch(self, job: Job, memory: Memory) -> Batch:
+        def late(events: list[Event]) -> None:
+            self._tell(job, memory, events)
+            self._world.retry(job)
+
+        return Batch(job, memory, self._clock, self._spawn, late)
+
+    def _tell(self, job: Job, memory: Memory, events: list[Event]) -> None:
+        if events:
+            self._spawn(self.recorder.send(job, events, memory), "events")
+
+    def _possible(self, job: Job, plan: Plan, memory: Memory) -> Sequence[Do]:
+        """The actions without the making of pods that could not train, or would be open to others.
+
+        A pod must find the round's Lease and may write its own only when its name is in the Role. The network
+        policy is waited for before the first pods; later it is there.
+        """
+        if any(pod.owner == job.uid for pod in self._world.pods.of_job(job.namespace, job.name).values()):
+            memory.protected = True
+        needed = set(access_of(job, plan.pod_names, ()).pod_names) - memory.granted
+        ready = memory.round_seen and (memory.protected or not network.is_due(job, memory.network_policy))
+        return [
+            action
+            for action in plan.actions
+            if not isinstance(action, CreatePod)
+            or (ready and pod_name(job.name, action.slot, action.attempt) not in needed)
+        ]
 
     async def refresh_round(self, job: Job) -> None:
         """Read the round Lease from the API server."""
@@ -117,20 +171,14 @@ class Applier:
         return left if left > 0 else None
 
     async def _grant(self, job: Job, access: Access, memory: Memory) -> None:
-        with memory.tells("rights of the pods"):
-            await grant(self._api, job, access, memory.access)
+        await grant(self._api, job, access, memory.access)
         memory.access = access
+        memory.granted = frozenset(access.pod_names)
 
     async def _restrict(self, job: Job, memory: Memory) -> None:
-        with memory.tells("network policy"):
-            await network.restrict(self._api, job)
+        await network.restrict(self._api, job)
         memory.network_policy = job.spec.network_policy
-
-    async def _project(self, job: Job, plan: Plan, memory: Memory, may_project: bool) -> float | None:
-        if not may_project:
-            return None
-        with memory.tells("round"):
-            return await self._projector.write(job, plan.record, memory)
+        memory.protected = True
 
     def _warnings(self, job: Job, memory: Memory) -> tuple[Event, ...]:
         """What is wrong with the spec, said once for each generation."""

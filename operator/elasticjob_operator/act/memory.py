@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from elasticjob_operator.act.access import Access
-from elasticjob_operator.observe.errors import Forbidden, Invalid
+from elasticjob_operator.act.attempts import Attempts, Target
+
+AT_ONCE = 16
 
 
 class Stale(Exception):
@@ -17,15 +18,6 @@ class Stale(Exception):
 
 class Vanished(Exception):
     """The job is gone."""
-
-
-@dataclass
-class Refusal:
-    """A pod that the API server would not take: when to try again (monotonic), how often it failed."""
-
-    not_before: float
-    failures: int
-    message: str
 
 
 @dataclass
@@ -52,9 +44,16 @@ class Memory:
     """Whether the job's round Lease has been there."""
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
-    refused_pods: dict[str, Refusal] = field(default_factory=dict)
-    refused_objects: dict[str, str] = field(default_factory=dict)
-    """What must be there before a pod is made, and could not be written: why."""
+    granted: frozenset[str] = frozenset()
+    """The pods whose names this process last wrote into the Role."""
+    protected: bool = False
+    """Whether the job's pods have had the network policy that they shall have."""
+    stale: bool = False
+    """A write that nobody waited for has found that something is to be read again."""
+    attempts: Attempts = field(default_factory=Attempts)
+    under_way: set[Target] = field(default_factory=set)
+    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    """For writes of which there may be thousands."""
     warned_generation: int = -1
     """The generation whose template was last examined for warnings."""
     events: dict[tuple[str, str], SentEvent] = field(default_factory=dict)
@@ -62,23 +61,3 @@ class Memory:
     """Events are sent behind the pass's back, one pass's after the other's."""
     event_tokens: float = 25.0
     event_tokens_at: float = 0.0
-
-    @contextmanager
-    def tells(self, what: str) -> Iterator[None]:
-        """Around the writing of what must be there before a pod is made: the next pass writes into the
-        status why it could not be written."""
-        try:
-            yield
-        except (Forbidden, Invalid) as error:
-            self.refused_objects[what] = error.message
-            raise
-        self.refused_objects.pop(what, None)
-
-    def refusals(self) -> dict[str, str]:
-        """The refused pods, with the API server's words for it but without the name, so that those refused
-        for one reason can be told together; and what was refused that they need."""
-        pods = {
-            name: refusal.message.removeprefix(f'pods "{name}" is forbidden: ')
-            for name, refusal in self.refused_pods.items()
-        }
-        return {**pods, **self.refused_objects}

@@ -1,20 +1,20 @@
 """Making and deleting pods, and the Leases of pods that are gone.
 
 Every answer goes into the informer's store at once, so that the next pass does not repeat what this one
-did. A pod that the API server refuses (quota, admission) is tried again with growing pauses of its own:
-the job's other business goes on meanwhile.
+did.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from elasticjob.contract.names import STANDBY_LABEL, pod_name
-from elasticjob_operator.act.memory import Memory, Refusal
+from elasticjob_operator.act.attempts import POLICY, RIGHTS, Target, made
+from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.observe import objects
@@ -33,78 +33,69 @@ from elasticjob_operator.plan.model import (
     DeleteLease,
     DeletePod,
     Do,
-    Event,
     Job,
     LabelStandby,
 )
 
-_AT_ONCE = 16
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 60.0
-
 log = logging.getLogger(__name__)
+
+
+Write = tuple[Target, Callable[[], Awaitable[None]]]
 
 
 class PodWriter:
     """Carries out the planner's actions."""
 
-    def __init__(self, api: Api, world: World, clock: Callable[[], float], handler_image: str) -> None:
+    def __init__(self, api: Api, world: World, handler_image: str) -> None:
         self._api = api
         self._handler_image = handler_image
         self._world = world
-        self._clock = clock
 
-    async def act(self, job: Job, actions: Sequence[Do], memory: Memory) -> tuple[list[Event], float | None]:
-        """Do everything, several at a time. Returns Events about refusals, and seconds until the next
-        refused pod may be tried again. Raises the first other error once all have been tried."""
-        gate = asyncio.Semaphore(_AT_ONCE)
-        events: list[Event] = []
-        wanted = {pod_name(job.name, a.slot, a.attempt) for a in actions if isinstance(a, CreatePod)}
-        for name in [n for n in memory.refused_pods if n not in wanted]:
-            del memory.refused_pods[name]
+    def writes(self, job: Job, actions: Sequence[Do], memory: Memory) -> Iterator[Write]:
+        """Each action as a write that raises ApiError; what failed and is no longer wanted is forgotten."""
+        wanted = [(self._target(job, action), action) for action in actions]
+        for verb in ("made", "deleted", "labelled"):
+            memory.attempts.keep(verb, [*(target for target, _ in wanted), RIGHTS, POLICY])
+        for target, action in wanted:
+            yield target, partial(self._do, job, action, memory)
 
-        async def one(action: Do) -> None:
-            async with gate:
-                if isinstance(action, CreatePod):
-                    await self._create(job, action, memory, events)
-                elif isinstance(action, DeletePod):
-                    await self._delete(job, action)
-                elif isinstance(action, LabelStandby):
-                    await self._label(job, action)
-                elif isinstance(action, DeleteJob):
-                    await self._delete_job(job)
-                else:
-                    await self._delete_lease(job, action)
+    def _target(self, job: Job, action: Do) -> Target:
+        if isinstance(action, CreatePod):
+            return made(pod_name(job.name, action.slot, action.attempt))
+        if isinstance(action, DeletePod):
+            return Target(action.name, "deleted")
+        if isinstance(action, LabelStandby):
+            return Target(action.name, "labelled")
+        if isinstance(action, DeleteLease):
+            return Target(f"Lease {action.name}", "deleted")
+        return Target("the ElasticJob", "deleted")
 
-        results = await asyncio.gather(*(one(a) for a in actions), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        pauses = [r.not_before - self._clock() for r in memory.refused_pods.values()]
-        return events, min(pauses, default=None)
+    async def _do(self, job: Job, action: Do, memory: Memory) -> None:
+        if isinstance(action, CreatePod):
+            await self._create(job, action, memory)
+        elif isinstance(action, DeletePod):
+            await self._delete(job, action)
+        elif isinstance(action, LabelStandby):
+            await self._label(job, action)
+        elif isinstance(action, DeleteJob):
+            await self._delete_job(job)
+        else:
+            await self._delete_lease(job, action)
 
-    async def _create(self, job: Job, action: CreatePod, memory: Memory, events: list[Event]) -> None:
+    async def _create(self, job: Job, action: CreatePod, memory: Memory) -> None:
         name = pod_name(job.name, action.slot, action.attempt)
-        refusal = memory.refused_pods.get(name)
-        if refusal is not None and self._clock() < refusal.not_before:
-            return
         try:
-            made = await self._api.create(
+            answer = await self._api.create(
                 f"/api/v1/namespaces/{job.namespace}/pods",
                 pod_of(job, action.slot, action.attempt, self._handler_image, action.avoid),
             )
         except AlreadyExists:
             await self._look_at(job, name)
-        except (Forbidden, Invalid, NotFound) as error:
+        except (Forbidden, Invalid, NotFound):
             memory.access = None  # it may have been the service account that is missing
-            failures = 1 if refusal is None else refusal.failures + 1
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (failures - 1))
-            memory.refused_pods[name] = Refusal(self._clock() + pause, failures, error.message)
-            log.warning("%s/%s: pod %s was refused: %s", job.namespace, job.name, name, error.message)
-            events.append(Event("PodRefused", f"pod {name} was refused: {error.message}", warning=True))
+            raise
         else:
-            memory.refused_pods.pop(name, None)
-            self._world.saw_pod(made)
+            self._world.saw_pod(answer)
             log.info("%s/%s: made pod %s", job.namespace, job.name, name)
 
     async def _look_at(self, job: Job, name: str) -> None:

@@ -80,16 +80,16 @@ def _held_up(p: Pass) -> str:
 def _stuck(p: Pass) -> str:
     members = p.status.member_uids
     stuck: dict[str, list[str]] = {}
+    for trouble in p.observed.troubles:
+        stuck.setdefault(f"can't be {trouble.verb}: {trouble.why}", []).append(trouble.name)
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             off = (
                 f" (kept off {listed(pod.avoids)}, see excludedNodes)" if pod.avoids and not pod.node else ""
             )
             stuck.setdefault((pod.unschedulable or pod.waiting) + off, []).append(pod.name)
-    for name, why in sorted(p.observed.refusals.items()):
-        stuck.setdefault(f"can't be made: {why}", []).append(name)
     if stuck:
-        return "".join(f"; {listed(pods)}: {why}" for why, pods in list(stuck.items())[:3])
+        return "".join(f"; {listed(names)}: {why}" for why, names in list(stuck.items())[:3])
     for pod in p.observed.pods:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.timers.left(f"unjoined:{pod.uid}", UNJOINED_SECONDS) == 0:

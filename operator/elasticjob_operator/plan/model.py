@@ -11,6 +11,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from elasticjob.contract.records import (
@@ -196,17 +197,31 @@ class Participant:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """A write that fails: ``name`` can't be ``verb``, and the API server's words for it."""
+
+    name: str
+    verb: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Observed:
     """What the informers know of one job. ``record`` is the round Lease's, if it is this job's
     (same UID) and can be read; ``leases`` are by pod name. ``nodes`` are the names of the nodes that are
-    ready, None where they can't be seen. ``refusals`` are the pods that the API server would not
-    take, with its words."""
+    ready, None where they can't be seen. ``troubles`` are the operator's writes for this job that were
+    refused or fail."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
     record: RoundRecord | None = None
     nodes: frozenset[str] | None = None
-    refusals: Mapping[str, str] = field(default_factory=dict)
+    troubles: tuple[Trouble, ...] = ()
+
+    @cached_property
+    def refusals(self) -> frozenset[str]:
+        """The pods that the API server would not make."""
+        return frozenset(trouble.name for trouble in self.troubles if trouble.verb == "made")
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,6 @@ MAX_WAITING = 100
 SOFT_SECONDS = 1.0
 """Joins and sentences reach the status at most once in so many seconds."""
 
-PACE_TIMERS = frozenset({"soft", "progress"})
-"""Timers that only pace writes: they judge nobody, and stay where those about silence start again."""
-
 
 def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[str, float]) -> Plan:
     """Decide one pass. Never raises on what comes from pods; ``timers`` are those of the pass before."""
@@ -65,6 +62,24 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         events=tuple(p.events),
         wake_after=p.timers.wake_after,
         timers=p.timers.kept,
+    )
+
+
+def meanwhile(job: Job, status: JobStatus, observed: Observed, now: Now, decided: Plan) -> Plan:
+    """What may be done while the status can't be written: what the one that stands has decided already.
+
+    Its round is projected, the pods that it names are made, those that it has given up are deleted.
+    """
+    p = Pass(job, status, observed, now, Timers({}, now.mono), status, waiting=decided.record.waiting)
+    known = status.start is not None
+    return replace(
+        decided,
+        status=status,
+        record=rounds.projection(p),
+        pod_names=pods.writers(p),
+        actions=tuple(action for action in decided.actions if known and pods.stands(p, action)),
+        events=(),
+        wake_after=None if decided.wake_after is None else max(decided.wake_after, SOFT_SECONDS),
     )
 
 

@@ -19,6 +19,7 @@ from elasticjob_operator.plan.model import (
     CreatePod,
     DeleteLease,
     DeletePod,
+    Do,
     LabelStandby,
     Pod,
 )
@@ -103,6 +104,18 @@ def writers(p: Pass) -> tuple[str, ...]:
             if attempt >= 0
         }
     return tuple(sorted(names))
+
+
+def stands(p: Pass, action: Do) -> bool:
+    """Whether this action follows from the status alone, so that it needs no other to be written first."""
+    if isinstance(action, CreatePod):
+        there = p.status.attempts[action.slot] if action.slot < len(p.status.attempts) else -1
+        return there == action.attempt
+    if isinstance(action, DeletePod):
+        pod = p.pods_by_name.get(action.name)
+        given_up = pod is not None and (p.superseded(pod) or pod.uid in p.status.lost)
+        return given_up or p.status.finished or p.status.is_true("Suspended")
+    return True
 
 
 def charge_early_ends(p: Pass) -> None:

@@ -1,0 +1,125 @@
+"""Some writes of one pass, side by side: what takes long or fails holds up nothing else.
+
+A pass waits for its writes, so that the next one finds what they have brought about. But it waits no longer
+than they get on: what hangs then goes on behind its back, and is not begun a second time meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from elasticjob_operator.act.attempts import Target
+from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.observe.errors import ApiError, NotLeading
+from elasticjob_operator.plan.model import Event, Job
+
+PATIENCE = 1.0
+"""Seconds without one of the writes having come to its end."""
+LONGEST = 5.0
+_NEVER_TOLD = 1
+"""A write that may succeed in a moment is told of from the second failure on."""
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+log = logging.getLogger("elasticjob.operator")
+
+
+class Batch:
+    """See the module. ``late`` is called when a write that was no longer waited for has come to its end, with
+    what is to be told."""
+
+    def __init__(
+        self,
+        job: Job,
+        memory: Memory,
+        clock: Callable[[], float],
+        spawn: Spawn,
+        late: Callable[[list[Event]], None],
+    ) -> None:
+        self._job = job
+        self._memory = memory
+        self._clock = clock
+        self._spawn = spawn
+        self._late = late
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: dict[str, Target] = {}
+        """By verb: one that has failed in this batch. Its likes that were not begun are put off."""
+        self._waited_for = True
+        self._wrong: Exception | None = None
+        """That something is to be read again, or what nobody has foreseen."""
+        self.events: list[Event] = []
+
+    def add(
+        self, target: Target, write: Callable[[], Awaitable[None]], hurried: bool = False, gated: bool = False
+    ) -> None:
+        """Begin this write, unless it is under way or has to wait. ``gated``: a few of those at a time."""
+        memory = self._memory
+        if target in memory.under_way or not memory.attempts.due(target, self._clock(), hurried):
+            return
+        memory.under_way.add(target)
+        who = f"{self._job.namespace}/{self._job.name}"
+        task = self._spawn(self._run(target, write, gated), f"{who}: {target.name}")
+        # Also of a task that was cancelled before its first step.
+        task.add_done_callback(lambda _: memory.under_way.discard(target))
+        self._tasks.add(task)
+
+    async def settle(self) -> None:
+        """Wait for the writes as long as they get on. Raises Stale if one has found that out, and what is no
+        ApiError."""
+        began = self._clock()
+        pending = self._tasks
+        while pending and self._clock() - began < LONGEST:
+            done, pending = await asyncio.wait(pending, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+        self._waited_for = False
+        if self._wrong is not None:
+            raise self._wrong
+
+    async def _run(self, target: Target, write: Callable[[], Awaitable[None]], gated: bool) -> None:
+        memory = self._memory
+        try:
+            if not gated:
+                await write()
+            else:
+                async with memory.gate:
+                    like = self._failed.get(target.verb)
+                    if like is not None:
+                        memory.attempts.put_off(target, like, self._clock())
+                        return
+                    await write()
+        except Stale as stale:
+            self._wrong, memory.stale = stale, not self._waited_for
+        except NotLeading as error:
+            log.info("%s/%s: %s", self._job.namespace, self._job.name, error)
+        except ApiError as error:
+            self._note(target, error)
+        except Exception as error:
+            self._wrong = error
+            if not self._waited_for:
+                log.exception("%s/%s: %s", self._job.namespace, self._job.name, target.name)
+        else:
+            memory.attempts.done(target)
+        if not self._waited_for:
+            events, self.events = self.events, []
+            self._late(events)
+
+    def _note(self, target: Target, error: ApiError) -> None:
+        self._failed[target.verb] = target
+        self.events += note(self._job, self._memory, target, error, self._clock())
+
+
+def note(job: Job, memory: Memory, target: Target, error: ApiError, now: float) -> list[Event]:
+    """Take note of a write that has failed; what people are to be told of it."""
+    failing = memory.attempts.failed(target, error, now)
+    quiet = failing.passing and failing.failures <= _NEVER_TOLD
+    level = logging.DEBUG if quiet or failing.failures % 10 > 2 else logging.WARNING
+    log.log(level, "%s/%s: %s can't be %s: %s", job.namespace, job.name, target.name, target.verb, error)
+    if quiet:
+        return []
+    if target.verb == "made" and not target.name.startswith(("rights", "network")):
+        return [Event("PodRefused", f"pod {target.name} was refused: {error.message}", warning=True)]
+    return [Event("WriteFailed", f"{target.name} can't be {target.verb}: {failing.why}", warning=True)]

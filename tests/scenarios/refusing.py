@@ -1,0 +1,30 @@
+"""Commands of scenarios about writes that fail for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elasticjob.contract.names import pod_name
+from elasticjob_operator.plan.model import CreatePod, Do, Job, Trouble
+
+WHY = 'failed calling webhook "pods.example.com" (500)'
+
+
+class RefusalCommands:
+    """The part of ``World`` that is about what the API server does not take. ``refused``: pods, status."""
+
+    job: Job
+    refused: set[str]
+    troubles: tuple[Trouble, ...]
+
+    def do_api(self, what: str, *kinds: str) -> None:
+        """``api refuses pods``, or ``status``; ``api accepts`` either."""
+        (self.refused.update if what == "refuses" else self.refused.difference_update)(kinds)
+        self.troubles = ()
+
+    def _taken(self, actions: Iterable[Do]) -> list[Do]:
+        """The actions that the API server takes; the planner hears of the others at its next pass."""
+        refused = [a for a in actions if isinstance(a, CreatePod) and "pods" in self.refused]
+        names = sorted(pod_name(self.job.name, a.slot, a.attempt) for a in refused)
+        self.troubles = tuple(Trouble(name, "made", WHY) for name in names)
+        return [a for a in actions if a not in refused]

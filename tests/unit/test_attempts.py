@@ -1,0 +1,175 @@
+"""A write that fails holds up itself: the pauses, and what of a batch goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from elasticjob_operator.act import batch as batches
+from elasticjob_operator.act.attempts import RIGHTS, STATUS, Attempts, Target, made
+from elasticjob_operator.act.batch import Batch
+from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.observe.errors import ApiError, Forbidden, TooManyRequests, Unavailable, error_of
+from elasticjob_operator.plan.model import Event, Job, JobSpec, Trouble
+
+JOB = Job("default", "mnist", "uid", 1, JobSpec())
+WEBHOOK = 'Internal error occurred: failed calling webhook "pods.example.com": connection refused'
+DOWN = Unavailable("POST /pods", 500, "InternalError", WEBHOOK)
+
+
+def test_pauses_grow_to_half_a_minute_and_end_with_success() -> None:
+    attempts = Attempts(jitter=lambda: 1.0)
+    now, pauses = 100.0, []
+    for _ in range(7):
+        attempts.failed(made("mnist-0-0"), DOWN, now)
+        left = attempts.wake_after(now)
+        assert left is not None
+        assert not attempts.due(made("mnist-0-0"), now + left - 0.01)
+        assert attempts.due(made("mnist-1-0"), now), "others are tried"
+        now += left
+        assert attempts.due(made("mnist-0-0"), now)
+        pauses.append(left)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    attempts.done(made("mnist-0-0"))
+    assert attempts.wake_after(now) is None
+    assert attempts.troubles() == ()
+
+
+def test_a_retry_after_is_heeded_also_in_a_hurry() -> None:
+    attempts = Attempts(jitter=lambda: 1.0)
+    attempts.failed(STATUS, TooManyRequests("PATCH /x", 429, "", "slow down", 7.0), 0.0)
+    assert not attempts.due(STATUS, 6.9, hurried=True)
+    assert attempts.due(STATUS, 7.0)
+
+
+def test_news_hurries_the_protocol_alone() -> None:
+    attempts = Attempts(jitter=lambda: 1.0)
+    for target in (STATUS, RIGHTS):
+        for _ in range(8):
+            attempts.failed(target, DOWN, 0.0)
+    assert attempts.due(STATUS, 1.0, hurried=True)
+    assert not attempts.due(RIGHTS, 1.0, hurried=True)
+    assert not attempts.due(STATUS, 25.0)
+    attempts.again(passing=True)
+    assert attempts.due(RIGHTS, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (DOWN, f"{WEBHOOK} (500)"),
+        (Forbidden("POST /pods", 403, "", 'pods "mnist-0-0" is forbidden: exceeded quota'), "exceeded quota"),
+        (
+            Unavailable("POST /pods", 0, "TimeoutError", "time limit"),
+            "no answer from the API server (time limit)",
+        ),
+    ],
+)
+def test_what_the_planner_is_told(error: ApiError, why: str) -> None:
+    attempts = Attempts()
+    attempts.failed(made("mnist-0-0"), error, 0.0)
+    assert attempts.troubles() == (Trouble("mnist-0-0", "made", why),)
+    attempts.keep("made", [made("mnist-1-0")])
+    assert attempts.troubles() == (), "nobody wants it any more"
+
+
+def test_a_request_that_etcd_finds_too_large_is_refused_for_good() -> None:
+    text = b'{"message": "etcdserver: request is too large"}'
+    assert type(error_of("PATCH /x", 500, {}, text)).__name__ == "TooLarge"
+
+
+class Played:
+    """Batches of one job, in the test's own loop."""
+
+    def __init__(self) -> None:
+        self.memory = Memory(attempts=Attempts(jitter=lambda: 1.0))
+        self.late: list[list[Event]] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.add(task)
+        return task
+
+    def batch(self) -> Batch:
+        return Batch(JOB, self.memory, asyncio.get_running_loop().time, self.spawn, self.late.append)
+
+
+def play(scenario: Callable[[Played], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "PATIENCE", 0.05)
+
+    async def main() -> None:
+        await scenario(Played())
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_what_hangs_goes_on_behind_the_pass_s_back_and_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(played: Played) -> None:
+        free, begun = asyncio.Event(), 0
+
+        async def hang() -> None:
+            nonlocal begun
+            begun += 1
+            await free.wait()
+            raise DOWN
+
+        for _ in range(2):
+            batch = played.batch()
+            batch.add(made("mnist-0-0"), hang, gated=True)
+            await batch.settle()
+        assert begun == 1
+        assert made("mnist-0-0") not in played.memory.attempts
+        free.set()
+        await asyncio.gather(*played.tasks)
+        assert made("mnist-0-0") in played.memory.attempts
+        assert played.late == [[]], "its end makes a pass"
+        assert not played.memory.under_way
+
+    play(scenario, monkeypatch)
+
+
+def test_of_many_of_a_kind_few_are_tried_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(played: Played) -> None:
+        tried, deleted = [], []
+        batch = played.batch()
+
+        def create(name: str) -> Callable[[], Awaitable[None]]:
+            async def write() -> None:
+                tried.append(name)
+                await asyncio.sleep(0)
+                raise DOWN
+
+            return write
+
+        async def delete() -> None:
+            deleted.append(1)
+
+        for slot in range(100):
+            batch.add(made(f"mnist-{slot}-0"), create(f"mnist-{slot}-0"), gated=True)
+        batch.add(Target("mnist-0-0", "deleted"), delete, gated=True)
+        await batch.settle()
+        assert len(tried) == 16
+        assert deleted == [1]
+        assert len(played.memory.attempts.troubles()) == 100
+        assert batch.events == [], "it may be over in a moment"
+
+    play(scenario, monkeypatch)
+
+
+def test_what_is_stale_or_unforeseen_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(played: Played) -> None:
+        for raised in (Stale("gone"), KeyError("x")):
+            batch = played.batch()
+
+            async def write(error: Exception = raised) -> None:
+                raise error
+
+            batch.add(RIGHTS, write)
+            with pytest.raises(type(raised)):
+                await batch.settle()
+
+    play(scenario, monkeypatch)
