@@ -18,6 +18,7 @@ from elasticjob_operator.plan import (
     pods,
     progress,
     rounds,
+    scaling,
     suspension,
 )
 from elasticjob_operator.plan.status import ParticipantStatus
@@ -26,7 +27,8 @@ from tests.scenarios.absences import complete_with_the_first, convict_by_silence
 
 class Mutation(NamedTuple):
     """``place.name`` is replaced by ``absence``; some history must then break one of ``rules``. ``seed`` is
-    one that did when it was last looked for: where to begin."""
+    one that did when it was last looked for: where to begin. ``trait``: the class (``traits``) that all
+    histories are of, where the rule is for one."""
 
     rules: tuple[str, ...]
     what: str
@@ -34,6 +36,7 @@ class Mutation(NamedTuple):
     name: str
     absence: Any
     seed: int = 0
+    trait: str = ""
 
 
 _publish = rounds._publish
@@ -72,6 +75,10 @@ def _decide_with_spares(candidates: Any, awaited: Any, minimum: int, replicas: i
     return decide(candidates, awaited, minimum, replicas + 1)
 
 
+def _form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -> Form | Wait:
+    return decide(candidates, (), 1, replicas)
+
+
 def _never_charge(p: Any) -> None:
     p.set(accounts=tuple(replace(a, charges=()) for a in p.status.accounts))
 
@@ -100,4 +107,6 @@ MUTATIONS = [
     Mutation(("Suspension",), "suspension is overlooked", suspension, "wanted", lambda _: False),
     Mutation(("Liveness",), "hangs are overlooked", progress, "hang", lambda _: []),
     Mutation(("Liveness",), "nobody asks for the next pass", context.Timers, "wake", lambda *_: None),
+    Mutation(("I10",), "growth never asks whether it can", scaling, "decide", _form_at_once, 50, "scale"),
+    Mutation(("I10",), "a success is no hindrance", scaling, "_has_succeeded", lambda _: False, 57, "scale"),
 ]

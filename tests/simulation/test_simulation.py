@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from tests.simulation import traits
 from tests.simulation.faults import HARMFUL, HARMLESS
 from tests.simulation.history import check, play
 from tests.simulation.mutations import MUTATIONS, Mutation
@@ -50,6 +51,9 @@ def test_the_simulation_tells_when_a_rule_is_gone(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mutation.place, mutation.name, mutation.absence)
+    if mutation.trait:
+        monkeypatch.setattr(traits, "ON", {mutation.trait})
+        monkeypatch.setattr(traits, "SHARE", 1.0)
     found = set()
     for seed in (*range(mutation.seed, MUTATED), *range(mutation.seed)):
         failed = check(seed)
