@@ -10,6 +10,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from elasticjob.api.connection import ConfigurationError, Connection, connect
 from elasticjob.api.leases import HttpLeaseApi
+from elasticjob.claim import Claim
 from elasticjob.contract import names
 from elasticjob.handler import K8sRendezvousHandler
 from elasticjob.resolver import shorten_lookups
@@ -35,7 +36,10 @@ def _log_to_stderr() -> None:
 
 
 def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
-    """Read the settings, find the API server and this pod's identity. Raises ValueError with advice."""
+    """Read the settings, find the API server and this pod's identity, and claim the pod.
+
+    Raises ValueError with advice, and SecondAgent if another process of the pod takes part.
+    """
     _log_to_stderr()
     shorten_lookups()
     config = {key: value for key, value in params.config.items() if value is not None}
@@ -45,8 +49,11 @@ def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
     except ConfigurationError as error:
         raise SettingsError(str(error)) from None
     settings = _identify(settings, connection)
+    claim = Claim(settings.pod, settings.pod_uid, f"{settings.namespace}/{settings.job}")
     logger.info("ElasticJob %s/%s, pod %s", settings.namespace, settings.job, settings.pod)
-    return K8sRendezvousHandler(settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace))
+    return K8sRendezvousHandler(
+        settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace), claim.release
+    )
 
 
 def _identify(settings: Settings, connection: Connection) -> Settings:

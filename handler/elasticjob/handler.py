@@ -79,11 +79,19 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class K8sRendezvousHandler(RendezvousHandler):
-    """One agent's part in the rounds of one ElasticJob. ``open_api`` gives a fresh ``LeaseApi``."""
+    """One agent's part in the rounds of one ElasticJob. ``open_api`` gives a fresh ``LeaseApi``; ``ended`` is
+    called when it was shut down."""
 
-    def __init__(self, settings: Settings, run_id: str, open_api: Callable[[], LeaseApi]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        run_id: str,
+        open_api: Callable[[], LeaseApi],
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings
         self._run_id = run_id
+        self._ended = ended
         self._bell = threading.Condition()
         self._core = Participant(settings.job_uid)
         self._watcher = RoundWatcher(open_api(), names.round_lease(settings.job), self._observed)
@@ -183,6 +191,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._servers.close()
         self._steps.remove()
         self._in_round = False  # a guard that is still to fire must kill nobody who is no worker of ours
+        self._ended()
         return True
 
     # -- joining -------------------------------------------------------------------------------------------
