@@ -35,7 +35,7 @@ from devcluster.wait import wait_for
 from elasticjob.contract import names
 
 _NAMESPACE = "bench"
-_NODE = "bench"
+NODE = "bench"
 _CONTAINER = "train"
 _USER = f"system:serviceaccount:{_NAMESPACE}:default"
 _CRD = Path(__file__).parent.parent / "crds"
@@ -120,9 +120,9 @@ class ControlPlane:
     def _prepare(self) -> None:
         self._cluster.apply(_CRD)
         _done(self.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": _NAMESPACE}}))
-        _done(self.api.request("POST", "/api/v1/nodes", {"metadata": {"name": _NODE}}))
+        _done(self.api.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}}))
         ready = [{"type": "Ready", "status": "True", "reason": "Bench"}]
-        path = f"/api/v1/nodes/{_NODE}/status"
+        path = f"/api/v1/nodes/{NODE}/status"
         _done(self.api.request("PATCH", path, {"status": {"conditions": ready}}, content_type=_MERGE_PATCH))
         account = f"/api/v1/namespaces/{_NAMESPACE}/serviceaccounts/default"
         wait_for(lambda: self.api.is_ok(account), _TIMEOUT_SECONDS, "the namespace has its service account")
@@ -318,7 +318,7 @@ def _pod(name: str, job: str, slot: int) -> dict[str, object]:
     return {
         "metadata": {"name": name, "labels": {names.JOB_LABEL: job, names.SLOT_LABEL: str(slot)}},
         "spec": {
-            "nodeName": _NODE,
+            "nodeName": NODE,
             "restartPolicy": "Never",
             "containers": [{"name": _CONTAINER, "image": "played-by-the-benchmark"}],
         },

@@ -37,7 +37,16 @@ from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
 from elasticjob_operator.observe.turns import Turns
 from elasticjob_operator.observe.world import World
-from elasticjob_operator.plan.model import CreatePod, Event, Job, JobSpec, Now, Observed, Plan
+from elasticjob_operator.plan.model import (
+    WAIT_RENEW_SECONDS,
+    CreatePod,
+    Event,
+    Job,
+    JobSpec,
+    Now,
+    Observed,
+    Plan,
+)
 from elasticjob_operator.plan.planner import meanwhile
 from elasticjob_operator.plan.planner import plan as real_plan
 from elasticjob_operator.plan.status import JobStatus
@@ -85,6 +94,8 @@ class Entry:
     """The newest version that the watch of jobs has brought."""
     owed: tuple[int, float] | None = None
     """A newer version that came otherwise, and since when the watch has not brought it."""
+    waiting: int = 0
+    """How many of its participants wait for a round."""
     known: JobStatus | None = field(default_factory=JobStatus)
     """The status that we wrote last, or after which we have listed the job's pods and Leases."""
 
@@ -121,6 +132,8 @@ class Reconciler:
         self._acting: set[asyncio.Task[None]] = set()
         """Those of the tasks that write."""
         self._ready = False
+        self._waiting = 0
+        """How many participants of all jobs wait for a round."""
         self._deleted: dict[str, None] = {}
         """UIDs, the latest last: a list that was under way still has these jobs."""
         self._malformed: dict[Key, Memory] = {}
@@ -400,8 +413,23 @@ class Reconciler:
         memory.continuity = continuity
         now = Now(wall=datetime.now(timezone.utc), mono=self.clock(), nonce=secrets.token_hex(4))
         self.passes += 1
-        observed = replace(self.world.observe(job), troubles=memory.attempts.troubles())
+        observed = self.world.observe(job)
+        told = observed.record.wait_renew_seconds if observed.record is not None else WAIT_RENEW_SECONDS
+        observed = replace(
+            observed,
+            troubles=memory.attempts.troubles(),
+            waiting=self._waiting,
+            renew_seconds=memory.renewals.told(told, now.mono),
+        )
         decided = self._plan(job, view.status, observed, now, memory.timers)
+        self._count_waiting(entry, decided.waiting)
+        if self.world.versions(job, decided.silent).items() - memory.silent.items():
+            spoken = await self.world.unheard(job, decided.silent)
+            memory.silent = self.world.versions(job, decided.silent)
+            if spoken:
+                raise Stale("somebody who seemed silent has spoken")
+            if entry.gone or entry.view is not view:
+                raise Stale("the job has changed while its participants were looked at")
         may_project = self._applier.may_project(job, decided.record, fresh)
         written = await self._write_status(entry, view, decided, hurried)
         if written is None:
@@ -416,7 +444,7 @@ class Reconciler:
             _tell(view, decided)
         if entry.view.deleting or entry.gone:
             return None  # it was deleted while the status was written: no pod is made from now on
-        if written in (None, view) and _makes_pods(job, decided, memory):
+        if written in (None, view) and self._makes_pods(job, decided, memory):
             decided = await self._check_job(entry, view, decided)
         else:
             memory.attempts.done(READING)
@@ -469,6 +497,14 @@ class Reconciler:
             raise Stale("the job has changed, and pods were about to be made for it")
         return decided
 
+    def _makes_pods(self, job: Job, decided: Plan, memory: Memory) -> bool:
+        """Whether the plan makes a pod that was not refused before, and whose turn has come."""
+        reserved = memory.pods_reserved
+        if reserved is not None and (reserved.at > self.clock() or self.world.behind()):
+            return False
+        names = (pod_name(job.name, a.slot, a.attempt) for a in decided.actions if isinstance(a, CreatePod))
+        return any(made(name) not in memory.attempts for name in names)
+
     async def _read_again(self, entry: Entry) -> None:
         job = entry.view.job
         try:
@@ -485,8 +521,14 @@ class Reconciler:
                 raise ApiError(f"GET {job.name}", 0, "Malformed", str(error)) from error
         await self._applier.refresh_round(job)
 
+    def _count_waiting(self, entry: Entry, number: int) -> None:
+        number = 0 if entry.gone else number
+        self._waiting += number - entry.waiting
+        entry.waiting = number
+
     def _forget(self, key: Key, entry: Entry) -> None:
         entry.gone = True
+        self._count_waiting(entry, 0)
         self._cancel_timer(entry)
         if self._entries.get(key) is entry:
             del self._entries[key]
@@ -587,12 +629,6 @@ class Reconciler:
 def _jobs_path(namespace: str) -> str:
     scope = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}"
-
-
-def _makes_pods(job: Job, decided: Plan, memory: Memory) -> bool:
-    """Whether the plan makes a pod that was not refused before."""
-    names = (pod_name(job.name, a.slot, a.attempt) for a in decided.actions if isinstance(a, CreatePod))
-    return any(made(name) not in memory.attempts for name in names)
 
 
 def _tell(before: JobView, decided: Plan) -> None:

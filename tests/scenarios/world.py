@@ -21,6 +21,7 @@ from elasticjob.contract.records import (
     RoundReport,
 )
 from elasticjob.core import participant
+from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.plan.model import (
     CleanPodPolicy,
     CreatePod,
@@ -72,6 +73,8 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
     ids: int = 0
     nonces: int = 0
     wake_at: float | None = None
+    others_waiting: int = 0
+    renewals: Renewals = field(default_factory=Renewals)
     lease_writes_fail: bool = False
     stands_still: bool = False
     deleted: bool = False
@@ -302,6 +305,15 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
         """The observer has seen no change of this Lease for so long."""
         self.leases[name] = replace(self.leases[name], silent=float(seconds))
 
+    def do_others(self, waiting: str) -> None:
+        """So many participants of other jobs wait for a round."""
+        self.others_waiting = int(waiting)
+
+    def do_renewals(self) -> None:
+        """Say how often those who wait are told to renew their Leases, and what they are judged by."""
+        told = self.record.wait_renew_seconds if self.record else 5
+        self.trace.append(f"renewals every {told} s, judged by {self.renewals.seconds} s")
+
     def do_wait(self, seconds: str) -> None:
         """Time passes; the planner runs whenever it asked to."""
         until = self.mono + float(seconds)
@@ -432,8 +444,15 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
         self.reader.observe(record)
 
     def _pass(self) -> Plan:
+        told = self.renewals.told(self.record.wait_renew_seconds if self.record else 5, self.mono)
         observed = Observed(
-            tuple(self.pods.values()), dict(self.leases), self.record, self.ready_nodes(), self.troubles
+            tuple(self.pods.values()),
+            dict(self.leases),
+            self.record,
+            self.ready_nodes(),
+            self.troubles,
+            self.others_waiting,
+            told,
         )
         now = self.now()
         result = plan(self.job, self.status, observed, now, self.timers)

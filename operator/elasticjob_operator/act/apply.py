@@ -16,10 +16,11 @@ from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.act import network, template
 from elasticjob_operator.act.access import Access, access_of, grant
-from elasticjob_operator.act.attempts import POLICY, RIGHTS, ROUND, Target
+from elasticjob_operator.act.attempts import POLICY, RIGHTS, ROUND, Target, made
 from elasticjob_operator.act.batch import Batch, Spawn, note
 from elasticjob_operator.act.events import Recorder
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
+from elasticjob_operator.act.pace import Pace
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.projection import Projector
@@ -58,6 +59,7 @@ class Applier:
         self._spawn = spawn
         self._projector = Projector(api, world, clock)
         self._pods = PodWriter(api, world, handler_image)
+        self._pace = Pace(clock, world.behind)
         self.recorder = Recorder(api, clock)
 
     def may_project(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
@@ -112,13 +114,16 @@ class Applier:
         # None needs another, and all come before the pods.
         await before.settle()
 
+        due, wait = self._due(job, self._possible(job, plan, memory), memory, plan)
         then = self._batch(job, memory)
-        for target, write in self._pods.writes(job, self._possible(job, plan, memory), memory):
+        for target, write in self._pods.writes(job, due, memory):
             then.add(target, write, gated=True)
         await then.settle()
         warnings = () if plan.status.finished else self._warnings(job, memory)
         events = (*warnings, *before.events, *then.events)
-        return Written(events, earliest(*postponed, unneeded, memory.attempts.wake_after(self._clock())))
+        return Written(
+            events, earliest(*postponed, unneeded, wait, memory.attempts.wake_after(self._clock()))
+        )
 
     def note(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
         """Take note of a write or a reading that has failed, and tell of it."""
@@ -151,6 +156,24 @@ class Applier:
             if not isinstance(action, CreatePod)
             or (ready and pod_name(job.name, action.slot, action.attempt) not in needed)
         ]
+
+    def _due(
+        self, job: Job, actions: Sequence[Do], memory: Memory, plan: Plan
+    ) -> tuple[Sequence[Do], float | None]:
+        """The actions without the making of pods that are not yet due (``pace``), and after how many seconds
+        the next are. One that has been tried has a pause of its own."""
+        new = [
+            action
+            for action in actions
+            if isinstance(action, CreatePod)
+            and made(pod_name(job.name, action.slot, action.attempt)) not in memory.attempts
+        ]
+        trained = plan.status.round.number > 0 and len(new) < job.spec.pods
+        due, memory.pods_reserved, wait = self._pace.due(
+            job.namespace, len(new), trained, memory.pods_reserved
+        )
+        later = set(new[due:])
+        return [action for action in actions if action not in later], wait
 
     async def refresh_round(self, job: Job) -> None:
         """Read the round Lease from the API server."""

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 
 from elasticjob_operator.act.access import Access
 from elasticjob_operator.act.attempts import Attempts, Target
+from elasticjob_operator.act.pace import Reservation
+from elasticjob_operator.plan.model import WAIT_RENEW_SECONDS
 
+_LAST_RENEWAL = 2.0
+"""In intervals: by then the last renewal has come that was due by the old one, jitter and all."""
 AT_ONCE = 16
 
 
@@ -30,6 +34,25 @@ class SentEvent:
 
 
 @dataclass
+class Renewals:
+    """The interval at which those who wait renew their Leases: the longest that one of them may still go by.
+    Whoever is told a shorter one finishes the one that it is in."""
+
+    seconds: int = WAIT_RENEW_SECONDS
+    shorter_since: float | None = None
+
+    def told(self, seconds: int, now: float) -> int:
+        """The round Lease says so many seconds."""
+        if seconds >= self.seconds:
+            self.seconds, self.shorter_since = seconds, None
+        elif self.shorter_since is None:
+            self.shorter_since = now
+        elif now - self.shorter_since > _LAST_RENEWAL * self.seconds:
+            self.seconds, self.shorter_since = seconds, None
+        return self.seconds
+
+
+@dataclass
 class Memory:
     """``timers`` are the planner's, valid while ``continuity`` of the observation has not changed."""
 
@@ -40,10 +63,15 @@ class Memory:
     """Since when ``access`` has been more than is needed (monotonic)."""
     network_policy: str | None = None
     """Of the spec, as this process last brought it about."""
+    renewals: Renewals = field(default_factory=Renewals)
+    silent: Mapping[str, int] = field(default_factory=dict)
+    """The participants whose silence has been checked, and the version of their Leases then."""
     round_seen: bool = False
     """Whether the job's round Lease has been there."""
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
+    pods_reserved: Reservation | None = None
+    """When the next of its pods are due, while they are not."""
     granted: frozenset[str] = frozenset()
     """The pods whose names this process last wrote into the Role."""
     protected: bool = False

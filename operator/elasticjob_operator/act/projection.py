@@ -86,7 +86,7 @@ class Projector:
         text = record.dump()
         if there.texts[3] == text:
             return None
-        if there.record is not None and replace(there.record, waiting=record.waiting) == record:
+        if there.record is not None and _says_the_same(there.record, record):
             left = memory.waiting_at + WAITING_SECONDS - self._clock()
             if left > 0:
                 return left
@@ -154,6 +154,11 @@ class Projector:
         except Conflict as error:
             raise Stale(str(error)) from error
         self._world.leases.remove(there.namespace, there.name, uid=there.uid)
+
+
+def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
+    """But for what nobody acts on at once: the sentence on what is waited for, and the pace of renewals."""
+    return replace(old, waiting=new.waiting, wait_renew_seconds=new.wait_renew_seconds) == new
 
 
 def _unknown(lease: SeenLease, job: Job) -> bool:

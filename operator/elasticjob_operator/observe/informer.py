@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Generic
@@ -68,6 +69,8 @@ class Informer(Generic[T]):
         self.gaps = 0
         """How often something may have been missed."""
         self.forbidden = False
+        self._owed: deque[tuple[int, float]] = deque()
+        """Versions that answers to our own writes have shown, and when; not yet brought by the watch."""
 
     @property
     def path(self) -> str:
@@ -112,6 +115,17 @@ class Informer(Generic[T]):
         if self.good_since is not None:
             self.good_since = self._clock()
             self.gaps += 1
+
+    def owes(self, version: int) -> None:
+        """The answer to a write of ours has this version: the watch is to bring it, too."""
+        if version > self._version:
+            self._owed.append((version, self._clock()))
+
+    def late(self) -> float:
+        """For how many seconds the watch has not brought what is known to have happened."""
+        while self._owed and self._owed[0][0] <= self._version:
+            self._owed.popleft()
+        return self._clock() - self._owed[0][1] if self._owed else 0.0
 
     def interrupted(self) -> None:
         """``run`` was cancelled and will be called again: it goes on from what it knows, after a gap."""

@@ -56,6 +56,11 @@ class Store(Generic[T]):
         """Monotonic time of the last change of the object that was seen, news or not."""
         return self._touched.get((namespace, name), float("-inf"))
 
+    def touch(self, namespace: str, name: str) -> None:
+        """Count its silence from now on."""
+        if (namespace, name) in self._items:
+            self._touched[namespace, name] = self._clock()
+
     def put(self, item: T, quiet: bool = False) -> None:
         """Take over a version of an object unless a newer one is here. ``quiet``: it is our own doing."""
         key = (item.namespace, item.name)

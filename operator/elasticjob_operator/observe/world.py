@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from elasticjob.contract.names import JOB_LABEL, round_lease
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
@@ -27,6 +28,10 @@ Dirty = Callable[[str, str], None]
 
 _STANDSTILL_SECONDS = 3.0
 _PULSE_SECONDS = 0.5
+_BUSY_SECONDS = 1.0
+_SLOW_SECONDS = 1.0
+_LATE_SECONDS = 5.0
+"""A watch that is later than this is no evidence of anybody's silence: the shortest counts from 15 s."""
 _MAX_ORPHANS = 10_000
 
 log = logging.getLogger(__name__)
@@ -51,6 +56,8 @@ class World:
         self.loop_lag = 0.0
         """Seconds by which the event loop was late at the last pulse."""
         self._standstills = 0
+        self._late: set[object] = set()
+        """The informers whose watch is late."""
         self._orphans: dict[str, None] = {}
         """UIDs of pods that were on a node when its object was deleted. Names of nodes come back."""
         self._ready: frozenset[str] | None = None
@@ -90,9 +97,28 @@ class World:
                 now = self._clock()
                 self.loop_lag = max(0.0, now - self._beat_at - _PULSE_SECONDS)
                 self._check_standstill(now)
+                self._check_lateness()
                 trials.begin()
         finally:
             await trials.aclose()
+
+    def behind(self) -> bool:
+        """Whether a watch is late: the API server, or this process, has more to do than it can."""
+        return any(informer.late() > _BUSY_SECONDS for informer in self.informers())
+
+    def _check_lateness(self) -> None:
+        """Who may have spoken and is not heard yet is not silent."""
+        for informer in self.informers():
+            late = informer.late()
+            if late > _LATE_SECONDS:
+                if informer not in self._late:
+                    text = "%s: the watch is %.1f s late: nobody is judged meanwhile"
+                    log.warning(text, informer.path, late)
+                self._late.add(informer)
+                informer.stalled()
+            elif informer in self._late:
+                self._late.remove(informer)
+                log.info("%s: the watch is no longer late", informer.path)
 
     def continuity(self, namespace: str) -> tuple[int, ...]:
         """A value that changes whenever something may have been missed in that namespace."""
@@ -156,6 +182,31 @@ class World:
         leases = f"/apis/coordination.k8s.io/v1{base}/leases"
         await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
 
+    async def unheard(self, job: Job, silent: Iterable[str]) -> bool:
+        """Whether some of these participants have renewed their Leases after all, or may have: their renewals
+        have not reached us yet, or the API server is too slow for them to reach it in time. The silence of
+        those counts from now on."""
+        before = self.versions(job, silent)
+        began = self._clock()
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{job.namespace}/leases"
+        try:
+            await _read_list_of(self._api, path, job, self.leases, objects.read_lease)
+        except ApiError as error:
+            log.warning("%s/%s: who is silent can't be told: %s", job.namespace, job.name, error)
+            spoken = list(before)
+        else:
+            slow = self._clock() - began > _SLOW_SECONDS
+            after = self.versions(job, before)
+            spoken = [name for name in before if slow or before[name] != after[name]]
+        for name in spoken:
+            self.leases.touch(job.namespace, name)
+        return bool(spoken)
+
+    def versions(self, job: Job, names: Iterable[str]) -> dict[str, int]:
+        """The versions of these participants' Leases; 0 for one that is not there."""
+        leases = {name: self.leases.get(job.namespace, name) for name in names}
+        return {name: lease.version if lease is not None else 0 for name, lease in leases.items()}
+
     def retry(self, job: Job) -> None:
         """Something about the job must be looked at again."""
         self._dirty(job.namespace, job.name)
@@ -166,11 +217,17 @@ class World:
         if deleting and not seen.pod.deleting:
             seen = replace(seen, pod=replace(seen.pod, deleting=True))
         self.pods.put(seen, quiet=True)
+        watched = self._watched_in(seen.namespace)
+        if watched is not None:
+            watched.pods.owes(seen.version)
 
     def saw_lease(self, raw: Json) -> None:
         """Take over the answer to a write of ours."""
         seen = objects.read_lease(raw, None)
         self.leases.put(seen, quiet=True)
+        watched = self._watched_in(seen.namespace)
+        if watched is not None:
+            watched.leases.owes(seen.version)
 
     def _informers(self, namespace: str) -> Watched:
         scope = f"/namespaces/{namespace}" if namespace else ""

@@ -8,6 +8,7 @@ from typing import Any
 
 from elasticjob.contract.records import State, with_host
 from elasticjob_operator.plan.model import (
+    WAIT_RENEW_SECONDS,
     Do,
     Event,
     Job,
@@ -17,6 +18,9 @@ from elasticjob_operator.plan.model import (
     Pod,
 )
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
+
+RENEWALS_PER_SECOND = 50
+"""What the API server has to bear of all those who wait."""
 
 NODE_GONE_SECONDS = 2.0
 """How long a node must stay deleted: a watch that lags tells of its return after its end."""
@@ -76,6 +80,8 @@ class Pass:
     """Too few have joined, and no pod is on its way."""
     verdict: str = ""
     """Why a failure rule ends the job, if one does."""
+    silent: set[str] = field(default_factory=set)
+    """Pods against which it was used that their Leases have not been renewed."""
     namesakes: dict[str, str] = field(default_factory=dict)
     """Pods that have announced themselves with an id that another pod has, and that pod."""
 
@@ -128,9 +134,19 @@ class Pass:
         others = tuple(p for p in self.status.participants if p.rank is None)
         self.set(participants=members + others)
 
+    def waiting_participants(self) -> int:
+        """How many have announced themselves and are in no round."""
+        leases = (self.participant(pod) for pod in self.observed.pods if not pod.ended)
+        records = (lease.record for lease in leases if lease is not None and lease.record is not None)
+        return sum(r.state == State.JOINING.value and r.id not in self.status.member_ids for r in records)
+
     def wait_renew(self) -> int:
-        """Seconds between two renewals of a waiting participant's Lease."""
-        return max(5, len(self.observed.leases) // 50)
+        """Seconds between two renewals of a waiting participant's Lease, so that those of all jobs are 50 a
+        second at most. In steps, since a change wakes a whole job."""
+        seconds = WAIT_RENEW_SECONDS
+        while seconds * RENEWALS_PER_SECOND < self.observed.waiting:
+            seconds *= 2
+        return seconds
 
     def joined(self) -> tuple[tuple[Pod, ParticipantStatus], ...]:
         """Live pods whose Lease says Joining with an id that no round has used and nobody refused.
@@ -150,7 +166,9 @@ class Pass:
                 continue
             if self.silent_announcement(pod) is not None or record.id in refused:
                 if needed:
-                    self.timers.wake(self.wait_renew())  # neither silence nor a renewal makes an event
+                    self.timers.wake(
+                        self.observed.renew_seconds
+                    )  # neither silence nor a renewal makes an event
                 continue
             if not pod.running or not pod.node_ready or pod.unreachable:
                 continue
@@ -193,7 +211,17 @@ class Pass:
             return None
         if lease.record.id in self.status.member_ids:
             return None
-        return lease.silent if lease.silent > 3 * self.wait_renew() else None
+        return lease.silent if self.is_silent(lease) else None
+
+    def is_silent(self, lease: Participant) -> bool:
+        """Whether one that waits has not renewed its Lease for three intervals."""
+        return self.is_stale(lease, 3 * self.observed.renew_seconds)
+
+    def is_stale(self, lease: Participant, seconds: float) -> bool:
+        """Whether a Lease has not been renewed for longer than that: a judgement, which is checked."""
+        if lease.silent > seconds:
+            self.silent.add(lease.pod)
+        return lease.silent > seconds
 
     def alive(self, pod: Pod) -> bool:
         """Whether the pod counts for its slot: ours, not ended, not on its way out, not given up, and not on

@@ -241,6 +241,8 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
     left = 3 * (LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS) - silent
     if left >= 0:
         p.timers.wake(left + 1)  # silence makes no event
+    elif lease is not None:
+        p.silent.add(lease.pod)
     return left < 0
 
 
@@ -367,7 +369,7 @@ def _one_against_the_leader(
     if report is not None and report.refused:
         return True
     lease = p.lease_of(leader.uid)
-    if lease is None or lease.silent > LEADER_STALE_SECONDS:
+    if lease is None or p.is_stale(lease, LEADER_STALE_SECONDS):
         return True
     if lease.silent < waited:
         return False

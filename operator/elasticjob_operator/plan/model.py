@@ -23,6 +23,9 @@ from elasticjob.contract.records import (
 )
 from elasticjob_operator.plan.status import JobStatus
 
+WAIT_RENEW_SECONDS = 5
+"""Who waits renews its Lease so often, unless many do."""
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -210,13 +213,17 @@ class Observed:
     """What the informers know of one job. ``record`` is the round Lease's, if it is this job's
     (same UID) and can be read; ``leases`` are by pod name. ``nodes`` are the names of the nodes that are
     ready, None where they can't be seen. ``troubles`` are the operator's writes for this job that were
-    refused or fail."""
+    refused or fail. ``waiting`` is how many participants of all jobs wait for a round, and
+    ``renew_seconds`` the interval at which this job's renew their Leases meanwhile: the longest that any of
+    them may still go by."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
     record: RoundRecord | None = None
     nodes: frozenset[str] | None = None
     troubles: tuple[Trouble, ...] = ()
+    waiting: int = 0
+    renew_seconds: int = WAIT_RENEW_SECONDS
 
     @cached_property
     def refusals(self) -> frozenset[str]:
@@ -298,7 +305,9 @@ class Plan:
     Lease (the Role's resourceNames). ``record``: the projection of ``status`` for the round Lease;
     ``actions`` in order. ``wake_after``: seconds until the next pass is due without any event, or None.
     ``timers``: the planner's memory of when it first saw what it waits for (monotonic); handed back
-    with the next pass, lost without harm.
+    with the next pass, lost without harm. ``waiting``: how many of this job's participants wait for a
+    round. ``silent``: the pods whose silence the plan rests on. Before it is carried out their Leases are
+    read from the API server: they may have spoken, and not been heard yet.
     """
 
     status: JobStatus
@@ -308,3 +317,5 @@ class Plan:
     events: tuple[Event, ...] = ()
     wake_after: float | None = None
     timers: Mapping[str, float] = field(default_factory=dict)
+    waiting: int = 0
+    silent: tuple[str, ...] = ()

@@ -62,6 +62,8 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         events=tuple(p.events),
         wake_after=p.timers.wake_after,
         timers=p.timers.kept,
+        waiting=0 if p.status.finished else p.waiting_participants(),
+        silent=tuple(sorted(p.silent)),
     )
 
 

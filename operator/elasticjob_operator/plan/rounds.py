@@ -41,6 +41,9 @@ of each other, and a spare is there at once."""
 
 MAX_REFUSED = 1000
 
+RENEW_CHANGE_SECONDS = 30.0
+"""How long another interval of renewals waits for a write of the round Lease that is due anyway."""
+
 
 def projection(p: Pass) -> RoundRecord:
     """The round Lease's record: a pure function of the status (and the timeouts in the spec)."""
@@ -57,11 +60,26 @@ def projection(p: Pass) -> RoundRecord:
         waiting=p.waiting,
         refused=r.refused,
         outcome=r.outcome,
-        wait_renew_seconds=p.wait_renew(),
+        wait_renew_seconds=_wait_renew(p),
         establish_timeout_seconds=p.job.spec.rendezvous.establish_timeout,
         heartbeat_timeout_seconds=p.job.spec.rendezvous.heartbeat_timeout,
         hang_timeout_seconds=p.job.spec.hang_timeout or 0,
     )
+
+
+def _wait_renew(p: Pass) -> int:
+    """The interval of renewals that the record shall say. It is what all jobs together make of it, so that it
+    may change for all at once: it goes with the next write, and has one of its own only where somebody
+    waits, and not at once."""
+    wanted, record, r = p.wait_renew(), p.observed.record, p.round
+    if record is None or wanted == record.wait_renew_seconds:
+        return wanted
+    if (record.number, record.phase, record.waiting) != (r.number, r.phase, p.waiting):
+        return wanted
+    if r.phase == Phase.CLOSED.value or not p.waiting_participants():
+        return record.wait_renew_seconds
+    late = p.timers.left("renewals", RENEW_CHANGE_SECONDS) == 0
+    return wanted if late else record.wait_renew_seconds
 
 
 def catch_up(p: Pass) -> None:
@@ -425,6 +443,6 @@ def _refused(p: Pass, chosen: set[str]) -> tuple[str, ...]:
             continue
         if not p.alive(pod):
             continue
-        if record.id in spent or lease.silent > 3 * p.wait_renew():
+        if record.id in spent or p.is_silent(lease):
             ids.append(record.id)
     return tuple(ids[:MAX_REFUSED])

@@ -1,0 +1,277 @@
+"""Nodes and participants of many jobs, played by one event loop.
+
+A pod that appears runs at once (its status is written as kubelet does), and its participant announces itself,
+renews its Lease as the round record says, and follows the rounds by the handler's own decisions
+(`elasticjob.core.participant`). Whoever leads a round reports it established; workers take no time.
+
+What differs from a cluster: one user for all, in system:masters, so that priority and fairness leaves them
+alone; few connections, and requests wait for a free one in the order in which they were due, renewals too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import secrets
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import aiohttp
+
+from elasticjob.contract import names
+from elasticjob.contract.records import (
+    LEADER_RENEW_SECONDS,
+    MEMBER_RENEW_SECONDS,
+    RecordError,
+    RoundRecord,
+    RoundReport,
+    format_endpoint,
+)
+from elasticjob.core.participant import AnnounceAgain, Enter, Participant
+
+AGENT = "elasticjob-jobs"
+_MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
+_SLIM = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_WATCH_SECONDS = 7200
+_PAUSE_SECONDS = 0.2
+
+Key = tuple[str, str]
+
+
+class Seat:
+    """A pod and the participant in it."""
+
+    def __init__(self, nodes: Nodes, job: SeenJob, name: str, uid: str) -> None:
+        self._nodes, self._job = nodes, job
+        self.name, self.uid = name, uid
+        self._core = Participant()
+        self._speak = asyncio.Event()
+        self._annotations: dict[str, str] = {}
+        self._version = ""
+        self._renew = 5.0
+        self._in_round = False
+        self.task = asyncio.ensure_future(self._live())
+
+    async def _live(self) -> None:
+        path = f"/api/v1/namespaces/{self._job.namespace}/pods/{self.name}/status"
+        await self._nodes.persist(
+            "run", "PATCH", path, {"status": _running(next(self._nodes.addresses))}, _MERGE
+        )
+        if self._job.record is not None:
+            self._core.observe(self._job.record)
+        self._announce()
+        self.step()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._renew * random.uniform(0.9, 1.1)):
+                    await self._speak.wait()
+            said = self._speak.is_set()
+            self._speak.clear()
+            await self._write("say" if said else "renew")
+
+    def observe(self, record: RoundRecord) -> None:
+        """The watch has brought the round Lease."""
+        if self._core.observe(record):
+            self.step()
+
+    def step(self) -> None:
+        """Do what the handler would now."""
+        if self._in_round and self._core.over():
+            self._announce()
+        if self._in_round:
+            return
+        step = self._core.next_step()
+        if isinstance(step, AnnounceAgain):
+            self._nodes.counts["announced again"] += 1
+            self._announce()
+        elif isinstance(step, Enter):
+            self._in_round = True
+            leads = step.membership.rank == 0
+            self._renew = LEADER_RENEW_SECONDS if leads else MEMBER_RENEW_SECONDS
+            if leads:
+                self._say(
+                    names.REPORT_ANNOTATION, RoundReport(step.membership.nonce, established=True).dump()
+                )
+        elif self._core.latest is not None:
+            self._renew = float(self._core.latest.wait_renew_seconds)
+
+    def _announce(self) -> None:
+        self._in_round = False
+        endpoint = format_endpoint("127.0.0.1", random.randint(20_000, 60_000))
+        record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, "1")
+        self._say(names.PARTICIPANT_ANNOTATION, record.dump())
+
+    def _say(self, annotation: str, text: str) -> None:
+        self._annotations[annotation] = text
+        self._speak.set()
+
+    async def _write(self, what: str) -> None:
+        stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        meta: dict[str, Any] = {"annotations": dict(self._annotations)}
+        body: dict[str, Any] = {"metadata": meta, "spec": {"holderIdentity": self.uid, "renewTime": stamp}}
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self._job.namespace}/leases/{self.name}"
+        query, kind = "?fieldManager=elasticjob", _MERGE
+        if self._version:
+            meta["resourceVersion"] = self._version
+        else:
+            query, kind = query + "&force=true", _APPLY
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": self.name, "uid": self.uid}
+            meta |= {
+                "name": self.name,
+                "labels": {names.JOB_LABEL: self._job.name},
+                "ownerReferences": [owner],
+            }
+            body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        answer = await self._nodes.persist(what, "PATCH", path + query, body, kind)
+        self._version = str(answer["metadata"]["resourceVersion"]) if answer else ""
+
+
+class SeenJob:
+    """What the watches have brought of one job."""
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self.namespace, self.name = namespace, name
+        self.seats: dict[str, Seat] = {}
+        self.record: RoundRecord | None = None
+        self.refused: set[str] = set()
+        self.pods: set[str] = set()
+        """UIDs of all that were ever made."""
+        self.began = time.monotonic()
+        self.trains_after: float | None = None
+
+
+class Nodes:
+    """All nodes. `start` opens the watches, `aclose` ends everything."""
+
+    def __init__(self, server: str, ca_file: str, token: str, connections: int) -> None:
+        self._server = server
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=ssl.create_default_context(cafile=ca_file), limit=connections + 3
+            ),
+            headers={"user-agent": AGENT, "authorization": f"Bearer {token}"},
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
+            trust_env=False,
+        )
+        self._gate = asyncio.Semaphore(connections)
+        self.addresses = iter(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}" for n in range(1, 1 << 24))
+        self.jobs: dict[Key, SeenJob] = {}
+        self.counts: Counter[str] = Counter()
+        self.slowest: Counter[str] = Counter()
+        """Milliseconds, by what was asked; the wait for a connection included."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Watch jobs, pods and Leases."""
+        label = f"labelSelector={names.JOB_LABEL.replace('/', '%2F')}&"
+        followed: tuple[tuple[str, Callable[[str, Any], None]], ...] = (
+            (f"/apis/{names.API_VERSION}/{names.PLURAL}?", self._job),
+            (f"/api/v1/pods?{label}", self._pod),
+            (f"/apis/coordination.k8s.io/v1/leases?{label}", self._lease),
+        )
+        self._tasks = [asyncio.ensure_future(self._follow(path, take)) for path, take in followed]
+
+    def check(self) -> None:
+        """Raise what has ended a watch, if one has."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def aclose(self) -> None:
+        """End without a word."""
+        tasks = [*self._tasks, *(seat.task for job in self.jobs.values() for seat in job.seats.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._session.close()
+
+    def job(self, key: Key) -> SeenJob:
+        """The job of that name, known from now on."""
+        return self.jobs.setdefault(key, SeenJob(*key))
+
+    async def persist(self, what: str, method: str, path: str, body: object, kind: str) -> Any:
+        """Try until there is an answer that stays; None for one that says that it is no use."""
+        began = time.monotonic()
+        while True:
+            async with self._gate:
+                self.counts[what] += 1
+                try:
+                    async with self._session.request(
+                        method,
+                        self._server + path,
+                        data=json.dumps(body),
+                        headers={"content-type": kind, "accept": _SLIM},
+                    ) as response:
+                        answer = await response.read()
+                        status = response.status
+                except aiohttp.ClientError:
+                    status, answer = 0, b""
+            took = round(1000 * (time.monotonic() - began))
+            self.slowest[what] = max(self.slowest[what], took)
+            if 200 <= status < 300:
+                return json.loads(answer)
+            self.counts[f"{what}: {status}"] += 1
+            if status in (404, 409, 422):
+                return None
+            await asyncio.sleep(_PAUSE_SECONDS * random.uniform(0.8, 1.2))
+
+    async def _follow(self, path: str, take: Callable[[str, Any], None]) -> None:
+        url = f"{self._server}{path}watch=1&timeoutSeconds={_WATCH_SECONDS}"
+        while True:
+            # From the present state on: the API server ends the watch of who can't keep up.
+            async with self._session.get(url) as response:
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        event = json.loads(line)
+                        take(event["type"], event["object"])
+            self.counts["watch ended"] += 1
+
+    def _job(self, kind: str, raw: Any) -> None:
+        job = self.job((raw["metadata"]["namespace"], raw["metadata"]["name"]))
+        conditions = (raw.get("status") or {}).get("conditions") or ()
+        if kind != "DELETED" and any(c["type"] == "Training" and c["status"] == "True" for c in conditions):
+            job.trains_after = job.trains_after or time.monotonic() - job.began
+
+    def _pod(self, kind: str, raw: Any) -> None:
+        meta = raw["metadata"]
+        job = self.job((meta["namespace"], meta["labels"][names.JOB_LABEL]))
+        if kind == "ADDED" and meta["uid"] not in job.pods:
+            job.pods.add(meta["uid"])
+            job.seats[meta["uid"]] = Seat(self, job, meta["name"], meta["uid"])
+        elif kind == "DELETED" or "deletionTimestamp" in meta:
+            seat = job.seats.pop(meta["uid"], None)
+            if seat is not None:
+                seat.task.cancel()
+
+    def _lease(self, kind: str, raw: Any) -> None:
+        meta = raw["metadata"]
+        text = (meta.get("annotations") or {}).get(names.ROUND_ANNOTATION)
+        if text is None or kind == "DELETED":
+            return
+        job = self.job((meta["namespace"], meta["labels"][names.JOB_LABEL]))
+        with contextlib.suppress(RecordError):
+            job.record = RoundRecord.parse(text)
+            job.refused |= set(job.record.refused)
+            for seat in list(job.seats.values()):
+                seat.observe(job.record)
+
+
+def _running(address: str) -> dict[str, Any]:
+    """What kubelet writes once the container runs."""
+    container = {"name": "train", "image": "played", "imageID": "", "ready": True, "restartCount": 0}
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{**container, "state": {"running": {}}}],
+    }

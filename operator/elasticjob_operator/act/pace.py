@@ -1,0 +1,67 @@
+"""At what pace pods are made: one that the API server, the scheduler and the kubelets bear.
+
+Each pod costs the control plane a dozen writes until it has joined. A thousand jobs that are applied at
+once would get all their pods at once, and none of them would be ready in minutes. So pods are made at a
+rate, one job after the other: the first train while the last have no pod yet. Nothing waits inside of a
+pass: a job that is not yet due gets another pass when it is.
+
+The rate is shared by the namespaces that have pods to be made. What a running job lacks, a few pods, is not
+held up: it goes without reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PODS_PER_SECOND = 50.0
+BATCH = 64
+"""Pods of one job in a row; then it is another's turn."""
+FREE = 8
+"""So many pods a job that has trained gets at once."""
+_BEHIND_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """``pods`` may be made from ``at`` on (monotonic)."""
+
+    pods: int
+    at: float
+
+
+class Pace:
+    """Reservations, of all jobs. ``behind`` says whether what was made before is not even seen yet."""
+
+    def __init__(self, clock: Callable[[], float], behind: Callable[[], bool]) -> None:
+        self._clock = clock
+        self._behind = behind
+        self._free_at: dict[str, float] = {}
+        """By namespace: when what it has reserved will have been made."""
+
+    def due(
+        self, namespace: str, wanted: int, trained: bool, reserved: Reservation | None
+    ) -> tuple[int, Reservation | None, float | None]:
+        """How many of the pods that a job wants may be made now; what is reserved for it from now on; and
+        after how many seconds to ask again. ``trained``: it has had a round."""
+        if not wanted or (trained and wanted <= FREE):
+            return wanted, None, None
+        now = self._clock()
+        reserved = reserved or self._reserve(namespace, wanted, now)
+        if reserved.at > now:
+            return 0, reserved, reserved.at - now
+        if self._behind():
+            return 0, reserved, _BEHIND_SECONDS
+        made = min(wanted, reserved.pods)
+        if made == wanted:
+            return made, None, None
+        following = self._reserve(namespace, wanted - made, now)
+        return made, following, max(0.0, following.at - now)
+
+    def _reserve(self, namespace: str, wanted: int, now: float) -> Reservation:
+        self._free_at = {name: at for name, at in self._free_at.items() if at > now}
+        at = self._free_at.get(namespace, now)
+        pods = min(wanted, BATCH)
+        sharing = len(self._free_at.keys() | {namespace})
+        self._free_at[namespace] = at + pods * sharing / PODS_PER_SECOND
+        return Reservation(pods, at)

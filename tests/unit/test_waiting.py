@@ -1,0 +1,153 @@
+"""Many wait at once, or the operator is behind: nobody is taken for silent who may have spoken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any, cast
+
+import pytest
+
+from elasticjob.contract.records import ParticipantRecord
+from elasticjob_operator.act.memory import Renewals
+from elasticjob_operator.observe import world as world_module
+from elasticjob_operator.observe.answers import Answers
+from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.errors import Unavailable
+from elasticjob_operator.observe.objects import read_lease
+from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Plan, Pod
+from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.status import JobStatus
+
+JOB = Job("ns", "job", "uid-job", 1, JobSpec(replicas=3, template={}))
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def participant(slot: int, silent: float = 0.0) -> tuple[Pod, Participant]:
+    name = f"job-{slot}-0"
+    pod = Pod(name, f"uid-{slot}", slot=slot, node="n", running=True, ip="10.0.0.1")
+    record = ParticipantRecord(f"id-{slot}", "Joining", "10.0.0.1:4000")
+    return pod, Participant(name, pod.uid, record, silent=silent)
+
+
+def planned(before: Plan | None, silent: float = 0.0, mono: float = 0.0, **observed: Any) -> Plan:
+    """A pass over a job of three of which two wait, one of them silent for so long."""
+    both = (participant(0, silent), participant(1))
+    pods = tuple(pod for pod, _ in both)
+    leases = [lease for _, lease in both]
+    seen = Observed(
+        pods, {lease.pod: lease for lease in leases}, before.record if before else None, **observed
+    )
+    status = before.status if before else JobStatus(attempts=(0, 0, 0))
+    return plan(JOB, status, seen, Now(NOW, mono, "nonce"), before.timers if before else {})
+
+
+@pytest.mark.parametrize(
+    ("waiting", "seconds"), [(0, 5), (250, 5), (251, 10), (1_000, 20), (8_000, 160), (100_000, 2_560)]
+)
+def test_renewals_are_fifty_a_second_whoever_waits(waiting: int, seconds: int) -> None:
+    assert planned(None, waiting=waiting).record.wait_renew_seconds == seconds
+    assert waiting / seconds <= 50
+
+
+def test_another_interval_waits_for_a_write_that_is_due_anyway() -> None:
+    first = planned(planned(None), mono=10.0)
+    assert first.waiting == 2
+    second = planned(first, waiting=8_000, mono=11.0)
+    assert second.record == first.record
+    late = planned(second, waiting=8_000, mono=42.0)
+    assert late.record == replace(first.record, wait_renew_seconds=160)
+
+
+@pytest.mark.parametrize(("renew_seconds", "judged"), [(5, ("job-0-0",)), (160, ())])
+def test_who_waits_is_judged_by_the_interval_that_it_was_told(renew_seconds: int, judged: tuple[str]) -> None:
+    decided = planned(planned(None), silent=100.0, renew_seconds=renew_seconds)
+    assert decided.silent == judged
+    assert any("silent" in event.message for event in decided.events) is bool(judged)
+
+
+def test_a_shorter_interval_holds_when_the_longer_is_over() -> None:
+    renewals = Renewals()
+    assert renewals.told(160, 0.0) == 160
+    assert renewals.told(5, 100.0) == 160
+    assert renewals.told(5, 400.0) == 160, "the last renewal by the longer one may be this late"
+    assert renewals.told(5, 421.0) == 5
+    assert renewals.told(10, 422.0) == 10
+
+
+class Server:
+    """A list of Leases, and what it is like to ask for it."""
+
+    def __init__(self) -> None:
+        self.answers = Answers()
+        self.version = 10
+        self.seconds = 0.0
+        self.fails = False
+        self.now = 1_000.0
+
+    def lease(self) -> Json:
+        meta = {"namespace": "ns", "name": "job-0-0", "uid": "u", "resourceVersion": str(self.version)}
+        labels = {"elasticjob.dev/job": "job"}
+        return {"metadata": {**meta, "labels": labels}, "spec": {"holderIdentity": "uid-0"}}
+
+    async def get(self, _path: str, _query: Mapping[str, str]) -> Json:
+        self.now += self.seconds
+        if self.fails:
+            raise Unavailable("GET", 503, "", "overloaded")
+        return {"metadata": {"resourceVersion": "1000"}, "items": [self.lease()]}
+
+
+def world_of(server: Server) -> World:
+    world = World(cast(Api, server), (), lambda *_: None, lambda: server.now)
+    for informer in world.informers():
+        informer.good_since = 900.0
+    world.leases.put(read_lease(server.lease()))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("version", "seconds", "fails", "spoken"),
+    [(10, 0.1, False, False), (11, 0.1, False, True), (10, 2.0, False, True), (10, 0.1, True, True)],
+    ids=["silent", "spoke, and the watch is late", "the server is slow", "the server is overloaded"],
+)
+def test_the_lease_is_looked_at_before_anybody_is_judged_silent(
+    version: int, seconds: float, fails: bool, spoken: bool
+) -> None:
+    server = Server()
+    world = world_of(server)
+    for _ in range(40):
+        server.now += 1.0
+        world.continuity("ns")
+    assert world.observe(JOB).leases["job-0-0"].silent == 40.0
+    server.version, server.seconds, server.fails = version, seconds, fails
+    assert asyncio.run(world.unheard(JOB, ["job-0-0"])) is spoken
+    silent = world.observe(JOB).leases["job-0-0"].silent
+    assert silent == (0.0 if spoken else pytest.approx(40.0 + seconds))
+
+
+def test_while_a_watch_is_late_nobody_is_silent_and_all_waits_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(world_module, "_PULSE_SECONDS", 0.0)
+    server = Server()
+    world = world_of(server)
+    before = world.continuity("ns")
+    server.version = 20
+    world.saw_lease(server.lease())
+    for _ in range(20):
+        server.now += 1.0
+        world.continuity("ns")
+    assert world.behind()
+
+    async def pulse() -> None:
+        task = asyncio.create_task(world.pulse())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(pulse())
+    assert world.observe(JOB).leases["job-0-0"].silent == 0.0
+    assert world.continuity("ns") != before
