@@ -30,6 +30,7 @@ from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.attempts import READING, STATUS, made
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.act.survey import survey
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, NotFound, NotLeading, Unavailable
 from elasticjob_operator.observe.lists import read_list
@@ -173,6 +174,9 @@ class Reconciler:
         finally:
             self.world.anew()
             self._watch()
+        await self.world.synced()
+        for namespace in self.settings.namespaces or ("",):
+            await self._compare_owned(namespace)
         await self._open()
 
     async def follow(self) -> None:
@@ -584,12 +588,32 @@ class Reconciler:
     async def relist(self, namespace: str) -> None:
         """Compare the jobs known with those that there are; then give each a pass. Raises ApiError."""
         there = await self._list_jobs(namespace)
+        await self._compare_owned(namespace)
         for key, entry in list(self._entries.items()):
             if not entry.gone and (not namespace or key[0] == namespace):
-                # Somebody may have deleted or changed what a pod's identity needs, or what protects it.
-                entry.memory.access = entry.memory.network_policy = None
                 self.mark(*key)
                 await asyncio.sleep(min(1.0, self.settings.relist_seconds / 2 / max(1, there)))
+
+    async def _compare_owned(self, namespace: str) -> None:
+        """Somebody may have deleted or changed what a pod's identity needs, or what protects it."""
+
+        def theirs() -> list[Entry]:
+            return [
+                entry
+                for key, entry in self._entries.items()
+                if (not namespace or key[0] == namespace) and not entry.view.status.finished
+            ]
+
+        if not theirs():
+            return
+        try:
+            found = await survey(self._api, namespace, self.clock)
+        except ApiError as error:
+            log.warning("what jobs own could not be listed: %s", error)
+            return
+        for entry in theirs():
+            if entry.pass_since is None:  # else it may be writing just now: next time
+                found.compare(entry.view.job, entry.memory)
 
     async def _list_jobs(self, namespace: str) -> int:
         """Bring the jobs known up to date with those that there are; return their number. Raises ApiError."""

@@ -15,7 +15,7 @@ import pytest
 from elasticjob.contract.names import JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
-from elasticjob_operator.observe.errors import Gone
+from elasticjob_operator.observe.errors import Gone, NotFound
 from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
 from elasticjob_operator.plan.planner import plan
@@ -26,6 +26,12 @@ from elasticjob_operator.settings import Settings
 JOBS = "/apis/elasticjob.dev/v1alpha1/elasticjobs"
 PODS = "/api/v1/pods"
 LEASES = "/apis/coordination.k8s.io/v1/leases"
+OWNED = {
+    "serviceaccounts": "/api/v1/serviceaccounts",
+    "roles": "/apis/rbac.authorization.k8s.io/v1/roles",
+    "rolebindings": "/apis/rbac.authorization.k8s.io/v1/rolebindings",
+    "networkpolicies": "/apis/networking.k8s.io/v1/networkpolicies",
+}
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
 
@@ -36,7 +42,7 @@ class Cluster:
     answers = Answers()
 
     def __init__(self) -> None:
-        self.items: dict[str, list[Json]] = {JOBS: [], PODS: [], LEASES: []}
+        self.items: dict[str, list[Json]] = {path: [] for path in (JOBS, PODS, LEASES, *OWNED.values())}
         self.version = 1_000
         self.gone = 0
         self.asked: Counter[str] = Counter()
@@ -62,11 +68,16 @@ class Cluster:
         return {"metadata": meta, "items": page}
 
     async def create(self, path: str, body: Json) -> Json:
+        if path.rpartition("/")[2] in OWNED:
+            self.items[OWNED[path.rpartition("/")[2]]].append(body)
         return self._written("POST", path, body["metadata"])
 
     async def patch(self, path: str, _body: object, *_: Any, **__: Any) -> Json:
         namespace, rest = path.partition("/namespaces/")[2].split("/", 1)
-        return self._written("PATCH", path, {"namespace": namespace, "name": rest.split("/")[1]})
+        kind, name = rest.split("/")[:2]
+        if kind in OWNED and not any(one["metadata"]["name"] == name for one in self.items[OWNED[kind]]):
+            raise NotFound(f"PATCH {path}", 404, "NotFound", name)
+        return self._written("PATCH", path, {"namespace": namespace, "name": name})
 
     async def delete(self, path: str, *_: Any) -> Json:
         return self._written("DELETE", path, {})
@@ -148,7 +159,7 @@ async def quiet(reconciler: Reconciler) -> None:
         await asyncio.sleep(0.1)
 
 
-def test_a_takeover_reads_three_lists_and_nothing_for_one_job() -> None:
+def test_a_takeover_reads_lists_and_nothing_for_one_job() -> None:
     cluster = Cluster()
     for number in range(30):
         name = f"job{number}"
@@ -157,9 +168,39 @@ def test_a_takeover_reads_three_lists_and_nothing_for_one_job() -> None:
 
     async def then(_: Reconciler) -> None:
         reads = {what: times for what, times in cluster.asked.items() if what.startswith(("GET", "LIST"))}
-        assert reads == {f"LIST {JOBS}": 1, f"LIST {PODS}": 1, f"LIST {LEASES}": 1}
+        assert reads == {f"LIST {path}": 1 for path in (JOBS, PODS, LEASES, *OWNED.values())}
 
     take_over(cluster, then)
+
+
+def test_what_jobs_own_is_written_once_and_mended_where_it_has_changed() -> None:
+    cluster = Cluster()
+    for number in range(10):
+        name = f"job{number}"
+        cluster.job(name, **status_of(name, finished=False))
+        cluster.pod(name, 0)
+
+    def writes() -> dict[str, int]:
+        return {
+            what: times for what, times in cluster.asked.items() if what.partition(" ")[2] in OWNED and times
+        }
+
+    async def first(_: Reconciler) -> None:
+        assert writes() == {f"POST {kind}": 10 for kind in OWNED}
+
+    async def second(reconciler: Reconciler) -> None:
+        assert writes() == {}, "a successor finds all as it would write it"
+        cluster.items[OWNED["networkpolicies"]].pop(0)
+        cluster.items[OWNED["roles"]][1]["rules"][0]["verbs"].append("delete")
+        cluster.items[OWNED["rolebindings"]].pop(2)
+        object.__setattr__(reconciler.settings, "relist_seconds", 0.1)
+        await reconciler.relist("")
+        await quiet(reconciler)
+        mended = {"POST networkpolicies": 1, "PATCH roles": 1, "PATCH serviceaccounts": 1}
+        assert writes() == {**mended, "PATCH rolebindings": 1, "POST rolebindings": 1}
+
+    take_over(cluster, first)
+    take_over(cluster, second)
 
 
 def test_jobs_that_have_ended_cost_nothing_at_a_takeover_or_a_relist() -> None:

@@ -25,13 +25,13 @@ makes the object needs create as well as patch.
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [serviceaccounts]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [create, patch, delete] # delete: networkPolicy was set to None
+  verbs: [list, create, patch, delete] # delete: networkPolicy was set to None
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]

@@ -8,6 +8,7 @@ written is remembered, so that a pass that changes nothing asks nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,22 @@ def access_of(job: Job, pod_names: tuple[str, ...], accounts_seen: tuple[str, ..
     if theirs is None:
         return Access(own_account=True, subjects=(job_identity(job),), pod_names=names)
     return Access(own_account=False, subjects=(theirs,), pod_names=names)
+
+
+def found(job: Job, objects: Mapping[str, Mapping[str, Any]]) -> Access | None:
+    """The access that the job's objects give, by kind; None unless they are as this operator writes them."""
+    there = objects.get("Role")
+    if there is None:
+        return None
+    try:
+        names = tuple(there["rules"][1]["resourceNames"]) if len(there["rules"]) > 1 else ()
+        bound = objects.get("RoleBinding")
+        subjects = () if bound is None else tuple(subject["name"] for subject in bound["subjects"])
+    except (KeyError, TypeError):
+        return None
+    access = Access("ServiceAccount" in objects, subjects, names)
+    same = there["rules"] == rules(job, access) and (bound is None or bound == _binding(job, access))
+    return access if same else None
 
 
 async def grant(api: Api, job: Job, access: Access, written: Access | None) -> None:

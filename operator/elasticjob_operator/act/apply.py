@@ -195,12 +195,12 @@ class Applier:
 
     async def _grant(self, job: Job, access: Access, memory: Memory) -> None:
         await grant(self._api, job, access, memory.access)
-        memory.access = access
+        memory.access, memory.owned_written_at = access, self._clock()
         memory.granted = frozenset(access.pod_names)
 
     async def _restrict(self, job: Job, memory: Memory) -> None:
         await network.restrict(self._api, job)
-        memory.network_policy = job.spec.network_policy
+        memory.network_policy, memory.owned_written_at = job.spec.network_policy, self._clock()
         memory.protected = True
 
     def _warnings(self, job: Job, memory: Memory) -> tuple[Event, ...]:

@@ -61,6 +61,8 @@ class Memory:
     access: Access | None = None
     unneeded_since: float | None = None
     """Since when ``access`` has been more than is needed (monotonic)."""
+    owned_written_at: float = float("-inf")
+    """When ``access`` or ``network_policy`` was last being brought about (monotonic)."""
     network_policy: str | None = None
     """Of the spec, as this process last brought it about."""
     renewals: Renewals = field(default_factory=Renewals)

@@ -5,11 +5,14 @@ what its members exchange. With ``JobOnly`` the job's pods accept connections fr
 ports: torch picks its ports itself. Policies add up: a user opens a port by one of his own.
 
 Like the Role it is remembered, so that a pass that changes nothing asks nothing. What somebody changes in it
-stays until the operator writes it again: every five minutes or so, as the Role. A job without template has
-none: its pods are somebody else's.
+stays until the operator compares it again (``survey``): every five minutes or so, as the Role. A job without
+template has none: its pods are somebody else's.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.owned import bring_about, remove
@@ -29,6 +32,17 @@ async def restrict(api: Api, job: Job) -> None:
     if job.spec.network_policy != NetworkPolicy.JOB_ONLY:
         await remove(api, job, _API_VERSION, "NetworkPolicy")
         return
+    await bring_about(api, job, _API_VERSION, "NetworkPolicy", {"spec": _spec(job)})
+
+
+def found(job: Job, objects: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """What the job's objects, by kind, bring about; None where it is nothing that ``restrict`` does."""
+    there = objects.get("NetworkPolicy")
+    if there is None:
+        return NetworkPolicy.NONE.value
+    return NetworkPolicy.JOB_ONLY.value if there["spec"] == _spec(job) else None
+
+
+def _spec(job: Job) -> dict[str, Any]:
     pods = {"matchLabels": {JOB_LABEL: job.name}}
-    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
-    await bring_about(api, job, _API_VERSION, "NetworkPolicy", {"spec": spec})
+    return {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
