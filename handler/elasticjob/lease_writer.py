@@ -43,6 +43,8 @@ class LeaseWriter:
         self._version = ""
         self._said = self._written = 0
         self._renew_seconds = 60.0
+        self._sooner = False
+        """A shorter interval has come: it begins now."""
         self._stopped = False
         self.refusal = Refusal()
         self._warned = False
@@ -70,6 +72,7 @@ class LeaseWriter:
         """How often the Lease is renewed while nothing new is said."""
         with self._bell:
             if seconds != self._renew_seconds:
+                self._sooner = seconds < self._renew_seconds
                 self._renew_seconds = seconds
                 self._bell.notify_all()
 
@@ -88,10 +91,12 @@ class LeaseWriter:
         pause = MIN_PAUSE_SECONDS
         while True:
             with self._bell:
-                due = self._renew_seconds * random.uniform(0.9, 1.1)
-                self._bell.wait_for(lambda: self._stopped or self._said > self._written, due)
+                self._sooner = False
+                self._bell.wait_for(self._wanted, self._renew_seconds * random.uniform(0.9, 1.1))
                 if self._stopped or self.superseded:
                     return
+                if self._sooner and self._said == self._written:
+                    continue
                 upto, body = self._said, self._body()
             try:
                 self._attempt(body)
@@ -108,6 +113,9 @@ class LeaseWriter:
                 self.trouble, self._warned = "", False
                 self._written = upto
                 self._bell.notify_all()
+
+    def _wanted(self) -> bool:
+        return self._stopped or self._sooner or self._said > self._written
 
     def _attempt(self, body: dict[str, Any]) -> None:
         try:

@@ -166,7 +166,8 @@ class Applier:
             action
             for action in actions
             if isinstance(action, CreatePod)
-            and made(pod_name(job.name, action.slot, action.attempt)) not in memory.attempts
+            and (target := made(pod_name(job.name, action.slot, action.attempt))) not in memory.attempts
+            and target not in memory.under_way
         ]
         trained = plan.status.round.number > 0 and len(new) < job.spec.pods
         due, memory.pods_reserved, wait = self._pace.due(

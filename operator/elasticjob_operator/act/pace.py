@@ -5,8 +5,8 @@ once would get all their pods at once, and none of them would be ready in minute
 rate, one job after the other: the first train while the last have no pod yet. Nothing waits inside of a
 pass: a job that is not yet due gets another pass when it is.
 
-The rate is shared by the namespaces that have pods to be made. What a running job lacks, a few pods, is not
-held up: it goes without reservation.
+The rate is shared by the namespaces that have pods to be made. A few pods that a running job lacks are not
+held up: they go without reservation.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Pace:
     def due(
         self, namespace: str, wanted: int, trained: bool, reserved: Reservation | None
     ) -> tuple[int, Reservation | None, float | None]:
-        """How many of the pods that a job wants may be made now; what is reserved for it from now on; and
-        after how many seconds to ask again. ``trained``: it has had a round."""
+        """How many of the pods that a job wants may be made now, what is reserved for it from now on, and
+        after how many seconds to ask again. ``trained``: it has had a round, and has other pods."""
         if not wanted or (trained and wanted <= FREE):
             return wanted, None, None
         now = self._clock()
@@ -51,7 +51,9 @@ class Pace:
         if reserved.at > now:
             return 0, reserved, reserved.at - now
         if self._behind():
-            return 0, reserved, _BEHIND_SECONDS
+            # At the end of the queue: a thousand jobs that ask again every second would not help.
+            reserved = self._reserve(namespace, wanted, now + _BEHIND_SECONDS)
+            return 0, reserved, reserved.at - now
         made = min(wanted, reserved.pods)
         if made == wanted:
             return made, None, None
