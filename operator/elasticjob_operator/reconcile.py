@@ -64,7 +64,7 @@ _EVENT_BACK_OFF = 1.0
 _SHORTEST_WAKE = 0.005
 _REREADS = 5
 _MAX_SLOW_PASSES = 10_000
-"""Of one namespace: each job has one, and all that it does is wait for the API server."""
+"""Each job has one, and all that it does is wait for the API server."""
 JOBS_PAGE = 50
 """A job of thousands of members may have a megabyte of status."""
 
@@ -127,7 +127,7 @@ class Reconciler:
         self._plan = plan
         self._applier = Applier(api, self.world, self.clock, settings.handler_image, self._act)
         self._entries: dict[Key, Entry] = {}
-        self._gate = Turns(settings.max_passes, slow=_MAX_SLOW_PASSES)
+        self._gate = Turns(settings.max_passes, _MAX_SLOW_PASSES, _MAX_SLOW_PASSES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches: set[asyncio.Task[None]] = set()
         self._acting: set[asyncio.Task[None]] = set()

@@ -12,8 +12,8 @@ from elasticjob_operator.observe.turns import Turns
 
 
 class Scene:
-    def __init__(self, at_once: int, slow: int) -> None:
-        self.turns = Turns(at_once, slow)
+    def __init__(self, at_once: int, slow: int, slow_in_all: int) -> None:
+        self.turns = Turns(at_once, slow, slow_in_all)
         self.began: list[str] = []
         self.end = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
@@ -34,9 +34,11 @@ class Scene:
         return {name: self.began.count(name) for name in sorted(set(self.began))}
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]], at_once: int = 4, slow: int = 5) -> None:
+def play(
+    scenario: Callable[[Scene], Awaitable[None]], at_once: int = 4, slow: int = 5, slow_in_all: int = 100
+) -> None:
     async def main() -> None:
-        scene = Scene(at_once, slow)
+        scene = Scene(at_once, slow, slow_in_all)
         try:
             await scenario(scene)
         finally:
@@ -92,6 +94,19 @@ def test_what_is_slow_gives_its_turn_back_and_is_bounded_by_namespace(
         assert sum((await scene.settled()).values()) == held + others
 
     play(scenario)
+
+
+def test_where_everything_is_slow_there_is_a_bound_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_QUICK_SECONDS", 0.01)
+
+    async def scenario(scene: Scene) -> None:
+        for number in range(50):
+            scene.ask(f"ns-{number}", 3)
+        for _ in range(30):
+            await asyncio.sleep(0.01)
+        assert 10 <= sum((await scene.settled()).values()) <= 10 + 4
+
+    play(scenario, slow_in_all=10)
 
 
 def test_who_is_cancelled_in_the_queue_takes_no_turn() -> None:

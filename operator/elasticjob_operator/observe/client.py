@@ -55,7 +55,7 @@ _CONNECT_TIMEOUT = 5.0
 _WATCH_SILENCE = 75.0
 _KEEP_ALIVE = 60.0
 _RECORDS_AT_ONCE, _OTHERS_AT_ONCE = 64, 32
-_SLOW_OF_A_NAMESPACE = 32
+_SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL = 16, 64
 _RECORDS = ("/apis/elasticjob.dev/", "/apis/coordination.k8s.io/")
 """What rounds are made of: statuses and Leases."""
 _NOT_STORED = "etcdserver: "
@@ -115,8 +115,8 @@ class Client:
         self._credentials = credentials
         self._may_write = may_write
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT)
-        self._records = Turns(_RECORDS_AT_ONCE, _SLOW_OF_A_NAMESPACE)
-        self._others = Turns(_OTHERS_AT_ONCE, _SLOW_OF_A_NAMESPACE)
+        self._records = Turns(_RECORDS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
+        self._others = Turns(_OTHERS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
         self._reloading = asyncio.Lock()
         self._ssl: ssl.SSLContext = credentials.ssl_context()
         self._session = aiohttp.ClientSession(

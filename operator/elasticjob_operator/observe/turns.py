@@ -7,8 +7,8 @@ thousand connections. But who waits long for an answer uses neither: behind a te
 * what has not ended after ``_QUICK_SECONDS`` gives its turn back and goes on without;
 * the namespaces that wait take turns, and no namespace has more than three quarters of them, so that there is
   one at once for whoever asks beside a single busy one;
-* one namespace has at most ``slow`` things under way that have given theirs back, and its others wait for
-  those: connections, and the API server's patience, are finite.
+* of one namespace at most ``slow`` things are under way that have given theirs back, of all ``slow_in_all``:
+  where everything is slow, more connections would not make it quicker.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _QUICK_SECONDS = 0.5
 
 
 class Turns:
-    """``at_once``: how many have a turn; ``slow``: how many more of one namespace may be under way."""
+    """``at_once``: how many have a turn; ``slow``, ``slow_in_all``: how many more may be under way."""
 
-    def __init__(self, at_once: int, slow: int) -> None:
+    def __init__(self, at_once: int, slow: int, slow_in_all: int) -> None:
         self._at_once = at_once
         self._share = max(1, at_once * 3 // 4)
         self._slow = slow
+        self._slow_in_all = slow_in_all
         self._quick = 0
         self._quick_of: Counter[str] = Counter()
         self._slow_of: Counter[str] = Counter()
@@ -81,6 +82,7 @@ class Turns:
             self._quick < self._at_once
             and self._quick_of[namespace] < self._share
             and self._slow_of[namespace] < self._slow
+            and self._slow_of.total() < self._slow_in_all
         )
 
     def _give(self, namespace: str) -> None:
