@@ -33,7 +33,16 @@ class NotFound(Exception):
 
 
 class Unavailable(Exception):
-    """No answer, or an error that says nothing about whether the write was carried out."""
+    """No answer, or an error that says nothing about whether the write was carried out. ``seconds``: after
+    which it comes."""
+
+    def __init__(self, text: str, seconds: float = 0.0) -> None:
+        super().__init__(text)
+        self.seconds = seconds
+
+
+class Refused(Exception):
+    """403 or 422: the write is not allowed."""
 
 
 @dataclass
@@ -56,6 +65,8 @@ class Api:
         self.log: list[tuple[Key, Item | None]] = []
         self.watches: list[Watch] = []
         self.committed: list[Callable[[Key, Item | None, Item | None], None]] = []
+        self.admission: Admission = lambda *_: None
+        self._serves: Client | None = None
 
     def put(self, key: Key, value: Any, uid: str = "", version: int | None = None) -> Item:
         """Create or replace an object. ``version``: only this one may be replaced."""
@@ -102,10 +113,16 @@ class Api:
                 patience = self.kernel.between(0.2, 8.0)
                 self.kernel.after(patience, reply, Unavailable("the API server does not answer"))
                 return
+            self._serves = client
             try:
                 answer = work()
-            except (Conflict, NotFound) as error:
+            except (Conflict, NotFound, Refused, Unavailable) as error:
                 answer = error
+            finally:
+                self._serves = None
+            if isinstance(answer, Unavailable):
+                self.kernel.after(answer.seconds, reply, answer)
+                return
             if self.weather.loses_answers and self.kernel.rng.random() < 0.5:
                 answer = Unavailable("the answer was lost")
             self.kernel.after(self._latency(), reply, answer)
@@ -122,6 +139,9 @@ class Api:
         return between(1.0, 10.0) if self.weather.slow else between(0.002, 0.03)
 
     def _commit(self, key: Key, old: Item | None, item: Item | None) -> None:
+        refusal = None if self._serves is None else self.admission(self._serves, key, old, item)
+        if refusal is not None:
+            raise refusal
         if item is None:
             self.items.pop(key, None)
         else:
@@ -131,6 +151,10 @@ class Api:
             watch.hear(len(self.log), key, item)
         for hook in self.committed:
             hook(key, old, item)
+
+
+Admission = Callable[["Client", Key, Item | None, Item | None], Exception | None]
+"""Told who is about to write what, and what was there; what it returns is the answer instead."""
 
 
 class Client(Host):

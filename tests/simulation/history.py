@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.faults import HARMFUL, HARMLESS
+from tests.simulation.faults import HARMFUL, HARMLESS, hang_agent
 from tests.simulation.oracle import Violation
 from tests.simulation.rest import settle
-from tests.simulation.strains import oscillate
+from tests.simulation.strains import fail_writes, neighbour_fails, oscillate
 from tests.simulation.world import World
 
 
@@ -43,8 +43,15 @@ def play(world: World) -> None:
             world.oracle.pace.judge_training()
             settle(world)
             return
+    if world.traits.failing is not None:
+        world.kernel.run(rng.choice((0.0, 20.0)))
+        fail_writes(world, world.traits.failing)
+    if world.traits.neighbour is not None:
+        neighbour_fails(world, world.traits.neighbour)
     kinds = rng.choice((HARMLESS, HARMFUL, HARMLESS + HARMFUL, HARMLESS + HARMFUL))
     few = rng.sample(kinds, min(len(kinds), rng.choice((2, 4, 30))))
+    if world.traits.neighbour is not None:
+        few.append(hang_agent)  # it shows by its silence alone
     world.kernel.run(world.kernel.between(0.0, 15.0))
     for _ in range(rng.randint(1, 10)):
         rng.choice(few)(world)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.core.rounds import Candidate, Form, Wait, decide
+from elasticjob_operator.observe import answers
 from elasticjob_operator.plan import (
     context,
     ends,
@@ -23,6 +24,7 @@ from elasticjob_operator.plan import (
 )
 from elasticjob_operator.plan.status import ParticipantStatus
 from tests.scenarios.absences import complete_with_the_first, convict_by_silence, ignore_what_ended
+from tests.simulation.operator import Operator
 
 
 class Mutation(NamedTuple):
@@ -79,6 +81,15 @@ def _form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) 
     return decide(candidates, (), 1, replicas)
 
 
+def _end_the_pass(operator: Any, _target: Any, why: Exception) -> None:
+    operator.timers = {}
+    raise why
+
+
+def _any_doubt(scope: Any, _now: float) -> bool:
+    return scope.doubted is not None
+
+
 def _never_charge(p: Any) -> None:
     p.set(accounts=tuple(replace(a, charges=()) for a in p.status.accounts))
 
@@ -107,6 +118,10 @@ MUTATIONS = [
     Mutation(("Suspension",), "suspension is overlooked", suspension, "wanted", lambda _: False),
     Mutation(("Liveness",), "hangs are overlooked", progress, "hang", lambda _: []),
     Mutation(("Liveness",), "nobody asks for the next pass", context.Timers, "wake", lambda *_: None),
+    Mutation(("I11",), "a write that fails ends the pass", Operator, "_failed", _end_the_pass, 67, "writes"),
+    Mutation(
+        ("Liveness",), "each failure is an outage", answers._Scope, "is_outage", _any_doubt, 19, "neighbour"
+    ),
     Mutation(("I10",), "growth never asks whether it can", scaling, "decide", _form_at_once, 50, "scale"),
     Mutation(("I10",), "a success is no hindrance", scaling, "_has_succeeded", lambda _: False, 57, "scale"),
 ]

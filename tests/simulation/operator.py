@@ -36,7 +36,7 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.planner import meanwhile, plan
 from elasticjob_operator.plan.status import JobStatus
-from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
+from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Refused, Unavailable, Watch
 from tests.simulation.cluster import NodeValue
 from tests.simulation.ground import LeaseValue
 from tests.simulation.kernel import Kernel, Script, Thread
@@ -238,13 +238,21 @@ class Operator(Client):
         try:
             answer = yield self.api.request(self, work)
         except Unavailable:
-            self.answers.failed(LEASES, began, self.kernel.now)
-            if self._trials is None or self._trials.done:
-                self._trials = self.spawn(self._try())
+            self._doubt(LEASES, began)
             raise
         if not reads:
             self.answers.got_through(LEASES, self.kernel.now)
         return answer
+
+    def neighbour_fails(self) -> None:
+        """A write for a job in another namespace gets no proper answer."""
+        if self.alive and not self.frozen:
+            self._doubt("/namespaces/another/pods", self.kernel.now - 1.0)
+
+    def _doubt(self, path: str, began: float) -> None:
+        self.answers.failed(path, began, self.kernel.now)
+        if self._trials is None or self._trials.done:
+            self._trials = self.spawn(self._try())
 
     def _try(self) -> Script:
         """``observe.trials``."""
@@ -300,8 +308,8 @@ class Operator(Client):
             try:
                 postponed = yield from self._project(value.job, decided.record)
                 self.attempts.done(ROUND)
-            except Unavailable:
-                self._failed(ROUND)
+            except (Unavailable, Refused) as error:
+                self._failed(ROUND, error)
         wanted = [(Target(str(action), "done"), action) for action in decided.actions]
         self.attempts.keep("done", (target for target, _ in wanted))
         for target, action in wanted:
@@ -309,8 +317,8 @@ class Operator(Client):
                 try:
                     yield from self._act(value.job, action)
                     self.attempts.done(target)
-                except Unavailable:
-                    self._failed(target)
+                except (Unavailable, Refused) as error:
+                    self._failed(target, error)
         delays = [decided.wake_after, postponed, self.attempts.wake_after(self.kernel.now)]
         return min((d for d in delays if d is not None), default=None)
 
@@ -323,16 +331,18 @@ class Operator(Client):
             return False
         try:
             written = yield from self._send(lambda: self._write_status(item, decided))
-        except Unavailable:
-            self._failed(STATUS)
+        except (Unavailable, Refused) as error:
+            self._failed(STATUS, error)
             return False
         self.attempts.done(STATUS)
         self.cache.put(JOB_KEY, written, self.kernel.now)
         self._known = decided.status
         return True
 
-    def _failed(self, target: Target) -> None:
-        error = errors.Unavailable(target.name, 503, "", "unavailable")
+    def _failed(self, target: Target, why: Exception) -> None:
+        error: errors.ApiError = errors.Unavailable(target.name, 503, "", "unavailable")
+        if isinstance(why, Refused):
+            error = errors.Forbidden(target.name, 403, "Forbidden", str(why))
         self.attempts.failed(target, error, self.kernel.now)
 
     def observe(self, job: Job) -> Observed:

@@ -81,6 +81,8 @@ class Oracle:
         """While somebody edits the round Lease."""
         self.status: dict[str, JobStatus] = {}
         self.published: dict[RoundKey, Published] = {}
+        self.closed: dict[str, float] = {}
+        """By job UID, when it ended."""
         self.current: dict[str, Published] = {}
         """By job UID, the round that was published last."""
         self.died_in_round: dict[str, Published] = {}
@@ -143,6 +145,7 @@ class Oracle:
             self.current[uid].suspended |= value.job.spec.suspend
             self.current[uid].rescaled |= b.phase == "Broken" and b.account == SCALING
         if status.finished and not before.finished:
+            self.closed[uid] = self._now()
             self._closed(value)
         elif before.finished and not status.finished:
             raise Violation("I8", "a finished job is not finished any more")
@@ -282,8 +285,10 @@ class Oracle:
             allowed |= self.truth.accounts(key, gone, since, known.until + MOVE_SECONDS)
             if not known.established:
                 allowed.add(INFRASTRUCTURE)
-            if known.echoes and (SCALING in allowed or self.restarts_in_place):
-                allowed.add(APPLICATION)  # the next round is formed before anybody has told the root
+            ended_at = self.closed.get(uid, float("inf"))
+            too_soon = SCALING in allowed or self.restarts_in_place or ended_at < known.until + MOVE_SECONDS
+            if known.echoes and too_soon:
+                allowed.add(APPLICATION)  # all goes on, or is over, before anybody has told the root
             if key[1] in unseen and INFRASTRUCTURE in allowed:
                 allowed.add(PREEMPTION)  # whoever deletes a pod for its node: nothing is left to tell by
             # A round Lease that was set forward by hand gives a broken round a higher number.

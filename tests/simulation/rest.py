@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticjob_operator.plan.causes import INFRASTRUCTURE
+from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
 from tests.simulation.operator import JOB_KEY
@@ -76,7 +77,8 @@ def _settle_suspended(w: World) -> None:
     """A suspended job has no pods and no round; then it is resumed."""
     w.kernel.run(SUSPEND_SECONDS)
     alive, status = w.running(), w.status
-    if not status.finished:
+    held = w.traits.failing is not None and w.traits.failing.what == "delete"
+    if not status.finished and not held:
         if any(not a.hangs for a in alive) or status.round.phase == "Active":
             text = f"suspended, round {status.round.number} is {status.round.phase}"
             raise Violation("Suspension", f"{text}, {[a.name for a in alive]} still run")
@@ -101,6 +103,9 @@ def _check_rest(w: World) -> None:
         if alive:
             raise Violation("Liveness", f"finished, and {[a.name for a in alive]} still run")
         _check_remains(w)
+        return
+    if w.traits.failing is not None and w.traits.failing.seconds == float("inf"):
+        _check_what_is_possible(w)
         return
     training = status.condition("Training")
     said = f"{training.reason}: {training.message}" if training is not None else "nothing"
@@ -127,6 +132,19 @@ def _check_rest(w: World) -> None:
     if set(leases) - set(pods):
         raise Violation("Liveness", f"Leases without pods: {set(leases) - set(pods)}")
     _check_remains(w)
+
+
+def _check_what_is_possible(w: World) -> None:
+    """A write that fails for ever: those that have joined train, if they are enough (I11)."""
+    status, spec = w.status, w.job.job.spec if w.job is not None else JobSpec()
+    there = {a.uid for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items}
+    possible = min(spec.replicas, len(there))
+    if possible >= status.min_replicas and (
+        status.round.phase != "Active" or status.round.established is None
+    ):
+        training = status.condition("Training")
+        said = f"{training.reason}: {training.message}" if training is not None else "nothing"
+        raise Violation("I11", f"{possible} could train, {status.min_replicas} are needed; it says {said}")
 
 
 def _check_remains(w: World) -> None:

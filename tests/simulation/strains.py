@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.traits import Scaler
+from tests.simulation.agent import Agent
+from tests.simulation.api import Client, Item, Key, Refused, Unavailable
+from tests.simulation.operator import Operator
+from tests.simulation.traits import Failing, Scaler
 from tests.simulation.world import World
 
 
@@ -28,3 +31,37 @@ def _scale(w: World) -> None:
     raised = minimum is not None and minimum > value.status.min_replicas
     w.plan(f"scaled to {to}, minReplicas {minimum}", raised)
     w.change_spec(lambda s: replace(s, replicas=to, min_replicas=minimum))
+
+
+def neighbour_fails(w: World, seconds: float) -> None:
+    """Another tenant's webhook is down, for ever: that is no sign that participants can't write."""
+    w.operators[-1].neighbour_fails()
+    w.kernel.after(seconds * w.kernel.between(0.8, 1.2), neighbour_fails, w, seconds)
+
+
+def fail_writes(w: World, failing: Failing) -> None:
+    """A webhook that is down, a quota, a Role that lacks a name: some writes fail, for long or for ever."""
+    until = w.kernel.now + failing.seconds
+
+    def admit(client: Client, key: Key, old: Item | None, item: Item | None) -> Exception | None:
+        if w.kernel.now > until or _what(client, key, old, item) != failing.what:
+            return None
+        value = w.cluster.agents[client.uid].pod if isinstance(client, Agent) else (item or old).value  # type: ignore[union-attr]
+        if failing.slot not in (None, value.slot):
+            return None
+        if failing.how == "403" and isinstance(client, Operator):
+            return Refused(f"{key[1]} is forbidden")
+        return Unavailable(f"{failing.what}: {failing.how}", 10.0 * (failing.how == "time limit"))
+
+    w.kernel.say(f"** from now on these fail: {failing}")
+    w.api.admission = admit
+
+
+def _what(client: Client, key: Key, old: Item | None, item: Item | None) -> str:
+    if key[0] == "lease" and isinstance(client, Agent):
+        return "lease"
+    if key[0] != "pod" or not isinstance(client, Operator):
+        return ""
+    if old is None:
+        return "make"
+    return "delete" if item is None or (item.value.deleting and not old.value.deleting) else ""

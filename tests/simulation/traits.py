@@ -10,11 +10,11 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CLASSES = ("sidecars", "broken", "scale", "commands")
+CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes")
 SHARE = 0.1
 """The part of all histories in which a class is."""
 
-ON = {"scale"}
+ON = {"scale", "neighbour", "writes"}
 """The classes that are drawn at all."""
 
 NEEDED_BY = {"I8": {"commands"}, "I10": {"scale"}, "I14": {"broken"}}
@@ -51,16 +51,29 @@ class Commands(NamedTuple):
     torchruns: int
 
 
+class Failing(NamedTuple):
+    """Writes that fail, of pods being made or deleted or of participants' own Leases (``what``), in one slot
+    or in all, by ``how``. ``seconds``: for how long, for ever with infinity."""
+
+    what: str
+    how: str
+    slot: int | None
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Traits:
     """``sidecars``: beside each training container another one runs until its pod is deleted.
-    ``places``: for how many pods more than are wanted there is room, None: for all."""
+    ``places``: for how many pods more than are wanted there is room, None: for all. ``neighbour``: every so
+    many seconds a write for another tenant's job fails, for ever."""
 
     sidecars: bool = False
     places: int | None = None
     broken: Broken | None = None
     scaler: Scaler | None = None
     commands: Commands | None = None
+    neighbour: float | None = None
+    failing: Failing | None = None
 
 
 def draw(seed: int) -> Traits:
@@ -74,6 +87,8 @@ def draw(seed: int) -> Traits:
         _broken(dice["broken"]) if "broken" in here else None,
         _scaler(dice["scale"]) if "scale" in here else None,
         _commands(dice["commands"]) if "commands" in here else None,
+        dice["neighbour"].choice((0.7, 2.5, 9.0, 20.0)) if "neighbour" in here else None,
+        _failing(dice["writes"]) if "writes" in here else None,
     )
 
 
@@ -90,3 +105,10 @@ def _scaler(rng: random.Random) -> Scaler:
 
 def _commands(rng: random.Random) -> Commands:
     return Commands(rng.choice((0.0, 1.0, 8.0, 60.0)), rng.choice((0, 0, 1, 2)), rng.choice((1, 1, 2)))
+
+
+def _failing(rng: random.Random) -> Failing:
+    what = rng.choice(("make", "make", "delete", "lease"))
+    how = rng.choice(("403", "429", "500", "time limit"))
+    slot = rng.choice((0, 1, 2, None)) if what != "lease" else rng.choice((0, 1, 2))
+    return Failing(what, how, slot, rng.choice((30.0, 200.0, float("inf"), float("inf"))))
