@@ -32,6 +32,21 @@ def no_job(s: Settings) -> str:
     )
 
 
+def not_granted(s: Settings, trouble: str, seconds: float) -> str:
+    """Rights are missing, and whoever grants them may still come."""
+    return (
+        f"waiting for {seconds:.0f} s for the operator to grant this pod its rights: is it running "
+        "(kubectl get pods -A -l app.kubernetes.io/name=elasticjob), is there an ElasticJob "
+        f"{s.job} in namespace {s.namespace}, and has this pod the label elasticjob.dev/job={s.job}? "
+        f"The API server says: {trouble}"
+    )
+
+
+def is_denial(trouble: str) -> bool:
+    """Whether a 403 is an admission policy's or webhook's word: no right that is granted later changes it."""
+    return "denied request" in trouble or "denied the request" in trouble
+
+
 def forbidden(s: Settings, trouble: str, seconds: float) -> str:
     """Rights are missing, and the wait for them was long enough."""
     return (

@@ -118,15 +118,21 @@ class Beats:
             due = max(due + BEAT_SECONDS, time.monotonic())
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
-            if not self._leads:
-                own = self._steps.read()
-                self._own_step = NO_STEP if own is None else own.step
-            answer = self._exchange() if self._membership.size > 1 else Answer({}, NO_STEP)
-            if self._leads:
-                self._follow(answer.step)
-            suspects = self._judge.tick(time.monotonic(), answer.counts)
-            if suspects:
-                self._probe(suspects)
+            try:
+                self._beat_once()
+            except Exception:  # a thread that ended would beat no more, and notice nobody
+                logger.debug("a beat failed, trying again", exc_info=True)
+
+    def _beat_once(self) -> None:
+        if not self._leads:
+            own = self._steps.read()
+            self._own_step = NO_STEP if own is None else own.step
+        answer = self._exchange() if self._membership.size > 1 else Answer({}, NO_STEP)
+        if self._leads:
+            self._follow(answer.step)
+        suspects = self._judge.tick(time.monotonic(), answer.counts)
+        if suspects:
+            self._probe(suspects)
 
     def _follow(self, others: int | None) -> None:
         """On the leader: judge the steps, and tell what is new."""

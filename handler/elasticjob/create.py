@@ -62,6 +62,9 @@ def _identify(settings: Settings, connection: Connection) -> Settings:
         namespace=settings.namespace or connection.namespace,
         pod=settings.pod or connection.pod[0],
         pod_uid=settings.pod_uid or connection.pod[1],
+        elsewhere=bool(
+            settings.namespace and connection.pod[0] and settings.namespace != connection.namespace
+        ),
     )
     if not settings.namespace:
         raise SettingsError("the namespace is not known: let --rdzv-endpoint be NAMESPACE/NAME")

@@ -55,7 +55,7 @@ from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV, StackDump
 from elasticjob.step_files import StepFiles
 from elasticjob.stores import StoreConnection, StoreGone, disconnect
-from elasticjob.torch_agent import Call, Failed, caller, given_up
+from elasticjob.torch_agent import Call, Failed, caller, given_up, local_world_size
 from elasticjob.torch_version import workers_may_share_agent_store
 from elasticjob.worker_failures import RoundWorkers
 from elasticjob.workers import children, kill_process_groups
@@ -65,8 +65,10 @@ logger = logging.getLogger(__name__)
 FIRST_SAY_SECONDS = 5.0
 SAY_SECONDS = 30.0
 """How often a waiting participant says for whom it waits."""
+GRANT_SECONDS = 600.0
+"""For so long the operator may be away that grants a new pod its rights (403)."""
 RBAC_SECONDS = 10.0
-"""For so long a 403 may be a cache that lags behind (design, section 3)."""
+"""For so long a 403 may be a cache that lags behind, where no operator would change it."""
 TOKEN_SECONDS = 150.0
 """For so long a 401 may be a token that kubelet is about to replace: it looks at volumes every 60 to 90 s."""
 NO_JOB_SECONDS = 10.0
@@ -75,6 +77,7 @@ LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
 DUMP_SECONDS = 2.0
 """For so long torch has the time to ask before the stacks of a hung round are written without it."""
+LIST_AGAIN_SECONDS = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -263,7 +266,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 secrets.token_urlsafe(8),
                 format_endpoint(host, server.port),
                 bool(self._settings.local_addr),
-                self._settings.nproc,
+                str(local_world_size(self._call.agent) or ""),
             )
         if failure is not None:
             self._lease.say(participant=record.dump(), failure=failure.dump())
@@ -284,7 +287,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             raise RendezvousStateError(self._lease.superseded)
         for thread in (self._watcher, self._lease):
             for kind, limit, text in (
-                (Forbidden, RBAC_SECONDS, advice.forbidden),
+                (Forbidden, self._patience(thread), advice.forbidden),
                 (Unauthorized, TOKEN_SECONDS, advice.unauthorized),
             ):
                 seconds = thread.refusal.lasted(kind)
@@ -296,6 +299,11 @@ class K8sRendezvousHandler(RendezvousHandler):
                 f"no round within {self._settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
             )
 
+    def _patience(self, thread: RoundWatcher | LeaseWriter) -> float:
+        """For how long a 403 is waited out: long, if the operator may still grant what this pod never had."""
+        final = self._settings.elsewhere or thread.refusal.granted or advice.is_denial(thread.trouble)
+        return RBAC_SECONDS if final else GRANT_SECONDS
+
     def _ask_for_job(self) -> None:
         """Without a record: an absent operator may come, an absent job is a mistake."""
         if self._api.job_exists(self._settings.job) is False:
@@ -303,6 +311,10 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _waiting_text(self, seconds: float) -> str:
         trouble = self._lease.trouble or self._watcher.trouble
+        for thread in (self._lease, self._watcher):
+            refused = thread.refusal.lasted(Forbidden)
+            if refused > 0 and self._patience(thread) > RBAC_SECONDS:
+                return advice.not_granted(self._settings, thread.trouble, refused)
         return advice.waiting(self._settings, self._core.latest, trouble, seconds)
 
     def _stop(self, stop: Stop) -> None:
@@ -427,9 +439,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 workers.stopping()
             self._stacks.dump()
 
-        timer = threading.Timer(DUMP_SECONDS, dump)
-        timer.daemon = True
-        timer.start()
+        _later(DUMP_SECONDS, dump)
 
     def _dump_stacks(self) -> None:
         """In the main thread: if the round hung, let the workers write their stacks and end."""
@@ -447,7 +457,13 @@ class K8sRendezvousHandler(RendezvousHandler):
 
         def kill() -> None:
             # First the list, then the question: if this is still the round, nobody listed is of a newer one.
-            pids = children(os.getpid())
+            try:
+                pids = children(os.getpid())
+            except OSError as error:
+                logger.debug("the workers can't be listed, trying again: %s", error)
+                if self._in_round:
+                    _later(LIST_AGAIN_SECONDS, kill)
+                return
             still, workers = self._core.membership, self._workers
             if self._in_round and still is not None and still.number == m.number:
                 if workers is not None:
@@ -459,9 +475,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                         "round %d is over and its workers did not stop: killed %s", m.number, killed
                     )
 
-        timer = threading.Timer(self._settings.worker_stop, kill)
-        timer.daemon = True
-        timer.start()
+        _later(self._settings.worker_stop, kill)
 
     def _drop_connections(self) -> None:
         self._watch.stop_beats()
@@ -509,3 +523,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         if record is not None:
             self._lease.say(participant=record.dump())
             self._lease.flush(1.0)
+
+
+def _later(seconds: float, what: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, what)
+    timer.daemon = True
+    timer.start()

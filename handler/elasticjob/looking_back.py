@@ -8,6 +8,7 @@ connections whatever it is busy with.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,8 @@ from collections.abc import Callable, Mapping
 from elasticjob.beats import MAX_PROBED, PROBE_SECONDS
 from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Loss, Probe
 from elasticjob.stores import probe
+
+logger = logging.getLogger(__name__)
 
 
 class LookingBack:
@@ -44,16 +47,22 @@ class LookingBack:
 
     def _run(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
-            suspects = self._judge.tick(time.monotonic(), self._answered)[:MAX_PROBED]
-            if not suspects:
-                continue
-            found = probe({rank: self._endpoints[rank] for rank in suspects}, PROBE_SECONDS)
-            now = time.monotonic()
-            lost = {}
-            for rank, what in found.items():
-                if what is Probe.ACCEPTED:
-                    self._answered[rank] += 1
-                elif self._judge.probed(now, rank, what):
-                    lost[rank] = self._judge.lost[rank]
-            if lost and not self._stop.is_set():
-                self._lost(lost)
+            try:
+                self._look()
+            except Exception:  # a thread that ended would notice nobody any more
+                logger.debug("looking for the others failed, trying again", exc_info=True)
+
+    def _look(self) -> None:
+        suspects = self._judge.tick(time.monotonic(), self._answered)[:MAX_PROBED]
+        if not suspects:
+            return
+        found = probe({rank: self._endpoints[rank] for rank in suspects}, PROBE_SECONDS)
+        now = time.monotonic()
+        lost = {}
+        for rank, what in found.items():
+            if what is Probe.ACCEPTED:
+                self._answered[rank] += 1
+            elif self._judge.probed(now, rank, what):
+                lost[rank] = self._judge.lost[rank]
+        if lost and not self._stop.is_set():
+            self._lost(lost)

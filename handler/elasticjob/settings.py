@@ -46,7 +46,8 @@ class Settings:
     pod: str = ""
     pod_uid: str = ""
     job_uid: str = ""
-    nproc: str = ""
+    elsewhere: bool = False
+    """Whether this pod is in another namespace than the job: the operator grants it nothing, ever."""
 
 
 def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str | None) -> Settings:
@@ -87,7 +88,6 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         pod=str(config.get("pod", "")) or os.environ.get(names.POD_NAME_ENV, ""),
         pod_uid=str(config.get("pod_uid", "")) or os.environ.get(names.POD_UID_ENV, ""),
         job_uid=os.environ.get(names.JOB_UID_ENV, ""),
-        nproc=os.environ.get("PET_NPROC_PER_NODE", "")[:16],
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import queue
 import selectors
@@ -27,6 +28,8 @@ from torch.distributed import PrefixStore, TCPStore
 
 from elasticjob.contract.records import parse_endpoint
 from elasticjob.core.beats import Probe
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -114,19 +117,35 @@ def connect(endpoint: str) -> TCPStore:
     A plain connection is tried first: TCPStore itself would retry for minutes, and print to stderr.
     """
     host, port = parse_endpoint(endpoint)
-    found = probe({0: endpoint}, CONNECT_SECONDS)[0]
+    found = probe({0: endpoint}, CONNECT_SECONDS).get(0)
     if found is not Probe.ACCEPTED:
-        raise Unreachable(f"{endpoint}: {found.value}")
+        what = found.value if found is not None else "this process can open no more connections"
+        raise Unreachable(f"{endpoint}: {what}")
     try:
         return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))
     except RuntimeError as error:
         raise Unreachable(f"{endpoint}: {error}") from None
 
 
+OWN_TROUBLE = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
+)
+"""Of this process or its machine: nothing that a peer could be judged by."""
+
+
 def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
-    """What connections to these ports meet, all tried at once, within so many seconds."""
+    """What connections to these ports meet, all tried at once, within so many seconds. Never raises: a port
+    that could not be tried, for want of descriptors, say, is not in the answer."""
     result: dict[int, Probe] = dict.fromkeys(endpoints, Probe.SILENT)
-    deadline = time.monotonic() + seconds
+    try:
+        _probe(endpoints, time.monotonic() + seconds, result)
+    except OSError as error:
+        logger.debug("ports can't be tried: %s", error)
+        return {}
+    return result
+
+
+def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, Probe]) -> None:
     with selectors.DefaultSelector() as selector:
         for rank, endpoint in endpoints.items():
             host, port = parse_endpoint(endpoint)
@@ -134,12 +153,21 @@ def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
                 family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
                     0
                 ]
-            except OSError:
+            except OSError as error:
+                if not isinstance(error, socket.gaierror) or error.errno == socket.EAI_MEMORY:
+                    del result[rank]
                 continue
-            one = socket.socket(family, kind, protocol)
+            try:
+                one = socket.socket(family, kind, protocol)
+            except OSError:
+                del result[rank]
+                continue
             one.setblocking(False)
             code = one.connect_ex(address)
-            if code in (0, errno.EINPROGRESS):
+            if code in OWN_TROUBLE:
+                del result[rank]
+                one.close()
+            elif code in (0, errno.EINPROGRESS):
                 selector.register(one, selectors.EVENT_WRITE, rank)
             else:
                 result[rank] = _verdict(code)
@@ -153,7 +181,6 @@ def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
         for key in list(selector.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()
-    return result
 
 
 def disconnect(endpoint: str) -> None:

@@ -77,6 +77,20 @@ def given_up(error: BaseException | None) -> tuple[Failed, ...]:
     return _failed(error.failures.values()) if isinstance(error, ChildFailedError) else ()
 
 
+def local_world_size(agent: ElasticAgent | None) -> int | None:
+    """How many workers the agent starts, as torch has decided it; None if it can't be known. Never raises."""
+    if agent is None:
+        return None
+    try:
+        size: object = agent.get_worker_group().spec.local_world_size
+    except SignalException:
+        raise
+    except Exception:
+        logger.debug("the number of workers is not known", exc_info=True)
+        return None
+    return size if isinstance(size, int) and size > 0 else None
+
+
 def next_pids(agent: ElasticAgent) -> Callable[[], dict[int, int] | None]:
     """A function that gives the pids, by local rank, of the workers that the agent starts next, else None."""
     before = agent.get_worker_group().workers

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from pathlib import Path
 
 
 def children(pid: int) -> list[int]:
-    """The processes whose parent is ``pid``."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    """The processes whose parent is ``pid``. Raises OSError where they can't be listed, for want of
+    descriptors, say."""
+    found: list[int] = []
+    if not os.path.isdir("/proc/self"):
+        return found
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
+            fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             continue
         if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(stat.parent.name))
+            found.append(int(name))
     return found
 
 

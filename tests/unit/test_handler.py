@@ -11,7 +11,6 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -276,7 +275,7 @@ def test_another_process_of_the_pod_supersedes(leases: Leases, start: Start) -> 
 def test_missing_rights_end_with_advice(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob.handler.GRANT_SECONDS", 0.5)
     leases.trouble = Forbidden("leases is forbidden", 403)
     ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get elasticjob job")
 
@@ -580,7 +579,7 @@ def test_unknown_settings_are_named() -> None:
         read_settings("ns/job", {"join_timout": "3", "timeout": 900}, None)
     with pytest.raises(SettingsError, match="join_timeout is 'soon', expected a number of seconds"):
         read_settings("ns/job", {"join_timeout": "soon"}, None)
-    assert replace(read_settings("job", {}, None), nproc="").namespace == ""
+    assert read_settings("job", {}, None).namespace == ""
 
 
 @pytest.mark.parametrize("name", ["Mnist", "m" * 46, "m" * 70, "my_job", "-job", "job-", "jöb"])
@@ -593,3 +592,89 @@ def test_a_name_that_no_job_can_have_is_refused_at_once(name: str) -> None:
     with pytest.raises(SettingsError, match="no namespace has the name"):
         read_settings("My_Namespace/job", {}, None)
     assert read_settings(f"ns/{'m' * 45}", {}, None).job == "m" * 45
+
+
+def test_a_pod_that_was_never_granted_its_rights_waits_for_the_operator(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pod of others that starts while the operator is away: each would end with exit code 1."""
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
+    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    leases.trouble = Forbidden('User "x" cannot patch resource "leases"', 403)
+    joining = Joining(start("a"))
+    wait_for(lambda: "for the operator to grant this pod its rights" in caplog.text, 20, "it says so")
+    assert joining.waits()
+    leases.trouble = None
+    form(leases, 1, "a")
+    assert joining.result(60).rank == 0
+
+
+@pytest.mark.parametrize("why", ["another namespace", "an admission policy"])
+def test_what_no_operator_would_grant_is_an_error_soon(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
+    policy = "ValidatingAdmissionPolicy 'own' with binding 'own' denied request: not this pod's Lease"
+    leases.trouble = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
+    ends_with(start("a", elsewhere=why == "another namespace"), "refused for")
+
+
+def test_rights_that_were_taken_away_are_an_error_soon(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ElasticJob was deleted under its pods, and its Role with it."""
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
+    handlers, _, _ = two(leases, start)
+    with leases.changed:
+        leases.trouble = Forbidden("cannot get", 403)
+        leases.changed.notify_all()
+    ends_with(handlers[1], "refused for")
+
+
+def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
+    """No descriptor is left here (EMFILE): that is nothing to judge a peer by, and no thread ends of it."""
+    script = textwrap.dedent(
+        """
+        import os, resource
+        from elasticjob.stores import Unreachable, connect, probe, serve
+        server = serve()
+        endpoint = f"127.0.0.1:{server.port}"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
+        files = []
+        try:
+            while True:
+                files.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        for free in (0, 1):  # not even a selector, then no socket
+            for _ in range(free):
+                os.close(files.pop())
+            assert probe({0: endpoint}, 1.0) == {}
+            try:
+                connect(endpoint)
+            except Unreachable as error:
+                assert "can open no more" in str(error)
+            else:
+                raise AssertionError("connected")
+        """
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_threads_that_watch_the_others_bear_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from elasticjob.looking_back import LookingBack
+
+    lost, calls = threading.Event(), []
+
+    def one_probe(endpoints: dict[int, str], seconds: float) -> dict[int, Probe]:
+        calls.append(seconds)
+        if len(calls) == 1:
+            raise OSError(24, "Too many open files")
+        return dict.fromkeys(endpoints, Probe.REFUSED)
+
+    monkeypatch.setattr("elasticjob.looking_back.probe", one_probe)
+    looking_back = LookingBack({1: "127.0.0.1:1"}, 0.1, lambda _: lost.set())
+    looking_back.start()
+    assert lost.wait(30)
+    looking_back.stop()

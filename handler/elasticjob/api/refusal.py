@@ -12,11 +12,14 @@ class Refusal:
 
     def __init__(self) -> None:
         self._latest: tuple[type[ApiError], float] | None = None
+        self.granted = False
+        """Whether a request has ever been accepted."""
 
     def saw(self, error: ApiError | None) -> None:
         """The latest outcome; None is a success."""
         before = self._latest
         kind = type(error)
+        self.granted = self.granted or error is None
         if not issubclass(kind, (Forbidden, Unauthorized)):
             self._latest = None
         elif before is None or before[0] is not kind:
