@@ -191,6 +191,13 @@ MUTATIONS: list[Mutation] = [
         charged_inside_the_window,
         "charge_outlives_its_window",
     ),
+    (
+        "a pod's end is charged once in any window",
+        failures,
+        "settle_pod",
+        lambda *_: None,
+        "end_before_joining_is_charged_once_in_any_window",
+    ),
     ("who took it away", ends, "_disruption", lambda _: None, "preempted_by_the_scheduler"),
     (
         "who took it away, said late",

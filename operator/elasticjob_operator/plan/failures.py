@@ -47,6 +47,7 @@ def refresh_accounts(p: Pass) -> None:
         keep = MAX_CHARGES if limit.max_restarts is None else max(MAX_CHARGES, limit.max_restarts + 1)
         accounts.append(Account(name, limit.max_restarts, limit.window_seconds, charges[-keep:]))
     p.set(accounts=tuple(accounts))
+    p.set(charged_pods=tuple(uid for uid in p.status.charged_pods if _may_be_charged(p, uid)))
 
 
 def note(p: Pass, evidence: list[Evidence]) -> None:
@@ -96,11 +97,16 @@ def charge_round(p: Pass) -> None:
 
 
 def charge_pod(p: Pass, sign: Evidence) -> None:
-    """Charge a pod that ended before it was ever a member, once."""
+    """Charge a pod that ended before it was ever a member. The status knows it for as long as it is there
+    (``settle_pod``): its charge may leave the window, or the list."""
     rule = rules.match(p.job.spec.rules, sign)
     account, message = rules.account(rule, sign), sign.message + rules.effect(rule)
     failure = failure_of(p, sign, None)
-    if not account or _charged(p, pod=sign.pod):
+    if not account:
+        return
+    known = _charged(p, pod=sign.pod)
+    settle_pod(p, sign.uid)
+    if known:
         return
     _charge(
         p, account, Charge(p.now.wall, pod=sign.pod, cause=sign.cause, node=sign.node, message=cut(message))
@@ -108,6 +114,12 @@ def charge_pod(p: Pass, sign: Evidence) -> None:
     if root(p) is None or p.round.phase == "Active" or p.round.charged is not None:
         p.set(last_failure=failure)  # else that of the round is still to be charged
     enforce(p, rule, failure, message)
+
+
+def settle_pod(p: Pass, uid: str) -> None:
+    """The end of this pod is charged for, or has no charge of its own."""
+    if uid not in p.status.charged_pods and _may_be_charged(p, uid):
+        p.set(charged_pods=(*p.status.charged_pods, uid))
 
 
 def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
@@ -219,6 +231,12 @@ def _logs(p: Pass, sign: Evidence) -> str:
     restarted = pod is not None and pod.running and pod.last_exit is not None
     again = " --previous" if restarted and sign.cause in ("PodRestarted", "OutOfMemory") else ""
     return f"{where} {sign.pod}{container}{again}"
+
+
+def _may_be_charged(p: Pass, uid: str) -> bool:
+    """Whether this pod is there, and no later attempt has its slot: of others no end is looked at."""
+    pod = p.pods_by_uid.get(uid)
+    return pod is not None and not p.superseded(pod)
 
 
 def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from elasticjob_operator.plan import ends, members, rules
 from elasticjob_operator.plan.causes import NEVER_CHARGED, WORKER_FAILED, Evidence, better, explains_more
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import cut, enforce, failure_of
+from elasticjob_operator.plan.failures import cut, enforce, failure_of, settle_pod
 from elasticjob_operator.plan.model import Rule
 from elasticjob_operator.plan.status import Absent, Account, Charge, Failure, RoundHistory
 
@@ -61,6 +61,9 @@ def _revise_absent(p: Pass) -> None:
     for entry in p.round.absent:
         account, charge = _charge_for(p, entry.round)
         if account is None or charge is None or _heard_of(p, entry):
+            pod = p.pods_by_uid.get(entry.uid)
+            if pod is not None and (pod.ended or pod.exit is not None):
+                settle_pod(p, entry.uid)  # its end was that round's
             continue
         pending.append(entry)  # also one that is lost for certain: its end is that round's
         sign = _what_became_of(p, entry)

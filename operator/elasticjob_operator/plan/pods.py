@@ -125,9 +125,9 @@ def charge_early_ends(p: Pass) -> None:
     """
     if p.job.spec.template is None:
         return
-    members = p.status.member_uids | {entry.uid for entry in p.round.absent}
+    others = p.status.member_uids.union((entry.uid for entry in p.round.absent), p.status.charged_pods)
     for pod in p.observed.pods:
-        if not pod.mine or pod.uid in members or pod.deleting or p.superseded(pod):
+        if not pod.mine or pod.uid in others or pod.deleting or p.superseded(pod):
             continue
         if pod.exit is None and not pod.ended:
             continue
@@ -208,7 +208,9 @@ def _create_missing(p: Pass) -> None:
 def _known(p: Pass, slot: int, attempt: int) -> bool:
     """Whether the pod of this attempt has existed. If not, an operator died before it made it."""
     name = pod_name(p.job.name, slot, attempt)
-    return name in p.pods_by_name or any(entry.pod == name for entry in p.status.participants)
+    if name in p.pods_by_name or any(entry.pod == name for entry in p.status.participants):
+        return True
+    return any(charge.pod == name for account in p.status.accounts for charge in account.charges)
 
 
 def _backoff_left(p: Pass, slot: int, attempt: int) -> float:

@@ -240,6 +240,7 @@ class Progress:
 @dataclass(frozen=True)
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
+    ``charged_pods`` are the UIDs of pods that are there, have ended as no members, and are charged for.
     ``active`` is when the job was started, or resumed last."""
 
     observed_generation: int = always(0)
@@ -252,6 +253,7 @@ class JobStatus:
     min_replicas: int = 0
     restarts: int = always(0)
     attempts: tuple[int, ...] = always(())
+    charged_pods: tuple[str, ...] = ()
     round: RoundStatus = always(RoundStatus())
     participants: tuple[ParticipantStatus, ...] = always(())
     ignored: tuple[Ignored, ...] = ()
