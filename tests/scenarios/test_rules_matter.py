@@ -198,6 +198,13 @@ MUTATIONS: list[Mutation] = [
         lambda *_: None,
         "end_before_joining_is_charged_once_in_any_window",
     ),
+    (
+        "who took it away, said late before it joined",
+        ends,
+        "unexplained",
+        lambda *_: 0.0,
+        "newcomer_is_preempted_and_its_command_ends_with_0",
+    ),
     ("who took it away", ends, "_disruption", lambda _: None, "preempted_by_the_scheduler"),
     (
         "who took it away, said late",

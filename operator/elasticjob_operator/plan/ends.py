@@ -34,6 +34,10 @@ KUBELET_REASONS = {
 """``status.reason`` of a pod that the kubelet has ended, in the words of all its versions: for want of
 memory or disk, because the machine is shut down (a spot node), for a critical pod."""
 
+EXPLAINED_SECONDS = 5.0
+"""How long after a pod has ended with 0 before it joined somebody may still say that it was told to end: what
+is decided of it may be the end of the job."""
+
 EXPLAINED_BY_THE_NODE = frozenset(
     {"PodLost", "Unreachable", "LeaderUnreachable", "DidNotRejoin", "NotEstablished", "MemberLeft"}
 )
@@ -71,6 +75,16 @@ def ended(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
     elif pod.exit.code > 128 or pod.exit.code < 0:
         cause = "PodLost"
     return _evidence(pod, cause, f"{who} was lost: its {describe_end(pod, pod.exit)}", rank)
+
+
+def unexplained(p: Pass, pod: Pod) -> float:
+    """For how many seconds it is still waited for who has ended this pod, which has ended with 0 and never
+    joined; 0 if it has ended in another way, or that is known, or nobody says it."""
+    if pod.exit is None or pod.exit.code != 0 or p.participant(pod) is not None:
+        return 0.0
+    if p.job.spec.template is None or taken_away(p, pod, pod.name) is not None or node_trouble(p, pod):
+        return 0.0
+    return p.timers.left(f"unexplained:{pod.uid}", EXPLAINED_SECONDS)
 
 
 def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = None) -> Evidence | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from elasticjob.contract.records import Outcome, Phase, State
-from elasticjob_operator.plan import progress
+from elasticjob_operator.plan import ends, progress
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import exhausted
 from elasticjob_operator.plan.model import DeleteJob
@@ -123,14 +123,21 @@ def _left(p: Pass, since: datetime, seconds: float) -> float:
 
 
 def _never_joined(p: Pass) -> str:
-    """A pod of ours that ended well and never joined. Pods of others may be left from before this job was."""
-    if p.job.spec.template is None:
+    """A pod of ours that ended well by itself and never joined, while none of the job's pods that live has
+    joined either: their command is the same. Pods of others may be left from before this job was."""
+    if p.job.spec.template is None or p.round.phase == "Active":
+        return ""
+    if any(p.alive(pod) and p.participant(pod) is not None for pod in p.observed.pods):
         return ""
     members = p.status.member_uids
     for pod in p.observed.pods:
-        if not pod.mine or pod.deleting or pod.exit is None or pod.exit.code != 0 or p.superseded(pod):
+        if not pod.mine or pod.exit is None or pod.exit.code != 0 or p.superseded(pod):
             continue
-        if pod.uid not in members and p.participant(pod) is None:
+        if pod.uid in members or p.participant(pod) is not None or pod.uid in p.before.charged_pods:
+            continue
+        if ends.taken_away(p, pod, pod.name) is not None or ends.node_trouble(p, pod):
+            continue
+        if ends.unexplained(p, pod) == 0:
             return pod.name
     return ""
 

@@ -129,7 +129,7 @@ def charge_early_ends(p: Pass) -> None:
     for pod in p.observed.pods:
         if not pod.mine or pod.uid in others or pod.deleting or p.superseded(pod):
             continue
-        if pod.exit is None and not pod.ended:
+        if (pod.exit is None and not pod.ended) or ends.unexplained(p, pod) > 0:
             continue
         charge_pod(p, _early_end(p, pod))
 
@@ -138,6 +138,10 @@ def _early_end(p: Pass, pod: Pod) -> Evidence:
     sign = ends.ended(p, pod, pod.name)
     if sign.account == PREEMPTION or sign.cause.startswith("Node"):
         return replace(sign, message=f"{sign.message}; it was no member of a round yet")
+    trouble = ends.node_trouble(p, pod) if pod.exit is not None and pod.exit.code == 0 else ""
+    if trouble:  # a machine that is shut down may let a command end well
+        text = f"{pod.name} ended with exit code 0 before it joined, and node {pod.node} {trouble}"
+        return replace(ends.node_lost(p, pod, pod.name), message=text)
     how = pod.reason or "no reason given"
     if pod.exit is not None:
         how = ends.describe_end(pod, pod.exit) if pod.failed_init else ends.describe_exit(pod.exit)
@@ -194,6 +198,9 @@ def _create_missing(p: Pass) -> None:
         attempts.extend([-1] * (slot + 1 - len(attempts)))
         attempt = attempts[slot]
         if attempt >= 0 and _known(p, slot, attempt):
+            ended = p.pods_by_name.get(pod_name(p.job.name, slot, attempt))
+            if ended is not None and ended.mine and ends.unexplained(p, ended) > 0:
+                continue
             if _backoff_left(p, slot, attempt) > 0:
                 continue
             attempt += 1
