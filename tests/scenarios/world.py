@@ -296,6 +296,11 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
         for name in names:
             self.pods[name] = replace(self.pods[name], deleting=True)
 
+    def do_disown(self, *names: str) -> None:
+        """Somebody takes pods from the job: their owner reference is removed."""
+        for name in names:
+            self.pods[name] = replace(self.pods[name], mine=False)
+
     def do_gone(self, *names: str) -> None:
         """Pod objects vanish."""
         for name in names:

@@ -94,8 +94,8 @@ def raw_pod(name: str = "job-0-0", version: int = 1, **changes: Any) -> dict[str
             "name": name,
             "uid": f"uid-{name}",
             "resourceVersion": str(version),
-            "labels": {JOB_LABEL: "job", "elasticjob.dev/slot": "0", "elasticjob.dev/attempt": "3"},
-            "ownerReferences": [{"uid": "job-uid", "controller": True}],
+            "labels": {JOB_LABEL: "job", "elasticjob.dev/slot": "0", "elasticjob.dev/attempt": "0"},
+            "ownerReferences": [{"kind": "ElasticJob", "name": "job", "uid": "job-uid", "controller": True}],
             "annotations": {},
         },
         "spec": {"nodeName": "n1", "containers": [{"name": "main"}, {"name": "sidecar"}]},
@@ -118,7 +118,7 @@ def test_a_running_pod() -> None:
     scene = Scene()
     scene.pod()
     assert scene.only() == Pod(
-        name="job-0-0", uid="uid-job-0-0", slot=0, attempt=3, node="n1", ip="10.0.0.1", running=True
+        name="job-0-0", uid="uid-job-0-0", slot=0, attempt=0, node="n1", ip="10.0.0.1", running=True
     )
 
 
@@ -251,8 +251,35 @@ def test_mine_is_by_owner_with_a_template_and_by_label_without() -> None:
 )
 def test_slot(labels: dict[str, str], slot: int | None) -> None:
     scene = Scene()
-    scene.pod(metadata={**raw_pod()["metadata"], "labels": {JOB_LABEL: "job", **labels}})
+    theirs = {"labels": {JOB_LABEL: "job", **labels}, "ownerReferences": []}
+    scene.pod(metadata={**raw_pod()["metadata"], **theirs})
     assert scene.only(FOREIGN).slot == slot
+
+
+@pytest.mark.parametrize(
+    ("labels", "wrong"),
+    [
+        ({"elasticjob.dev/slot": "0", "elasticjob.dev/attempt": "0"}, ""),
+        ({"elasticjob.dev/attempt": "0"}, "elasticjob.dev/slot=none"),
+        ({"elasticjob.dev/slot": "1", "elasticjob.dev/attempt": "0"}, "elasticjob.dev/slot=1"),
+        (
+            {"elasticjob.dev/slot": "zero", "elasticjob.dev/attempt": "4"},
+            "elasticjob.dev/slot=zero, elasticjob.dev/attempt=4",
+        ),
+    ],
+)
+def test_the_name_of_a_pod_that_was_made_counts_not_its_labels(labels: dict[str, str], wrong: str) -> None:
+    scene = Scene()
+    scene.pod(metadata={**raw_pod()["metadata"], "labels": {JOB_LABEL: "job", **labels}})
+    pod = scene.only()
+    assert (pod.mine, pod.slot, pod.attempt, pod.mislabeled) == (True, 0, 0, wrong)
+
+
+@pytest.mark.parametrize("name", ["debug", "job-0", "job-01-0", "other-0-0", "job-0-0-0", "job-0-123456789"])
+def test_a_pod_that_bears_the_owner_and_no_name_of_ours_is_not_mine(name: str) -> None:
+    scene = Scene()
+    scene.pod(name)
+    assert not scene.only().mine
 
 
 def test_pods_of_other_jobs_are_not_seen() -> None:
@@ -356,6 +383,18 @@ def test_an_answer_that_is_later_than_the_watch_brings_no_pod_back() -> None:
     scene.world.pods.remove("ns", "job-0-0", uid="uid-job-0-0")
     scene.world.saw_pod(raw_pod())
     assert scene.observe().pods == ()
+
+
+def test_a_pod_that_gets_its_label_again_comes_back() -> None:
+    """To a watch by label the loss of the label is the pod's end; the version tells that it was not."""
+    scene = Scene()
+    scene.pod()
+    lost = scene.tick()
+    scene.world.pods.remove("ns", "job-0-0", "uid-job-0-0", lost)
+    scene.world.saw_pod(raw_pod(version=lost))
+    assert scene.observe().pods == ()
+    scene.pod()
+    assert scene.only().name == "job-0-0"
 
 
 def test_a_participant_and_its_reports() -> None:

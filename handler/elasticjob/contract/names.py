@@ -69,6 +69,10 @@ def is_namespace(name: str) -> bool:
     return len(name) <= 63 and _LABEL.fullmatch(name) is not None
 
 
+MAX_DIGITS = 8
+"""Of a slot, and of an attempt."""
+
+
 def round_lease(job: str) -> str:
     """The name of the Lease that carries the job's round record."""
     return f"{job}-round"
@@ -77,3 +81,13 @@ def round_lease(job: str) -> str:
 def pod_name(job: str, slot: int, attempt: int) -> str:
     """The name of a pod that the operator makes, and of that pod's Lease."""
     return f"{job}-{slot}-{attempt}"
+
+
+def slot_and_attempt(job: str, pod: str) -> tuple[int, int] | None:
+    """What ``pod_name`` has made this name of; None if it is no name that the operator gives."""
+    head, _, attempt = pod.rpartition("-")
+    head, _, slot = head.rpartition("-")
+    if head != job or not (slot.isascii() and slot.isdigit() and attempt.isascii() and attempt.isdigit()):
+        return None
+    numbers = int(slot[:MAX_DIGITS]), int(attempt[:MAX_DIGITS])
+    return numbers if pod_name(job, *numbers) == pod else None

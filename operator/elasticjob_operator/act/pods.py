@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from elasticjob.contract.names import STANDBY_LABEL, pod_name
+from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL, STANDBY_LABEL, pod_name
 from elasticjob_operator.act.attempts import POLICY, RIGHTS, Target, made
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
@@ -105,7 +105,21 @@ class PodWriter:
         except NotFound:
             self._world.retry(job)
             return
-        self._world.pods.put(replace(objects.read_pod(raw), job=job.name))
+        seen = objects.read_pod(raw)
+        if seen.owner == job.uid and seen.made and seen.job != job.name:
+            await self._label_again(job, seen)
+            return
+        self._world.pods.put(replace(seen, job=job.name))
+        self._world.retry(job)
+
+    async def _label_again(self, job: Job, seen: objects.SeenPod) -> None:
+        """A pod of this job that no watch shows, since it lacks the job's label: put it back."""
+        labels = {JOB_LABEL: job.name, SLOT_LABEL: str(seen.pod.slot), ATTEMPT_LABEL: str(seen.pod.attempt)}
+        path = f"/api/v1/namespaces/{job.namespace}/pods/{seen.name}"
+        with contextlib.suppress(NotFound, Conflict):
+            change = {"metadata": {"uid": seen.uid, "labels": labels}}
+            self._world.saw_pod(await self._api.patch(path, change, MERGE_PATCH))
+            log.warning("%s/%s: pod %s had lost its labels", job.namespace, job.name, seen.name)
         self._world.retry(job)
 
     async def _delete(self, job: Job, action: DeletePod) -> None:

@@ -17,6 +17,7 @@ from elasticjob.contract.names import (
     COMPLETION_INDEX_LABEL,
     FAILURE_ANNOTATION,
     JOB_LABEL,
+    KIND,
     PARTICIPANT_ANNOTATION,
     POD_INDEX_LABEL,
     PROGRESS_ANNOTATION,
@@ -24,6 +25,7 @@ from elasticjob.contract.names import (
     ROUND_ANNOTATION,
     SLOT_LABEL,
     STANDBY_LABEL,
+    slot_and_attempt,
 )
 from elasticjob.contract.records import (
     MAX_MESSAGE,
@@ -66,10 +68,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class SeenPod(Seen):
-    """A labelled pod. ``owner`` is the UID of its controller; ``pod`` leaves out what depends on others:
-    whose it is, and its node's state."""
+    """A labelled pod. ``owner`` is the UID of its controller, ``made`` whether that is an ElasticJob and the
+    name is one that the operator gives to its pods; ``pod`` leaves out what depends on others: whose it is,
+    and its node's state."""
 
     owner: str
+    made: bool
     service_account: str
     pod: Pod
 
@@ -110,6 +114,16 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
     meta, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     labels = _map(meta, "labels")
     name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
+    labelled = _first_index(labels, SLOT_LABEL, COMPLETION_INDEX_LABEL, POD_INDEX_LABEL)
+    slot, attempt, mislabeled = labelled, _first_index(labels, ATTEMPT_LABEL) or 0, ""
+    made = slot_and_attempt(_elasticjob_of(meta), name)
+    if made is not None:
+        slot, attempt = made  # anybody may change a label, and nobody a name
+        mislabeled = ", ".join(
+            f"{key}={_text(labels.get(key)) or 'none'}"
+            for key, value in ((SLOT_LABEL, slot), (ATTEMPT_LABEL, attempt))
+            if labels.get(key) != str(value)
+        )
     container = training_container(meta, spec)
     state = _state(status, container)
     phase = str(status.get("phase", ""))
@@ -124,12 +138,14 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
         job=str(labels.get(JOB_LABEL, "")),
         version=version_of(meta),
         owner=controller_of(meta),
+        made=made is not None,
         service_account=str(spec.get("serviceAccountName") or "default"),
         pod=Pod(
             name=name,
             uid=uid,
-            slot=_first_index(labels, SLOT_LABEL, COMPLETION_INDEX_LABEL, POD_INDEX_LABEL),
-            attempt=_first_index(labels, ATTEMPT_LABEL) or 0,
+            slot=slot,
+            attempt=attempt,
+            mislabeled=mislabeled,
             node=str(spec.get("nodeName") or ""),
             ip=_address(status),
             running=phase == "Running" and (state is None or "running" in state),
@@ -215,6 +231,12 @@ def version_of(meta: Mapping[str, Any]) -> int:
 def controller_of(meta: Mapping[str, Any]) -> str:
     """UID of the controlling owner, or empty."""
     return next((str(o.get("uid", "")) for o in _maps(meta, "ownerReferences") if o.get("controller")), "")
+
+
+def _elasticjob_of(meta: Mapping[str, Any]) -> str:
+    """The name of the ElasticJob that is the controlling owner, or empty."""
+    owners = (o for o in _maps(meta, "ownerReferences") if o.get("controller") and o.get("kind") == KIND)
+    return next((str(o.get("name", "")) for o in owners), "")
 
 
 def first_owner_of(meta: Mapping[str, Any]) -> str:

@@ -34,8 +34,9 @@ class Store(Generic[T]):
         self._items: dict[Key, T] = {}
         self._jobs: dict[Key, dict[str, T]] = {}
         self._touched: dict[Key, float] = {}
-        self._gone: dict[str, None] = {}
-        """UIDs of objects that were removed, oldest first: what is late about them brings none back."""
+        self._gone: dict[str, float] = {}
+        """UIDs of objects that were removed, oldest first, and the version as of which they were not there: what is
+        late about them brings none back. One that had only lost its label comes back with a newer version."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -67,8 +68,11 @@ class Store(Generic[T]):
         old = self._items.get(key)
         if old is not None and (item.version, item.uid) == (old.version, old.uid):
             return
-        if (old is not None and item.version < old.version) or item.uid in self._gone:
+        if old is not None and item.version < old.version:
             return
+        if item.version <= self._gone.get(item.uid, float("-inf")):
+            return
+        self._gone.pop(item.uid, None)
         self._items[key] = item
         self._touched[key] = self._clock()
         if old is not None and self._written is not None:
@@ -89,7 +93,7 @@ class Store(Generic[T]):
         if version is not None and old.version > version:
             return
         del self._items[key]
-        self._gone[old.uid] = None
+        self._gone[old.uid] = float("inf") if version is None else version
         if len(self._gone) > _MAX_GONE:
             del self._gone[next(iter(self._gone))]
         self._touched.pop(key, None)

@@ -266,7 +266,7 @@ class World:
 
     def _pod(self, seen: SeenPod, job_uid: str, templated: bool) -> Pod:
         pod = seen.pod
-        mine = not templated or seen.owner == job_uid
+        mine = not templated or (seen.owner == job_uid and seen.made)
         node = self.nodes.get("", pod.node) if pod.node else None
         ready = node is None or node.ready
         gone = node is None and pod.uid in self._orphans

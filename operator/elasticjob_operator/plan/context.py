@@ -51,6 +51,12 @@ class Timers:
             self.wake(left)
         return left
 
+    def begins(self, key: str) -> bool:
+        """Whether this is the first of the unbroken series of passes that asked for this timer."""
+        first = key not in self.kept and key not in self._old
+        self.elapsed(key)
+        return first
+
     def restart(self, key: str) -> None:
         """Let the timer start now."""
         self.kept[key] = self._now

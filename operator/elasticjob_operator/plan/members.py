@@ -143,12 +143,19 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
 
 
 def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
-    """The pod's object is gone, and with it what it said last; the node may still say something.
+    """The pod is the job's no more.
+
+    The pod's object is gone, and with it what it said last; the node may still say something.
 
     A pod that fails stays. One that is gone from a node that is well was deleted by somebody, and the end of
     its grace period came while no operator looked; where a controller of others makes the pods, it may have
     removed a failed one.
     """
+    there = p.pods_by_name.get(member.pod)
+    if there is not None and there.uid == member.uid:
+        return _evidence(
+            "PodDeleted", member, f"{who} has been taken from the job: it has another owner or none"
+        )
     if member.node and p.observed.nodes is not None and member.node not in p.observed.nodes:
         text = f"{who} was lost: its pod is gone, and node {member.node} is gone or not ready"
         return replace(_evidence("NodeLost", member, text), reasons=("NodeLost",))

@@ -147,10 +147,12 @@ class Pod:
     """A pod that bears the job's label.
 
     ``mine``: owned by this job (same UID), or the job has no template and the pod is somebody else's.
-    ``slot`` is None where no label tells it. ``exit`` is the end of the training container, or of the
-    init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is terminal
-    (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container ended
-    before it was restarted in place. ``unschedulable`` is the words of the scheduler while it finds no node.
+    ``slot`` is None where no label tells it; of a pod that the operator has made its name tells, and
+    ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container,
+    or of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
+    terminal (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container
+    ended before it was restarted in place. ``unschedulable`` is the words of the scheduler while it finds no
+    node.
     ``disruption`` is the reason of the condition DisruptionTarget, which says who takes the pod away.
     ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it bears the label of
     who stands by. ``unreachable`` and ``out_of_service`` are taints of its node.
@@ -161,6 +163,7 @@ class Pod:
     mine: bool = True
     slot: int | None = None
     attempt: int = 0
+    mislabeled: str = ""
     node: str = ""
     node_ready: bool = True
     node_gone: bool = False

@@ -45,12 +45,21 @@ def keep_pods(p: Pass) -> None:
         _delete_given_up(p)
         _delete_old_attempts(p)
     live = [pod for pod in p.observed.pods if p.alive(pod)]
+    _tell_labels(p, live)
     there = len(live) + sum(isinstance(a, CreatePod) for a in p.actions)
     p.set(
         replicas=min(there, max(p.job.spec.replicas, len(p.status.members()) * (p.round.phase == "Active")))
     )
     if p.job.spec.template is not None and p.round.phase == "Active":
         _label_standbys(p, live)
+
+
+def _tell_labels(p: Pass, live: list[Pod]) -> None:
+    """Say once that somebody has changed labels which say what a pod's name says."""
+    for pod in live:
+        if pod.mislabeled and p.timers.begins(f"labels:{pod.uid}:{pod.mislabeled}"):
+            text = f"labels of {pod.name} have been changed ({pod.mislabeled}): its name counts"
+            p.event("LabelsIgnored", f"{text}, it is attempt {pod.attempt} of slot {pod.slot}", warning=True)
 
 
 def _label_standbys(p: Pass, live: list[Pod]) -> None:
