@@ -205,6 +205,13 @@ MUTATIONS: list[Mutation] = [
         lambda *_: 0.0,
         "newcomer_is_preempted_and_its_command_ends_with_0",
     ),
+    (
+        "sidecars hold nothing",
+        pods,
+        "_delete_held_by_sidecars",
+        lambda _: None,
+        "dead_container_beside_a_sidecar",
+    ),
     ("who took it away", ends, "_disruption", lambda _: None, "preempted_by_the_scheduler"),
     (
         "who took it away, said late",

@@ -282,12 +282,14 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
             )
 
     def do_exit(self, name: str, code: str, reason: str = "", pod: str = "") -> None:
-        """The training container ends; with ``pod=runs`` the pod does not, or its kubelet has not said so."""
+        """The training container ends; with ``pod=runs`` the pod does not, or its kubelet has not said so;
+        with ``pod=sidecar`` another container runs on in it."""
         failed = int(code) != 0
         self.pods[name] = replace(
             self.pods[name],
             running=False,
             ended=not pod,
+            accompanied=pod == "sidecar",
             exit=Exit(int(code), reason or ("Error" if failed else "")),
         )
 

@@ -231,6 +231,21 @@ def test_an_init_container_has_ended_the_pod() -> None:
     assert (scene.only().failed_init, scene.only().exit) == ("", Exit(1))
 
 
+@pytest.mark.parametrize(
+    ("state", "accompanied"), [({"running": {}}, True), ({"waiting": {}}, True), ({"terminated": {}}, False)]
+)
+def test_a_sidecar_keeps_a_pod_from_ending_unless_the_kubelet_ends_it(
+    state: dict[str, Any], accompanied: bool
+) -> None:
+    scene = Scene()
+    ended = status("main", terminated={"exitCode": 1})
+    scene.pod(status={"containerStatuses": [ended, status("sidecar", **state)]})
+    assert scene.only().accompanied is accompanied
+    native = [status("proxy", running={})]
+    scene.pod(status={"containerStatuses": [ended], "initContainerStatuses": native})
+    assert not scene.only().accompanied
+
+
 def test_mine_is_by_owner_with_a_template_and_by_label_without() -> None:
     scene = Scene()
     scene.pod(metadata={**raw_pod()["metadata"], "ownerReferences": [{"uid": "former", "controller": True}]})

@@ -150,6 +150,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             ip=_address(status),
             running=phase == "Running" and (state is None or "running" in state),
             ended=phase in ("Succeeded", "Failed"),
+            accompanied=_accompanied(status, container),
             exit=_exit(state) or failed_init[1],
             failed_init=failed_init[0],
             last_exit=_exit(_state(status, container, "lastState")),
@@ -308,6 +309,13 @@ def _state(status: Mapping[str, Any], container: str, which: str = "state") -> M
     if not statuses:
         return None
     return next((_map(s, which) for s in statuses if s.get("name") == container), {})
+
+
+def _accompanied(status: Mapping[str, Any], container: str) -> bool:
+    """Whether another container has not ended. Init containers that run on (restartPolicy Always) are ended
+    by the kubelet when the others have."""
+    others = (s for s in _maps(status, "containerStatuses") if s.get("name") != container)
+    return any("terminated" not in _map(s, "state") for s in others)
 
 
 def _exit(state: Mapping[str, Any] | None) -> Exit | None:

@@ -35,8 +35,8 @@ class Store(Generic[T]):
         self._jobs: dict[Key, dict[str, T]] = {}
         self._touched: dict[Key, float] = {}
         self._gone: dict[str, float] = {}
-        """UIDs of objects that were removed, oldest first, and the version as of which they were not there: what is
-        late about them brings none back. One that had only lost its label comes back with a newer version."""
+        """UIDs of objects that were removed, oldest first, and the version as of which they were not there:
+        what is late about them brings none back; one that had only lost its label comes with a newer one."""
 
     def __len__(self) -> int:
         return len(self._items)

@@ -152,8 +152,9 @@ class Pod:
     or of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
     terminal (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container
     ended before it was restarted in place. ``unschedulable`` is the words of the scheduler while it finds no
-    node.
-    ``disruption`` is the reason of the condition DisruptionTarget, which says who takes the pod away.
+    node. ``accompanied`` means that another container, no init container, has not ended and keeps the pod
+    from ending. ``disruption`` is the reason of the condition DisruptionTarget, which says who takes the pod
+    away.
     ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it bears the label of
     who stands by. ``unreachable`` and ``out_of_service`` are taints of its node.
     """
@@ -172,6 +173,7 @@ class Pod:
     ip: str = ""
     running: bool = False
     ended: bool = False
+    accompanied: bool = False
     exit: Exit | None = None
     last_exit: Exit | None = None
     failed_init: str = ""

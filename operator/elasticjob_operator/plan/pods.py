@@ -35,6 +35,11 @@ LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round gave it up."""
 
 
+SIDECAR_LINGER_SECONDS = 5.0
+"""How long a pod whose training container has ended in vain is left to the other containers in it: the pod
+that replaces it may need what it holds. They get their grace period besides."""
+
+
 def keep_pods(p: Pass) -> None:
     """Bring the pods of an unfinished job to what is wanted."""
     if p.job.spec.template is not None:
@@ -43,6 +48,7 @@ def keep_pods(p: Pass) -> None:
         _delete_surplus(p)
         _create_missing(p)
         _delete_given_up(p)
+        _delete_held_by_sidecars(p)
         _delete_old_attempts(p)
     live = [pod for pod in p.observed.pods if p.alive(pod)]
     _tell_labels(p, live)
@@ -257,6 +263,23 @@ def _delete_given_up(p: Pass) -> None:
             not p.leaving(pod) or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0
         ):
             p.actions.append(DeletePod(pod.name, pod.uid, "a later attempt has taken its slot"))
+
+
+def _delete_held_by_sidecars(p: Pass) -> None:
+    """Pods whose training container has ended while another lives: nothing else frees what they hold.
+
+    Those of members that have done their part, or may have, end with the job.
+    """
+    done = p.status.member_uids - p.status.lost if p.round.phase == "Active" else frozenset()
+    for pod in p.observed.pods:
+        if not pod.mine or pod.ended or pod.deleting or pod.exit is None or not pod.accompanied:
+            continue
+        if pod.uid in done or ends.unexplained(p, pod) > 0:
+            continue
+        if p.timers.left(f"accompanied:{pod.uid}", SIDECAR_LINGER_SECONDS) == 0:
+            how = ends.describe_exit(pod.exit)
+            why = f"its training container has ended with {how}, and other containers keep it from ending"
+            p.actions.append(DeletePod(pod.name, pod.uid, why))
 
 
 def _delete_old_attempts(p: Pass) -> None:
