@@ -88,7 +88,7 @@ def filled(kind: Any) -> Any:
         return (filled(get_args(kind)[0]),)
     if isinstance(kind, UnionType):
         return filled(next(option for option in get_args(kind) if option is not NoneType))
-    return {int: 1, str: "text", datetime: datetime(2026, 11, 21, tzinfo=timezone.utc)}[kind]
+    return {int: 1, bool: True, str: "text", datetime: datetime(2026, 11, 21, tzinfo=timezone.utc)}[kind]
 
 
 def paths(value: object, path: str) -> Iterator[str]:

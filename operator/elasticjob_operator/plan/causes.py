@@ -38,6 +38,8 @@ CAUSES: dict[str, str] = {
     "WorkerFailed": APPLICATION,
     "RecordAhead": INFRASTRUCTURE,
     "MemberLeft": INFRASTRUCTURE,
+    # No loss at all: the round has succeeded, and the members' commands go on with another torchrun.
+    "StartedAgain": SCALING,
 }
 """Cause to account, best evidence first (design, section 7)."""
 
@@ -58,7 +60,9 @@ CUT_OFF = frozenset({"Unreachable", "LeaderUnreachable"})
 PLANNED = frozenset({"ScaledUp", "ScaledDown"})
 """Causes that have nothing to do with a failure: the next round was possible before they ended this one."""
 
-NEVER_CHARGED = frozenset({"Suspended", "Resumed"})
+STARTED_AGAIN = "StartedAgain"
+
+NEVER_CHARGED = frozenset({"Suspended", "Resumed", STARTED_AGAIN})
 """Causes that have an account like any other, and are not charged to it: nothing was restarted."""
 
 

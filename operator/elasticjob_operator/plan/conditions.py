@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from elasticjob.contract.names import pod_name
 from elasticjob.core.rounds import listed
-from elasticjob_operator.plan import ignored, suspension
+from elasticjob_operator.plan import ignored, lifecycle, suspension
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import CreatePod
 from elasticjob_operator.plan.status import Condition, with_condition
@@ -54,8 +54,9 @@ def _training(p: Pass) -> tuple[str, str, str]:
         if r.established is None:
             return "False", "Establishing", f"{who}; waiting for the members to reach the leader"
         done = sum(m.state == "Succeeded" for m in p.status.members())
-        growth = f"; {p.growth}" if p.growth else ""
-        return "True", "Training", f"{who}{f'; {done} have succeeded' if done else ''}{growth}{_held_up(p)}"
+        said = lifecycle.after_success(p) or (f"{done} have succeeded" if done else "")
+        more = "".join(f"; {text}" for text in (said, p.growth) if text)
+        return "True", "Training", f"{who}{more}{_held_up(p)}"
     ended = "" if r.cause == "Resumed" else f"round {r.number} ended: "
     why = f"{ended}{r.message}; " if r.number else ""
     if p.reason:

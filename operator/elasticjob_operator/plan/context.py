@@ -180,6 +180,8 @@ class Pass:
                 continue
             if record.id in self.status.member_ids:
                 continue
+            if self.round.phase == "Active" and pod.uid in self.status.member_uids:
+                continue  # it has succeeded, and started torchrun again: it is no newcomer
             if taken.setdefault(record.id, pod.name) != pod.name:
                 self.namesakes[pod.name] = taken[record.id]
                 continue

@@ -1,4 +1,5 @@
-"""The end of a job: Complete when every member of one round has succeeded in it; Failed with a reason.
+"""The end of a job: Complete when every member of one round has succeeded in it, and its container has ended
+with 0 where the operator makes the pods; Failed with a reason.
 
 The terminal condition is written first, then the record (Closed), then pods are cleaned up (I8).
 """
@@ -9,9 +10,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from elasticjob.contract.records import Outcome, Phase, State
+from elasticjob.core.rounds import listed
 from elasticjob_operator.plan import ends, progress
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import exhausted
+from elasticjob_operator.plan.members import started_again
 from elasticjob_operator.plan.model import DeleteJob
 from elasticjob_operator.plan.pods import LINGER_SECONDS
 from elasticjob_operator.plan.rounds import projection
@@ -19,9 +22,13 @@ from elasticjob_operator.plan.status import ParticipantStatus
 
 
 def check_success(p: Pass) -> bool:
-    """Complete the job if every member of the running round has succeeded."""
+    """Complete the job if every member of the running round has succeeded. Where the operator makes the pods,
+    their commands may go on after torchrun: there the training containers must have ended with 0."""
     members = p.status.members()
-    if p.round.phase != "Active" or not members or any(m.state != "Succeeded" for m in members):
+    own = p.job.spec.template is not None
+    if p.round.phase != "Active" or not members:
+        return False
+    if any(m.state != "Succeeded" or (own and not m.done) for m in members):
         return False
     text = f"all {len(members)} members of round {p.round.number} have succeeded"
     _close(p, Outcome.COMPLETE, "Succeeded", text)
@@ -55,6 +62,8 @@ def check_failure(p: Pass) -> bool:
     stuck = progress.stuck(p)
     if stuck:
         _close(p, Outcome.FAILED, "NoProgress", stuck)
+        return True
+    if _check_agreement(p):
         return True
     never = _never_joined(p)
     if never:
@@ -101,6 +110,50 @@ def expire(p: Pass) -> None:
     if record is None or projection(p).ahead_of(record):
         return
     p.actions.append(DeleteJob(f"its ttlSecondsAfterFinished, {seconds} s, is over"))
+
+
+def _check_agreement(p: Pass) -> bool:
+    """Fail a job if some members' commands have ended, and all others' have started torchrun again: they
+    would wait without end."""
+    again, done, pending = _after_success(p)
+    if not again or not done or pending:
+        return False
+    have = "has" if len(done) == 1 else "have"
+    _close(
+        p,
+        Outcome.FAILED,
+        "MembersDisagree",
+        f"after round {p.round.number} had succeeded, {listed(again)} started torchrun again, and "
+        f"{listed(done)} {have} ended with exit code 0: a torchrun that is not for all needs --standalone",
+    )
+    return True
+
+
+def after_success(p: Pass) -> str:
+    """What a round waits for whose members have all succeeded, as a sentence; "" for any other."""
+    again, _, pending = _after_success(p)
+    if not again and not pending:
+        return ""
+    text = "all members have finished"
+    if again:
+        text += f"; {listed(again)} {'has' if len(again) == 1 else 'have'} started torchrun again"
+    if not pending:
+        return text
+    containers = "the container" if len(pending) == 1 else "the containers"
+    follow = " or to start it, too" if again else ""
+    return f"{text}; waiting for {containers} of {listed(pending)} to end{follow}"
+
+
+def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
+    """The pods of a round that has succeeded: those whose command has started torchrun again, those whose
+    container has ended with 0, and those of which neither is known yet."""
+    members = p.status.members()
+    own = p.job.spec.template is not None
+    if not own or p.round.phase != "Active" or any(m.state != "Succeeded" for m in members):
+        return [], [], []
+    again = [m.pod for m in members if started_again(p, m)]
+    done = [m.pod for m in members if m.done]
+    return again, done, [m.pod for m in members if m.pod not in again and not m.done]
 
 
 def _check_deadline(p: Pass) -> bool:

@@ -3,7 +3,8 @@
 A member is in one of these states (``status.participants[].state``):
 
 * Member: nothing speaks against it.
-* Succeeded: its workers have finished this round well.
+* Succeeded: its workers have finished this round well. It is done when its container has ended with 0; where
+  the operator makes the pods, the loss of one that is not done is a loss like others.
 * Left: it is known to have left the round and lives: it has announced itself anew, or says that it ends.
 * Unreachable: somebody who must know has named it lost; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
@@ -26,7 +27,7 @@ from elasticjob.contract.records import (
 )
 from elasticjob.contract.text import one_line
 from elasticjob_operator.plan import ends, nodes
-from elasticjob_operator.plan.causes import WORKER_FAILED, Evidence
+from elasticjob_operator.plan.causes import STARTED_AGAIN, WORKER_FAILED, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Participant, Pod
 from elasticjob_operator.plan.status import Named, ParticipantStatus
@@ -38,6 +39,12 @@ ACCUSED_SECONDS = 2.0
 ENDED_WELL_SECONDS = 2.0
 """How long a container that has ended with 0 and not reported its success may have been told to end, while
 its pod has not ended (sidecars run on, or its kubelet has more to say)."""
+
+_DONE = "Done"
+"""As a result of ``_examine``: Succeeded, and its container has ended with 0."""
+_AGAIN = "Again"
+"""Left, but for no failure: its command has started torchrun again after the round had succeeded."""
+_AGAIN_TEXT = "its command has started torchrun again"
 
 NAMED_WINDOW = timedelta(minutes=10)
 MAX_NAMED = 100
@@ -56,8 +63,13 @@ def examine(p: Pass) -> list[Evidence]:
         if found is not None:
             evidence.append(found)
         message = found.message[:MAX_MEMBER_MESSAGE] if found else member.message
-        same = (state, message) == (member.state, member.message)
-        members.append(member if same else replace(member, state=state, message=message))
+        done = state == _DONE
+        if done:
+            state = "Succeeded"
+        elif state == _AGAIN:
+            state, message = "Left", _AGAIN_TEXT
+        same = (state, message, done) == (member.state, member.message, member.done)
+        members.append(member if same else replace(member, state=state, message=message, done=done))
     p.set_members(tuple(members))
     failed = _worker_failures(p)
     reported = {sign.uid for sign in failed}
@@ -98,16 +110,22 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         if pod is None or not member.message:  # the latter: it had succeeded
             return "Lost", None
         return "Lost", ends.second_thoughts(p, pod, who, p.round.cause, member.rank)
-    if member.state == "Succeeded":
+    own = p.job.spec.template is not None
+    goes_on = own and (not over or (p.round.cause == STARTED_AGAIN and started_again(p, member)))
+    if member.done or (member.state == "Succeeded" and not goes_on):
         # What it has done stays done, whatever becomes of its pod; but not for another round.
-        return ("Lost" if over else "Succeeded"), None
+        return ("Lost" if over else _DONE if own else "Succeeded"), None
     if pod is None:
         return "Lost", _vanished(p, member, who)
+    if member.state == "Succeeded":
+        return _after_success(p, member, pod, who)
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     left = record is not None and record.id != member.id
     leaving = p.leaving(pod) and not left
     if record is not None and not left and record.state == State.SUCCEEDED.value:
+        if own and not over:
+            return _after_success(p, member, pod, who)
         return ("Lost" if over else "Succeeded"), None
     if pod.exit is not None or pod.ended:
         if pod.exit is not None and pod.exit.code == 0 and not left and not leaving:
@@ -116,7 +134,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             if waits and p.timers.left(f"ended:{pod.uid}", ENDED_WELL_SECONDS) > 0:
                 return member.state, None
             if ends.taken_away(p, pod, who, member.rank) is None:
-                return ("Lost" if over else "Succeeded"), None
+                return ("Lost" if over else _DONE if own else "Succeeded"), None
         found = ends.ended(p, pod, who, member.rank)
         if leaving and found.cause in ("PodFailed", "PodLost"):
             # It was told to stop, nobody says by whom; its exit code is the echo.
@@ -129,6 +147,8 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return "Lost", ends.node_lost(p, pod, who, member.rank)
     if record is None:
         return member.state, None
+    if left and member.state == "Left" and member.message == _AGAIN_TEXT:
+        return "Left", None
     if left:
         if record.last_round != p.round.number or record.last_job_uid != p.job.uid:
             killed = killed_for_memory(pod, who, member.rank)
@@ -140,6 +160,40 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if leaving:
         return "Left", _evidence("MemberLeft", member, f"{who} has said that it leaves")
     return member.state, None
+
+
+def started_again(p: Pass, member: ParticipantStatus) -> bool:
+    """Whether a member that has succeeded announces itself anew: its torchrun has ended well, and its command
+    goes on with another one."""
+    pod = p.pods_by_uid.get(member.uid)
+    lease = p.participant(pod) if pod is not None and p.job.spec.template is not None else None
+    record = lease.record if lease is not None else None
+    again = record is not None and record.id != member.id and record.state == State.JOINING.value
+    return member.state == "Succeeded" and not member.done and again
+
+
+def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tuple[str, Evidence | None]:
+    """The state of a member whose workers have finished, and whose container goes on or has ended.
+
+    What its command does now is nobody else's business, and no Lease tells of it: that a node is not ready
+    convicts it no more, only what ends it for certain does.
+    """
+    found: Evidence | None = None
+    if pod.exit is not None or pod.ended:
+        if pod.exit is not None and pod.exit.code == 0 and not p.leaving(pod):
+            waits = not pod.ended and not pod.deleting
+            if waits and p.timers.left(f"ended:{pod.uid}", ENDED_WELL_SECONDS) > 0:
+                return "Succeeded", None
+            if ends.taken_away(p, pod, who, member.rank) is None:
+                return _DONE, None
+        found = ends.ended(p, pod, who, member.rank)
+    elif pod.deleting:
+        found = ends.taken_away(p, pod, who, member.rank)
+    elif p.on_dead_node(pod):
+        found = ends.node_lost(p, pod, who, member.rank)
+    if found is not None:
+        return "Lost", replace(found, message=f"{found.message}; its workers had finished")
+    return ("Succeeded" if p.round.phase == "Active" else _AGAIN), None
 
 
 def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:

@@ -191,6 +191,8 @@ def _replace_silent(p: Pass) -> None:
         silent = p.silent_announcement(pod)
         if silent is None or silent <= p.job.spec.rendezvous.rejoin:
             continue
+        if p.round.phase == "Active" and pod.uid in p.status.member_uids:
+            continue
         text = f"{pod.name} waited for a round and has been silent for {silent:.0f} s"
         p.event("PodReplaced", text, warning=True)
         if pod.uid in p.status.member_uids:

@@ -17,6 +17,7 @@ from elasticjob_operator.plan.causes import (
     NEVER_CHARGED,
     PLANNED,
     SCALING,
+    STARTED_AGAIN,
     WORKER_FAILED,
     Evidence,
 )
@@ -125,6 +126,10 @@ def watch_active(p: Pass) -> None:
     lost = [m for m in p.status.members() if m.state in ("Left", "Lost", "Unreachable")]
     if evidence and (lost or any(e.cause in ESTABLISHING | {HANG, WORKER_FAILED} for e in evidence)):
         end_round(p, evidence)
+    found = p.status.members()
+    if p.round.phase == "Active" and found and all(members.started_again(p, m) for m in found):
+        text = f"round {p.round.number} has succeeded, and its members' commands have started torchrun again"
+        end_round(p, [Evidence(STARTED_AGAIN, text)])
 
 
 def _take_established(p: Pass) -> None:

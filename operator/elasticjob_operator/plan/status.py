@@ -101,6 +101,7 @@ class RoundStatus:
 class ParticipantStatus:
     """One of ``status.participants``. ``rank`` is None unless it is or was a member of the round.
 
+    ``done``: its container has ended with 0, which is what a job of pods that the operator makes waits for.
     States: Member, Succeeded (member), Lost (member whose loss is established), Left (member that has
     left the round and lives), Unreachable (member that was named lost), Standby, Joining.
     """
@@ -115,6 +116,7 @@ class ParticipantStatus:
     node: str = ""
     nproc: str = ""
     message: str = ""
+    done: bool = False
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _make() -> cattrs.Converter:
     converter = cattrs.Converter()
     converter.register_unstructure_hook(datetime, _time)
     converter.register_structure_hook(datetime, _parse_time)
-    for kind in (int, str):
+    for kind in (int, str, bool):
         converter.register_structure_hook(kind, _exactly(kind))
     converter.register_unstructure_hook_factory(dataclasses.is_dataclass, lambda cls: _write(cls, converter))
     converter.register_structure_hook_factory(dataclasses.is_dataclass, lambda cls: _read(cls, converter))
@@ -88,7 +88,7 @@ def _make() -> cattrs.Converter:
 
 def _exactly(kind: type) -> Callable[[Any, Any], Any]:
     def hook(value: Any, _: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, kind):
+        if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
             raise ValueError(f"{value!r}: expected {kind.__name__}")
         return value
 

@@ -1,0 +1,71 @@
+"""Commands that go on after torchrun: Complete is when the containers have ended with 0."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from devcluster.wait import wait_for
+from tests.e2e.job import DEADLINE, SCRIPTS, TORCHRUN, JobRun
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+TRAIN = shlex.join([*TORCHRUN, str(SCRIPTS / "alone.py")])
+
+
+def apply(job: JobRun, command: str) -> None:
+    """The command of every pod, in a shell that has the test's folder as $1."""
+    job.apply(["sh", "-c", command, "sh", str(job.folder)])
+
+
+def finished(job: JobRun) -> bool:
+    return "all members have finished" in job.condition("Training").get("message", "")
+
+
+def marks(job: JobRun, kind: str) -> list[str]:
+    return sorted(path.name for path in job.folder.glob(f"{kind}-*"))
+
+
+def test_what_comes_after_torchrun_is_waited_for(job: JobRun) -> None:
+    """torchrun train.py && upload: the upload takes as long as it needs, in pods that nobody touches."""
+    upload = 'until [ -e "$1/stop" ]; do sleep 0.1; done; touch "$1/uploaded-$ELASTICJOB_POD_NAME"'
+    apply(job, f"{TRAIN} && {{ {upload}; }}")
+    job.wait_for(lambda: finished(job), "Training says that all members have finished")
+    message = job.condition("Training")["message"]
+    assert f"waiting for the containers of {job.name}-0-0, {job.name}-1-0 to end" in message
+    wait_for(lambda: all_succeeded(job), DEADLINE, "the status says so of each")
+    assert not job.events("Complete")
+    assert all("deletionTimestamp" not in pod["metadata"] for pod in job.pods().values())
+    assert not marks(job, "uploaded")
+    job.stop()
+    job.complete()
+    assert len(marks(job, "uploaded")) == 2
+    assert [r["cause"] for r in job.rounds()] == ["Started"]
+
+
+def all_succeeded(job: JobRun) -> bool:
+    return [p["state"] for p in job.status()["participants"]] == ["Succeeded", "Succeeded"]
+
+
+def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun) -> None:
+    """torchrun prep.py && torchrun train.py, in the same pods, charged to nobody."""
+    mark = 'touch "$1/{}-$ELASTICJOB_POD_NAME"'
+    apply(job, f"{TRAIN} && {mark.format('prepared')} && {TRAIN} && {mark.format('trained')}")
+    job.complete()
+    assert (len(marks(job, "prepared")), len(marks(job, "trained"))) == (2, 2)
+    assert [(r["number"], r["cause"]) for r in job.rounds()] == [(1, "Started"), (2, "StartedAgain")]
+    assert job.status()["restarts"] == 0
+    assert set(job.pods()) == {f"{job.name}-0-0", f"{job.name}-1-0"}
+
+
+def test_a_command_that_fails_after_torchrun_is_a_failure(job: JobRun) -> None:
+    """Rank by rank the same command: in one pod the upload fails once. All begin again, and end well."""
+    upload = '{ [ "$ELASTICJOB_POD_NAME" != "$JOB-1-0" ] || exit 7; }'.replace("$JOB", job.name)
+    apply(job, f"{TRAIN} && {upload}")
+    job.wait_for(lambda: job.round().get("number") == 2, "round 2")
+    job.complete()
+    assert [(r["number"], r["cause"]) for r in job.rounds()] == [(1, "Started"), (2, "PodFailed")]
+    assert "exit code 7; its workers had finished" in job.rounds()[1]["message"]
+    (charge,) = next(a for a in job.status()["accounts"] if a["name"] == "application")["charges"]
+    assert charge["cause"] == "PodFailed"
