@@ -84,6 +84,8 @@ class Pass:
     reason: str = ""
     nobody_comes: bool = False
     """Too few have joined, and no pod is on its way."""
+    others_have_finished: bool | None = None
+    """What ``members`` knows of torchruns that were replaced in their containers, once that was asked."""
     verdict: str = ""
     """Why a failure rule ends the job, if one does."""
     silent: set[str] = field(default_factory=set)

@@ -151,6 +151,8 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return "Left", None
     if left:
         if record.last_round != p.round.number or record.last_job_uid != p.job.uid:
+            if own and not over and record.state == State.JOINING.value and _others_have_finished(p):
+                return "Succeeded", None  # no operator was there to see it say so
             killed = killed_for_memory(pod, who, member.rank)
             # Containers of ours are never restarted: there it is a second agent.
             ours = p.job.spec.template is not None
@@ -160,6 +162,29 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if leaving:
         return "Left", _evidence("MemberLeft", member, f"{who} has said that it leaves")
     return member.state, None
+
+
+def _others_have_finished(p: Pass) -> bool:
+    """Whether no torchrun of this round is left, as far as Leases and pods tell: some have ended well, and in
+    all others' containers there is another one. They end well together or not at all."""
+    if p.others_have_finished is None:
+        ends_seen = {_how_it_has_finished(p, m) for m in p.status.members()}
+        p.others_have_finished = "well" in ends_seen and "" not in ends_seen
+    return p.others_have_finished
+
+
+def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
+    """``well``, ``again`` where only its successor in the container shows that it has ended, or nothing."""
+    pod = p.pods_by_uid.get(member.uid)
+    if member.state == "Succeeded":
+        return "well"
+    if pod is None or pod.exit is not None:
+        return "well" if pod is not None and pod.exit is not None and pod.exit.code == 0 else ""
+    lease = p.participant(pod)
+    record = lease.record if lease is not None else None
+    if record is None or record.id == member.id:
+        return "well" if record is not None and record.state == State.SUCCEEDED.value else ""
+    return "again" if record.state == State.JOINING.value and record.last_round != p.round.number else ""
 
 
 def started_again(p: Pass, member: ParticipantStatus) -> bool:
