@@ -256,7 +256,8 @@ class Cluster(Network):
                 self.agents[agent.uid] = self._start_agent(again)
         elif not agent.alive and not pod.ended and pod.exit is None:
             end = Exit(agent.exit_code, agent.exit_reason)
-            done = replace(pod, running=False, ended=not self.sidecars, exit=end)
+            alone = not self.sidecars
+            done = replace(pod, running=False, ended=alone, accompanied=not alone, exit=end)
             if self.api.weather.down:
                 self.kernel.after(1.0, self._catch_up, agent)
                 return

@@ -7,7 +7,7 @@ from typing import Any
 
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, STARTED_AGAIN
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.moves import MOVE_SECONDS
 from elasticjob_operator.plan.status import Charge, JobStatus
@@ -36,6 +36,7 @@ class Published:
 
     ``echoes``: a worker of it has failed for the loss of its peer. ``suspended``: the job was, before the
     next round; that is charged to nobody. ``rescaled``: it ended for a planned change.
+    ``succeeded``: all had finished, and their commands ran torchrun again; that is charged to nobody, too.
     """
 
     at: float
@@ -46,6 +47,7 @@ class Published:
     echoes: bool = False
     suspended: bool = False
     rescaled: bool = False
+    succeeded: bool = False
 
 
 def _violated(rule: str, text: str) -> None:
@@ -180,6 +182,12 @@ class Oracle:
         self.ids.update({(uid, m.id): r.number for m in members})
         if uid in self.current:
             self.current[uid].until, self.current[uid].next = self._now(), r.number
+            self.current[uid].succeeded = r.cause == STARTED_AGAIN
+            done = self.finished.get((uid, before.round.number), set())
+            if r.cause == STARTED_AGAIN and done != set(range(len(before.members()))):
+                raise Violation(
+                    "I8", f"round {before.round.number} has not succeeded: only {sorted(done)} have"
+                )
         self.current[uid] = Published(self._now(), frozenset(m.uid for m in members))
         self.published[uid, r.number] = self.current[uid]
         self.pace.published()
@@ -293,7 +301,7 @@ class Oracle:
                 allowed.add(PREEMPTION)  # whoever deletes a pod for its node: nothing is left to tell by
             # A round Lease that was set forward by hand gives a broken round a higher number.
             names = [charged[number] for number in range(key[1], known.next) if number in charged]
-            must = known.established and not known.suspended
+            must = known.established and not known.suspended and not known.succeeded
             if len(names) > 1 or (must and not names) or set(names) - allowed:
                 said = " and ".join(names) or "nobody"
                 raise Violation("I7", f"the end of round {key[1]} is charged to {said}, not to {allowed}")
