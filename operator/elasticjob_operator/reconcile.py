@@ -32,12 +32,21 @@ from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.survey import survey
 from elasticjob_operator.observe.client import Api, Json
-from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, NotFound, NotLeading, Unavailable
+from elasticjob_operator.observe.errors import (
+    ApiError,
+    Forbidden,
+    Invalid,
+    NotFound,
+    NotLeading,
+    TooLarge,
+    Unavailable,
+)
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView, MalformedJob, read_job
 from elasticjob_operator.observe.turns import Turns
 from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.budget import BUDGET_BYTES, trim
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
     CreatePod,
@@ -62,6 +71,8 @@ _MAX_DELETED = 10_000
 _EVENT_BACK_OFF = 1.0
 """An event shows that the API server is back: a job in back-off then waits no longer than this."""
 _SHORTEST_WAKE = 0.005
+_SMALLEST_STATUS = 16 * 1024
+"""Bytes; with less of a status it is not tried."""
 _REREADS = 5
 _MAX_SLOW_PASSES = 10_000
 """Each job has one, and all that it does is wait for the API server."""
@@ -434,6 +445,8 @@ class Reconciler:
                 raise Stale("somebody who seemed silent has spoken")
             if entry.gone or entry.view is not view:
                 raise Stale("the job has changed while its participants were looked at")
+        if memory.status_budget < BUDGET_BYTES:
+            decided = replace(decided, status=trim(decided.status, memory.status_budget))
         may_project = self._applier.may_project(job, decided.record, fresh)
         written = await self._write_status(entry, view, decided, hurried)
         if written is None:
@@ -473,6 +486,9 @@ class Reconciler:
         except NotLeading:
             raise
         except ApiError as error:
+            if isinstance(error, TooLarge) and entry.memory.status_budget > _SMALLEST_STATUS:
+                # The spec, or what else stands in the object, has taken the room.
+                entry.memory.status_budget //= 2
             self._applier.note(view.job, entry.memory, STATUS, error)
             return None
         attempts.done(STATUS)

@@ -194,10 +194,12 @@ class Checker:
         found = set(keys)
         if len(keys) != len(found):
             self._violated("I7", f"charged twice: {sorted(k for k in found if keys.count(k) > 1)}")
-        if lost := self._charges - found:
-            self._violated("I7", f"charges have vanished: {lost}")
-        if status.restarts != len(found):
-            self._violated("I7", f"restarts is {status.restarts}, the charges are {len(found)}")
+        counted = sum(entry.charges for account in status.accounts for entry in account.older)
+        lost = self._charges - found
+        if len(lost) != counted:
+            self._violated("I7", f"charges have vanished: {lost}, {counted} are counted")
+        if status.restarts != len(found) + counted:
+            self._violated("I7", f"restarts is {status.restarts}, the charges are {len(found)} and {counted}")
         self._charges |= found
 
     def _check_end(self, status: JobStatus) -> None:

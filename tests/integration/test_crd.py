@@ -81,7 +81,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "spec: Required value",
     ),
     "no replicas": (manifest(replicas=0), "spec.replicas in body should be greater than or equal to 1"),
-    "too many replicas": (manifest(replicas=10_001), "should be less than or equal to 10000"),
+    "too many replicas": (manifest(replicas=5_001), "should be less than or equal to 5000"),
     "less than the minimum": (
         manifest(replicas=1, minReplicas=2),
         "replicas (1) must not be less than minReplicas (2): raise replicas or lower minReplicas",
@@ -187,8 +187,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "spec.spares in body should be greater than or equal to 0",
     ),
     "too many pods": (
-        manifest(replicas=9_999, spares=2, template=TEMPLATE),
-        "replicas (9999) and spares (2) must not be more than 10000 together: lower one of them",
+        manifest(replicas=4_999, spares=2, template=TEMPLATE),
+        "replicas (4999) and spares (2) must not be more than 5000 together: lower one of them",
     ),
     "spares among the pods of others": (
         manifest(spares=1),

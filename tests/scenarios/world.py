@@ -387,7 +387,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
 
     def do_accounts(self) -> None:
         """Say what is charged to each account that has a charge."""
-        used = (f"{a.name} {len(a.charges)}" for a in self.status.accounts if a.charges)
+        used = (f"{a.name} {a.used}" for a in self.status.accounts if a.used)
         self.trace.append(f"charged: {', '.join(used) or 'nothing'}")
 
     def do_namesake(self, name: str, of: str) -> None:

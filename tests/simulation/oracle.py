@@ -60,6 +60,11 @@ def _cause(charge: Charge) -> int | str:
     return charge.pod if charge.round is None else charge.round
 
 
+def _counted(status: JobStatus) -> int:
+    """Charges that are listed no more."""
+    return sum(entry.charges for account in status.accounts for entry in account.older)
+
+
 class Oracle:
     """See the module. ``truth`` is what has happened."""
 
@@ -85,6 +90,8 @@ class Oracle:
         self.published: dict[RoundKey, Published] = {}
         self.closed: dict[str, float] = {}
         """By job UID, when it ended."""
+        self.counted: dict[str, dict[int, str]] = {}
+        """By job UID: the rounds whose charges are listed no more, and the accounts that they stood in."""
         self.current: dict[str, Published] = {}
         """By job UID, the round that was published last."""
         self.died_in_round: dict[str, Published] = {}
@@ -141,7 +148,7 @@ class Oracle:
             and b.established is not None
         ):
             self.pace.established()
-        self._charges(before, status)
+        self._charges(uid, before, status)
         if uid in self.current:
             self.current[uid].established |= b.established is not None
             self.current[uid].suspended |= value.job.spec.suspend
@@ -261,7 +268,7 @@ class Oracle:
             "I5", f"round {r.number} is broken ({r.cause}: {r.message}) and nothing has happened to it"
         )
 
-    def _charges(self, before: JobStatus, status: JobStatus) -> None:
+    def _charges(self, uid: str, before: JobStatus, status: JobStatus) -> None:
         old = {_cause(c) for a in before.accounts for c in a.charges}
         new = [_cause(c) for a in status.accounts for c in a.charges]
         if len(set(new)) != len(new):
@@ -269,18 +276,28 @@ class Oracle:
         lost = old - set(new)
         # A Lease set forward by hand: the round that has ended and its charge are renumbered.
         later = set(range(before.round.number + 1, status.round.number + 1))
-        if lost and not (lost == {before.round.number} and later & (set(new) - old)):
-            raise Violation("I7", f"a charge has vanished: {lost}")
+        counted = _counted(status) - _counted(before)
+        renumbered = lost == {before.round.number} and later & (set(new) - old)
+        if len(lost) != counted and not renumbered:
+            raise Violation("I7", f"a charge has vanished: {lost}, {counted} are counted")
+        for account in before.accounts:
+            listed = {
+                c.round: account.name for c in account.charges if c.round is not None and c.round in lost
+            }
+            self.counted.setdefault(uid, {}).update(listed)
         if status.restarts < before.restarts:
             raise Violation("I7", f"restarts fall from {before.restarts} to {status.restarts}")
-        if status.restarts != len(new):
-            raise Violation("I7", f"{status.restarts} restarts, {len(new)} charges")
+        if status.restarts != len(new) + _counted(status):
+            raise Violation(
+                "I7", f"{status.restarts} restarts, {len(new)} charges, {_counted(status)} counted"
+            )
 
     def judge_accounts(self, value: JobValue) -> None:
         """I7, when all has come to rest: each round that ended is charged once, to an account that may bear
         what has happened to it."""
         uid = value.job.uid
-        charged = {c.round: a.name for a in value.status.accounts for c in a.charges if c.round is not None}
+        charged = dict(self.counted.get(uid, {}))
+        charged |= {c.round: a.name for a in value.status.accounts for c in a.charges if c.round is not None}
         charges = [c for a in value.status.accounts for c in a.charges]
         unseen = {c.round for c in charges if c.message.endswith("is gone: its pod was deleted")}
         for key, known in self.published.items():

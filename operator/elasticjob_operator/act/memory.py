@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from elasticjob_operator.act.access import Access
 from elasticjob_operator.act.attempts import Attempts, Target
 from elasticjob_operator.act.pace import Reservation
+from elasticjob_operator.plan.budget import BUDGET_BYTES
 from elasticjob_operator.plan.model import WAIT_RENEW_SECONDS
 
 _LAST_RENEWAL = 2.0
@@ -78,6 +79,8 @@ class Memory:
     """The pods whose names this process last wrote into the Role."""
     protected: bool = False
     """Whether the job's pods have had the network policy that they shall have."""
+    status_budget: int = BUDGET_BYTES
+    """What the status may have: less where the API server has found the whole object too large."""
     stale: bool = False
     """A write that nobody waited for has found that something is to be read again."""
     attempts: Attempts = field(default_factory=Attempts)

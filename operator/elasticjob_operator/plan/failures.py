@@ -21,9 +21,6 @@ from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Action, Limit, Rule
 from elasticjob_operator.plan.status import Account, Charge, Failure
 
-MAX_CHARGES = 100
-"""Charges kept of an account without a window; with one, those inside it are kept."""
-
 MAX_MESSAGE = 200
 """Characters of the sentence that stands with a charge."""
 
@@ -40,12 +37,12 @@ def refresh_accounts(p: Pass) -> None:
     accounts = []
     for name in ACCOUNTS:
         limit = limits.get(name, Limit())
-        charges = old[name].charges if name in old else ()
+        account = replace(
+            old.get(name, Account(name)), limit=limit.max_restarts, window_seconds=limit.window_seconds
+        )
         if limit.window_seconds is not None:
-            since = p.now.wall - timedelta(seconds=limit.window_seconds)
-            charges = tuple(c for c in charges if c.time > since)
-        keep = MAX_CHARGES if limit.max_restarts is None else max(MAX_CHARGES, limit.max_restarts + 1)
-        accounts.append(Account(name, limit.max_restarts, limit.window_seconds, charges[-keep:]))
+            account = account.since(p.now.wall - timedelta(seconds=limit.window_seconds))
+        accounts.append(account.counted())
     p.set(accounts=tuple(accounts))
     p.set(charged_pods=tuple(uid for uid in p.status.charged_pods if _may_be_charged(p, uid)))
 
@@ -136,7 +133,7 @@ def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
 
 def exhausted(p: Pass) -> Account | None:
     """The account whose limit is passed, if any."""
-    return next((a for a in p.status.accounts if a.limit is not None and len(a.charges) > a.limit), None)
+    return next((a for a in p.status.accounts if a.limit is not None and a.used > a.limit), None)
 
 
 def failure_of(p: Pass, sign: Evidence, number: int | None) -> Failure:
@@ -250,7 +247,5 @@ def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:
 
 
 def _charge(p: Pass, account: str, charge: Charge) -> None:
-    accounts = tuple(
-        replace(a, charges=(*a.charges, charge)) if a.name == account else a for a in p.status.accounts
-    )
+    accounts = tuple(a.charged(charge) if a.name == account else a for a in p.status.accounts)
     p.set(accounts=accounts, restarts=p.status.restarts + 1)

@@ -48,7 +48,7 @@ def check_accounts(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             f"{account.name.capitalize()}RestartsExhausted",
-            f"the account {account.name} is used up: {len(account.charges)} charged{window}, "
+            f"the account {account.name} is used up: {account.used} charged{window}, "
             f"{account.limit} allowed{last}",
         )
         return True

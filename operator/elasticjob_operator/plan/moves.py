@@ -172,10 +172,8 @@ def _move(
     moved = replace(charge, cause=sign.cause, node=sign.node, message=cut(message), pod=pod or charge.pod)
     accounts = []
     for a in p.status.accounts:
-        charges = tuple(c for c in a.charges if c != charge)
-        if a.name == to:
-            charges = tuple(sorted((*charges, moved), key=lambda c: c.time))
-        accounts.append(replace(a, charges=charges))
+        without = replace(a, charges=tuple(c for c in a.charges if c != charge))
+        accounts.append(without.charged(moved) if a.name == to else without)
     p.set(accounts=tuple(accounts), restarts=p.status.restarts - (not to))
     failure = failure_of(p, sign, charge.round)
     last = p.status.last_failure

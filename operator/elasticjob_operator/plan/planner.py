@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
 from elasticjob_operator.plan import (
+    budget,
     conditions,
     failures,
     ignored,
@@ -52,6 +53,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     if not p.before.finished:
         ignored.describe(p)
     conditions.describe(p)
+    p.status = budget.trim(p.status)
     _soften(p)
     ignored.tell(p)
     return Plan(
@@ -150,4 +152,5 @@ def _hard(status: JobStatus) -> JobStatus:
         ),
         conditions=tuple(replace(c, message="") for c in status.conditions),
         ignored=(),
+        left_out="",
     )

@@ -16,6 +16,10 @@ from typing import Any
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
+MAX_CHARGES = 20
+"""Charges of an account that are listed; all inside its window count."""
+MAX_OLDER = 102
+"""Counts of those that are not listed: a hundred to a window."""
 
 
 def named(json: str, default: Any = None) -> Any:
@@ -163,18 +167,61 @@ class Charge:
 
 
 @dataclass(frozen=True)
+class Older:
+    """So many charges that are listed no more; ``until`` is when the newest of them was made."""
+
+    until: datetime = field(metadata={"json": "untilTime"})
+    charges: int = always(0)
+
+
+@dataclass(frozen=True)
 class Account:
-    """One of ``status.accounts``. ``used`` are the charges inside the window."""
+    """One of ``status.accounts``. ``used`` are the charges inside the window: the newest are listed, the
+    others counted by the time that they leave it."""
 
     name: str
     limit: int | None = None
     window_seconds: int | None = None
     charges: tuple[Charge, ...] = ()
+    older: tuple[Older, ...] = ()
 
     @property
     def used(self) -> int:
         """How many charges are inside the window."""
-        return len(self.charges)
+        return len(self.charges) + sum(entry.charges for entry in self.older)
+
+    def charged(self, charge: Charge) -> Account:
+        """With one more charge."""
+        return replace(self, charges=tuple(sorted((*self.charges, charge), key=lambda c: c.time))).counted()
+
+    def counted(self) -> Account:
+        """With no more than the newest charges listed, the others counted.
+
+        What is counted leaves the window up to a hundredth of it late; without a window by the hour.
+        """
+        spare = self.charges[:-MAX_CHARGES]
+        if not spare:
+            return self
+        width = max(1.0, (self.window_seconds or 360_000) / 100)
+        older = list(self.older)
+        for charge in spare:
+            last = older[-1] if older else None
+            if last is not None and last.until.timestamp() // width >= charge.time.timestamp() // width:
+                older[-1] = Older(max(last.until, charge.time), last.charges + 1)
+            else:
+                older.append(Older(charge.time, 1))
+        while len(older) > MAX_OLDER:
+            first, second, *others = older
+            older = [Older(second.until, first.charges + second.charges), *others]
+        return replace(self, charges=self.charges[-MAX_CHARGES:], older=tuple(older))
+
+    def since(self, time: datetime) -> Account:
+        """With the charges that are younger than ``time``."""
+        return replace(
+            self,
+            charges=tuple(c for c in self.charges if c.time > time),
+            older=tuple(entry for entry in self.older if entry.until > time),
+        )
 
 
 @dataclass(frozen=True)
@@ -243,7 +290,8 @@ class Progress:
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
     ``charged_pods`` are the UIDs of pods that are there, have ended as no members, and are charged for.
-    ``active`` is when the job was started, or resumed last."""
+    ``active`` is when the job was started, or resumed last. ``left_out`` says what is not there for its size
+    (``budget``)."""
 
     observed_generation: int = always(0)
     conditions: tuple[Condition, ...] = always(())
@@ -263,6 +311,7 @@ class JobStatus:
     accounts: tuple[Account, ...] = always(())
     last_failure: Failure | None = None
     excluded_nodes: tuple[ExcludedNode, ...] = ()
+    left_out: str = ""
     progress: Progress | None = None
 
     def condition(self, kind: str) -> Condition | None:

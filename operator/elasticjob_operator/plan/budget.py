@@ -1,0 +1,142 @@
+"""The status fits into an object of the API server at any size that the definition allows (I13).
+
+etcd takes 1.5 MiB for the whole object. Of that the status may have 1 MiB; a job of thousands would have
+more if all its participants wait and have long names and messages. What is left out can be read elsewhere or
+is missed least; ``status.leftOut`` says what. What a round is made of stays: ids, pods, UIDs, slots, ranks
+and states of its members, the nonce, and the attempts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
+
+BUDGET_BYTES = 1024**2
+KEPT_WAITING = 100
+KEPT_NAMES = 100
+_KEPT_OF_MESSAGE = 20
+_FRAME = len('{"id":"","pod":"","uid":"","state":""},')
+_FIELD = len(',"slot":')
+_SMALL = 400
+"""So many participants fit, whatever they say."""
+
+Step = tuple[str, Callable[[JobStatus], JobStatus]]
+
+
+def trim(status: JobStatus, budget: int = BUDGET_BYTES) -> JobStatus:
+    """The status in no more than ``budget`` bytes, as far as that can be, and what is left out said in it."""
+    if budget >= BUDGET_BYTES and len(status.participants) <= _SMALL and not status.left_out:
+        return status
+    left_out: list[str] = []
+    status = replace(status, left_out="")
+    for said, step in _STEPS:
+        if size(status) + 500 <= budget:  # with room for the sentence
+            break
+        less = step(status)
+        if less != status:
+            status = less
+            left_out.append(said)
+    return replace(status, left_out=f"for its size: {'; '.join(left_out)}") if left_out else status
+
+
+def size(status: JobStatus) -> int:
+    """The bytes of the status in etcd, or a few more."""
+    rest = replace(status, participants=())
+    return _bytes(json.dumps(rest.dump(), separators=(",", ":"))) + sum(map(_size, status.participants))
+
+
+def _size(entry: ParticipantStatus) -> int:
+    """Bytes of one participant: as ``json`` would say, in a tenth of the time."""
+    size = _FRAME + sum(map(_text, (entry.id, entry.pod, entry.uid, entry.state)))
+    size += sum(_FIELD + len(str(number)) for number in (entry.slot, entry.rank) if number is not None)
+    optional = (entry.address, entry.node, entry.nproc, entry.message)
+    return size + sum(_FIELD + 5 + _text(text) for text in optional if text)
+
+
+def _text(text: str) -> int:
+    return (len(text) if text.isascii() else 6 * len(text)) + _escapes(text)
+
+
+def _escapes(text: str) -> int:
+    """What quotes, backslashes and the API server's ``<`` in place of <, > and & add."""
+    return sum(5 * text.count(sign) for sign in '"\\<>&')
+
+
+def _bytes(text: str) -> int:
+    return len(text) + sum(5 * text.count(sign) for sign in "<>&")
+
+
+def _waiting(
+    keep: Callable[[list[ParticipantStatus]], Iterable[ParticipantStatus]],
+) -> Callable[[JobStatus], JobStatus]:
+    def step(status: JobStatus) -> JobStatus:
+        waiting = [entry for entry in status.participants if entry.rank is None]
+        return replace(status, participants=status.members() + tuple(keep(waiting)))
+
+    return step
+
+
+def _of_members(change: Callable[[ParticipantStatus], ParticipantStatus]) -> Callable[[JobStatus], JobStatus]:
+    def step(status: JobStatus) -> JobStatus:
+        others = tuple(entry for entry in status.participants if entry.rank is None)
+        return replace(status, participants=tuple(map(change, status.members())) + others)
+
+    return step
+
+
+def _history(status: JobStatus) -> JobStatus:
+    return replace(status, rounds=tuple(replace(h, message=_cut(h.message, 100)) for h in status.rounds))
+
+
+def _names(status: JobStatus) -> JobStatus:
+    r = status.round
+    return replace(
+        status, round=replace(r, missing=r.missing[:KEPT_NAMES], not_leading=r.not_leading[:KEPT_NAMES])
+    )
+
+
+def _sentences(status: JobStatus) -> JobStatus:
+    return replace(
+        status,
+        conditions=tuple(replace(c, message=_cut(c.message, 1_000)) for c in status.conditions),
+        ignored=tuple(replace(i, message=_cut(i.message, 100)) for i in status.ignored),
+        excluded_nodes=tuple(replace(n, message=_cut(n.message, 100)) for n in status.excluded_nodes),
+        accounts=tuple(
+            replace(
+                a, charges=tuple(replace(c, message=_cut(c.message, _KEPT_OF_MESSAGE)) for c in a.charges)
+            )
+            for a in status.accounts
+        ),
+    )
+
+
+def _cut(text: str, length: int) -> str:
+    """Also the shortest message says that there is one."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+_STEPS: tuple[Step, ...] = (
+    (
+        "addresses, nodes and messages of participants that wait",
+        _waiting(lambda waiting: (replace(w, address="", node="", nproc="", message="") for w in waiting)),
+    ),
+    (f"participants that wait, but for {KEPT_WAITING}", _waiting(lambda waiting: waiting[:KEPT_WAITING])),
+    (
+        "the ends of members' messages",
+        _of_members(lambda m: replace(m, message=_cut(m.message, _KEPT_OF_MESSAGE))),
+    ),
+    ("members' addresses", _of_members(lambda m: replace(m, address="", nproc=""))),
+    ("the ends of messages in rounds", _history),
+    ("members' nodes", _of_members(lambda m: replace(m, node=""))),
+    (f"all but {KEPT_NAMES} names in round.missing and round.notLeading", _names),
+    ("the ends of all other messages", _sentences),
+    ("participants that wait", _waiting(lambda _: ())),
+    ("members' messages", _of_members(lambda m: replace(m, message=m.message[:1]))),
+    # Pods of members that are lost are then deleted half a minute late.
+    ("that there were members' messages", _of_members(lambda m: replace(m, message=""))),
+    ("rounds but the last", lambda status: replace(status, rounds=status.rounds[:1])),
+)
+"""From what is missed least to what is missed most."""

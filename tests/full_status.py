@@ -1,0 +1,160 @@
+"""The largest status that a job can have: all lists are full, all texts are as long as they get."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from elasticjob_operator.plan.causes import ACCOUNTS
+from elasticjob_operator.plan.ignored import MAX_IGNORED
+from elasticjob_operator.plan.ignored import MAX_MESSAGE as MAX_IGNORED_MESSAGE
+from elasticjob_operator.plan.members import MAX_MEMBER_MESSAGE, MAX_NAMED
+from elasticjob_operator.plan.moves import MAX_ABSENT
+from elasticjob_operator.plan.nodes import MAX_EXCLUDED
+from elasticjob_operator.plan.planner import MAX_WAITING
+from elasticjob_operator.plan.rounds import MAX_REFUSED
+from elasticjob_operator.plan.status import (
+    MAX_CHARGES,
+    MAX_OLDER,
+    MAX_ROUNDS,
+    Absent,
+    Account,
+    Charge,
+    Condition,
+    ExcludedNode,
+    Failure,
+    Ignored,
+    JobStatus,
+    Lost,
+    Named,
+    Older,
+    ParticipantStatus,
+    Progress,
+    RoundHistory,
+    RoundStatus,
+)
+
+MEMBERS = 5_000
+"""``replicas`` and ``spares`` together, as the CRD has it."""
+NAME = "a" * 45
+NODE = f"node-{'n' * 58}.{'d' * 63}.{'d' * 63}.{'d' * 61}"
+WALL = datetime(2026, 1, 1, 12, 34, 56, 789_012, timezone.utc)
+LONG = 'worker said "no": <é> & '
+
+
+def text(length: int) -> str:
+    """Of that many characters, not all of them plain."""
+    return (LONG * (length // len(LONG) + 1))[:length]
+
+
+def pod(slot: int, attempt: int = 998) -> str:
+    return f"{NAME}-{slot}-{attempt}"
+
+
+def entry(slot: int, rank: int | None, state: str) -> ParticipantStatus:
+    return ParticipantStatus(
+        id=f"{slot:08x}{rank or 0:08x}",
+        pod=pod(slot),
+        uid=f"{slot:08x}-aaaa-bbbb-cccc-dddddddddddd",
+        state=state,
+        slot=slot,
+        rank=rank,
+        address=f"[fd00:1111:2222:3333:4444:5555:6666:{slot:04x}]:65535",
+        node=NODE,
+        nproc="8",
+        message=text(MAX_MEMBER_MESSAGE) if rank is not None else "",
+    )
+
+
+def account(name: str) -> Account:
+    charges = (
+        Charge(WALL - timedelta(seconds=n), n, pod(n), "NotEstablished", NODE, text(200))
+        for n in range(MAX_CHARGES, 0, -1)
+    )
+    older = (Older(WALL - timedelta(hours=n), 99) for n in range(MAX_OLDER, 0, -1))
+    return Account(name, 10_000, 360_000, tuple(charges), tuple(older))
+
+
+def full(members: int = MEMBERS) -> JobStatus:
+    """A round of so many is broken, and all have announced themselves anew."""
+    names = tuple(pod(slot) for slot in range(members))
+    kinds = ("Training", "Suspended", "Complete", "Failed")
+    return JobStatus(
+        observed_generation=7,
+        conditions=tuple(
+            Condition(kind, "False", "WaitingForFencing", text(4_096), WALL.replace(microsecond=0), 7)
+            for kind in kinds
+        ),
+        start=WALL,
+        active=WALL,
+        replicas=members,
+        selector=f"elasticjob.dev/job={NAME},!elasticjob.dev/standby",
+        min_replicas=members,
+        restarts=99_999,
+        attempts=(998,) * members,
+        round=RoundStatus(
+            number=9_999,
+            phase="Broken",
+            nonce="01234567",
+            leader=names[0],
+            leader_endpoint="[fd00:1111:2222:3333:4444:5555:6666:7777]:65535",
+            members=members,
+            processes=8 * members,
+            start=WALL,
+            established=WALL,
+            broken=WALL,
+            cause="NotEstablished",
+            account="infrastructure",
+            rule="r" * 63,
+            message=text(2_500),
+            root_milliseconds=10**9,
+            detect_milliseconds=10**9,
+            charged=WALL,
+            refused=tuple(f"{n:016x}" for n in range(min(members, MAX_REFUSED))),
+            establish_failures=9,
+            missing=names[1:],
+            not_leading=names,
+            named=tuple(Named(name, WALL) for name in names[:MAX_NAMED]),
+            absent=tuple(Absent(name, entry(0, 0, "").uid, 9_998, 1) for name in names[:MAX_ABSENT]),
+        ),
+        participants=tuple(entry(n, n, "Lost") for n in range(members))
+        + tuple(entry(n, None, "Joining") for n in range(members + MAX_WAITING)),
+        ignored=tuple(Ignored(pod(n), text(MAX_IGNORED_MESSAGE)) for n in range(MAX_IGNORED)),
+        rounds=tuple(
+            RoundHistory(
+                number=9_999 - n,
+                cause="NotEstablished",
+                members=members,
+                start=WALL,
+                account="infrastructure",
+                end=WALL,
+                detect_milliseconds=10**9,
+                rendezvous_milliseconds=10**9,
+                first_step_milliseconds=10**9,
+                first_step=10**9,
+                step=10**9,
+                rule="r" * 63,
+                message=text(2_500),
+            )
+            for n in range(MAX_ROUNDS)
+        ),
+        accounts=tuple(account(name) for name in ACCOUNTS),
+        last_failure=Failure(
+            names[0], WALL, text(2_500), 4_999, -9, 9_999, entry(0, 0, "").uid, NODE, text(300)
+        ),
+        excluded_nodes=tuple(
+            ExcludedNode(f"{n}{NODE[3:]}", WALL, text(400), WALL) for n in range(MAX_EXCLUDED)
+        ),
+        progress=Progress(
+            10**9,
+            10**6,
+            97,
+            10**6,
+            WALL,
+            9_999,
+            10**9,
+            10**12,
+            10**12,
+            (Lost("NotEstablished", 10**12),) * 20,
+            WALL,
+        ),
+    )

@@ -1,0 +1,93 @@
+"""The status stays within its budget at any size that the definition allows, and says what is left out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from elasticjob_operator.plan.budget import BUDGET_BYTES, size, trim
+from elasticjob_operator.plan.model import Job, JobSpec, Limit, Now, Observed, Pod
+from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.status import MAX_CHARGES, MAX_OLDER, Account, Charge, JobStatus
+from tests.full_status import MEMBERS, NAME, WALL, full
+
+
+def in_etcd(status: JobStatus) -> int:
+    """As the API server writes it: UTF-8, with <, > and & escaped."""
+    text = json.dumps(status.dump(), separators=(",", ":"), ensure_ascii=False)
+    return len(text.encode()) + 5 * sum(text.count(sign) for sign in "<>&")
+
+
+@pytest.mark.parametrize("members", [400, 1_000, 2_370, MEMBERS])
+def test_every_list_is_full(members: int) -> None:
+    status = full(members)
+    trimmed = trim(status)
+    assert in_etcd(trimmed) <= size(trimmed) <= BUDGET_BYTES
+    assert trim(trimmed) == replace(trimmed, left_out=trim(trimmed).left_out), "nothing more goes"
+    for before, after in zip(status.members(), trimmed.members(), strict=True):
+        assert (before.id, before.pod, before.uid) == (after.id, after.pod, after.uid)
+        assert (before.slot, before.rank, before.state) == (after.slot, after.rank, after.state)
+        if members < MEMBERS:
+            assert bool(before.message) == bool(after.message), "that there is one decides"
+    assert trimmed.attempts == status.attempts
+    assert trimmed.round.nonce == status.round.nonce
+    assert [a.used for a in trimmed.accounts] == [a.used for a in status.accounts]
+    assert JobStatus.parse(trimmed.dump()) == trimmed
+
+
+def test_it_says_what_is_left_out_and_leaves_small_ones_alone() -> None:
+    said = trim(full(MEMBERS)).left_out
+    assert said.startswith("for its size: addresses, nodes and messages of participants that wait; ")
+    small = full(10)
+    assert trim(small) == small
+    usual = replace(
+        full(1_000), participants=tuple(replace(m, message="", node="node-a") for m in full(1_000).members())
+    )
+    assert trim(usual) == usual
+
+
+def test_a_smaller_budget_takes_more() -> None:
+    sizes = [
+        in_etcd(trim(full(300), budget)) for budget in (BUDGET_BYTES, BUDGET_BYTES // 4, BUDGET_BYTES // 16)
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
+
+
+def test_the_planner_goes_on_from_what_is_left() -> None:
+    """The members of a broken round of 5,000 that have all been lost are replaced."""
+    spec = JobSpec(replicas=MEMBERS, template={}, infrastructure=Limit(None, None))
+    job = Job("default", NAME, "uid", 7, spec)
+    status = trim(full())
+    pods = tuple(
+        Pod(m.pod, m.uid, slot=m.slot, attempt=998, node="n", running=True, ip="::1")
+        for m in status.members()
+    )
+    decided = plan(job, status, Observed(pods=pods), Now(WALL, 1.0, "nonce"), {})
+    assert size(decided.status) <= BUDGET_BYTES
+    assert decided.status.attempts.count(999) >= MEMBERS - MAX_CHARGES, "some slots wait after early ends"
+    again = plan(job, decided.status, Observed(pods=pods), Now(WALL, 1.1, "nonce"), decided.timers)
+    assert again.status == decided.status, "what is left out makes no news"
+
+
+def test_all_charges_count_and_the_newest_are_listed() -> None:
+    account = Account("application", 10_000, 3_600)
+    for n in range(5_000):
+        account = account.charged(Charge(WALL + timedelta(seconds=n), n))
+    assert account.used == 5_000
+    assert [c.round for c in account.charges] == list(range(5_000 - MAX_CHARGES, 5_000))
+    assert len(account.older) <= MAX_OLDER
+    now = WALL + timedelta(seconds=5_000)
+    inside = account.since(now - timedelta(seconds=3_600)).used
+    assert 3_599 <= inside <= 3_599 + 36, "a hundredth of the window late at most"
+    assert account.since(now).used == 0
+
+
+def test_a_window_that_comes_later_or_grows_merges_what_is_too_much() -> None:
+    account = Account("application")
+    for n in range(500):
+        account = account.charged(Charge(WALL + timedelta(hours=n), n))
+    assert (account.used, len(account.older)) == (500, MAX_OLDER)
