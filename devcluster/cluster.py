@@ -261,6 +261,10 @@ class Cluster(ClusterAccess):
         with metrics.served():
             yield metrics
 
+    def claim_port(self) -> int:
+        """A port of 127.0.0.1 for a server that a test starts; it is kept while the cluster lives."""
+        return self._ports.take()
+
     def proxy(self, host: str = "127.0.0.1") -> TcpProxy:
         """A new proxy to the API server, listening on `host`, that can be cut; it ends with the cluster.
 
@@ -275,7 +279,7 @@ class Cluster(ClusterAccess):
 
     def _lay_out(self, binary: Path) -> commands.Layout:
         self.logs_dir.mkdir()
-        self._authority = authority = pki.Authority(self.state_dir / "pki")
+        self._authority = authority = pki.Authority(self.state_dir / "pki", bare=self._options.bare_authority)
         self.ca_file = authority.ca_file
         names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
         addresses = ["127.0.0.1", commands.API_SERVICE_ADDRESS]

@@ -69,6 +69,8 @@ class Options:
     """How often the node agent replaces pods' tokens. Default: when four fifths of their life are over."""
     server_names: Sequence[str] = ()
     """More names and addresses that the API server's certificate holds good for."""
+    bare_authority: bool = False
+    """Certificates without key usages and key identifiers: kubectl accepts them, a strict client does not."""
     netns: bool = False
     """Every pod has a network of its own, and so all ports; needs root. Without, pods share the machine's."""
 

@@ -1,7 +1,7 @@
 """The steps of a Dockerfile, run in a folder: what stands for an image where none can be built.
 
-The base image, its user and its Python are not there: `python` is the one that runs this, with pip and
-nothing else. Needs the package index, as a build does.
+The base image and its user are not there: `python` is the one that is named, else the one that runs this,
+with pip and nothing else. Needs the package index, as a build does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BuildError(Exception):
 class Build:
     """The stages of a Dockerfile, each a folder. Only instructions that ours use; others are an error."""
 
-    def __init__(self, dockerfile: Path, folder: Path) -> None:
+    def __init__(self, dockerfile: Path, folder: Path, python: str = sys.executable) -> None:
         self.env: dict[str, str] = {}
         self.entrypoint: list[str] = []
         self.user = ""
@@ -37,7 +37,9 @@ class Build:
         self._stages: dict[str, Path] = {}
         self._folder = folder
         # A Python with pip and nothing else, as `python` is in the base image.
-        subprocess.run([sys.executable, "-m", "venv", str(folder / "python")], check=True, timeout=120)
+        self.python = folder / "python"
+        """Its virtual environment."""
+        subprocess.run([python, "-m", "venv", str(self.python)], check=True, timeout=120)
         for line in re.sub(r"\\\n", " ", dockerfile.read_text()).splitlines():
             if line and not line.startswith("#"):
                 word, _, rest = line.partition(" ")
@@ -59,7 +61,7 @@ class Build:
                     for key, value in os.environ.items()
                     if key.startswith(("PIP_", "SSL_", "REQUESTS_"))
                 },
-                "PATH": f"{self._folder}/python/bin:/usr/bin:/bin",
+                "PATH": f"{self.python}/bin:/usr/bin:/bin",
                 "HOME": str(self._folder),
                 "PIP_CACHE_DIR": _CACHE,
                 **{key: self._here(value, self.home) for key, value in self.env.items()},

@@ -22,20 +22,29 @@ _BACKDATE = datetime.timedelta(hours=1)
 
 
 class Authority:
-    """A certificate authority; its certificate is at `ca_file`, everything that it issues beside it."""
+    """A certificate authority; its certificate is at `ca_file`, everything that it issues beside it.
 
-    def __init__(self, folder: Path) -> None:
+    A `bare` one leaves out what Go does not ask for and RFC 5280 does: key usages and key identifiers.
+    """
+
+    def __init__(self, folder: Path, bare: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._bare = bare
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("devcluster-ca")
-        certificate = (
-            _builder(self._name, self._name, self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(authority=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
+        builder = _builder(self._name, self._name, self._key.public_key())
+        if bare:
+            # With a path length OpenSSL asks for the key usage, strict or not.
+            builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        else:
+            key_identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+            builder = (
+                builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+                .add_extension(_key_usage(authority=True), critical=True)
+                .add_extension(key_identifier, critical=False)
+            )
+        certificate = builder.sign(self._key, hashes.SHA256())
         self.ca_file = folder / "ca.crt"
         self.ca_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -43,15 +52,17 @@ class Authority:
         """Make a serving certificate for `hosts` (names or IP addresses); its file and its key's file."""
         key = ec.generate_private_key(ec.SECP256R1())
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        certificate = (
+        builder = (
             _builder(_name(name), self._name, key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(x509.SubjectAlternativeName([_general_name(h) for h in hosts]), critical=False)
-            .add_extension(issuer_key, critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        if not self._bare:
+            builder = builder.add_extension(_key_usage(authority=False), critical=True).add_extension(
+                issuer_key, critical=False
+            )
+        certificate = builder.sign(self._key, hashes.SHA256())
         certificate_file = self._folder / f"{name}.crt"
         certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         return certificate_file, _write_key(self._folder / f"{name}.key", key)

@@ -6,10 +6,12 @@ import argparse
 import logging
 import os
 from collections.abc import Mapping
+from typing import Any, cast
 
 import kopf
 
 from elasticjob_operator import app
+from elasticjob_operator.leadership.elector import identity
 from elasticjob_operator.settings import (
     HANDLER_IMAGE,
     HANDLER_IMAGE_ENV,
@@ -86,7 +88,13 @@ def main() -> None:
         raise SystemExit(f"elasticjob_operator: {error}") from error
     app.running.settings = settings
     # The signals are kopf's. A stop flag would cost 5 s at the end: kopf takes its waiter for a hung task.
-    kopf.run(standalone=True, clusterwide=not settings.namespaces, namespaces=settings.namespaces)
+    # Without an identity kopf asks for the user's name. An image's user has none, nor has an arbitrary one.
+    kopf.run(
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        identity=cast(Any, identity()),
+    )
 
 
 if __name__ == "__main__":

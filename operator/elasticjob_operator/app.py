@@ -1,4 +1,5 @@
 """The operator as a kopf application: ``kopf run -m elasticjob_operator.app -A``, or ``__main__``.
+(``kopf run`` asks for the user's name unless ``POD_ID`` or ``--id`` is there.)
 
 kopf is the shell: process, log-in, the watch of ElasticJobs. Its handlers are ``on.event`` only, so
 that it writes nothing into the user's objects and puts no finalizer on them; the work is in ``reconcile``.
@@ -10,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kopf
 from aiohttp import web
 
+from elasticjob.api.tls import relax
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.elector import Elector, identity
@@ -47,6 +50,15 @@ class _Running:
 running = _Running()
 
 
+class _Connection(kopf.ConnectionInfo):
+    """kopf's own requests accept the certificates that ours accept."""
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        context = super().as_ssl_context()
+        relax(context)
+        return context
+
+
 @kopf.on.login()
 async def login(**_: Any) -> kopf.ConnectionInfo:
     """kopf logs in with what our own client uses; after a 401 it asks again.
@@ -65,7 +77,7 @@ async def login(**_: Any) -> kopf.ConnectionInfo:
     except NoCredentials as error:
         raise kopf.TemporaryError(str(error), delay=_RETRY_SECONDS) from error
     scheme, _space, token = (found.authorization or "").partition(" ")
-    return kopf.ConnectionInfo(
+    return _Connection(
         server=found.server,
         ca_path=found.ca_path,
         insecure=not found.verify,

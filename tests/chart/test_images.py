@@ -1,7 +1,8 @@
 """The steps of the Dockerfiles, run in a folder of their own: no image can be built here.
 
 What this shows: the locked requirements install by their hashes, what is copied is there, and the result does
-its work. What it does not: the base images, their Python, the user. Needs the package index, as a build does.
+its work. What it does not: the base images. Needs the package index, as a build does. The operator is started
+as its user by `test_image_starts`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ def test_every_requirement_is_locked_by_hashes(name: str) -> None:
         assert "--index-url" not in text
 
 
-@pytest.mark.slow
-def test_operator(tmp_path: Path) -> None:
-    built = Build(ROOT / "docker" / "operator.Dockerfile", tmp_path)
+def test_operator(operator_image: Build) -> None:
+    built = operator_image
     assert built.user == "65532:65532"
     assert built.labels["org.opencontainers.image.licenses"] == "Apache-2.0"
     answer = built.run([*built.entrypoint, "--help"])

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elasticjob.api.http import urllib3
+from elasticjob.api.tls import client_context
 from elasticjob.contract.names import SERVICE_ACCOUNT_DIR_ENV
 
 DEFAULT_SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -78,7 +79,7 @@ def _in_pod(directory: Path) -> Connection:
         raise ConfigurationError(
             f"{directory} has a token and no ca.crt: mount the whole service account volume"
         )
-    context = ssl.create_default_context(cafile=str(ca))
+    context = client_context(str(ca))
     return Connection(
         base=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         pool=_pool(context),
@@ -108,10 +109,7 @@ def _outside(kubeconfig: str) -> Connection:
             f"not in a pod, and no kubeconfig can be used ({error}): run in a pod with a service account, "
             "or set KUBECONFIG"
         ) from None
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    if not configuration.verify_ssl:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+    context = client_context(configuration.ssl_ca_cert, bool(configuration.verify_ssl))
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)
 

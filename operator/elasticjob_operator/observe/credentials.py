@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from elasticjob.api.tls import client_context
+
 _REREAD_SECONDS = 60.0
 
 
@@ -56,10 +58,7 @@ class Credentials:
     def ssl_context(self) -> ssl.SSLContext:
         """TLS as the config wants it."""
         connection = self.connection
-        context = ssl.create_default_context(cafile=connection.ca_path)
-        if not connection.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+        context = client_context(connection.ca_path, connection.verify)
         if connection.certificate_path:
             context.load_cert_chain(connection.certificate_path, connection.key_path)
         return context

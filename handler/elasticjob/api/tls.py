@@ -1,0 +1,86 @@
+"""TLS to the API server as Go's programs do it: whom kubelet and kubectl accept is accepted here.
+
+From 3.13 on Python verifies by the letter of RFC 5280 (``VERIFY_X509_STRICT``) and refuses clusters whose
+certificates lack a key usage or a key identifier. Go asks for neither, so that such clusters work well
+otherwise. And Go trusts whatever stands in the authority's file, an intermediate too, as Python does only
+from 3.13 on (``VERIFY_X509_PARTIAL_CHAIN``). All else is verified as ever: signatures, times, names.
+
+What was seen to be missing is logged once in a process: other programs of the same pod may refuse it.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+# An extension's identifier as it is encoded (OBJECT IDENTIFIER 2.5.29.x), wherever it stands.
+_OF_THE_AUTHORITY = {b"\x06\x03\x55\x1d\x0f": "key usage", b"\x06\x03\x55\x1d\x0e": "subject key identifier"}
+_OF_THE_SERVER = {b"\x06\x03\x55\x1d\x23": "authority key identifier"}
+_said: set[str] = set()
+
+
+def client_context(ca_file: str | None, verify: bool = True) -> ssl.SSLContext:
+    """A context for requests to a server whose authority is in ``ca_file`` (None: the system's)."""
+    made = ssl.create_default_context(cafile=ca_file)
+    relax(made)
+    if not verify:
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    return made
+
+
+def relax(context: ssl.SSLContext) -> None:
+    """Let a client's context accept what Go accepts, and tell what another would not have."""
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.sslsocket_class = _Socket
+    context.sslobject_class = _Object
+
+
+class _Socket(ssl.SSLSocket):
+    def do_handshake(self, block: bool = False) -> None:
+        super().do_handshake(block)
+        _tell(self)
+
+
+class _Object(ssl.SSLObject):
+    """What asyncio has in place of a socket."""
+
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        _tell(self)
+
+
+def _tell(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
+    """After a handshake: log once what a strict client would have missed."""
+    try:
+        text = ", ".join(_lacks(connection))
+    except (ValueError, OSError):  # a certificate that Python can't decode; it was verified all the same
+        return
+    if text and text not in _said:
+        _said.add(text)
+        logger.info(
+            "the API server's certificates are accepted, as kubectl accepts them; strict programs, such as "
+            "Python's since 3.13, refuse them: %s",
+            text,
+        )
+
+
+def _lacks(connection: ssl.SSLSocket | ssl.SSLObject) -> Iterator[str]:
+    server, decoded = connection.getpeercert(binary_form=True), connection.getpeercert()
+    if not server or not decoded:  # not verified
+        return
+    context = connection.context
+    for authority, encoded in zip(
+        context.get_ca_certs(), context.get_ca_certs(binary_form=True), strict=True
+    ):
+        if authority["subject"] == decoded["issuer"]:
+            for identifier, what in _OF_THE_AUTHORITY.items():
+                if identifier not in encoded:
+                    yield f"the authority's has no {what}"
+    for identifier, what in _OF_THE_SERVER.items():
+        if identifier not in server:
+            yield f"the server's has no {what}"

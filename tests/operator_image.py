@@ -1,0 +1,21 @@
+"""What the operator's image holds, made once a session by the steps of its Dockerfile."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from devcluster.dockerfile import ROOT, Build
+from tests import strict_python
+
+
+@pytest.fixture(scope="session")
+def operator_image(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The image of the operator, with a Python that is as strict as the base image's own."""
+    folder = tmp_path_factory.mktemp("operator-image")
+    found = strict_python.find()
+    built = Build(ROOT / "docker" / "operator.Dockerfile", folder, found or sys.executable)
+    if found is None:
+        strict_python.play(built.python)
+    return built
