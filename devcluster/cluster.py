@@ -34,7 +34,7 @@ _IMPORT_ROOT = str(Path(__file__).parent.parent)
 _FIRST_OBJECTS_TIMEOUT_SECONDS = 60.0
 _NODES_TIMEOUT_SECONDS = 60.0
 # What the node agent gets to end its pods' processes when the cluster ends.
-_NODE_AGENT_GRACE_SECONDS = 10.0
+_NODE_AGENT_GRACE_SECONDS = 70.0
 
 _ADMIN = "admin"
 _CONTROLLER_MANAGER = "system:kube-controller-manager"

@@ -20,8 +20,8 @@ from devcluster import supervisor
 from devcluster.wait import wait_for
 
 # An API server that has open watches may take this long to end after SIGTERM.
-_STOP_TIMEOUT_SECONDS = 30.0
-_END_TIMEOUT_SECONDS = 40.0
+_STOP_TIMEOUT_SECONDS = 60.0
+_END_TIMEOUT_SECONDS = 120.0
 _LOG_TAIL_LINES = 15
 
 

@@ -25,7 +25,7 @@ from tests import operator_rights
 NAME = "elasticjob"
 LIFETIME = "24h"
 """Of the tokens: longer than any session of tests."""
-_DEADLINE = 30.0
+_DEADLINE = 90.0
 _USERS: dict[Path, set[str]] = {}
 """By cluster, as its state folder: whose requests are an operator's."""
 _CONFIGS = itertools.count(1)

@@ -23,8 +23,8 @@ _LINE_BYTES = 1 << 20
 _ANSWER_LIMIT = 20.0
 """Seconds that the runtime may take to get to a request."""
 
-_END_LIMIT = 10.0
-"""Seconds that the runtime may take to end everything."""
+_END_LIMIT = 60.0
+"""Seconds that the runtime may take to end everything. Killed before that it leaves folders behind."""
 
 
 class CreateContainerError(Exception):

@@ -68,7 +68,7 @@ class Operator:
     def kill(self) -> None:
         """SIGKILL."""
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
 
     def restart(self) -> None:
         """Start a new process (the old one must be dead)."""
@@ -80,7 +80,7 @@ class Operator:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(timeout=20)
+                self.process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise

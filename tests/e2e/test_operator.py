@@ -27,7 +27,7 @@ def test_killed_in_the_middle_of_a_round(job: JobRun, operator: Operator) -> Non
     operator.kill()
     job.kill_pod("job-1-0")
     wait_for(
-        lambda: job.pods()["job-1-0"]["status"]["phase"] == "Failed", 20, "the pod has failed", interval=0.1
+        lambda: job.pods()["job-1-0"]["status"]["phase"] == "Failed", 60, "the pod has failed", interval=0.1
     )
     operator.restart()
     job.training(2, members=2)
@@ -92,11 +92,11 @@ def test_the_leader_of_two_dies(job: JobRun, operator: Operator, installed: Clus
     try:
         job.apply()
         job.training(1, members=2)
-        first = wait_for(leader, 20, "one of them leads")
+        first = wait_for(leader, 60, "one of them leads")
         first.kill()
         job.kill_pod("job-1-0")
         job.training(2, members=2)
-        second = wait_for(leader, 20, "the other leads")
+        second = wait_for(leader, 60, "the other leads")
         assert second is not first
         job.goes_on(2)
         job.stop()
@@ -176,9 +176,9 @@ def refused_writes(cluster: Cluster, namespace: str, name: str) -> Iterator[None
     items = {"apiVersion": "v1", "kind": "List", "items": [policy, binding]}
     cluster.kubectl("apply", "-f", "-", input=json.dumps(items))
     try:
-        wait_for(in_force, 20, "the policy is in force", interval=0.1)
+        wait_for(in_force, 60, "the policy is in force", interval=0.1)
         yield
     finally:
         for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
             cluster.kubectl("delete", kind, policy_name)
-    wait_for(lambda: not in_force(), 20, "the policy is no longer in force", interval=0.1)
+    wait_for(lambda: not in_force(), 60, "the policy is no longer in force", interval=0.1)

@@ -162,7 +162,7 @@ def test_a_cluster_ends_with_its_supervisor(tmp_path: Path) -> None:
     graceful = supervisor.spawn(["sleep", "600"], dict(os.environ), log, grace=5)
     assert alive([sleeper, graceful]) == [sleeper, graceful]
     os.kill(psutil.Process(sleeper).ppid(), signal.SIGKILL)
-    wait_for(lambda: not alive([sleeper, graceful]), 10, "the components have ended")
+    wait_for(lambda: not alive([sleeper, graceful]), 60, "the components have ended")
     supervisor.end()
 
 
@@ -172,7 +172,7 @@ def test_what_a_component_left_behind_ends_too(tmp_path: Path) -> None:
     # A daemon: its parent is gone, its session is its own, and it ignores what can be ignored.
     script = f"trap '' TERM HUP INT; setsid sh -c 'echo $$ > {found}; sleep 600' & exit 0"
     supervisor.spawn(["sh", "-c", script], dict(os.environ), tmp_path / "state" / "log", grace=0)
-    wait_for(lambda: found.exists() and found.read_text().endswith("\n"), 10, "the daemon has started")
+    wait_for(lambda: found.exists() and found.read_text().endswith("\n"), 60, "the daemon has started")
     daemon = int(found.read_text())
     supervisor.end()
     assert alive([daemon]) == []
@@ -212,7 +212,7 @@ def test_a_component_that_ends_at_once_says_why(plane: Cluster) -> None:
     with pytest.raises(RuntimeError, match="running already"):
         apiserver.start()
     etcd.stop()
-    blocker = wait_for(lambda: _listen(plane), 10, "etcd's port is free")
+    blocker = wait_for(lambda: _listen(plane), 60, "etcd's port is free")
     try:
         with pytest.raises(ComponentFailedError, match="address already in use"):
             etcd.start()
@@ -311,7 +311,7 @@ def test_slow_writes_hold_for_hundreds_of_writers_and_for_every_apiserver(plane:
     finally:
         second.stop()
     assert min(took) >= SLOW
-    assert max(took) < 20 * SLOW  # one after the other they would take 200
+    assert max(took) < writers * SLOW / 2  # one after the other they would take twice that
 
 
 def test_metrics_are_served_through_the_aggregation_layer(plane: Cluster, place: str) -> None:
@@ -389,7 +389,7 @@ def test_a_cut_proxy_holds_and_then_delivers_a_watch(plane: Cluster, place: str)
     assert api.is_ok("/readyz")
     with ThreadPoolExecutor(1) as pool:
         watch = pool.submit(lambda: api.request("GET", f"{leases}?watch=1&timeoutSeconds=4", timeout=60))
-        wait_for(lambda: audited(plane, place, "watch"), 10, "the watch is open")
+        wait_for(lambda: audited(plane, place, "watch"), 60, "the watch is open")
         proxy.cut()
         create_lease(plane.api, place, "during-the-cut")
         assert ApiClient(proxy.server, plane.ca_file).request("GET", "/readyz", timeout=1).status == 0
@@ -495,9 +495,10 @@ def test_proxy_delays_both_ways(echo: tuple[str, int]) -> None:
         proxy.delay(0.3)
         client.sendall(b"x")
         assert seconds(lambda: client.recv(100)) >= 0.59
+        proxy.delay(600)
         proxy.delay(0)
         client.sendall(b"x")
-        assert seconds(lambda: client.recv(100)) < 0.3
+        assert client.recv(100) == b"x"
 
 
 def test_proxy_as_a_process(echo: tuple[str, int]) -> None:
@@ -517,7 +518,7 @@ def test_proxy_as_a_process(echo: tuple[str, int]) -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), 5)
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     claims.release()
 
 

@@ -58,10 +58,10 @@ def test_a_watch_begins_with_the_present_state_and_sees_each_change(api: HttpLea
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
-    assert seen.get(timeout=20) is None, "the watch is open"
+    assert seen.get(timeout=60) is None, "the watch is open"
 
     def changed() -> Lease:
-        while (found := seen.get(timeout=20)) is None:
+        while (found := seen.get(timeout=60)) is None:
             pass  # a bookmark
         return found
 
@@ -73,7 +73,7 @@ def test_a_watch_begins_with_the_present_state_and_sees_each_change(api: HttpLea
     second = changed()
     assert second.annotations[f"{GROUP}/round"] == "two"
     api.stop()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive(), "stop ends the watch"
 
 
@@ -91,12 +91,12 @@ def test_a_write_on_something_older_is_a_conflict(api: HttpLeaseApi) -> None:
 def test_a_second_process_of_the_pod_supersedes_the_first(api: HttpLeaseApi, pod: str) -> None:
     first = LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"})
     first.say(participant="one")
-    assert first.flush(20)
+    assert first.flush(60)
     second = LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"})
     second.say(participant="two")
-    assert second.flush(20)
+    assert second.flush(60)
     first.say(participant="three")
-    assert first.flush(20)
+    assert first.flush(60)
     assert "another process" in first.superseded
     assert api.read("pod").annotations[f"{GROUP}/participant"] == "two"
     first.stop()
@@ -108,10 +108,10 @@ def test_a_lease_that_was_deleted_is_made_again(
 ) -> None:
     writer = LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"})
     writer.say(participant="one")
-    assert writer.flush(20)
+    assert writer.flush(60)
     cluster.kubectl("-n", namespace, "delete", "lease", "pod")
     writer.say(participant="two")
-    assert writer.flush(20)
+    assert writer.flush(60)
     assert api.read("pod").annotations[f"{GROUP}/participant"] == "two"
     writer.stop()
 

@@ -121,7 +121,7 @@ class Operator:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=60)
 
 
 class Scene:
@@ -284,7 +284,7 @@ def test_the_leader_is_killed_and_comes_back_as_somebody_else(scene: Scene) -> N
     scene.has_pods(2)
     assert scene.writes(second) == []
     first.signal(signal.SIGKILL)
-    first.process.wait(timeout=10)
+    first.process.wait(timeout=60)
     first.restart()
     with took("from kill -9 until the other leads, 3 s"):
         wait_for(second.leads, DEADLINE, "the second leads", interval=0.02)
@@ -405,7 +405,7 @@ def test_a_leader_that_ends_hands_over_at_once(scene: Scene) -> None:
     first.signal(signal.SIGTERM)
     with took("from SIGTERM until the other leads"):
         wait_for(second.leads, DEADLINE, "the second leads", interval=0.02)
-    assert first.process.wait(timeout=20) == 0
+    assert first.process.wait(timeout=60) == 0
     scene.apply(3)
     scene.has_pods(3)
 

@@ -15,7 +15,7 @@ from tests.integration.lifecycle_job import PlayedJob
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 POLICIES = "networkpolicies.networking.k8s.io"
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 def policy(job: PlayedJob, name: str = "job-elasticjob") -> dict[str, Any]:

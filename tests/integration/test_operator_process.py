@@ -64,7 +64,7 @@ def test_both_ways_to_start_it(
         assert "finalizers" not in metadata
         assert set(metadata["annotations"]) == {"kubectl.kubernetes.io/last-applied-configuration"}
         operator.terminate()
-        assert operator.wait(timeout=20) == 0
+        assert operator.wait(timeout=60) == 0
     finally:
         operator.kill()
         operator.wait()

@@ -7,6 +7,7 @@ after a crash between any two of them, conflicts, that the round Lease never goe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,7 +47,7 @@ pytestmark = pytest.mark.cluster
 
 CRD = Path(__file__).parents[2] / "crds" / "elasticjobs.elasticjob.dev.yaml"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-DEADLINE = 20.0
+DEADLINE = 60.0
 ACCOUNT = "OPERATORS_KUBECONFIG"
 
 Actions = tuple[CreatePod | DeletePod, ...]
@@ -937,7 +938,8 @@ def test_whoever_missed_a_jobs_end_learns_it_when_its_lease_goes(namespace: str)
             await scene.admin.delete(f"{scene.leases}/mnist-round")
             await until(lambda: scene.wire.writes.count("POST leases") == 2, "it is made again for a job")
             await scene.admin.delete(job_path(scene.namespace, "mnist"))
-            await scene.admin.delete(f"{scene.leases}/mnist-round")
+            with contextlib.suppress(NotFound):  # the garbage collector may have been first
+                await scene.admin.delete(f"{scene.leases}/mnist-round")
             await until(lambda: not operator.reconciler.jobs(), "the operator has forgotten the job")
             assert scene.wire.writes.count("POST leases") == 2
 
@@ -1022,7 +1024,7 @@ __main__.main()
 
 def test_the_process_writes_nothing_of_its_own_and_ends_on_sigterm(namespace: str, tmp_path: Path) -> None:
     log = tmp_path / "operator.log"
-    script = STUBBED.format(tests=str(Path(__file__).parents[2]), arguments=["-n", namespace])
+    script = STUBBED.format(tests=str(Path(__file__).parents[2]), arguments=["-n", namespace, "--verbose"])
     with log.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, "-c", script],
@@ -1050,9 +1052,9 @@ def test_the_process_writes_nothing_of_its_own_and_ends_on_sigterm(namespace: st
 
         play(namespace, scenario)
         process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        assert process.wait(10) == 0, log.read_text()
-        assert time.monotonic() - began < 5
+        assert process.wait(60) == 0, log.read_text()
+        # Else it waits 5 s for what has not ended by itself.
+        assert "Hung tasks stopping is skipped: no tasks given." in log.read_text()
     finally:
         if process.poll() is None:
             process.kill()

@@ -21,7 +21,7 @@ from tests.integration.pod_identity import APPLY, JSON_PATCH, MERGE, Identity, R
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 LIE = "10.66.66.66:6666"
 POLICY = "elasticjob-own-lease-only"
 NOT_MINE = "belongs to the pod of that name, and this is the token of"

@@ -57,7 +57,7 @@ class Leases:
         text = self.annotation(pod, names.FAILURE_ANNOTATION)
         return None if text is None else FailureReport.parse(text)
 
-    def wait_for(self, predicate: Any, what: str, seconds: float = 20.0) -> Any:
+    def wait_for(self, predicate: Any, what: str, seconds: float = 60.0) -> Any:
         with self.changed:
             found = self.changed.wait_for(predicate, seconds)
         assert found, f"not within {seconds} s: {what}"

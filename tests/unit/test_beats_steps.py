@@ -67,12 +67,12 @@ def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Mem
 def test_the_leader_knows_the_highest_step_of_all(members: list[Member]) -> None:
     leader, one, other = members
     one.workers[1].write(4)
-    wait_for(lambda: leader.steps() == [(4, 4)], 20, lambda: str(leader.steps()))
+    wait_for(lambda: leader.steps() == [(4, 4)], 60, lambda: str(leader.steps()))
     assert leader.reports[0][1], "the first"
     other.workers[0].write(9)
     one.workers[0].write(8)
     leader.workers[0].write(7)
-    wait_for(lambda: leader.steps()[-1] == (4, 9), 20, lambda: str(leader.steps()))
+    wait_for(lambda: leader.steps()[-1] == (4, 9), 60, lambda: str(leader.steps()))
     assert [first for _, first in leader.reports].count(True) == 1
     assert not one.reports
     assert not other.reports
@@ -89,7 +89,7 @@ def test_a_round_that_does_not_get_on_is_said_once_and_by_the_leader(members: li
     assert hang.text.startswith("no step after step 4 for ")
     beaten = members[0].beats.progress()
     members[2].workers[0].write(5)
-    wait_for(lambda: members[0].steps()[-1] == (4, 5), 20, lambda: str(members[0].steps()))
+    wait_for(lambda: members[0].steps()[-1] == (4, 5), 60, lambda: str(members[0].steps()))
     assert beaten is not None
     assert [len(member.hangs) for member in members] == [1, 0, 0]
 
@@ -99,7 +99,7 @@ def test_a_round_of_one_has_progress_and_hangs_too(members: list[Member]) -> Non
     leader = members[0]
     leader.workers[0].write(1)
     leader.workers[1].write(2)
-    wait_for(lambda: leader.steps() == [(1, 2)], 20, lambda: str(leader.steps()))
+    wait_for(lambda: leader.steps() == [(1, 2)], 60, lambda: str(leader.steps()))
     leader.workers[0].write(3)
     now = leader.beats.progress()
     assert now is not None

@@ -15,7 +15,7 @@ from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound
 LONG = Timing(lease_duration=60.0, renew_deadline=40.0, retry_period=0.05)
 """Whatever comes within the deadline of a test did not wait for the Lease to expire."""
 SHORT = Timing(lease_duration=1.0, renew_deadline=0.6, retry_period=0.05)
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Leases:

@@ -40,10 +40,10 @@ class Round:
             self._over = "enough"
             self._bell.notify_all()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def wait(self, said: Callable[[], object], what: str) -> None:
-        wait_for(said, 20, lambda: f"{what}: {self.reports}")
+        wait_for(said, 60, lambda: f"{what}: {self.reports}")
 
 
 def test_a_member_that_waits_for_others_does_not_accuse_the_leader_first() -> None:

@@ -139,7 +139,7 @@ def test_one_write_per_participant_and_round(leases: Leases, start: Start) -> No
     leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
     assert leases.writes == 3, "two joins and the leader's report"
     leases.publish(broken(record))
-    wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 20, "the end is seen", interval=0.01)
+    wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 60, "the end is seen", interval=0.01)
     joining = [Joining(handler) for handler in handlers]
     leases.announced("a", but=record.members[0])
     leases.announced("b", but=record.members[1])
@@ -180,7 +180,7 @@ def test_a_worker_failure_is_reported_with_the_join(leases: Leases, start: Start
 def test_a_restart_for_a_broken_round_is_no_failure(leases: Leases, start: Start) -> None:
     handlers, _, record = two(leases, start)
     leases.publish(broken(record))
-    wait_for(lambda: handlers[1].num_nodes_waiting() > 0, 20, "the end is seen", interval=0.01)
+    wait_for(lambda: handlers[1].num_nodes_waiting() > 0, 60, "the end is seen", interval=0.01)
     Joining(handlers[1])
     leases.announced("b", but=record.members[1])
     assert leases.failure("b") is None
@@ -314,12 +314,12 @@ def test_a_token_that_nobody_accepts_ends_no_round(
     with caplog.at_level(logging.WARNING, "elasticjob"):
         for handler in handlers:
             handler._lease.say()
-        wait_for(lambda: len(caplog.records) == 2, 20, "both say so")
+        wait_for(lambda: len(caplog.records) == 2, 60, "both say so")
     assert "does not accept this pod's token" in caplog.text
     assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
     leases.trouble = None
     leases.publish(broken(record))
-    wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 20, "both hear of the round's end")
+    wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 60, "both hear of the round's end")
     again = [Joining(handler) for handler in handlers]
     for pod, former in zip("ab", record.members, strict=True):
         leases.announced(pod, former)
@@ -351,7 +351,7 @@ def test_the_operators_sentence_is_in_the_log(
     caplog.set_level(logging.INFO)
     leases.publish(RoundRecord("uid", 0, "Broken", waiting="2 of 4 have joined; will start with 2 in 5 s"))
     Joining(start("a", join_timeout=3.0))
-    wait_for(lambda: "2 of 4 have joined" in caplog.text, 20, "the sentence in the log", interval=0.01)
+    wait_for(lambda: "2 of 4 have joined" in caplog.text, 60, "the sentence in the log", interval=0.01)
     assert "waiting for round 1" in caplog.text
 
 
@@ -366,7 +366,7 @@ def test_ranks_are_assigned_locally_when_the_round_is_over(leases: Leases, start
 def test_failures_of_workers_that_were_started_locally_are_not_reported(leases: Leases, start: Start) -> None:
     handlers, infos, record = two(leases, start)
     leases.publish(broken(record))
-    wait_for(lambda: handlers[1]._core.over(), 20, "the end is seen", interval=0.01)
+    wait_for(lambda: handlers[1]._core.over(), 60, "the end is seen", interval=0.01)
     infos[1].store.set(
         "torchelastic/role_info/1", json.dumps({"role": "d", "rank": 1, "local_world_size": 1})
     )
@@ -391,12 +391,12 @@ def test_the_exit_barrier_is_success(leases: Leases, start: Start) -> None:
     assert threads[0].is_alive(), "the barrier waits for b"
     threads[1].start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     leases.wait_for(lambda: (r := leases.participant("b")) and r.state == "Succeeded", "b has succeeded")
     lingering = threading.Thread(target=handlers[0].shutdown, daemon=True)
     lingering.start()
-    lingering.join(10)
+    lingering.join(25)
     assert not lingering.is_alive(), "all have passed: the leader need not linger"
 
 
@@ -414,7 +414,7 @@ def test_the_exit_barrier_of_torch_2_4(leases: Leases, start: Start) -> None:
     leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
     threads[1].start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     store = handlers[0]._store
     assert store is not None
@@ -462,7 +462,7 @@ def test_the_exit_barrier_ends_with_the_round(leases: Leases, start: Start) -> N
     thread.start()
     leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
     leases.publish(broken(record, "PodLost"))
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert "PodLost" in str(raised[0])
 
@@ -510,7 +510,7 @@ def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "joined\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
     assert process.stdout.read() == "Leaving\n"
 
 
@@ -522,7 +522,7 @@ def test_what_is_left_of_the_workers_is_killed(leases: Leases, start: Start) -> 
     joining.result()
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     leases.publish(broken(record))
-    assert worker.wait(timeout=20) == -signal.SIGKILL
+    assert worker.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_workers_of_the_next_round_are_left_alone(leases: Leases, start: Start) -> None:
@@ -533,7 +533,7 @@ def test_workers_of_the_next_round_are_left_alone(leases: Leases, start: Start) 
     joining.result()
     others = set(threading.enumerate())
     leases.publish(broken(record))
-    wait_for(lambda: handler.num_nodes_waiting(), 20, "the end is seen", interval=0.01)
+    wait_for(lambda: handler.num_nodes_waiting(), 60, "the end is seen", interval=0.01)
     guards = wait_for(
         lambda: [t for t in set(threading.enumerate()) - others if isinstance(t, threading.Timer)],
         20,
@@ -547,7 +547,7 @@ def test_workers_of_the_next_round_are_left_alone(leases: Leases, start: Start) 
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
         for guard in guards:
-            guard.join(20)
+            guard.join(60)
         assert worker.poll() is None
     finally:
         worker.kill()

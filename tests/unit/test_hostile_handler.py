@@ -104,7 +104,7 @@ def test_a_watch_that_ends_at_once_is_not_opened_as_fast_as_it_can(monkeypatch: 
     watcher = RoundWatcher(api, "job-round", pytest.fail)  # type: ignore[arg-type]
     watcher.start()
     try:
-        assert api.first.wait(20)
+        assert api.first.wait(60)
         assert not api.second.wait(0.5)
     finally:
         watcher.stop()
@@ -143,7 +143,7 @@ def test_the_watch_survives_whatever_arrives(odd: Any) -> None:
     watcher = RoundWatcher(OddApi([odd]), "job-round", seen.append)  # type: ignore[arg-type]
     watcher.start()
     try:
-        wait_for(lambda: seen, 20, "the record that came after it", interval=0.02)
+        wait_for(lambda: seen, 60, "the record that came after it", interval=0.02)
     finally:
         watcher.stop()
 
@@ -159,7 +159,7 @@ def test_what_nobody_can_read_is_told_once(
     watcher = RoundWatcher(OddApi(odd), "job-round", seen.append)  # type: ignore[arg-type]
     watcher.start()
     try:
-        wait_for(lambda: seen, 20, "the record that came after it", interval=0.02)
+        wait_for(lambda: seen, 60, "the record that came after it", interval=0.02)
     finally:
         watcher.stop()
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]

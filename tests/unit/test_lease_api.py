@@ -75,7 +75,7 @@ def test_the_writer_outlives_an_answer_that_nobody_expects() -> None:
     writer = LeaseWriter(Odd(leases), "pod", "uid", {})
     try:
         writer.say(participant="said")
-        assert writer.flush(20.0)
+        assert writer.flush(60)
         assert asked.is_set()
         assert leases.annotation("pod", "elasticjob.dev/participant") == "said"
         assert not writer.trouble

@@ -12,7 +12,7 @@ import pytest
 from elasticjob.core.beats import Loss, Probe
 from elasticjob.looking_back import LookingBack
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 @pytest.fixture

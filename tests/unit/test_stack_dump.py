@@ -75,9 +75,9 @@ def test_the_dumps_come_one_after_the_other_with_all_threads(
 ) -> None:
     workers = [start(f"hangs_{rank}", RANK=str(rank + 4), LOCAL_RANK=str(rank)) for rank in range(2)]
     dump.freeze(7, lambda: True)
-    wait_for(lambda: [state(one) for one in workers] == ["T", "T"], 20, "they stand still")
+    wait_for(lambda: [state(one) for one in workers] == ["T", "T"], 60, "they stand still")
     dump.dump()
-    assert [one.wait(20) for one in workers] == [-6, -6]
+    assert [one.wait(60) for one in workers] == [-6, -6]
     text = (tmp_path / "log").read_text()
     parts = text.split("Fatal Python error: Aborted")
     assert len(parts) == 3
@@ -111,7 +111,7 @@ def test_who_would_not_dump_is_left_alone(dump: StackDump, start: Start, options
     dump.freeze(1, lambda: True)
     assert state(other) != "T"
     dump.dump()
-    assert worker.wait(20) == -6
+    assert worker.wait(60) == -6
     assert other.poll() is None
     if options.get("command"):
         os.killpg(other.pid, 9)
@@ -129,14 +129,14 @@ def test_each_round_is_dumped_once(dump: StackDump, start: Start) -> None:
     first = start()
     dump.freeze(1, lambda: True)
     dump.dump()
-    assert first.wait(20) == -6
+    assert first.wait(60) == -6
     second = start()
     dump.freeze(1, lambda: True)
     dump.dump()
     assert second.poll() is None
     dump.freeze(2, lambda: True)
     dump.dump()
-    assert second.wait(20) == -6
+    assert second.wait(60) == -6
 
 
 def test_nobody_stays_stopped_when_the_dump_is_broken_off(
@@ -153,9 +153,9 @@ def test_nobody_stays_stopped_when_the_dump_is_broken_off(
         patch.setattr("time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dump.dump()
-    wait_for(lambda: state(worker) != "T", 20, "it goes on")
+    wait_for(lambda: state(worker) != "T", 60, "it goes on")
     worker.terminate()
-    assert worker.wait(20) == -15
+    assert worker.wait(60) == -15
 
 
 def test_there_is_no_core_file(start: Start) -> None:
