@@ -118,5 +118,8 @@ def test_what_is_not_taken_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -
             monkeypatch.undo()
             (one,) = made
             assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
+            # And an idle one, as a watch is, is asked after by the kernel.
+            assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
 
     asyncio.run(scenario())

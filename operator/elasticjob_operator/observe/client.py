@@ -54,6 +54,10 @@ _TIMEOUT = 10.0
 _CONNECT_TIMEOUT = 5.0
 _WATCH_SILENCE = 75.0
 _KEEP_ALIVE = 60.0
+_DEAD_SECONDS = 10.0
+"""A path that is lost without a word ends its connections after so long: a watch would say nothing for a
+minute, and members who rejoin meanwhile would not be seen."""
+_KEEP_ALIVE_PROBES = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 _RECORDS_AT_ONCE, _OTHERS_AT_ONCE = 64, 32
 _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL = 16, 64
 _RECORDS = ("/apis/elasticjob.dev/", "/apis/coordination.k8s.io/")
@@ -125,7 +129,7 @@ class Client:
                 limit=0,
                 keepalive_timeout=_KEEP_ALIVE,
                 enable_cleanup_closed=False,
-                socket_factory=None if unsent_seconds is None else _dropping_after(unsent_seconds),
+                socket_factory=_dropping_after(_DEAD_SECONDS if unsent_seconds is None else unsent_seconds),
             ),
             headers={"User-Agent": _USER_AGENT},
             auto_decompress=True,
@@ -303,9 +307,11 @@ def _dropping_after(seconds: float) -> Callable[[aiohttp.AddrInfoType], socket.s
     def make(address: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, _name, _where = address
         made = socket.socket(family, kind, protocol)
-        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
-        if option is not None:
-            made.setsockopt(socket.IPPROTO_TCP, option, max(1, int(seconds * 1000)))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        options = {"TCP_USER_TIMEOUT": max(1, int(seconds * 1000)), **_KEEP_ALIVE_PROBES}
+        for name, value in options.items():
+            if hasattr(socket, name):  # Linux
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return made
 
     return make
