@@ -140,7 +140,6 @@ class SeenJob:
         self.namespace, self.name = namespace, name
         self.seats: dict[str, Seat] = {}
         self.record: RoundRecord | None = None
-        self.refused: set[str] = set()
         self.pods: set[str] = set()
         """UIDs of all that were ever made."""
         self.began = time.monotonic()
@@ -260,7 +259,6 @@ class Nodes:
         job = self.job((meta["namespace"], meta["labels"][names.JOB_LABEL]))
         with contextlib.suppress(RecordError):
             job.record = RoundRecord.parse(text)
-            job.refused |= set(job.record.refused)
             for seat in list(job.seats.values()):
                 seat.observe(job.record)
 

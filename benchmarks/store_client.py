@@ -12,7 +12,7 @@ import asyncio
 import socket
 import struct
 
-_VALIDATE, _SET, _GET, _ADD, _WAIT, _PING = 0, 1, 3, 4, 6, 13
+_VALIDATE, _SET, _COMPARE_SET, _GET, _ADD, _WAIT, _PING = 0, 1, 2, 3, 4, 6, 13
 _MAGIC = 0x3C85F7CE
 _STOP_WAITING = 0
 _MAX_VALUE_BYTES = 1 << 20
@@ -57,6 +57,12 @@ class StoreClient:
         number: int = struct.unpack("=q", await self._read(8))[0]
         return number
 
+    async def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a key if its value is ``expected``; the value after that, ``expected`` if it has none."""
+        texts = (self._key(key), _text(expected.encode()), _text(desired.encode()))
+        self._send(_COMPARE_SET, b"".join(texts))
+        return await self._value()
+
     async def wait(self, key: str) -> None:
         """Wait until the key is there, without limit."""
         self._send(_WAIT, struct.pack("=Q", 1) + self._key(key))
@@ -68,6 +74,9 @@ class StoreClient:
         """The value of a key that is there; torch's client waits for it first, and so does this one."""
         await self.wait(key)
         self._send(_GET, self._key(key))
+        return await self._value()
+
+    async def _value(self) -> bytes:
         (length,) = struct.unpack("=Q", await self._read(8))
         if length > _MAX_VALUE_BYTES:
             raise StoreError(f"the store announced a value of {length} bytes")

@@ -26,6 +26,7 @@ import struct
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -33,19 +34,21 @@ import aiohttp
 
 from benchmarks.store_client import StoreClient, StoreError
 from benchmarks.swarm_messages import Passed, SwarmSeat, Traffic
+from elasticjob.api.errors import Unavailable
 from elasticjob.api.leases import SILENT_WATCH_SECONDS, WATCH_SECONDS
 from elasticjob.contract import names
 from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MEMBER_RENEW_SECONDS,
     FailureReport,
+    MemberList,
     RecordError,
     RoundRecord,
     RoundReport,
     format_endpoint,
     parse_endpoint,
 )
-from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
 
 HOST = "127.0.0.1"
 CONNECT_SECONDS = 30.0
@@ -129,10 +132,10 @@ class SwarmParticipant:
             membership = await self._wait_for_round(failure)
             failure = None
             seen = time.monotonic()
-            if await self._establish(membership):
+            m = await self._establish(membership)
+            if m is not None:
                 break
         self._in_round = True
-        m = membership
         return Passed(called, self._written_at, seen, time.monotonic(), m.rank, m.size, m.number, m.leader)
 
     def traffic(self) -> Traffic:
@@ -191,8 +194,9 @@ class SwarmParticipant:
 
     # -- in a round ----------------------------------------------------------------------------------------
 
-    async def _establish(self, m: Membership) -> bool:
-        """Pass the barrier. False: the round was over before."""
+    async def _establish(self, m: Membership) -> Membership | None:
+        """Pass the barrier; the place that this participant has. None: the round was over before, or it has
+        none."""
         self._renew_seconds = LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS
         if m.rank == 0:
             return await self._lead(m)
@@ -205,7 +209,7 @@ class SwarmParticipant:
                 report = RoundReport(m.nonce, leader_lost=True, message=f"no answer within {late} s")
                 self._say(**{names.REPORT_ANNOTATION: report.dump()})
                 await asyncio.wait({arrive, over}, return_when=asyncio.FIRST_COMPLETED)
-            return arrive.done() and arrive.exception() is None
+            return arrive.result() if arrive.done() else None
         finally:
             for task in (arrive, over):
                 task.cancel()
@@ -216,10 +220,10 @@ class SwarmParticipant:
             self._news.clear()
             await self._news.wait()
 
-    async def _arrive(self, m: Membership) -> None:
+    async def _arrive(self, m: Membership) -> Membership | None:
         """What `Establishment._arrive` does on a member, and again as long as it can't be done."""
         from elasticjob.beats import HERE
-        from elasticjob.establish import ALL_HERE, COUNT, WORKERS_PORT
+        from elasticjob.establish import ALL_HERE, COUNT, NO_MEMBER, RANK, RANKS, WORKERS_PORT
 
         host, port = parse_endpoint(m.leader)
         while True:
@@ -227,6 +231,14 @@ class SwarmParticipant:
                 self._drop_store()
                 store = await StoreClient.connect(host, port, m.prefix, STORE_CONNECT_SECONDS)
                 self._store = store
+                if m.rank == ASK:
+                    await store.wait(RANKS)
+                    told = (await store.compare_set(f"{RANK}{m.id}", NO_MEMBER, NO_MEMBER)).decode()
+                    if told == NO_MEMBER:
+                        self._core.no_member()
+                        return None
+                    m = replace(m, rank=int(told))
+                    self._core.placed(m.rank)
                 own_port = self._listening.getsockname()[1] if self._listening is not None else 0
                 store.set(f"{HERE}{m.rank}", format_endpoint(HOST, own_port))
                 if await store.add(COUNT, 1) == m.size:
@@ -236,9 +248,9 @@ class SwarmParticipant:
             except (OSError, StoreError):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                return
+                return m
 
-    async def _lead(self, m: Membership) -> bool:
+    async def _lead(self, m: Membership) -> Membership | None:
         from torch.distributed import TCPStore
 
         from elasticjob.establish import Establishment
@@ -265,7 +277,16 @@ class SwarmParticipant:
                 )
             )
             self._servers = [*self._servers[-1:], server]
-            attempt = Establishment(m, server, "", self._bell, self._core.over, self._good_for, report)
+            attempt = Establishment(
+                m,
+                server,
+                "",
+                self._bell,
+                self._core.over,
+                self._good_for,
+                report,
+                list_members=lambda: asyncio.run_coroutine_threadsafe(self._list(), loop).result(),
+            )
             done = attempt.run()
             if done is None:
                 return False
@@ -277,7 +298,17 @@ class SwarmParticipant:
         established = await asyncio.to_thread(lead)
         if established:
             self._say(**{names.REPORT_ANNOTATION: RoundReport(m.nonce, established=True).dump()})
-        return established
+        return m if established else None
+
+    async def _list(self) -> MemberList:
+        """The member list, as the handler reads it."""
+        try:
+            async with self._session.get(f"{self._leases}/{names.members_lease(self._seat.job)}") as response:
+                await _good(response)
+                metadata = (await response.json())["metadata"]
+        except (_Refused, aiohttp.ClientError, TimeoutError) as error:
+            raise Unavailable(str(error)) from None
+        return MemberList.parse((metadata.get("annotations") or {}).get(names.MEMBERS_ANNOTATION, ""))
 
     def _good_for(self) -> float:
         return 0.0 if self._good_since is None else time.monotonic() - self._good_since
@@ -292,7 +323,7 @@ class SwarmParticipant:
     async def _watch(self) -> None:
         name = names.round_lease(self._seat.job)
         query = (
-            f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}"
+            f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={random.randint(*WATCH_SECONDS)}"
             f"&fieldSelector=metadata.name%3D{name}"
         )
         timeout = aiohttp.ClientTimeout(

@@ -11,7 +11,6 @@ from elasticjob_operator.plan.members import MAX_MEMBER_MESSAGE, MAX_NAMED
 from elasticjob_operator.plan.moves import MAX_ABSENT
 from elasticjob_operator.plan.nodes import MAX_EXCLUDED
 from elasticjob_operator.plan.planner import MAX_WAITING
-from elasticjob_operator.plan.rounds import MAX_REFUSED
 from elasticjob_operator.plan.status import (
     MAX_CHARGES,
     MAX_OLDER,
@@ -109,7 +108,6 @@ def full(members: int = MEMBERS) -> JobStatus:
             root_milliseconds=10**9,
             detect_milliseconds=10**9,
             charged=WALL,
-            refused=tuple(f"{n:016x}" for n in range(min(members, MAX_REFUSED))),
             establish_failures=9,
             missing=names[1:],
             not_leading=names,

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from elasticjob.api.errors import ApiError
 from elasticjob.beats import BEAT, HERE, NO_STEP, STEP
-from elasticjob.contract.records import RoundReport, format_endpoint, parse_endpoint
-from elasticjob.core.participant import Membership
+from elasticjob.contract.records import MemberList, RecordError, RoundReport, format_endpoint, parse_endpoint
+from elasticjob.core.participant import ASK, Membership
 from elasticjob.stores import (
     HeldPort,
     KeyValueStore,
@@ -35,15 +36,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 2.0
 COUNT, ALL_HERE, WORKERS_PORT = "elasticjob/count", "elasticjob/all", "elasticjob/workers"
+RANKS, RANK = "elasticjob/ranks", "elasticjob/rank/"
+"""Where the record has no member list: that all ranks are told, and each by its member's id."""
+NO_MEMBER = "none"
 
 
 @dataclass(frozen=True)
 class Established:
-    """The barrier is passed. ``workers_port`` is where the workers' store is, on the leader's host; on the
-    leader itself ``workers_server`` is what must be kept for it."""
+    """The barrier is passed, by ``rank``. ``workers_port`` is where the workers' store is, on the leader's
+    host; on the leader itself ``workers_server`` is what must be kept for it."""
 
     connection: StoreConnection
+    rank: int
     workers_port: int
     workers_server: Server | HeldPort | None
 
@@ -54,6 +60,9 @@ class Establishment:
     ``agent_serves`` says whether the leader's agent serves the store of the workers (a fresh server in each
     round), or only keeps a port for global rank 0's worker, which then serves it. It matters on the leader
     alone: all other workers are clients in both cases.
+
+    ``list_members`` reads the member list from the API server, on a leader whose round record has none. It
+    tells the others their ranks; who is none of them has come in vain (``no_member``) and is told so.
 
     ``over`` says why the round is over ("" while it is not), ``good_for`` for how many seconds this
     agent's watch has been good, ``report`` tells the operator; ``bell`` rings when any of it may change.
@@ -69,6 +78,7 @@ class Establishment:
         good_for: Callable[[], float],
         report: Callable[[RoundReport], None],
         agent_serves: bool = True,
+        list_members: Callable[[], MemberList] | None = None,
     ) -> None:
         self._m = membership
         self._leads = membership.rank == 0
@@ -79,14 +89,17 @@ class Establishment:
         self._good_for = good_for
         self._report = report
         self._reported = self._arrived = False
+        self._untold = self._leads and not membership.members
         self._began = time.monotonic()
+        self._list_members = list_members
+        self.no_member = False
         self._workers: Server | HeldPort | None = None
         if self._leads:
             self._workers = Server(serve()) if agent_serves else HeldPort()
         self._connection = StoreConnection(self._open, membership.prefix, bell)
 
     def run(self) -> Established | None:
-        """Pass the barrier; None if the round is over before that."""
+        """Pass the barrier; None if the round is over before that, or this agent is no member."""
         call = self._connection.submit(self._arrive)
         trouble = "it does not answer"
         while True:
@@ -98,7 +111,7 @@ class Establishment:
                 return None
             if call.done:
                 try:
-                    port = call.result()
+                    rank, port = call.result()
                 except Unreachable as error:
                     trouble = str(error)
                     self._pause(RETRY_SECONDS)
@@ -107,7 +120,12 @@ class Establishment:
                     self._tell(str(error))
                     self._pause(0.5)
                 else:
-                    return Established(self._connection, port, self._workers)
+                    if rank is None:
+                        self.no_member = True
+                        self._connection.close()
+                        self._connection.join()
+                        return None
+                    return Established(self._connection, rank, port, self._workers)
             if self._late():
                 self._tell(trouble)
 
@@ -123,20 +141,52 @@ class Establishment:
     def _open(self) -> TCPStore:
         return self._server.store if self._leads else connect(self._m.leader)
 
-    def _arrive(self, store: KeyValueStore) -> int:
-        """In the connection's thread: say that we are here, wait for everybody; the workers' port."""
-        m = self._m
+    def _arrive(self, store: KeyValueStore) -> tuple[int | None, int]:
+        """In the connection's thread: say that we are here, wait for everybody; the own rank (None: no
+        member) and the workers' port."""
+        m, rank = self._m, self._m.rank
         if self._workers is not None:
             beats, steps = ([f"{key}{rank}" for rank in range(m.size)] for key in (BEAT, STEP))
             values = [str(self._workers.port), *("0" for _ in beats), *(str(NO_STEP) for _ in steps)]
             store.multi_set([WORKERS_PORT, *beats, *steps], values)
-        store.set(f"{HERE}{m.rank}", format_endpoint(self._own_host(), self._server.port))
+            if not m.members:
+                self._tell_ranks(store)
+        elif rank == ASK:
+            self._arrived = True
+            self._connection.wait_for(store, [RANKS], own=False)
+            # One question where `check` and `get` would be three: what is not there is answered as expected.
+            told = bytes(store.compare_set(f"{RANK}{m.id}", NO_MEMBER, NO_MEMBER)).decode()
+            if told == NO_MEMBER:
+                return None, 0
+            rank = int(told)
+        store.set(f"{HERE}{rank}", format_endpoint(self._own_host(), self._server.port))
         count = store.add(COUNT, 1)
         self._arrived = True
         if count == m.size:
             store.set(ALL_HERE, "1")
         self._connection.wait_for(store, [ALL_HERE], own=self._leads)
-        return int(store.get(WORKERS_PORT))
+        return rank, int(store.get(WORKERS_PORT))
+
+    def _tell_ranks(self, store: KeyValueStore) -> None:
+        """On the leader: read who the members are, for as long as it takes, and let each find its rank."""
+        assert self._list_members is not None
+        pause = RETRY_SECONDS
+        while True:
+            try:
+                found = self._list_members()
+                if found.head == (self._m.job_uid, self._m.number, self._m.nonce):
+                    break
+                trouble = f"it is of round {found.number}"
+            except (ApiError, RecordError) as error:
+                trouble = str(error)
+            logger.debug("round %d: the member list can't be read: %s", self._m.number, trouble)
+            if self._connection.closed:
+                raise StoreGone("given up")
+            time.sleep(pause)
+            pause = min(MAX_RETRY_SECONDS, 2 * pause)
+        keys = [f"{RANK}{member}" for member in found.members]
+        store.multi_set([*keys, RANKS], [*(str(rank) for rank in range(len(keys))), "1"])
+        self._began, self._untold = time.monotonic(), False
 
     def _own_host(self) -> str:
         """The address by which the leader can reach this agent: the one we reach the leader from."""
@@ -151,8 +201,10 @@ class Establishment:
         """Whether it takes too long: by our own clock, and only while our own watch is good.
 
         Who has reached the leader and waits for others gives it twice the time: the leader must have named
-        those who are missing by then.
+        those who are missing by then. A leader that has not told the ranks can miss nobody.
         """
+        if self._untold:
+            return False
         limit = self._m.establish_timeout
         if self._arrived and not self._leads:
             limit *= 2

@@ -39,6 +39,7 @@ from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MEMBER_RENEW_SECONDS,
     FailureReport,
+    MemberList,
     RoundRecord,
     RoundReport,
     format_endpoint,
@@ -343,11 +344,18 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._watcher.good_for,
             lambda report: self._lease.say(report=report.dump()),
             self.use_agent_store,
+            self._list_members,
         )
         done = attempt.run()
+        if done is None and attempt.no_member:
+            logger.info("round %d has formed without this agent", m.number)
+            self._core.no_member()
+            return None
         if done is None:
             logger.info("round %d was over before it was established: %s", m.number, self._core.over())
             return None
+        m = replace(m, rank=done.rank)
+        self._core.placed(done.rank)
         if leads:
             self._lease.say(report=RoundReport(m.nonce, established=True).dump())
         self._servers.establish(done.workers_server)
@@ -379,6 +387,11 @@ class K8sRendezvousHandler(RendezvousHandler):
             m.size,
             RendezvousStoreInfo(host, done.workers_port),
         )
+
+    def _list_members(self) -> MemberList:
+        """The ids of a large round's members. Raises ApiError, RecordError."""
+        lease = self._api.read(names.members_lease(self._settings.job))
+        return MemberList.parse(lease.annotations.get(names.MEMBERS_ANNOTATION, ""))
 
     def _with_own_limits(self, m: Membership) -> Membership:
         s = self._settings

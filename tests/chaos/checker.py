@@ -4,7 +4,7 @@
   and in the Lease.
 * I2: ranks are 0..n-1.
 * I3: at publication ``minReplicas <= members <= replicas``.
-* I4: no id is in two rounds, and none that was refused is in a later one.
+* I4: no id is in two rounds.
 * I5: what may not end a round does not, when nothing else was wrong (``forgives``).
 * The Lease says what the status says again, some seconds after every change (``lease_differs_seconds``).
 * I7: a charge neither vanishes nor doubles, ``restarts`` is their number, and a round's end is charged when
@@ -59,7 +59,6 @@ class Checker:
         self._highest = (-1, 0)
         self._identities: dict[int, Identity] = {}
         self._first_round: dict[str, int] = {}
-        self._refused: dict[str, int] = {}
         self._charges: set[tuple[int | None, str]] = set()
         self._ended: set[int] = set()
         self._met: set[int] = set()
@@ -141,9 +140,7 @@ class Checker:
                 )
             self._lease_highest = max(self._lease_highest, record.order)
             self._records.append((record.order, text))
-            for one in record.refused:
-                self._refused.setdefault(one, record.number)
-            if record.number > 0:
+            if record.members:  # those of a large round stand elsewhere
                 self._identify(record.number, Identity(record.nonce, record.leader, record.members), "Lease")
 
     # -- the invariants ------------------------------------------------------------------------------------
@@ -172,13 +169,9 @@ class Checker:
             first = self._first_round.setdefault(one, number)
             if first != number:
                 self._violated("I4", f"the id {one} is in the rounds {first} and {number}")
-            if self._refused.get(one, number) < number:
-                self._violated("I4", f"the id {one}, refused in round {self._refused[one]}, is in {number}")
 
     def _published(self, before: JobStatus, status: JobStatus, gap: bool) -> None:
         r = status.round
-        for one in r.refused:
-            self._refused.setdefault(one, r.number)
         generations = [status.observed_generation]
         if gap:  # it may have been published for any spec since
             generations += [g for g in self._bounds if before.observed_generation <= g]

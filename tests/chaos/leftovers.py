@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from devcluster.api import ApiClient
-from elasticjob.contract.names import round_lease
+from elasticjob.contract.names import members_lease, round_lease
 
 _LISTS = {
     "ElasticJobs": "/apis/elasticjob.dev/v1alpha1/namespaces/{}/elasticjobs",
@@ -49,7 +49,8 @@ def leases_of_nobody(api: ApiClient, namespace: str, job: str) -> list[str]:
     found = []
     for lease in _items(api, "Leases", namespace):
         owners = {o["uid"] for o in lease["metadata"].get("ownerReferences", ())}
-        of_live = owners & (jobs if lease["metadata"]["name"] == round_lease(job) else pods)
+        its_own = lease["metadata"]["name"] in (round_lease(job), members_lease(job))
+        of_live = owners & (jobs if its_own else pods)
         if not of_live:
             found.append(lease["metadata"]["name"])
     return found

@@ -49,8 +49,9 @@ class Operator:
         log: Path,
         kubeconfig: Path | None = None,
         flags: Sequence[str] = (),
+        module: str = "elasticjob_operator",
     ) -> None:
-        self._flags = flags
+        self._flags, self._module = flags, module
         self.kubeconfig = kubeconfig or operator_account.config(cluster)
         self._namespace = namespace
         self.log = log
@@ -59,7 +60,7 @@ class Operator:
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "elasticjob_operator", "--namespace", self._namespace, *self._flags],
+                [sys.executable, "-m", self._module, "--namespace", self._namespace, *self._flags],
                 env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -205,7 +205,12 @@ def test_rights_follow_the_pods_and_reach_no_further(others: OthersRun) -> None:
         role = others.cluster.kubectl("-n", others.namespace, "get", "role", "job-elasticjob", "-o", "json")
         return {name for rule in json.loads(role.stdout)["rules"] for name in rule["resourceNames"]}
 
-    wait_for(lambda: named() == {"job-round", one, new}, 30, "the Role names the pods that there are", 0.2)
+    wait_for(
+        lambda: named() == {"job-round", "job.members-round", one, new},
+        30,
+        "the Role names the pods that there are",
+        0.2,
+    )
 
 
 def running(others: OthersRun) -> list[str]:

@@ -627,7 +627,6 @@ STATUS: dict[str, Any] = {
         "processes": 16,
         "leader": "digits-0-0",
         "leaderEndpoint": "10.0.3.7:41234",
-        "refused": ["aaaa1111"],
         "startTime": "2026-11-21T07:04:59.000001Z",
         "establishedTime": "2026-11-21T07:04:59.100001Z",
         "brokenTime": "2026-11-21T07:04:59.200001Z",

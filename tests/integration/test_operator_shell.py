@@ -635,9 +635,10 @@ def test_a_pods_identity_may_do_two_things(namespace: str, api_server: ClusterAc
 
     wait_for(lambda: may("watch", "leases/mnist-round"), DEADLINE, "RBAC knows of the Role")
     allowed = {("get", "leases/mnist-round"), ("list", "leases/mnist-round"), ("watch", "leases/mnist-round")}
+    allowed |= {("get", "leases/mnist.members-round")}
     for name in ("mnist-0-0", "mnist-1-0"):
         allowed |= {(verb, f"leases/{name}") for verb in ("get", "create", "patch")}
-    resources = ["mnist-round", "mnist-0-0", "mnist-1-0", "mnist-0-1", "other"]
+    resources = ["mnist-round", "mnist.members-round", "mnist-0-0", "mnist-1-0", "mnist-0-1", "other"]
     for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
         for name in resources:
             assert may(verb, f"leases/{name}") == ((verb, f"leases/{name}") in allowed), (verb, name)

@@ -14,7 +14,12 @@ from charts.generate import MANIFESTS
 from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
-from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION
+from elasticjob.contract.names import (
+    JOB_LABEL,
+    PARTICIPANT_ANNOTATION,
+    ROUND_ANNOTATION,
+    members_lease,
+)
 from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
 from tests.integration.lifecycle_job import PlayedJob
 from tests.integration.pod_identity import APPLY, JSON_PATCH, MERGE, Identity, Request
@@ -78,6 +83,7 @@ def allowed(me: Identity) -> list[Request]:
         Request("GET", me.lease(round_lease), expected=200),
         Request("GET", me.lease(query=only), expected=200),
         Request("GET", me.lease(query=f"{only}&watch=1&timeoutSeconds=1"), expected=200),
+        Request("GET", me.lease(members_lease(me.job)), expected=404),
         Request("GET", me.lease(me.pod), expected=200),
         Request(
             "PATCH", me.lease(me.pod), {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}, MERGE, 200
@@ -134,6 +140,13 @@ def of_leases(me: Identity, peer: Identity, other: Identity) -> list[Request]:
         ),
         Request("PUT", round_lease, forged),
         Request("DELETE", round_lease),
+        *(
+            Request("PATCH", me.lease(members_lease(me.job)), me.body(members_lease(me.job)), kind)
+            for kind in (MERGE, APPLY)
+        ),
+        Request("DELETE", me.lease(members_lease(me.job))),
+        Request("GET", me.lease(members_lease("other"))),
+        Request("GET", me.lease(query=f"fieldSelector=metadata.name%3D{members_lease(me.job)}")),
         # Names of nobody, of another job, and names that only look like one's own.
         *(
             Request("PATCH", me.lease(name, "fieldManager=x&force=true"), me.body(name), APPLY)

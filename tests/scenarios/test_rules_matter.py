@@ -101,8 +101,14 @@ MUTATIONS: list[Mutation] = [
         lambda p: p.set(min_replicas=p.job.spec.min_replicas or p.job.spec.replicas),
         "growth_without_room_breaks_nothing",
     ),
-    ("I4 refused ids", rounds, "_refused", lambda *_: (), "silent_standby_is_refused"),
-    ("I4 spent ids", rounds, "_refused", lambda *_: (), "spent_id_is_never_picked_again"),
+    (
+        "I4 late announcements",
+        context.Pass,
+        "in_time",
+        lambda *_: True,
+        "stalled_standby_announces_itself_again",
+    ),
+    ("I4 spent ids", context.Pass, "in_time", lambda *_: True, "spent_id_is_never_picked_again"),
     (
         "I4 replaced pods",
         context.Pass,
@@ -121,7 +127,13 @@ MUTATIONS: list[Mutation] = [
         complete_with_the_first,
         "member_fails_after_others_have_succeeded",
     ),
-    ("I4 refused ids, awake", rounds, "_refused", lambda *_: (), "stalled_agent_wakes_after_it_was_refused"),
+    (
+        "I4 late announcements, awake",
+        context.Pass,
+        "in_time",
+        lambda *_: True,
+        "stalled_agent_wakes_and_announces_itself_again",
+    ),
     (
         "I4 identity by holder",
         context.Pass,

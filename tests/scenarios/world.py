@@ -411,6 +411,8 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
             "127.0.0.1:4000",
             last_job_uid=self.job.uid if number else "",
             last_round=number,
+            seen_job_uid=self.job.uid,
+            seen_round=self.status.round.number,
         )
         old = self.leases.get(name)
         fresh = Participant(name, self.pods[name].uid, record)
@@ -447,8 +449,23 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
         """A write of the round Lease reaches its readers."""
         if not self.former or self.former[-1].order < record.order:
             self.former.append(record)
-        self.record = record
+        before, self.record = self.record, record
         self.reader.observe(record)
+        if record.phase == "Active" and (before is None or before.number < record.number):
+            self._stand_by(record)
+
+    def _stand_by(self, record: RoundRecord) -> None:
+        """Whoever has announced itself for this round, watches, and is no member does so again, for the
+        next."""
+        members = {m.id for m in self.status.members()}
+        for name, lease in self.leases.items():
+            r = lease.record
+            if r is None or r.state != "Joining" or r.id in members or lease.silent:
+                continue
+            if r.seen(record.job_uid) == record.number - 1:
+                self.ids += 1
+                r = replace(r, id=f"id-{self.ids}", seen_job_uid=record.job_uid, seen_round=record.number)
+                self.leases[name] = replace(lease, record=r)
 
     def _pass(self) -> Plan:
         told = self.renewals.told(self.record.wait_renew_seconds if self.record else 5, self.mono)
@@ -518,8 +535,6 @@ def _differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
         text = f"round {b.number} {b.phase}"
         if b.phase == "Active":
             text += " [" + " ".join(m.pod for m in new.members()) + "]"
-        if b.refused and b.refused != a.refused:
-            text += f" refused {' '.join(b.refused)}"
         yield f"{text} {b.cause}: {b.message}" if b.cause else text
     elif b.cause != a.cause:
         yield f"cause {b.cause}: {b.message}"

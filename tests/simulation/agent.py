@@ -6,6 +6,8 @@ round, and the beats. The round's store is a dictionary in the leader's agent.
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from functools import partial
 
 from elasticjob.contract.records import (
@@ -16,12 +18,13 @@ from elasticjob.contract.records import (
     RoundReport,
 )
 from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Probe
-from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.model import Pod
 from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
 from tests.simulation.ground import Ground, LeaseValue, Network, RoundKeys, WorkerEnd
 from tests.simulation.kernel import Kernel, Script, Thread
 
+LIST_KEY: Key = ("list", "")
 STALL_TIMEOUT = 30.0
 POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
@@ -335,8 +338,9 @@ class Agent(Client):
                 self._renew = float(latest.wait_renew_seconds) if latest is not None else 5.0
                 yield 60.0
             self.endpoints.append(self._offered)
-            if (yield from self._establish(step.membership)):
-                return step.membership
+            membership = yield from self._establish(step.membership)
+            if membership is not None:
+                return membership
 
     def _store(self, m: Membership) -> tuple[str, Agent | None]:
         """What a call to the round's store meets: "here", "refused" or "silent"."""
@@ -355,7 +359,20 @@ class Agent(Client):
         began, reported, arrived = self.kernel.now, False, False
         while not self.core.over():
             what, keys = self._keys(m)
-            if keys is not None:
+            if m.rank == 0 and keys is not None and not m.members and not keys.ranks:
+                yield from self._tell_ranks(m, keys)
+                began = self.kernel.now
+                continue
+            if m.rank == ASK and keys is not None:
+                arrived = True
+                if keys.ranks:
+                    if m.id not in keys.ranks:
+                        self.core.no_member()
+                        self.endpoints.pop()
+                        return None
+                    m = replace(m, rank=keys.ranks[m.id])
+                    self.core.placed(m.rank)
+            if keys is not None and m.rank != ASK:
                 keys.here.add(m.rank)
                 if len(keys.here) == m.size:
                     if not arrived:
@@ -369,7 +386,7 @@ class Agent(Client):
                 self._report_trouble(m)
             yield 0.5
         else:
-            return False
+            return None
         if m.rank == 0:
             self._say(self._voice._replace(report=RoundReport(m.nonce, established=True)))
         self.endpoints = self.endpoints[-1:]
@@ -378,7 +395,17 @@ class Agent(Client):
         self._ground.returned(self, m)
         self._judge = None
         self._beater.wake()
-        return True
+        return m
+
+    def _tell_ranks(self, m: Membership, keys: RoundKeys) -> Script:
+        """The leader of a large round reads who its members are, and lets each find its rank."""
+        with contextlib.suppress(NotFound, Unavailable):
+            item = yield self.api.request(self, lambda: self.api.get(LIST_KEY))
+            if item.value.head == (m.job_uid, m.number, m.nonce):
+                keys.ranks.update({member: rank for rank, member in enumerate(item.value.members)})
+                self._wake_mates()
+                return
+        yield 0.5
 
     def _keys(self, m: Membership) -> tuple[str, RoundKeys | None]:
         """The round's keys in the leader's store, if a call to it is answered."""
@@ -522,10 +549,9 @@ class Agent(Client):
                 beats[other.rank] = beats.get(other.rank, 0) + 1
 
     def _peer(self, m: Membership, rank: int) -> Agent | None:
-        ids = m.members[rank]
         for agent in self._ground.agents():
             held = agent.core.membership
-            if held is not None and held.id == ids:
+            if held is not None and (held.prefix, held.rank) == (m.prefix, rank):
                 return agent
         return None
 

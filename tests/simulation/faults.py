@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION
-from tests.simulation.agent import Agent
+from tests.simulation.agent import LIST_KEY, Agent
 from tests.simulation.cluster import Node
 from tests.simulation.operator import JOB_KEY, ROUND_KEY
 from tests.simulation.world import World
@@ -404,14 +404,21 @@ def change_minimum(w: World) -> None:
 
 
 def delete_record(w: World) -> None:
-    """Somebody deletes the round Lease."""
+    """Somebody deletes the round Lease, and that of its members if there is one."""
+    if LIST_KEY in w.api.items:
+        w.disturb("somebody deletes the member list", "*")
+        w.api.remove(LIST_KEY)
     if ROUND_KEY in w.api.items and w.api.items[ROUND_KEY].value.nonce != BY_HAND:
         w.disturb("somebody deletes the round Lease", "*")
         w.api.remove(ROUND_KEY)
 
 
 def set_record_back(w: World) -> None:
-    """Somebody restores an older round Lease."""
+    """Somebody restores an older round Lease, and an older member list if there is one."""
+    lists = [item for key, item in w.api.log if key == LIST_KEY and item is not None]
+    if LIST_KEY in w.api.items and lists[0].value.job_uid == w.api.items[LIST_KEY].value.job_uid:
+        w.disturb("somebody sets the member list back", "*")
+        w.api.put(LIST_KEY, lists[0].value)
     older = [item for key, item in w.api.log if key == ROUND_KEY and item is not None]
     now = w.api.items.get(ROUND_KEY)
     if now is not None and older:
@@ -422,7 +429,12 @@ def set_record_back(w: World) -> None:
 
 
 def set_record_forward(w: World) -> None:
-    """Somebody edits the round Lease's number."""
+    """Somebody edits the round Lease's number, and that of the member list if there is one."""
+    listed = w.api.items.get(LIST_KEY)
+    if listed is not None:
+        w.disturb("somebody sets the member list forward", "*")
+        value = replace(listed.value, number=listed.value.number + 4, nonce=BY_HAND)
+        w.api.put(LIST_KEY, value)
     now = w.api.items.get(ROUND_KEY)
     if now is not None:
         w.disturb("somebody sets the round Lease forward", "*")

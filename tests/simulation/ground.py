@@ -44,6 +44,8 @@ class RoundKeys:
     """What members leave in a round's store."""
 
     here: set[int] = field(default_factory=set)
+    ranks: dict[str, int] = field(default_factory=dict)
+    """By id, once the leader of a large round has told them."""
     beats: dict[int, int] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)

@@ -51,7 +51,7 @@ def _same_number_again(p: Any, *rest: Any) -> None:
 
 
 def _one_less(membership: Membership) -> int:
-    return max(1, len(membership.members) - 1)
+    return max(1, int(membership.__dict__["size"]) - 1)
 
 
 def _decide_without_minimum(candidates: list[Candidate], *_: Any) -> Form | Wait:
@@ -100,7 +100,7 @@ MUTATIONS = [
     Mutation(("I2",), "the world is one smaller", Membership, "size", property(_one_less)),
     Mutation(("I3",), "no minimum", rounds, "decide", _decide_without_minimum),
     Mutation(("I4",), "whoever has joined may be a member", context.Pass, "joined", _joined_whoever),
-    Mutation(("I4", "Liveness"), "spent ids are not refused", rounds, "_refused", lambda *_: (), 522),
+    Mutation(("I4", "I5", "Liveness"), "announcements last", context.Pass, "in_time", lambda *_: True, 522),
     Mutation(("I5",), "silence convicts", members, "_examine", convict_by_silence),
     Mutation(("I5",), "not ready convicts", members, "_silent", lambda *_: True, 100),
     Mutation(("Liveness",), "what has ended is overlooked (I6)", members, "_examine", ignore_what_ended),

@@ -14,13 +14,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, NamedTuple
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.records import INLINE_MEMBERS, MemberList, RoundRecord
 from elasticjob_operator.act.attempts import ROUND, STATUS, Attempts, Target
 from elasticjob_operator.observe import errors
 from elasticjob_operator.observe.answers import Answers
+from elasticjob_operator.plan import rounds
 from elasticjob_operator.plan.model import (
     CreatePod,
     DeleteJob,
@@ -36,6 +38,7 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.planner import meanwhile, plan
 from elasticjob_operator.plan.status import JobStatus
+from tests.simulation.agent import LIST_KEY
 from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Refused, Unavailable, Watch
 from tests.simulation.cluster import NodeValue
 from tests.simulation.ground import LeaseValue
@@ -50,7 +53,7 @@ LEASES = f"/namespaces/{NAMESPACE}/leases"
 STREAMS: dict[str, tuple[str, ...]] = {
     "jobs": ("job",),
     "pods": ("pod",),
-    "leases": ("lease", "round"),
+    "leases": ("lease", "round", "list"),
     "nodes": ("node",),
 }
 """The informers, each with a watch of its own."""
@@ -114,6 +117,8 @@ class Operator(Client):
         self.timers: dict[str, float] = {}
         self._own = random.Random(kernel.rng.getrandbits(32))
         """For nonces: a pass more or less changes nothing else of the history."""
+        self.inline_members = INLINE_MEMBERS
+        """Of the history: rounds of two are large in some."""
         self.passes = 0
         self._told = told
         self._gaps = 0
@@ -294,18 +299,20 @@ class Operator(Client):
         self.passes += 1
         hurried, self._heard = self._heard, False
         observed = replace(self.observe(value.job), troubles=self.attempts.troubles())
-        decided = plan(value.job, value.status, observed, now, self.timers)
+        decided = self._small_records(plan, value.job, value.status, observed, now, self.timers)
         may_project = self._check(value.job, decided.record, fresh)
         written = yield from self._try_status(item, decided, hurried)
         if written:
             self.timers = dict(decided.timers)
         else:
             self.timers = {**decided.timers, **self.timers}
-            decided = meanwhile(value.job, value.status, observed, now, decided)
+            decided = self._small_records(meanwhile, value.job, value.status, observed, now, decided)
             may_project = self._check(value.job, decided.record, True) and value.status.start is not None
         postponed = None
         if may_project and self.attempts.due(ROUND, self.kernel.now, hurried):
             try:
+                if decided.members is not None:
+                    yield from self._list(value.job, decided.members)
                 postponed = yield from self._project(value.job, decided.record)
                 self.attempts.done(ROUND)
             except (Unavailable, Refused) as error:
@@ -345,12 +352,20 @@ class Operator(Client):
             error = errors.Forbidden(target.name, 403, "Forbidden", str(why))
         self.attempts.failed(target, error, self.kernel.now)
 
+    def _small_records(self, decide: Callable[..., Plan], *given: Any) -> Plan:
+        rounds.INLINE_MEMBERS, usual = self.inline_members, rounds.INLINE_MEMBERS
+        try:
+            return decide(*given)
+        finally:
+            rounds.INLINE_MEMBERS = usual
+
     def observe(self, job: Job) -> Observed:
         """The caches joined, as ``World.observe`` does it."""
         now = self.kernel.now
         pods: list[Pod] = []
         leases: dict[str, Participant] = {}
         record: RoundRecord | None = None
+        listed = 0
         nodes: dict[str, NodeValue] = {
             key[1]: item.value for key, item in self.cache.items.items() if key[0] == "node"
         }
@@ -384,11 +399,16 @@ class Operator(Client):
                 )
             elif key[0] == "round" and item.value.job_uid == job.uid:
                 record = item.value
+            elif key[0] == "list" and item.value.job_uid == job.uid:
+                listed = item.value.number
         ready = frozenset(name for name, node in nodes.items() if node.ready)
-        return Observed(tuple(sorted(pods, key=lambda p: p.name)), leases, record, ready)
+        return Observed(tuple(sorted(pods, key=lambda p: p.name)), leases, record, ready, listed=listed)
 
     def _check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """``Projector.check``."""
+        listed = self.cache.items.get(LIST_KEY)
+        if listed is not None and not fresh and _list_ahead(listed.value, job, record.number):
+            raise Stale
         there = self.cache.items.get(ROUND_KEY)
         if there is None or there.value.job_uid != job.uid:
             return True
@@ -403,6 +423,31 @@ class Operator(Client):
         if there.uid != item.uid or there.version != item.version:
             raise Conflict("the ElasticJob is not the one that was planned on")
         return self.api.put(JOB_KEY, JobValue(item.value.job, decided.status), version=item.version)
+
+    def _list(self, job: Job, members: MemberList) -> Script:
+        """``Projector._list``."""
+        there = self.cache.items.get(LIST_KEY)
+        try:
+            if there is not None and there.value.job_uid != job.uid:
+                gone = there
+                yield from self._send(lambda: self.api.remove(LIST_KEY, gone.uid))
+                self.cache.remove(LIST_KEY, uid=gone.uid)
+                there = None
+            if there is None:
+                put = yield from self._send(lambda: self.api.create(LIST_KEY, members))
+            elif _list_ahead(there.value, job, members.number):
+                raise Stale
+            elif there.value.head == members.head:
+                return
+            else:
+                version = there.version
+                put = yield from self._send(lambda: self.api.put(LIST_KEY, members, version=version))
+            self.cache.put(LIST_KEY, put, self.kernel.now)
+        except NotFound as error:
+            self.cache.remove(LIST_KEY)
+            raise Stale from error
+        except Conflict as error:
+            raise Stale from error
 
     def _project(self, job: Job, record: RoundRecord) -> Script:
         """``Projector.write``. Returns seconds until a postponed write is due."""
@@ -483,7 +528,7 @@ class Operator(Client):
     def _list_again(self) -> Script:
         """``World.read_again``: somebody else has written the status, so what it says may be newer than the
         caches of pods and Leases."""
-        kinds = ("pod", "lease", "round")
+        kinds = ("pod", "lease", "round", "list")
 
         def everything() -> tuple[dict[Key, Item], int]:
             return {k: i for k, i in self.api.items.items() if k[0] in kinds}, len(self.api.log)
@@ -506,8 +551,13 @@ class Operator(Client):
         self.cache.put(JOB_KEY, read, self.kernel.now)
         if read.uid != item.uid:
             raise Vanished
-        try:
-            read = yield from self._send(lambda: self.api.get(ROUND_KEY), reads=True)
-            self.cache.put(ROUND_KEY, read, self.kernel.now)
-        except NotFound:
-            self.cache.remove(ROUND_KEY)
+        for key in (ROUND_KEY, LIST_KEY):
+            try:
+                read = yield from self._send(partial(self.api.get, key), reads=True)
+                self.cache.put(key, read, self.kernel.now)
+            except NotFound:
+                self.cache.remove(key)
+
+
+def _list_ahead(there: MemberList, job: Job, number: int) -> bool:
+    return there.job_uid == job.uid and there.number > number

@@ -75,7 +75,6 @@ class Oracle:
         """(job UID, round) -> (nonce, members, leader)."""
         self.ids: dict[tuple[str, str], int] = {}
         """(job UID, id) -> the round that it was a member of."""
-        self.refused: set[tuple[str, str]] = set()
         self.returned: dict[tuple[str, int, str], dict[int, str]] = {}
         """(job UID, round, nonce) -> rank -> agent UID, of those who returned from ``next_rendezvous``."""
         self.finished: dict[tuple[str, int], set[int]] = {}
@@ -175,8 +174,6 @@ class Oracle:
         if [m.rank for m in members] != list(range(len(members))):
             raise Violation("I2", f"the ranks of round {r.number} are {[m.rank for m in members]}")
         for member in members:
-            if (uid, member.id) in self.refused:
-                raise Violation("I4", f"{member.pod} was refused with id {member.id} and is in {r.number}")
             if (uid, member.id) in self.ids:
                 known = self.ids[uid, member.id]
                 raise Violation("I4", f"id {member.id} of {member.pod} was in round {known} already")
@@ -185,7 +182,6 @@ class Oracle:
             raise Violation(
                 "I4", f"round {r.number} has two attempts of one slot: {[m.pod for m in members]}"
             )
-        self.refused |= {(uid, refused) for refused in r.refused}
         self.ids.update({(uid, m.id): r.number for m in members})
         if uid in self.current:
             self.current[uid].until, self.current[uid].next = self._now(), r.number
@@ -239,15 +235,20 @@ class Oracle:
             self._same(
                 record.job_uid,
                 record.number,
-                (record.nonce, record.members, record.leader),
+                (record.nonce, record.members or None, record.leader),
                 "the round Lease",
             )
+            members = self.rounds[record.job_uid, record.number][1]
+            if members is not None and len(members) != record.size:
+                raise Violation("I2", f"round {record.number} has another size than {record.size}")
             if self.status.get(record.job_uid, JobStatus()).round.number < record.number:
                 raise Violation("I1", f"the round Lease is ahead of the status: {record.number}")
 
     def _same(self, uid: str, number: int, facts: tuple[Any, ...], what: str = "the status") -> None:
-        known = self.rounds.setdefault((uid, number), facts)
-        if known != facts:
+        known = self.rounds.get((uid, number))
+        if known is None:
+            known = self.rounds[uid, number] = facts
+        if known != facts and (facts[1] is not None or (known[0], known[2]) != (facts[0], facts[2])):
             raise Violation("I1", f"{what} has another round {number}: {facts} instead of {known}")
 
     def _excused(self, value: JobValue, before: JobStatus) -> None:
@@ -380,13 +381,13 @@ class Oracle:
         known = self.rounds.get((m.job_uid, m.number))
         if m.nonce == "by-hand":
             return
-        if known is None or known != (m.nonce, m.members, m.leader):
+        if known is None or (known[0], known[2]) != (m.nonce, m.leader):
             raise Violation("I2", f"{agent.name} returned for round {m.number} as {m}, published: {known}")
         ranks = self.returned.setdefault((m.job_uid, m.number, m.nonce), {})
         if m.rank in ranks:
             raise Violation("I2", f"rank {m.rank} of round {m.number} returned twice: {agent.name}")
-        if m.size != len(m.members) or m.members[m.rank] != m.id:
-            raise Violation("I2", f"{agent.name} is rank {m.rank} of {m.size} in {m.members} as {m.id}")
+        if m.size != len(known[1]) or m.rank < 0 or known[1][m.rank] != m.id:
+            raise Violation("I2", f"{agent.name} is rank {m.rank} of {m.size} in {known[1]} as {m.id}")
         ranks[m.rank] = agent.uid
         self.training.setdefault((m.job_uid, m.number), {})[m.rank] = agent.uid
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from elasticjob.contract.records import INLINE_MEMBERS
 from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.status import JobStatus
-from tests.simulation.agent import Agent
+from tests.simulation.agent import LIST_KEY, Agent
 from tests.simulation.api import Api, Item, Key
 from tests.simulation.cluster import Cluster
 from tests.simulation.ground import After, Behaviour, Steps, WorkerEnd
@@ -225,13 +226,13 @@ class World:
         for key, item in list(self.api.items.items()):
             if key[0] == "pod":
                 self.kernel.after(self.kernel.between(0.1, 3.0), self.cluster.collect, key[1], item.uid)
-            elif key == ROUND_KEY:
-                self.kernel.after(self.kernel.between(0.1, 3.0), self._collect_record, item.uid)
+            elif key in (ROUND_KEY, LIST_KEY):
+                self.kernel.after(self.kernel.between(0.1, 3.0), self._collect_record, key, item.uid)
 
-    def _collect_record(self, uid: str) -> None:
-        item = self.api.items.get(ROUND_KEY)
+    def _collect_record(self, key: Key, uid: str) -> None:
+        item = self.api.items.get(key)
         if item is not None and item.uid == uid:
-            self.api.remove(ROUND_KEY, uid)
+            self.api.remove(key, uid)
 
     def start_operator(self) -> Operator:
         """Another operator process, with clocks of its own."""
@@ -244,6 +245,7 @@ class World:
             float(int(rng.uniform(0.0, 2 * self.clocks))),
             self.kernel.say,
         )
+        operator.inline_members = 1 if self.seed % 3 == 1 else INLINE_MEMBERS
         operator.delete_pod = self.cluster.delete_pod
         operator.delete_job = self.delete_job
         self.operators.append(operator)

@@ -106,6 +106,10 @@ class MemoryApi:
         return self._write(name, patch)
 
     def read(self, name: str) -> Lease:
+        if self._leases.trouble is not None:
+            raise self._leases.trouble
+        if name not in self._leases.leases:
+            raise NotFound(f"{name} is not there", 404)
         return self._leases.leases[name]
 
     def job_exists(self, job: str) -> bool | None:

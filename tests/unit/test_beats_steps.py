@@ -49,7 +49,7 @@ def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Mem
     server = serve()
     leader = f"127.0.0.1:{server.port}"
     ids = tuple("abc"[:size])
-    all_of_them = [Membership("uid", 1, "n", ids[i], i, ids, leader, 15.0, 10.0, 3.0) for i in range(size)]
+    all_of_them = [Membership("uid", 1, "n", ids[i], i, size, leader, 15.0, 10.0, 3.0) for i in range(size)]
     store = cast(KeyValueStore, PrefixStore(all_of_them[0].prefix, server))
     for rank in range(size):
         store.multi_set(

@@ -26,7 +26,9 @@ class Round:
 
     def start(self, rank: int) -> None:
         leader = f"127.0.0.1:{self._server.port}"
-        membership = Membership("uid", 1, "n", "abc"[rank], rank, ("a", "b", "c"), leader, LIMIT, 3.0)
+        membership = Membership(
+            "uid", 1, "n", "abc"[rank], rank, 3, leader, LIMIT, 3.0, members=("a", "b", "c")
+        )
         said = self.reports.setdefault(rank, [])
         server = self._server if rank == 0 else Server(serve())
         attempt = Establishment(

@@ -27,7 +27,8 @@ from torch.distributed.elastic.utils import store as store_util
 
 from devcluster.wait import wait_for
 from elasticjob.api.errors import Forbidden, Unauthorized, Unavailable
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract import names
+from elasticjob.contract.records import MemberList, RoundRecord
 from elasticjob.core.beats import Probe
 from elasticjob.handler import K8sRendezvousHandler
 from elasticjob.resolver import shorten_lookups
@@ -212,6 +213,48 @@ def test_a_member_that_does_not_arrive_is_reported_and_the_round_left(leases: Le
     assert (info.rank, info.world_size) == (0, 1)
 
 
+def form_large(leases: Leases, number: int, *pods: str) -> RoundRecord:
+    """Publish a round as if it were a large one: its members' list stands in a Lease of its own."""
+    records = [leases.announced(pod) for pod in pods]
+    members = MemberList("uid", number, f"n{number}", tuple(r.id for r in records))
+    leases.put(names.members_lease("job"), {names.MEMBERS_ANNOTATION: members.dump()})
+    record = RoundRecord(
+        "uid",
+        number,
+        "Active",
+        f"n{number}",
+        leader=records[0].endpoint,
+        size=len(pods),
+        leader_id=records[0].id,
+    )
+    leases.publish(record)
+    return record
+
+
+def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: Start) -> None:
+    """The ranks come from the leader's store; who has none there announces itself for the next round."""
+    handlers = {pod: start(pod) for pod in "abc"}
+    joining = {pod: Joining(handler) for pod, handler in handlers.items()}
+    spare = leases.announced("c")
+    first = form_large(leases, 1, "b", "a")
+    infos = {pod: joining[pod].result() for pod in "ab"}
+    assert {pod: (i.rank, i.world_size) for pod, i in infos.items()} == {"b": (0, 2), "a": (1, 2)}
+    again = leases.announced("c", but=spare.id)
+    assert (again.seen("uid"), again.last_round) == (1, 0)
+    members = {pod: leases.announced(pod) for pod in "ab"}
+    leases.publish(broken(first))
+    joining |= {pod: Joining(handlers[pod]) for pod in "ab"}
+    for pod, former in members.items():
+        leases.announced(pod, but=former.id)
+    assert leases.participant("c") == again, "what it has announced is for the round that comes now"
+    form_large(leases, 2, "c", "a", "b")
+    infos = {pod: joining[pod].result() for pod in "abc"}
+    assert {pod: i.rank for pod, i in infos.items()} == {"c": 0, "a": 1, "b": 2}
+    infos["c"].store.set("key", "value")
+    assert infos["b"].store.get("key") == b"value"
+    leases.wait_for(lambda: (r := leases.report("c")) is not None and r.established, "the leader reports")
+
+
 def test_a_leader_that_cannot_be_reached_is_reported(leases: Leases, start: Start) -> None:
     joining = Joining(start("a"))
     record = leases.announced("a")
@@ -265,11 +308,11 @@ def test_another_process_of_the_pod_supersedes(leases: Leases, start: Start) -> 
     record = leases.announced("a")
     second = Joining(start("a"))
     again = leases.announced("a", but=record.id)
-    leases.publish(RoundRecord("uid", 1, "Broken", refused=(record.id,)))  # makes the first write again
+    leases.publish(RoundRecord("uid", 1, "Broken"))  # makes both write again
     with pytest.raises(RendezvousStateError, match="another process of this pod"):
         first.result()
     assert second.waits()
-    assert leases.participant("a") == again
+    assert leases.announced("a", but=again.id).seen("uid") == 1
 
 
 def test_missing_rights_end_with_advice(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elasticjob.contract.names import PARTICIPANT_ANNOTATION, pod_name, round_lease
+from elasticjob.contract.names import PARTICIPANT_ANNOTATION, members_lease, pod_name, round_lease
 from elasticjob.contract.records import (
     MAX_ROUND_BYTES,
     FailureReport,
@@ -330,7 +330,7 @@ def test_a_participant_of_one_job_changes_no_plan_of_another() -> None:
 def test_names_of_two_jobs_never_collide() -> None:
     jobs = [f"a{tail}" for tail in ("", "-1", "-0", "-1-0", "-0-0", "-round", "-1-1-1", "-elasticjob")]
     owners: dict[str, tuple[str, int, int]] = {}
-    leases = {round_lease(job) for job in jobs}
+    leases = {name(job) for job in jobs for name in (round_lease, members_lease)}
     for job in jobs:
         for slot in range(3):
             for attempt in range(3):

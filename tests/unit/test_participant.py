@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticjob.contract.records import Outcome, Phase, RoundRecord
-from elasticjob.core.participant import AnnounceAgain, Enter, Participant, Stop, Wait
+from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Participant, Stop, Wait
 
 ROUND = RoundRecord("job", 1, "Active", "n1", ("mine", "other"), "h:1")
 
@@ -35,13 +36,67 @@ def test_enters_the_round_that_has_its_id() -> None:
     assert m.prefix == "elasticjob/job/1/n1"
 
 
-def test_waits_while_others_form_a_round() -> None:
-    assert isinstance(joined(ROUND, "third").next_step(), Wait)
-    assert joined(replace(ROUND, phase="Broken", waiting="1 of 2"), "third").next_step() == Wait("1 of 2")
+def test_who_has_no_place_announces_itself_for_the_next_round_and_waits() -> None:
+    core = joined(ROUND, "third")
+    assert isinstance(core.next_step(), AnnounceAgain)
+    record = core.announce("third-2", "h:1", False, "1")
+    assert (record.seen("job"), record.last_round) == (1, 0)
+    assert isinstance(core.next_step(), Wait)
+    core.observe(replace(ROUND, phase="Broken", waiting="1 of 2"))
+    assert core.next_step() == Wait("1 of 2"), "what was announced during the round is for the next one"
 
 
-def test_a_refused_id_is_announced_anew() -> None:
-    assert isinstance(joined(replace(ROUND, refused=("third",)), "third").next_step(), AnnounceAgain)
+@pytest.mark.parametrize("phase", ["Active", "Broken"])
+def test_an_announcement_from_before_a_round_that_was_missed_is_made_anew(phase: str) -> None:
+    """It may have been a member's of that round, and nobody remembers (I4)."""
+    core = joined(replace(ROUND, number=2, phase=phase), "third")
+    assert isinstance(core.next_step(), AnnounceAgain)
+    assert core.announce("third-2", "h:1", False, "1").seen("job") == 2
+
+
+def test_an_announcement_is_for_the_job_that_was_seen() -> None:
+    core = joined(replace(ROUND, number=7, phase="Broken"))
+    assert core.announce("x", "h:1", False, "1").seen("job") == 7
+    assert core.announced is not None
+    assert core.announced.seen("job-2") == 0
+    core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", members=()))
+    assert isinstance(core.next_step(), Wait)
+    core.observe(replace(ROUND, job_uid="job-2", members=("other", "x"), leader_id="other"))
+    assert isinstance(core.next_step(), Enter)
+
+
+LARGE = replace(ROUND, members=(), size=40, leader_id="mine")
+
+
+def test_of_a_large_round_the_leader_knows_its_rank_and_the_others_ask() -> None:
+    step = joined(LARGE).next_step()
+    assert isinstance(step, Enter)
+    assert (step.membership.rank, step.membership.size) == (0, 40)
+    core = joined(LARGE, "other")
+    step = core.next_step()
+    assert isinstance(step, Enter)
+    assert (step.membership.rank, step.membership.size) == (ASK, 40)
+    assert core.over() == ""
+    core.placed(17)
+    assert core.membership == replace(step.membership, rank=17)
+
+
+def test_who_is_no_member_of_a_large_round_did_not_come_from_it() -> None:
+    core = joined(LARGE, "other")
+    core.next_step()
+    core.no_member()
+    record = core.announce("other-2", "h:1", False, "1")
+    assert (record.last_round, record.seen("job")) == (0, 1)
+    assert isinstance(core.next_step(), Wait)
+
+
+def test_a_large_round_that_broke_before_its_leader_told_the_ranks_is_left() -> None:
+    core = joined(LARGE, "other")
+    core.next_step()
+    core.observe(replace(LARGE, phase="Broken"))
+    assert core.over()
+    assert isinstance(core.next_step(), AnnounceAgain)
+    assert core.announce("other-2", "h:1", False, "1").last_round == 1, "it may come from there"
 
 
 def test_a_round_that_broke_before_it_was_entered_is_left() -> None:

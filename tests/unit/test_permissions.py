@@ -56,7 +56,11 @@ def test_the_users_rights_are_those_of_the_page() -> None:
 def test_the_pods_rights_are_those_of_the_page() -> None:
     job = Job("default", "mnist", "uid", 1, JobSpec(template={"spec": {}}))
     granted = rules(job, Access(True, ("mnist-elasticjob",), ("mnist-0-0",)))
-    names = {"`<job>-round`": ["mnist-round"], "the job's live pods": ["mnist-0-0"]}
+    names = {
+        "`<job>-round`": ["mnist-round"],
+        "`<job>.members-round`": ["mnist.members-round"],
+        "the job's live pods": ["mnist-0-0"],
+    }
     assert [
         {
             "apiGroups": [resource.strip("`").partition(".")[2]],

@@ -1,28 +1,90 @@
-"""The round Lease never goes back, whatever comes over the watch while a pass is writing."""
+"""The Leases of a round never go back, whatever comes over the watch while a pass is writing."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION
+from elasticjob.contract.records import MemberList, RoundRecord
 from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.projection import Projector
+from elasticjob_operator.observe.objects import SeenLease, read_lease
+from elasticjob_operator.observe.store import Store
 from elasticjob_operator.plan.model import Job, JobSpec
 
 JOB = Job("default", "mnist", "uid", 1, JobSpec())
 PLANNED = RoundRecord("uid", 2, "Active", "ours", ("id-1",), "10.0.0.1:4000")
+LARGE = replace(PLANNED, members=(), size=40)
+LIST = MemberList("uid", 2, "ours", ("id-1", "id-2"))
+LIST_LEASE = "mnist.members-round"
 
 
-def projector(there: RoundRecord) -> Projector:
-    lease = SimpleNamespace(
-        record=there, owner="uid", version=7, uid="lease", name="mnist-round", texts=[""] * 4
-    )
-    return Projector(cast(Any, None), cast(Any, SimpleNamespace(round_lease=lambda _: lease)), lambda: 0.0)
+class Namespace:
+    """The API server and the operator's watch of it, for the Leases of one job."""
+
+    def __init__(self, *there: RoundRecord | MemberList) -> None:
+        self.leases: Store[SeenLease] = Store(lambda _: None, lambda: 0.0)
+        self.written: list[str] = []
+        self._version = 0
+        for record in there:
+            name, key = "mnist-round", ROUND_ANNOTATION
+            if isinstance(record, MemberList):
+                name, key = LIST_LEASE, MEMBERS_ANNOTATION
+            self.saw_lease(self._put(name, {key: record.dump()}))
+        self.projector = Projector(cast(Any, self), cast(Any, self), lambda: 0.0)
+
+    def write(self, record: RoundRecord, members: MemberList | None, memory: Memory | None = None) -> None:
+        asyncio.run(self.projector.write(JOB, record, members, memory or Memory()))
+
+    # What the projector asks of the world and of the API server.
+
+    def round_lease(self, _: Job) -> SeenLease | None:
+        return self.leases.get("default", "mnist-round")
+
+    def members_lease(self, _: Job) -> SeenLease | None:
+        return self.leases.get("default", LIST_LEASE)
+
+    def saw_lease(self, raw: dict[str, Any]) -> None:
+        self.leases.put(read_lease(raw), quiet=True)
+
+    async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        del path
+        return self._written(body["metadata"]["name"], body)
+
+    async def patch(self, path: str, body: dict[str, Any], kind: str) -> dict[str, Any]:
+        del kind
+        name = path.rpartition("/")[2]
+        known = self.leases.get("default", name)
+        assert known is not None
+        assert body["metadata"]["resourceVersion"] == str(known.version)
+        return self._written(name, body)
+
+    async def delete(self, path: str, uid: str) -> None:
+        del uid
+        self.written.append(f"no {path.rpartition('/')[2]}")
+
+    def _written(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.written.append(name)
+        return self._put(name, body["metadata"]["annotations"])
+
+    def _put(self, name: str, annotations: dict[str, str]) -> dict[str, Any]:
+        self._version += 1
+        return {
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "uid": f"lease-{name}",
+                "resourceVersion": str(self._version),
+                "labels": {"elasticjob.dev/job": "mnist"},
+                "ownerReferences": [{"uid": "uid", "controller": True}],
+                "annotations": annotations,
+            },
+            "spec": {},
+        }
 
 
 @pytest.mark.parametrize(
@@ -31,5 +93,55 @@ def projector(there: RoundRecord) -> Projector:
     ids=["a later round", "a later phase", "another such round"],
 )
 def test_a_lease_that_got_ahead_after_the_check_is_not_written_over(there: RoundRecord) -> None:
+    namespace = Namespace(there)
     with pytest.raises(Stale):
-        asyncio.run(projector(there).write(JOB, PLANNED, Memory()))
+        namespace.write(PLANNED, None)
+    assert not namespace.written
+
+
+def test_the_list_is_written_before_the_round_and_once() -> None:
+    namespace, memory = Namespace(), Memory()
+    namespace.write(LARGE, LIST, memory)
+    assert namespace.written == [LIST_LEASE, "mnist-round"]
+    namespace.write(LARGE, LIST, memory)
+    assert len(namespace.written) == 2, "nothing is new"
+    namespace.write(replace(LARGE, phase="Broken"), None, memory)
+    assert namespace.written[2:] == ["mnist-round"]
+    later = replace(LIST, number=3, nonce="next")
+    namespace.write(replace(LARGE, number=3, nonce="next"), later, memory)
+    assert namespace.written[3:] == [LIST_LEASE, "mnist-round"]
+
+
+def test_an_operator_that_dies_between_the_two_has_told_nobody_of_the_round() -> None:
+    """Its successor goes on there."""
+    namespace = Namespace(replace(PLANNED, number=1, phase="Broken"), LIST)
+    assert namespace.projector.check(JOB, LARGE, fresh=False)
+    namespace.write(LARGE, LIST)
+    assert namespace.written == ["mnist-round"]
+
+
+def test_a_list_that_is_ahead_stops_the_pass_and_is_not_written_over() -> None:
+    """It was planned on a stale status; after a fresh reading the planner numbers above it."""
+    namespace = Namespace(replace(LIST, number=3))
+    with pytest.raises(Stale):
+        namespace.projector.check(JOB, LARGE, fresh=False)
+    with pytest.raises(Stale):
+        namespace.write(LARGE, LIST)
+    assert namespace.projector.check(JOB, LARGE, fresh=True)
+    assert not namespace.written
+
+
+def test_the_list_of_a_former_job_of_this_name_goes() -> None:
+    namespace = Namespace(replace(LIST, job_uid="former", number=9))
+    assert namespace.projector.check(JOB, LARGE, fresh=False)
+    namespace.write(LARGE, LIST)
+    assert namespace.written == [f"no {LIST_LEASE}", LIST_LEASE, "mnist-round"]
+
+
+def test_a_list_that_is_gone_is_not_made_again_unasked() -> None:
+    """It may have gone with its job."""
+    namespace, memory = Namespace(), Memory()
+    namespace.write(LARGE, LIST, memory)
+    namespace.leases.remove("default", LIST_LEASE)
+    with pytest.raises(Stale):
+        namespace.write(LARGE, LIST, memory)

@@ -8,15 +8,18 @@ from hypothesis import strategies as st
 
 from elasticjob.contract.ranks import MAX_MEMBERS, dump_ranks, parse_ranks
 from elasticjob.contract.records import (
+    INLINE_MEMBERS,
     MAX_ANNOUNCED_ID,
     MAX_INT32,
     MAX_MESSAGE,
     MAX_MILLISECONDS,
     MAX_NUMBER,
     FailureReport,
+    MemberList,
     ParticipantRecord,
     ProgressReport,
     RecordError,
+    RoundRecord,
     RoundReport,
 )
 
@@ -44,7 +47,15 @@ def test_a_report_that_names_all_others_of_the_largest_job_is_short() -> None:
 def test_all_that_stands_in_a_participants_lease_is_read_and_fits(message: str) -> None:
     written = (
         ParticipantRecord(
-            "i" * MAX_ANNOUNCED_ID, "Joining", "h" * 255 + ":65535", True, "u" * 64, MAX_NUMBER, "\x00" * 16
+            "i" * MAX_ANNOUNCED_ID,
+            "Joining",
+            "h" * 255 + ":65535",
+            True,
+            "u" * 64,
+            MAX_NUMBER,
+            "\x00" * 16,
+            "u" * 64,
+            MAX_NUMBER,
         ),
         FailureReport(MAX_NUMBER, MAX_INT32, message, -(2**31), MAX_INT32, MAX_NUMBER, True),
         RoundReport("n" * 64, True, EVERY_OTHER, EVERY_OTHER, True, True, True, MAX_NUMBER, message),
@@ -61,6 +72,24 @@ def test_all_that_stands_in_a_participants_lease_is_read_and_fits(message: str) 
 def test_what_no_ranks_are(text: str) -> None:
     with pytest.raises(ValueError, match="rank"):
         parse_ranks(text)
+
+
+def test_the_list_of_the_largest_round_is_read_and_fits() -> None:
+    ids = tuple(f"{i:0{MAX_ANNOUNCED_ID}d}" for i in range(MAX_MEMBERS))
+    text = MemberList("u" * 64, MAX_NUMBER, "n" * 64, ids).dump()
+    assert MemberList.parse(text).members == ids
+    assert len(text) < ANNOTATIONS_BYTES
+
+
+@given(messages)
+def test_the_record_that_everybody_reads_is_as_long_for_any_number_of_members(sentence: str) -> None:
+    ids = tuple(f"{i:0{MAX_ANNOUNCED_ID}d}" for i in range(INLINE_MEMBERS))
+    record = RoundRecord(
+        "u" * 64, MAX_NUMBER, "Active", "n" * 64, ids, "h" * 255 + ":65535", "c" * 64, sentence, sentence
+    )
+    assert RoundRecord.parse(record.dump()) == record
+    large = RoundRecord("uid", 3, "Active", "12345678", size=MAX_MEMBERS, leader_id="id-0", leader="h:1")
+    assert len(large.dump()) < 400
 
 
 def test_ranks_in_words() -> None:

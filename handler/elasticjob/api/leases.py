@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,8 +21,9 @@ from elasticjob.contract import names
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
-WATCH_SECONDS = 240
-"""The server ends a watch after so long; a new one begins with the present state."""
+WATCH_SECONDS = (200, 280)
+"""The server ends a watch after so long; a new one begins with the present state. Each is given a time of its
+own: those of a large job were opened in one second, and would all end in one."""
 SILENT_WATCH_SECONDS = 75.0
 """Bookmarks come every 60 s (facts, section 4): a watch that brings nothing for longer is dead."""
 MAX_EVENT_BYTES = 4_000_000
@@ -76,7 +78,7 @@ class HttpLeaseApi:
     def watch(self, name: str) -> Iterator[Lease | None]:
         """See ``LeaseApi``."""
         query = (
-            f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}"
+            f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={random.randint(*WATCH_SECONDS)}"
             f"&fieldSelector=metadata.name%3D{name}"
         )
         response = self._request("GET", self._base + query, read_timeout=SILENT_WATCH_SECONDS, stream=True)

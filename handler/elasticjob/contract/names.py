@@ -6,6 +6,8 @@ One writer for every object (design, section 3):
 object                writer          annotation
 ====================  ==============  ======================================================
 Lease ``<job>-round``  operator        :data:`ROUND_ANNOTATION`, a ``RoundRecord``
+Lease                 operator        :data:`MEMBERS_ANNOTATION`, a ``MemberList``
+``<job>.members-round``
 Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``ParticipantRecord``;
                                       :data:`FAILURE_ANNOTATION`, a ``FailureReport``;
                                       :data:`REPORT_ANNOTATION`, a ``RoundReport``;
@@ -35,6 +37,7 @@ COMPLETION_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
 ROUND_ANNOTATION = f"{GROUP}/round"
+MEMBERS_ANNOTATION = f"{GROUP}/members"
 PARTICIPANT_ANNOTATION = f"{GROUP}/participant"
 FAILURE_ANNOTATION = f"{GROUP}/failure"
 REPORT_ANNOTATION = f"{GROUP}/report"
@@ -76,6 +79,12 @@ MAX_DIGITS = 8
 def round_lease(job: str) -> str:
     """The name of the Lease that carries the job's round record."""
     return f"{job}-round"
+
+
+def members_lease(job: str) -> str:
+    """The name of the Lease that carries the members' ids of a large round. No job's name has a dot, and what
+    keeps pods from the names of round Leases, their ending, keeps them from this one."""
+    return round_lease(f"{job}.members")
 
 
 def pod_name(job: str, slot: int, attempt: int) -> str:

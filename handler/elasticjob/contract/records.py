@@ -11,28 +11,31 @@ and a repeated write is no change.
 from __future__ import annotations
 
 import enum
-import json
 import re
 from dataclasses import dataclass, replace
 
-from elasticjob.contract.ranks import dump_ranks, parse_ranks
-from elasticjob.contract.text import is_token
+from elasticjob.contract.fields import MAX_ID, Fields
+from elasticjob.contract.fields import MAX_NUMBER as MAX_NUMBER
+from elasticjob.contract.fields import RecordError as RecordError
+from elasticjob.contract.fields import dump as dump_fields
+from elasticjob.contract.ranks import MAX_MEMBERS, dump_ranks
 
 RECORD_VERSION = 1
 
 LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
 """How often the members of a running round renew their Leases when they have nothing to say."""
 
-MAX_ROUND_BYTES = 200_000
-"""A round record of 10,000 members is 150 KB; all annotations of an object share 256 KiB."""
+MAX_ROUND_BYTES = 65_536
+INLINE_MEMBERS = 32
+"""So many ids stand in the round record itself. Everybody reads it: of a longer list, which only the leader
+reads, each member would be sent every other's id, for every change of the record."""
+MAX_LIST_BYTES = 200_000
+"""A list of 5,000 ids of 32 signs is 175 KB; all annotations of an object share 256 KiB."""
 MAX_PARTICIPANT_BYTES = 4_096
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
-MAX_ID = 64
 MAX_ANNOUNCED_ID = 32
-MAX_NUMBER = 2**53 - 1
-"""The largest whole number that every reader of JSON keeps as it is."""
 MAX_INT32 = 2**31 - 1
 """The largest rank, exit code or number of seconds: what the resource's schema holds."""
 MAX_MILLISECONDS = 10 * 366 * 86_400_000
@@ -41,10 +44,6 @@ MAX_MILLISECONDS = 10 * 366 * 86_400_000
 _NPROC = re.compile(r"[a-z]{1,16}|[0-9]{1,5}")
 _HOST = re.compile(r"[0-9A-Za-z_.:%-]+")
 _PORT = re.compile(r"[0-9]{1,5}")
-
-
-class RecordError(ValueError):
-    """A record that can't be used. Its text names what was found and what was expected."""
 
 
 class Phase(str, enum.Enum):
@@ -79,10 +78,12 @@ class Outcome(str, enum.Enum):
 class RoundRecord:
     """The round, as the operator publishes it in the Lease ``<job>-round``.
 
-    ``members`` are participants' ids in rank order; ``leader`` is ``host:port`` of the TCPStore that
-    rank 0 serves. ``number`` 0 with phase Broken is the record before the first round. ``waiting`` is the
-    operator's sentence on what the next round waits for; it alone may change without a new phase.
-    Times are seconds; ``hang_timeout_seconds`` 0 means that nobody judges progress.
+    ``size`` is the number of members, ``leader_id`` the id of rank 0 and ``leader`` ``host:port`` of the
+    TCPStore that it serves. ``members`` are the ids in rank order if they are few; else they stand in a
+    ``MemberList``, and the leader's store tells each its rank. ``number`` 0 with phase Broken is the record
+    before the first round. ``waiting`` is the operator's sentence on what the next round waits for; it alone
+    may change without a new phase. Times are seconds; ``hang_timeout_seconds`` 0 means that nobody judges
+    progress.
     """
 
     job_uid: str
@@ -94,13 +95,21 @@ class RoundRecord:
     cause: str = ""
     message: str = ""
     waiting: str = ""
-    refused: tuple[str, ...] = ()
     outcome: str = ""
     wait_renew_seconds: int = 5
     establish_timeout_seconds: int = 15
     heartbeat_timeout_seconds: int = 10
     hang_timeout_seconds: int = 0
+    size: int = 0
+    leader_id: str = ""
     version: int = RECORD_VERSION
+
+    def __post_init__(self) -> None:
+        """What the members tell need not be said again."""
+        if self.members and not self.size:
+            object.__setattr__(self, "size", len(self.members))
+        if self.members and not self.leader_id:
+            object.__setattr__(self, "leader_id", self.members[0])
 
     @property
     def order(self) -> tuple[int, int]:
@@ -113,19 +122,20 @@ class RoundRecord:
 
     def dump(self) -> str:
         """The record as one line of JSON."""
-        return _dump(
+        return dump_fields(
             {
                 "version": self.version,
                 "jobUID": self.job_uid,
                 "round": self.number,
                 "phase": self.phase,
                 "nonce": self.nonce,
+                "size": self.size,
                 "members": list(self.members),
+                "leaderID": self.leader_id,
                 "leader": self.leader,
                 "cause": self.cause,
                 "message": self.message,
                 "waiting": self.waiting,
-                "refused": list(self.refused),
                 "outcome": self.outcome,
                 "waitRenewSeconds": self.wait_renew_seconds,
                 "establishTimeoutSeconds": self.establish_timeout_seconds,
@@ -137,7 +147,7 @@ class RoundRecord:
     @staticmethod
     def parse(text: str) -> RoundRecord:
         """Read a record. Raises RecordError."""
-        fields = _Fields("round record", text, MAX_ROUND_BYTES)
+        fields = Fields("round record", text, MAX_ROUND_BYTES)
         record = RoundRecord(
             version=fields.integer("version", 1),
             job_uid=fields.string("jobUID"),
@@ -149,29 +159,78 @@ class RoundRecord:
             cause=fields.string("cause", ""),
             message=fields.string("message", ""),
             waiting=fields.string("waiting", ""),
-            refused=fields.strings("refused"),
             outcome=fields.string("outcome", ""),
             wait_renew_seconds=fields.integer("waitRenewSeconds", 1, 5, MAX_INT32),
             establish_timeout_seconds=fields.integer("establishTimeoutSeconds", 1, 15, MAX_INT32),
             heartbeat_timeout_seconds=fields.integer("heartbeatTimeoutSeconds", 1, 10, MAX_INT32),
             hang_timeout_seconds=fields.integer("hangTimeoutSeconds", 0, 0, MAX_INT32),
+            size=fields.integer("size", 0, 0, MAX_MEMBERS),
+            leader_id=fields.token("leaderID", MAX_ID, ""),
         )
         if len(set(record.members)) != len(record.members):
             raise RecordError("round record: an id stands twice in members")
-        if record.phase == Phase.ACTIVE.value and (
-            not record.members or not record.nonce or not record.leader
+        if record.members and (record.size, record.leader_id) != (len(record.members), record.members[0]):
+            raise RecordError("round record: size and leaderID are not those of members")
+        if record.phase == Phase.ACTIVE.value and not (
+            record.size and record.leader_id and record.nonce and record.leader
         ):
-            raise RecordError("round record: an Active round needs members, nonce and leader")
+            raise RecordError("round record: an Active round needs size, leaderID, nonce and leader")
         if record.leader:
             parse_endpoint(record.leader)
         return record
 
 
 @dataclass(frozen=True)
+class MemberList:
+    """The members' ids in rank order, where they are too many for the round record: in the Lease
+    ``<job>.members-round``, which is written before that of the round. ``nonce`` ties it to its round."""
+
+    job_uid: str
+    number: int
+    nonce: str
+    members: tuple[str, ...]
+    version: int = RECORD_VERSION
+
+    @property
+    def head(self) -> tuple[str, int, str]:
+        """Which round's it is."""
+        return (self.job_uid, self.number, self.nonce)
+
+    def dump(self) -> str:
+        """The list as one line of JSON."""
+        return dump_fields(
+            {
+                "version": self.version,
+                "jobUID": self.job_uid,
+                "round": self.number,
+                "nonce": self.nonce,
+                "members": list(self.members),
+            }
+        )
+
+    @staticmethod
+    def parse(text: str) -> MemberList:
+        """Read a list. Raises RecordError."""
+        fields = Fields("member list", text, MAX_LIST_BYTES)
+        found = MemberList(
+            version=fields.integer("version", 1),
+            job_uid=fields.string("jobUID"),
+            number=fields.integer("round", 1),
+            nonce=fields.string("nonce"),
+            members=fields.strings("members"),
+        )
+        if len(set(found.members)) != len(found.members):
+            raise RecordError("member list: an id stands twice in members")
+        return found
+
+
+@dataclass(frozen=True)
 class ParticipantRecord:
     """What an agent says of itself in the Lease that bears its pod's name.
 
-    ``id`` is new for each announcement and fences the agent from all its former selves.
+    ``id`` is new for each announcement and fences the agent from all its former selves. It is for one round:
+    for that after round ``seen_round`` of job ``seen_job_uid``, the newest whose record the agent had seen
+    (0: none). So an id can be in one round at most, and nobody has to remember those that were spent.
     ``last_job_uid`` and ``last_round`` say which round it comes from, or has succeeded in.
     ``endpoint`` is ``host:port`` of the store that it would serve as rank 0; the operator takes the
     host from the pod's status unless ``local_addr`` says that the user chose it (``--local-addr``).
@@ -184,11 +243,17 @@ class ParticipantRecord:
     last_job_uid: str = ""
     last_round: int = 0
     nproc: str = ""
+    seen_job_uid: str = ""
+    seen_round: int = 0
     version: int = RECORD_VERSION
+
+    def seen(self, job_uid: str) -> int:
+        """The newest round of this job that the agent had seen when it announced itself."""
+        return self.seen_round if self.seen_job_uid == job_uid else 0
 
     def dump(self) -> str:
         """The record as one line of JSON."""
-        return _dump(
+        return dump_fields(
             {
                 "version": self.version,
                 "id": self.id,
@@ -198,13 +263,15 @@ class ParticipantRecord:
                 "lastJobUID": self.last_job_uid,
                 "lastRound": self.last_round,
                 "nproc": self.nproc,
+                "seenJobUID": self.seen_job_uid,
+                "seenRound": self.seen_round,
             }
         )
 
     @staticmethod
     def parse(text: str) -> ParticipantRecord:
         """Read a record. Raises RecordError."""
-        fields = _Fields("participant record", text, MAX_PARTICIPANT_BYTES)
+        fields = Fields("participant record", text, MAX_PARTICIPANT_BYTES)
         record = ParticipantRecord(
             version=fields.integer("version", 1),
             id=fields.token("id", MAX_PARTICIPANT_BYTES),
@@ -214,6 +281,8 @@ class ParticipantRecord:
             last_job_uid=fields.token("lastJobUID", MAX_ID, ""),
             last_round=fields.integer("lastRound", 0, 0),
             nproc=fields.string("nproc", ""),
+            seen_job_uid=fields.token("seenJobUID", MAX_ID, ""),
+            seen_round=fields.integer("seenRound", 0, 0),
         )
         if not 4 <= len(record.id) <= MAX_ANNOUNCED_ID:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")
@@ -249,7 +318,7 @@ class FailureReport:
 
     def dump(self) -> str:
         """The report as one line of JSON."""
-        return _dump(
+        return dump_fields(
             {
                 "version": self.version,
                 "round": self.number,
@@ -265,7 +334,7 @@ class FailureReport:
     @staticmethod
     def parse(text: str) -> FailureReport:
         """Read a report. Raises RecordError."""
-        fields = _Fields("failure report", text, MAX_REPORT_BYTES)
+        fields = Fields("failure report", text, MAX_REPORT_BYTES)
         return FailureReport(
             version=fields.integer("version", 1),
             number=fields.integer("round", 0),
@@ -301,7 +370,7 @@ class RoundReport:
 
     def dump(self) -> str:
         """The report as one line of JSON."""
-        return _dump(
+        return dump_fields(
             {
                 "version": self.version,
                 "nonce": self.nonce,
@@ -319,7 +388,7 @@ class RoundReport:
     @staticmethod
     def parse(text: str) -> RoundReport:
         """Read a report. Raises RecordError."""
-        fields = _Fields("round report", text, MAX_REPORT_BYTES)
+        fields = Fields("round report", text, MAX_REPORT_BYTES)
         return RoundReport(
             version=fields.integer("version", 1),
             nonce=fields.string("nonce"),
@@ -353,7 +422,7 @@ class ProgressReport:
 
     def dump(self) -> str:
         """The report as one line of JSON."""
-        return _dump(
+        return dump_fields(
             {
                 "version": self.version,
                 "nonce": self.nonce,
@@ -367,7 +436,7 @@ class ProgressReport:
     @staticmethod
     def parse(text: str) -> ProgressReport:
         """Read a report. Raises RecordError."""
-        fields = _Fields("progress report", text, MAX_PARTICIPANT_BYTES)
+        fields = Fields("progress report", text, MAX_PARTICIPANT_BYTES)
         report = ProgressReport(
             version=fields.integer("version", 1),
             nonce=fields.string("nonce"),
@@ -398,84 +467,12 @@ def format_endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def with_host(record: ParticipantRecord, host: str) -> ParticipantRecord:
-    """The record with the address that the pod's status gives, unless the user chose one.
+def endpoint_at(record: ParticipantRecord, host: str) -> str:
+    """The endpoint of a joining participant at the address that its pod's status gives, unless the user chose
+    one.
 
     torch >= 2.14 compares addresses as strings: everybody must spell the leader's address alike.
     """
     if record.local_addr or not host:
-        return record
-    return replace(record, endpoint=format_endpoint(host, parse_endpoint(record.endpoint)[1]))
-
-
-def _dump(fields: dict[str, object]) -> str:
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
-
-
-class _Fields:
-    """Typed access to the fields of one JSON object."""
-
-    def __init__(self, what: str, text: str, limit: int) -> None:
-        self.what = what
-        if len(text.encode("utf-8", "surrogatepass")) > limit:
-            raise RecordError(f"{what}: longer than {limit} bytes")
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"{what}: not JSON ({error})") from None
-        if not isinstance(fields, dict):
-            raise RecordError(f"{what}: expected a JSON object, found {type(fields).__name__}")
-        self.fields: dict[str, object] = fields
-
-    def _wrong(self, key: str, expected: str) -> RecordError:
-        found = json.dumps(self.fields.get(key))[:80]
-        return RecordError(f"{self.what}: {key} is {found}, expected {expected}")
-
-    def string(self, key: str, default: str | None = None) -> str:
-        value = self.fields.get(key, default)
-        if not isinstance(value, str) or (default is None and not value):
-            raise self._wrong(key, "a string")
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            raise self._wrong(key, "text that UTF-8 can carry") from None
-        return value
-
-    def token(self, key: str, longest: int, default: str | None = None) -> str:
-        value = self.string(key, default)
-        if value and not is_token(value, longest):
-            raise self._wrong(key, f"at most {longest} letters, digits or signs of ASCII")
-        return value
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        value = self.fields.get(key, [])
-        if not isinstance(value, list) or not all(
-            isinstance(item, str) and is_token(item, MAX_ID) for item in value
-        ):
-            raise self._wrong(key, f"a list of ids of at most {MAX_ID} letters, digits or signs of ASCII")
-        return tuple(value)
-
-    def ranks(self, key: str) -> tuple[int, ...]:
-        try:
-            return parse_ranks(self.string(key, ""))
-        except ValueError as error:
-            if isinstance(error, RecordError):
-                raise
-            raise self._wrong(key, f"ranges of ranks ({error})") from None
-
-    def boolean(self, key: str) -> bool:
-        value = self.fields.get(key, False)
-        if not isinstance(value, bool):
-            raise self._wrong(key, "true or false")
-        return value
-
-    def integer(self, key: str, minimum: int, default: int | None = None, maximum: int = MAX_NUMBER) -> int:
-        value = self.fields.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            raise self._wrong(key, f"a whole number from {minimum} to {maximum}")
-        return value
-
-    def optional_integer(self, key: str, minimum: int, maximum: int = MAX_NUMBER) -> int | None:
-        if self.fields.get(key) is None:
-            return None
-        return self.integer(key, minimum, None, maximum)
+        return record.endpoint
+    return format_endpoint(host, int(record.endpoint.rpartition(":")[2]))

@@ -13,26 +13,28 @@ from elasticjob.contract.records import Outcome, ParticipantRecord, Phase, Round
 HANG = "Hang"
 """The cause of a round that did not get on any more, as the record names it."""
 
+ASK = -1
+"""The rank of who may be a member: the leader's store knows."""
+
+_RUNNING = (Phase.ACTIVE.value, Phase.DRAINING.value)
+
 
 @dataclass(frozen=True)
 class Membership:
-    """A place in one round. ``rank`` is the position in the member list, 0 leads."""
+    """A place in one round. ``rank`` is the position in the member list, 0 leads; ``ASK`` until the leader's
+    store has told it. Of a round whose record does not have them the leader reads the ``members``."""
 
     job_uid: str
     number: int
     nonce: str
     id: str
     rank: int
-    members: tuple[str, ...]
+    size: int
     leader: str
     establish_timeout: float
     heartbeat_timeout: float
     hang_timeout: float = 0.0
-
-    @property
-    def size(self) -> int:
-        """How many members the round has (torch's group world size)."""
-        return len(self.members)
+    members: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -42,7 +44,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Enter:
-    """The announced id is a member: establish this round."""
+    """The announced id is a member, or may be one: establish this round."""
 
     membership: Membership
 
@@ -106,44 +108,67 @@ class Participant:
         else:
             last_uid, last_round = (last.job_uid, last.number) if last is not None else ("", 0)
         self.membership = None
+        seen_uid, seen = (self.latest.job_uid, self.latest.number) if self.latest is not None else ("", 0)
         self.announced = ParticipantRecord(
-            new_id, State.JOINING.value, endpoint, local_addr, last_uid, last_round, nproc
+            new_id, State.JOINING.value, endpoint, local_addr, last_uid, last_round, nproc, seen_uid, seen
         )
         return self.announced
 
     def next_step(self) -> Enter | AnnounceAgain | Stop | Wait:
-        """What an announced participant shall do now."""
+        """What an announced participant shall do now.
+
+        An announcement is for one round, so whoever has no place in that makes the next at once: it can be
+        let in whenever this round ends.
+        """
         record, announced = self.latest, self.announced
         if record is None or announced is None:
             return Wait("")
         if record.phase == Phase.CLOSED.value:
             return Stop(record.outcome == Outcome.COMPLETE.value, record.message)
-        if announced.id in record.refused:
-            return AnnounceAgain("the operator had given up on the announcement before")
-        if announced.id not in record.members:
+        seen, running = announced.seen(record.job_uid), record.phase in _RUNNING
+        if seen >= record.number or not (running or record.phase == Phase.BROKEN.value):
             return Wait(record.waiting)
-        if record.phase not in (Phase.ACTIVE.value, Phase.DRAINING.value):
-            if record.phase == Phase.BROKEN.value:
-                self.membership = self._place(record, announced)
-                return AnnounceAgain(f"round {record.number} was over before it was entered")
-            return Wait(record.waiting)
-        self.membership = self._place(record, announced)
+        rank = self._rank(record, announced.id) if seen == record.number - 1 else None
+        if rank is None:
+            return AnnounceAgain(f"round {record.number} has formed without it")
+        self.membership = self._place(record, announced, rank)
+        if not running:
+            return AnnounceAgain(f"round {record.number} was over before it was entered")
         return Enter(self.membership)
 
     @staticmethod
-    def _place(record: RoundRecord, announced: ParticipantRecord) -> Membership:
+    def _rank(record: RoundRecord, own_id: str) -> int | None:
+        """The rank in this round, as far as its record tells; None: no member."""
+        if record.leader_id == own_id:
+            return 0
+        if not record.members:
+            return ASK
+        return record.members.index(own_id) if own_id in record.members else None
+
+    @staticmethod
+    def _place(record: RoundRecord, announced: ParticipantRecord, rank: int) -> Membership:
         return Membership(
             job_uid=record.job_uid,
             number=record.number,
             nonce=record.nonce,
             id=announced.id,
-            rank=record.members.index(announced.id),
-            members=record.members,
+            rank=rank,
+            size=record.size,
             leader=record.leader,
             establish_timeout=record.establish_timeout_seconds,
             heartbeat_timeout=record.heartbeat_timeout_seconds,
             hang_timeout=record.hang_timeout_seconds,
+            members=record.members,
         )
+
+    def placed(self, rank: int) -> None:
+        """The leader's store has told the rank."""
+        if self.membership is not None:
+            self.membership = replace(self.membership, rank=rank)
+
+    def no_member(self) -> None:
+        """The leader's store does not know the announced id: announce again, for the next round."""
+        self.membership = None
 
     def over(self) -> str:
         """Why the round that this is a member of is over, or "" while the record does not say so.

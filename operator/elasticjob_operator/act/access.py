@@ -1,8 +1,8 @@
 """Who may write what: the job's ServiceAccount, Role and RoleBinding.
 
-A pod's identity may read the job's round Lease and write the Leases that bear the names of the job's pods
-(design, section 11); an admission policy in the chart narrows the latter to the pod's own name. What was
-written is remembered, so that a pass that changes nothing asks nothing.
+A pod's identity may read the job's round Lease and its member list, and write the Leases that bear the names
+of the job's pods (design, section 11); an admission policy in the chart narrows the latter to the pod's own
+name. What was written is remembered, so that a pass that changes nothing asks nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elasticjob.contract.names import round_lease
+from elasticjob.contract.names import members_lease, round_lease
 from elasticjob_operator.act.owned import bring_about
 from elasticjob_operator.act.template import job_identity, service_account
 from elasticjob_operator.observe.client import Api
@@ -87,9 +87,10 @@ def rules(job: Job, access: Access) -> list[dict[str, Any]]:
     """The rules of the job's Role."""
     leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
     read = {**leases, "resourceNames": [round_lease(job.name)], "verbs": ["get", "list", "watch"]}
+    list_ = {**leases, "resourceNames": [members_lease(job.name)], "verbs": ["get"]}
     write = {**leases, "resourceNames": list(access.pod_names), "verbs": ["get", "create", "patch"]}
     # Without names a rule would be for every Lease of the namespace.
-    return [read, write] if access.pod_names else [read]
+    return [read, list_, write] if access.pod_names else [read, list_]
 
 
 def _binding(job: Job, access: Access) -> dict[str, Any]:

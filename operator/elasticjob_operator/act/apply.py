@@ -93,7 +93,7 @@ class Applier:
         postponed: list[float | None] = []
 
         async def project() -> None:
-            postponed.append(await self._projector.write(job, plan.record, memory))
+            postponed.append(await self._projector.write(job, plan.record, plan.members, memory))
 
         if may_project:
             before.add(ROUND, project, hurried)

@@ -71,6 +71,8 @@ class Memory:
     """The participants whose silence has been checked, and the version of their Leases then."""
     round_seen: bool = False
     """Whether the job's round Lease has been there."""
+    list_seen: bool = False
+    """Whether the Lease of its member list has."""
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
     pods_reserved: Reservation | None = None

@@ -2,6 +2,9 @@
 
 Participants read nothing else. So before it is written, it is compared with what is there: a Lease that
 is ahead of the plan means that the plan's status was stale (status and Leases arrive over two watches).
+
+The members of a large round stand in a Lease of their own, which is written first: so the leader, the only
+one who reads it, finds in it the round that it has seen, or a later one.
 """
 
 from __future__ import annotations
@@ -11,8 +14,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from elasticjob.contract.names import JOB_LABEL, ROUND_ANNOTATION, round_lease
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.names import (
+    JOB_LABEL,
+    MEMBERS_ANNOTATION,
+    ROUND_ANNOTATION,
+    members_lease,
+    round_lease,
+)
+from elasticjob.contract.records import MemberList, RoundRecord
 from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.owned import NotOurs
 from elasticjob_operator.act.template import owner_reference
@@ -42,6 +51,9 @@ class Projector:
         ``fresh``: job and Lease were read from the API server for this very pass. A Lease that is ahead
         even then (restored, or edited by hand) is left alone until the planner has numbered above it.
         """
+        listed = self._world.members_lease(job)
+        if listed is not None and not fresh and _list_ahead(listed, job, record.number):
+            raise Stale(f"the member list is of round {listed.listed[1]}, the plan {_name(record)}")
         there = self._world.round_lease(job)
         if there is None or there.record is None or there.record.job_uid != job.uid:
             return True
@@ -59,11 +71,15 @@ class Projector:
             )
         return not ahead
 
-    async def write(self, job: Job, record: RoundRecord, memory: Memory) -> float | None:
-        """Bring the Lease up to date. Returns seconds until a postponed write is due, if there is one.
+    async def write(
+        self, job: Job, record: RoundRecord, members: MemberList | None, memory: Memory
+    ) -> float | None:
+        """Bring the Leases up to date. Returns seconds until a postponed write is due, if there is one.
 
-        Raises Stale when somebody else has written or removed it, and NotOurs when it is no round's.
+        Raises Stale when somebody else has written or removed one, and NotOurs when it is no round's.
         """
+        if members is not None:
+            await self._list(job, members, memory)
         there = self._world.round_lease(job)
         if there is None and memory.round_seen:
             # It may have gone with the job. Made again before that is known, the garbage collector would take
@@ -76,7 +92,7 @@ class Projector:
             await self._remove(there)
             there = None
         if there is None:
-            await self._create(job, record)
+            await self._create(job, round_lease(job.name), ROUND_ANNOTATION, record.dump())
             memory.round_seen = True
             return None
         memory.round_seen = True
@@ -91,26 +107,48 @@ class Projector:
             if left > 0:
                 return left
         memory.waiting_at = self._clock()
-        await self._update(job, there, text)
+        await self._update(job, there, ROUND_ANNOTATION, text)
         return None
 
-    async def refresh(self, job: Job) -> None:
-        """Read the Lease from the API server."""
-        name = round_lease(job.name)
-        try:
-            self._world.saw_lease(await self._api.get(_path(job, name)))
-        except NotFound:
-            self._world.leases.remove(job.namespace, name)
+    async def _list(self, job: Job, members: MemberList, memory: Memory) -> None:
+        """Let the member list be that of this round."""
+        there = self._world.members_lease(job)
+        if there is None and memory.list_seen:
+            memory.list_seen = False
+            raise Stale("the Lease of the member list is gone")
+        if there is not None and _unknown(there, job):
+            raise NotOurs(job, "Lease", there.name)
+        if there is not None and _foreign(there, job):
+            await self._remove(there)
+            there = None
+        if there is None:
+            await self._create(job, members_lease(job.name), MEMBERS_ANNOTATION, members.dump())
+        elif _list_ahead(there, job, members.number):
+            raise Stale(f"the member list is of round {there.listed[1]}, the plan of round {members.number}")
+        elif there.listed != members.head:
+            await self._update(job, there, MEMBERS_ANNOTATION, members.dump())
+        memory.list_seen = True
 
-    async def _create(self, job: Job, record: RoundRecord) -> None:
+    async def refresh(self, job: Job) -> None:
+        """Read the Leases from the API server."""
+        names = [round_lease(job.name)]
+        if self._world.members_lease(job) is not None:
+            names.append(members_lease(job.name))
+        for name in names:
+            try:
+                self._world.saw_lease(await self._api.get(_path(job, name)))
+            except NotFound:
+                self._world.leases.remove(job.namespace, name)
+
+    async def _create(self, job: Job, name: str, annotation: str, text: str) -> None:
         body: dict[str, Any] = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {
-                "name": round_lease(job.name),
+                "name": name,
                 "namespace": job.namespace,
                 "labels": {JOB_LABEL: job.name},
-                "annotations": {ROUND_ANNOTATION: record.dump()},
+                "annotations": {annotation: text},
                 "ownerReferences": [owner_reference(job)],
             },
             "spec": {},
@@ -118,22 +156,22 @@ class Projector:
         try:
             self._world.saw_lease(await self._api.create(_path(job), body))
         except AlreadyExists as error:
-            if _unknown(await self._read(job), job):
-                raise NotOurs(job, "Lease", round_lease(job.name)) from error
+            if _unknown(await self._read(job, name), job):
+                raise NotOurs(job, "Lease", name) from error
             raise Stale(str(error)) from error
 
-    async def _read(self, job: Job) -> SeenLease:
+    async def _read(self, job: Job, name: str) -> SeenLease:
         """What the watch does not bring, since it has not the label of any job."""
         try:
-            return read_lease(await self._api.get(_path(job, round_lease(job.name))))
+            return read_lease(await self._api.get(_path(job, name)))
         except NotFound as error:
             raise Stale(str(error)) from error
 
-    async def _update(self, job: Job, there: SeenLease, text: str) -> None:
+    async def _update(self, job: Job, there: SeenLease, annotation: str, text: str) -> None:
         meta: dict[str, Any] = {
             "uid": there.uid,
             "resourceVersion": str(there.version),
-            "annotations": {ROUND_ANNOTATION: text},
+            "annotations": {annotation: text},
         }
         if there.owner != job.uid:
             meta["ownerReferences"] = [owner_reference(job)]
@@ -163,14 +201,22 @@ def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
 
 def _unknown(lease: SeenLease, job: Job) -> bool:
     """Whether it was never a round's: a Lease of somebody who knows nothing of this one's name."""
-    return lease.record is None and lease.job != job.name and lease.owner != job.uid
+    ours = lease.record is not None or lease.listed[0]
+    return not ours and lease.job != job.name and lease.owner != job.uid
 
 
 def _foreign(lease: SeenLease, job: Job) -> bool:
     """Whether the Lease belongs to a former job of the same name."""
     if lease.record is not None:
         return lease.record.job_uid != job.uid
+    if lease.listed[0]:
+        return lease.listed[0] != job.uid
     return lease.owner not in ("", job.uid)
+
+
+def _list_ahead(lease: SeenLease, job: Job, number: int) -> bool:
+    """Whether the member list is of a later round of this job."""
+    return lease.listed[0] == job.uid and lease.listed[1] > number
 
 
 def _path(job: Job, name: str = "") -> str:

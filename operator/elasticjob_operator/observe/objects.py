@@ -18,6 +18,7 @@ from elasticjob.contract.names import (
     FAILURE_ANNOTATION,
     JOB_LABEL,
     KIND,
+    MEMBERS_ANNOTATION,
     PARTICIPANT_ANNOTATION,
     POD_INDEX_LABEL,
     PROGRESS_ANNOTATION,
@@ -25,12 +26,14 @@ from elasticjob.contract.names import (
     ROUND_ANNOTATION,
     SLOT_LABEL,
     STANDBY_LABEL,
+    members_lease,
     slot_and_attempt,
 )
 from elasticjob.contract.records import (
     MAX_MESSAGE,
     MAX_ROUND_BYTES,
     FailureReport,
+    MemberList,
     ParticipantRecord,
     ProgressReport,
     RecordError,
@@ -80,8 +83,9 @@ class SeenPod(Seen):
 
 @dataclass(frozen=True, slots=True)
 class SeenLease(Seen):
-    """A labelled Lease: a participant's, or the round's. ``texts`` are its annotations (participant, failure,
-    report, round), to know them again: long ones as digests, but for the round's. ``news`` is what starts a
+    """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
+    job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round), to know
+    them again: long ones as digests, but for the round's. ``news`` is what starts a
     pass. One that can't be read and then says something else that can't be read is no news, however often.
     Progress is none but the first of a round: it rides on renewals."""
 
@@ -94,6 +98,7 @@ class SeenLease(Seen):
     participant: Participant = field(compare=False)
     record: RoundRecord | None
     problem: str = field(compare=False)
+    listed: tuple[str, int, str] = ("", 0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +208,19 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         participant=participant,
         record=record,
         problem=problem,
+        listed=_listed(meta, annotations.get(MEMBERS_ANNOTATION)),
     )
+
+
+def _listed(meta: Mapping[str, Any], text: object) -> tuple[str, int, str]:
+    """Which round's member list this is. Of other Leases the annotation is not read: its size is theirs."""
+    name = str(meta.get("name", ""))
+    if not isinstance(text, str) or name != members_lease(str(_map(meta, "labels").get(JOB_LABEL, ""))):
+        return ("", 0, "")
+    try:
+        return MemberList.parse(text).head
+    except RecordError:
+        return ("", 0, "")
 
 
 def read_node(raw: Mapping[str, Any], _old: SeenNode | None = None) -> SeenNode:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from elasticjob.contract.names import JOB_LABEL, round_lease
+from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.errors import ApiError
@@ -150,19 +150,20 @@ class World:
         templated = job.spec.template is not None
         pods = self.pods.of_job(job.namespace, job.name)
         leases = self.leases.of_job(job.namespace, job.name)
-        own = round_lease(job.name)
+        own, listed = round_lease(job.name), self.members_lease(job)
         good_since = self._leases_good_since(job.namespace)
         doubted = self._api.answers.doubted_since(job.namespace)
         until = now if doubted is None else min(now, doubted)
         participants: dict[str, Participant] = {}
         for name, lease in leases.items():
-            if name != own:
+            if name != own and lease is not listed:
                 participants[name] = self._participant(lease, good_since, until)
         record = leases[own].record if own in leases else None
         return Observed(
             pods=tuple(self._pod(pods[name], job.uid, templated) for name in sorted(pods)),
             leases=participants,
             record=record if record is not None and record.job_uid == job.uid else None,
+            listed=listed.listed[1] if listed is not None and listed.listed[0] == job.uid else 0,
             nodes=self._ready_nodes(),
         )
 
@@ -173,6 +174,10 @@ class World:
     def round_lease(self, job: Job) -> SeenLease | None:
         """The Lease ``<job>-round``, whatever stands in it."""
         return self.leases.get(job.namespace, round_lease(job.name))
+
+    def members_lease(self, job: Job) -> SeenLease | None:
+        """The Lease ``<job>.members-round``, whatever stands in it."""
+        return self.leases.get(job.namespace, members_lease(job.name))
 
     async def read_again(self, job: Job) -> None:
         """List the job's pods and Leases: from now on the view is at least as new as what anybody has written

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from elasticjob.contract.records import State, with_host
+from elasticjob.contract.records import ParticipantRecord, State, endpoint_at
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
     Do,
@@ -96,6 +96,14 @@ class Pass:
     def __post_init__(self) -> None:
         self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.mine}
         self.pods_by_name: dict[str, Pod] = {p.name: p for p in self.observed.pods}
+        # Asked a dozen times for each pod in each pass.
+        self._leaving: set[str] = {
+            pod.uid
+            for pod in self.observed.pods
+            if (lease := self.participant(pod)) is not None
+            and lease.record is not None
+            and lease.record.state == State.LEAVING.value
+        }
 
     @property
     def round(self) -> RoundStatus:
@@ -157,14 +165,13 @@ class Pass:
         return seconds
 
     def joined(self) -> tuple[tuple[Pod, ParticipantStatus], ...]:
-        """Live pods whose Lease says Joining with an id that no round has used and nobody refused.
+        """Live pods whose Lease says Joining, for the next round: with an id that no round has used.
 
         These are the only ones that may become members (I4): fresh, running, on a ready node, not on
         their way out, and of the newest attempt of their slot. Of several with one id the first: a record
         in which an id stands twice would be refused by everybody.
         """
         result = []
-        refused = set(self.round.refused)
         taken: dict[str, str] = {}
         needed = self.round.phase != "Active" or self.round.members < self.job.spec.pods
         for pod in self.observed.pods:
@@ -172,11 +179,13 @@ class Pass:
             record = lease.record if lease is not None else None
             if lease is None or record is None or record.state != State.JOINING.value:
                 continue
-            if self.silent_announcement(pod) is not None or record.id in refused:
+            if self.silent_announcement(pod) is not None:
                 if needed:
                     self.timers.wake(
                         self.observed.renew_seconds
                     )  # neither silence nor a renewal makes an event
+                continue
+            if not self.in_time(record):
                 continue
             if not pod.running or not pod.node_ready or pod.unreachable:
                 continue
@@ -197,13 +206,18 @@ class Pass:
                         uid=pod.uid,
                         state=state,
                         slot=pod.slot,
-                        address=with_host(record, pod.ip).endpoint,
+                        address=endpoint_at(record, pod.ip),
                         node=pod.node,
                         nproc=record.nproc,
                     ),
                 )
             )
         return tuple(result)
+
+    def in_time(self, record: ParticipantRecord) -> bool:
+        """Whether an announcement is for the round after this one. One from before may have been a member's
+        since, also of a round of which nothing is known any more (I4); whoever lives makes another."""
+        return record.seen(self.job.uid) >= self.round.number
 
     def _has_done_its_part(self, member: ParticipantStatus) -> bool:
         """Whether it has succeeded, or its container has ended with 0 and its pod may still say why."""
@@ -246,8 +260,7 @@ class Pass:
 
     def leaving(self, pod: Pod) -> bool:
         """Whether the pod's agent has said that it ends without having succeeded."""
-        lease = self.participant(pod)
-        return lease is not None and lease.record is not None and lease.record.state == State.LEAVING.value
+        return pod.uid in self._leaving
 
     def on_dead_node(self, pod: Pod) -> bool:
         """Whether the pod's node is gone for good: its object has been deleted, or somebody who must know has

@@ -16,6 +16,7 @@ from typing import Any
 
 from elasticjob.contract.records import (
     FailureReport,
+    MemberList,
     ParticipantRecord,
     ProgressReport,
     RoundRecord,
@@ -216,11 +217,11 @@ class Trouble:
 @dataclass(frozen=True)
 class Observed:
     """What the informers know of one job. ``record`` is the round Lease's, if it is this job's
-    (same UID) and can be read; ``leases`` are by pod name. ``nodes`` are the names of the nodes that are
-    ready, None where they can't be seen. ``troubles`` are the operator's writes for this job that were
-    refused or fail. ``waiting`` is how many participants of all jobs wait for a round, and
-    ``renew_seconds`` the interval at which this job's renew their Leases meanwhile: the longest that any of
-    them may still go by."""
+    (same UID) and can be read; ``listed`` the round of its member list, 0 without one; ``leases`` are by pod
+    name. ``nodes`` are the names of the nodes that are ready, None where they can't be seen. ``troubles`` are
+    the operator's writes for this job that were refused or fail. ``waiting`` is how many participants of all
+    jobs wait for a round, and ``renew_seconds`` the interval at which this job's renew their Leases
+    meanwhile: the longest that any of them may still go by."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
@@ -229,6 +230,7 @@ class Observed:
     troubles: tuple[Trouble, ...] = ()
     waiting: int = 0
     renew_seconds: int = WAIT_RENEW_SECONDS
+    listed: int = 0
 
     @cached_property
     def refusals(self) -> frozenset[str]:
@@ -307,7 +309,8 @@ class Plan:
     """What one pass decided.
 
     ``status``: to be written first if it differs from what is there. ``pod_names``: who may write a
-    Lease (the Role's resourceNames). ``record``: the projection of ``status`` for the round Lease;
+    Lease (the Role's resourceNames). ``record``: the projection of ``status`` for the round Lease, and
+    ``members`` that for the Lease of a large round's member list, to be written before it;
     ``actions`` in order. ``wake_after``: seconds until the next pass is due without any event, or None.
     ``timers``: the planner's memory of when it first saw what it waits for (monotonic); handed back
     with the next pass, lost without harm. ``waiting``: how many of this job's participants wait for a
@@ -317,6 +320,7 @@ class Plan:
 
     status: JobStatus
     record: RoundRecord
+    members: MemberList | None = None
     pod_names: tuple[str, ...] = ()
     actions: tuple[Do, ...] = ()
     events: tuple[Event, ...] = ()

@@ -59,6 +59,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     return Plan(
         status=p.status,
         record=rounds.projection(p),
+        members=rounds.member_list(p),
         pod_names=pods.writers(p),
         actions=tuple(p.actions),
         events=tuple(p.events),
@@ -80,6 +81,7 @@ def meanwhile(job: Job, status: JobStatus, observed: Observed, now: Now, decided
         decided,
         status=status,
         record=rounds.projection(p),
+        members=rounds.member_list(p),
         pod_names=pods.writers(p),
         actions=tuple(action for action in decided.actions if known and pods.stands(p, action)),
         events=(),

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import Phase, RoundRecord, State
+from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
+from elasticjob.contract.records import MemberList, Phase, RoundRecord, State
 from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide, listed
 from elasticjob_operator.plan import members, moves, progress
 from elasticjob_operator.plan.causes import (
@@ -40,8 +41,6 @@ SEAT_SECONDS = 2.0
 """How long the seat of a member that is on its way is kept from a spare: members rejoin within milliseconds
 of each other, and a spare is there at once."""
 
-MAX_REFUSED = 1000
-
 RENEW_CHANGE_SECONDS = 30.0
 """How long another interval of renewals waits for a write of the round Lease that is due anyway."""
 
@@ -49,17 +48,19 @@ RENEW_CHANGE_SECONDS = 30.0
 def projection(p: Pass) -> RoundRecord:
     """The round Lease's record: a pure function of the status (and the timeouts in the spec)."""
     r = p.round
+    ids = tuple(m.id for m in p.status.members())
     return RoundRecord(
         job_uid=p.job.uid,
         number=r.number,
         phase=r.phase,
         nonce=r.nonce,
-        members=tuple(m.id for m in p.status.members()),
+        size=len(ids),
+        members=ids if len(ids) <= INLINE_MEMBERS else (),
+        leader_id=ids[0] if ids else "",
         leader=r.leader_endpoint,
         cause=r.cause,
         message=r.message,
         waiting=p.waiting,
-        refused=r.refused,
         outcome=r.outcome,
         wait_renew_seconds=_wait_renew(p),
         establish_timeout_seconds=p.job.spec.rendezvous.establish_timeout,
@@ -83,14 +84,26 @@ def _wait_renew(p: Pass) -> int:
     return wanted if late else record.wait_renew_seconds
 
 
+def member_list(p: Pass) -> MemberList | None:
+    """Who the members of a running round are, if they are too many for its record."""
+    r, members = p.round, p.status.members()
+    if r.phase != Phase.ACTIVE.value or len(members) <= INLINE_MEMBERS:
+        return None
+    return MemberList(p.job.uid, r.number, r.nonce, tuple(m.id for m in members))
+
+
 def catch_up(p: Pass) -> None:
-    """A round Lease ahead even of a fresh status was restored or edited by hand: number above both."""
+    """Leases ahead even of a fresh status were restored or edited by hand: number above all of them."""
     record, r = p.observed.record, p.round
-    if record is None or not record.ahead_of(projection(p)):
+    if record is not None and record.ahead_of(projection(p)):
+        what = f"the round Lease says round {record.number} {record.phase}"
+    elif p.observed.listed > r.number:
+        what = f"the member list is of round {p.observed.listed}"
+    else:
         return
-    text = f"the round Lease says round {record.number} {record.phase}, the status round {r.number} {r.phase}"
-    end_round(p, [Evidence("RecordAhead", text)])
-    renumber(p, record.number + 1)
+    number = max(p.observed.listed, record.number if record is not None else 0)
+    end_round(p, [Evidence("RecordAhead", f"{what}, the status round {r.number} {r.phase}")])
+    renumber(p, number + 1)
 
 
 def end_round(p: Pass, evidence: list[Evidence]) -> None:
@@ -339,9 +352,12 @@ def _refused_pod(p: Pass, slot: int) -> bool:
 
 
 def _passed_over(p: Pass, pod: Pod) -> bool:
-    """Whether this pod has announced itself and can't be picked: it is silent, or its id is refused."""
+    """Whether this pod has announced itself and can't be picked, other than for a round before the last: then
+    it is about to do so again, unless it is silent."""
     lease = p.participant(pod)
-    return lease is not None and lease.record is not None and lease.record.state == State.JOINING.value
+    if lease is None or lease.record is None or lease.record.state != State.JOINING.value:
+        return False
+    return p.in_time(lease.record) or p.silent_announcement(pod) is not None
 
 
 def _verdict_left(p: Pass, name: str) -> float:
@@ -396,7 +412,6 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
             cause=cause,
             account=account,
             message=message,
-            refused=_refused(p, chosen_ids),
             establish_failures=before.establish_failures,
             missing=before.missing,
             not_leading=before.not_leading,
@@ -431,23 +446,3 @@ def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
         if old is not None and old.uid != member.uid and old.state == "Lost":
             said.append(f"{member.pod} took over rank {member.rank}")
     return listed(said)
-
-
-def _refused(p: Pass, chosen: set[str]) -> tuple[str, ...]:
-    """Ids that no later round may have (I4): those passed over because they were silent, and those of
-    members that have not announced themselves anew. If alive, they do.
-
-    An id stays refused for as long as its Lease shows it.
-    """
-    spent = {m.id for m in p.status.members()} | set(p.round.refused)
-    ids: list[str] = []
-    for pod in p.observed.pods:
-        lease = p.participant(pod)
-        record = lease.record if lease is not None else None
-        if lease is None or record is None or record.state != State.JOINING.value or record.id in chosen:
-            continue
-        if not p.alive(pod):
-            continue
-        if record.id in spent or p.is_silent(lease):
-            ids.append(record.id)
-    return tuple(ids[:MAX_REFUSED])

@@ -93,7 +93,6 @@ class RoundStatus:
     root_milliseconds: int | None = None
     detect_milliseconds: int | None = None
     charged: datetime | None = named("chargedTime")
-    refused: tuple[str, ...] = ()
     establish_failures: int = 0
     missing: tuple[str, ...] = ()
     not_leading: tuple[str, ...] = ()

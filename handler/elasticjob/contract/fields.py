@@ -1,0 +1,92 @@
+"""Records as JSON: written compactly, and read with the type and the range of each field checked."""
+
+from __future__ import annotations
+
+import json
+
+from elasticjob.contract.ranks import parse_ranks
+from elasticjob.contract.text import is_token
+
+MAX_ID = 64
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that every reader of JSON keeps as it is."""
+
+
+class RecordError(ValueError):
+    """A record that can't be used. Its text names what was found and what was expected."""
+
+
+def dump(fields: dict[str, object]) -> str:
+    """One line of JSON."""
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+class Fields:
+    """Typed access to the fields of one JSON object."""
+
+    def __init__(self, what: str, text: str, limit: int) -> None:
+        self.what = what
+        if len(text.encode("utf-8", "surrogatepass")) > limit:
+            raise RecordError(f"{what}: longer than {limit} bytes")
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"{what}: not JSON ({error})") from None
+        if not isinstance(fields, dict):
+            raise RecordError(f"{what}: expected a JSON object, found {type(fields).__name__}")
+        self.fields: dict[str, object] = fields
+
+    def _wrong(self, key: str, expected: str) -> RecordError:
+        found = json.dumps(self.fields.get(key))[:80]
+        return RecordError(f"{self.what}: {key} is {found}, expected {expected}")
+
+    # Each returns the field's value, or raises RecordError with what was found and what was expected.
+
+    def string(self, key: str, default: str | None = None) -> str:
+        value = self.fields.get(key, default)
+        if not isinstance(value, str) or (default is None and not value):
+            raise self._wrong(key, "a string")
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise self._wrong(key, "text that UTF-8 can carry") from None
+        return value
+
+    def token(self, key: str, longest: int, default: str | None = None) -> str:
+        value = self.string(key, default)
+        if value and not is_token(value, longest):
+            raise self._wrong(key, f"at most {longest} letters, digits or signs of ASCII")
+        return value
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        value = self.fields.get(key, [])
+        if not isinstance(value, list) or not all(
+            isinstance(item, str) and is_token(item, MAX_ID) for item in value
+        ):
+            raise self._wrong(key, f"a list of ids of at most {MAX_ID} letters, digits or signs of ASCII")
+        return tuple(value)
+
+    def ranks(self, key: str) -> tuple[int, ...]:
+        try:
+            return parse_ranks(self.string(key, ""))
+        except ValueError as error:
+            if isinstance(error, RecordError):
+                raise
+            raise self._wrong(key, f"ranges of ranks ({error})") from None
+
+    def boolean(self, key: str) -> bool:
+        value = self.fields.get(key, False)
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false")
+        return value
+
+    def integer(self, key: str, minimum: int, default: int | None = None, maximum: int = MAX_NUMBER) -> int:
+        value = self.fields.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self._wrong(key, f"a whole number from {minimum} to {maximum}")
+        return value
+
+    def optional_integer(self, key: str, minimum: int, maximum: int = MAX_NUMBER) -> int | None:
+        if self.fields.get(key) is None:
+            return None
+        return self.integer(key, minimum, None, maximum)

@@ -1,0 +1,78 @@
+"""Rounds whose members stand in a Lease of their own, with real torchruns: three pods suffice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.cluster import Cluster
+from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION, members_lease, round_lease
+from elasticjob.contract.records import MemberList, RoundRecord
+from tests.e2e.job import JobRun, Operator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+
+@pytest.fixture
+def operator(installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
+    running = Operator(
+        installed, namespace, tmp_path / "operator.log", module="tests.e2e.large_rounds_operator"
+    )
+    yield running
+    running.stop()
+    print(running.log.read_text()[-8000:])
+
+
+def lease(job: JobRun, name: str) -> dict[str, Any]:
+    """Its metadata."""
+    answer = job.cluster.kubectl("-n", job.namespace, "get", "lease", name, "-o", "json")
+    found: dict[str, Any] = json.loads(answer.stdout)["metadata"]
+    return found
+
+
+def members(job: JobRun) -> MemberList:
+    return MemberList.parse(lease(job, members_lease("job"))["annotations"][MEMBERS_ANNOTATION])
+
+
+def test_ranks_come_from_the_leader_and_a_spare_is_promoted(job: JobRun, operator: Operator) -> None:
+    job.apply(replicas=2, spares=1)
+    job.training(1, members=2)
+    record = RoundRecord.parse(lease(job, round_lease("job"))["annotations"][ROUND_ANNOTATION])
+    entries = {p["rank"]: p for p in job.status()["participants"] if "rank" in p}
+    assert (record.members, record.size, record.leader_id) == ((), 2, entries[0]["id"])
+    listed = members(job)
+    assert listed.head == (job.get()["metadata"]["uid"], 1, record.nonce)
+    assert listed.members == (entries[0]["id"], entries[1]["id"])
+    assert {s["rank"] for s in job.steps()} == {0, 1}
+
+    # A member is lost: a spare that was told that it is none takes its rank.
+    (spare,) = job.wait_for(
+        lambda: {p["pod"] for p in job.status()["participants"] if p["state"] == "Standby"}, "a spare"
+    )
+    job.kill_pod(entries[1]["pod"])
+    job.training(2, members=2)
+    ranks = {p["pod"]: p["rank"] for p in job.status()["participants"] if "rank" in p}
+    assert ranks == {entries[0]["pod"]: 0, spare: 1}
+    assert members(job).number == 2
+
+    # So it is with another operator, and when the leader is lost.
+    operator.kill()
+    operator.restart()
+    job.kill_pod(entries[0]["pod"])
+    job.training(3, members=2)
+    job.stop()
+    job.complete()
+
+    # The list goes with the job.
+    job.cluster.kubectl("-n", job.namespace, "delete", "elasticjob", "job", "--timeout=60s")
+
+    def gone() -> bool:
+        return not job.cluster.kubectl(
+            "-n", job.namespace, "get", "lease", members_lease("job"), "--ignore-not-found"
+        ).stdout
+
+    job.wait_for(gone, "the garbage collector has taken the list")
