@@ -164,7 +164,8 @@ class K8sSession:
 
     def open(self) -> None:
         """Create job and pods, and wait until the operator has granted them their rights."""
-        self.apply({"replicas": self._n, "minReplicas": self._minimum})
+        unlimited: dict[str, object] = {"application": {}}
+        self.apply({"replicas": self._n, "minReplicas": self._minimum, "failurePolicy": unlimited})
         for index, pod in enumerate(self._pods):
             answer = _done(self._api.request("POST", _PODS, _pod(pod, self.job, index)))
             self._uids[pod] = answer.json()["metadata"]["uid"]

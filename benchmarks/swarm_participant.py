@@ -42,6 +42,7 @@ from elasticjob.contract.records import (
     MEMBER_RENEW_SECONDS,
     FailureReport,
     MemberList,
+    ProgressReport,
     RecordError,
     RoundRecord,
     RoundReport,
@@ -297,7 +298,9 @@ class SwarmParticipant:
 
         established = await asyncio.to_thread(lead)
         if established:
-            self._say(**{names.REPORT_ANNOTATION: RoundReport(m.nonce, established=True).dump()})
+            met = RoundReport(m.nonce, established=True).dump()
+            step = ProgressReport(m.nonce, m.number, m.number, 0, 0).dump()  # rounds without one are paced
+            self._say(**{names.REPORT_ANNOTATION: met, names.PROGRESS_ANNOTATION: step})
         return m if established else None
 
     async def _list(self) -> MemberList:

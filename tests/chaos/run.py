@@ -141,6 +141,7 @@ class Chaos:
             annotations=NETNS if os.geteuid() == 0 else {},
             replicas=self.settings.replicas,
             minReplicas=self.settings.minimum,
+            failurePolicy={"application": {}},
             rendezvous={
                 "lastCallSeconds": 5,
                 "rejoinSeconds": 20,

@@ -78,7 +78,7 @@ class Job:
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
             "metadata": {"name": self.name, "namespace": NAMESPACE},
-            "spec": {"replicas": replicas, **spec},
+            "spec": {"replicas": replicas, "failurePolicy": {"application": {}}, **spec},
         }
         done(self._api.request("POST", _JOBS, body))
 

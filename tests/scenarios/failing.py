@@ -61,8 +61,9 @@ class FailureCommands:
         self._set_spec(rules=(*self.job.spec.rules, rule))
 
     def do_limit(self, account: str, restarts: str, window: str = "") -> None:
-        """``limit application 1 window=600``."""
-        self._set_spec(**{account: Limit(int(restarts), int(window) if window else None)})
+        """``limit application 1 window=600``, or ``none``."""
+        allowed = None if restarts == "none" else int(restarts)
+        self._set_spec(**{account: Limit(allowed, int(window) if window else None)})
 
     def do_init(self, name: str, container: str, code: str) -> None:
         """An init container ends the pod before the training container could start."""

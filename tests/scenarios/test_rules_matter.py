@@ -22,6 +22,7 @@ from elasticjob_operator.plan import (
     members,
     moves,
     nodes,
+    pacing,
     pods,
     rounds,
     rules,
@@ -85,6 +86,14 @@ MUTATIONS: list[Mutation] = [
         "_has_succeeded",
         lambda _: False,
         "scaled_while_some_have_succeeded",
+    ),
+    ("I14 rounds are paced", pacing, "pause", lambda _: 0.0, "rounds_that_get_nowhere_are_paced"),
+    (
+        "I14 newcomers are proven",
+        pacing,
+        "unproven",
+        lambda *_: 0.0,
+        "newcomer_of_a_slot_that_ends_early_has_to_be_proven",
     ),
     ("I10 fit members", scaling, "_unfit", lambda *_: "", "growth_waits_for_a_member_that_is_not_heard_of"),
     (

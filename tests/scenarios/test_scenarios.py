@@ -35,6 +35,6 @@ def run(text: str) -> str:
             lines.append(line)
             world.trace.clear()
             world.do(line[2:])
-            world.plan_until_quiet()
+            world.make_passes()
             lines.extend(f"    {said}" for said in world.trace)
     return "\n".join(lines) + "\n"

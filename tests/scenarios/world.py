@@ -16,7 +16,6 @@ from typing import Any
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import (
     ParticipantRecord,
-    ProgressReport,
     RoundRecord,
     RoundReport,
 )
@@ -36,7 +35,6 @@ from elasticjob_operator.plan.model import (
     Now,
     Observed,
     Participant,
-    Plan,
     Pod,
     Rendezvous,
     Trouble,
@@ -47,13 +45,14 @@ from tests.scenarios.failing import FailureCommands, charges
 from tests.scenarios.machines import NodeCommands, exclusions
 from tests.scenarios.operators import OtherOperator, ahead, name_of
 from tests.scenarios.refusing import RefusalCommands
+from tests.scenarios.steps import StepCommands
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB = "mnist"
 
 
 @dataclass
-class World(FailureCommands, NodeCommands, RefusalCommands):
+class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
     """The state of one scenario. ``mono`` is the operator's clock in seconds; its wall clock is off by
     ``wall``. ``reader`` keeps of the round Lease what every participant keeps."""
 
@@ -77,6 +76,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
     renewals: Renewals = field(default_factory=Renewals)
     lease_writes_fail: bool = False
     stands_still: bool = False
+    unnoticed: bool = False
     deleted: bool = False
     refused: set[str] = field(default_factory=set)
     troubles: tuple[Trouble, ...] = ()
@@ -245,42 +245,6 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
             self.leases[name], report=None, report_unreadable=True, problem="round report: not JSON"
         )
 
-    def do_progress(self, steps: str, first: str = "2", training: str = "0") -> None:
-        """The leader says ``progress 100-250 first=2 training=60``: the steps of this round, when the first
-        of them was reported, and the seconds from there to the last."""
-        low, _, high = steps.partition("-")
-        report = ProgressReport(
-            self.status.round.nonce,
-            int(low),
-            int(high or low),
-            round(float(first) * 1000),
-            round(float(training) * 1000),
-        )
-        leader = self.status.round.leader
-        self.leases[leader] = replace(self.leases[leader], progress=report)
-
-    def do_goodput(self) -> None:
-        """Say how the time was used."""
-        progress = self.status.progress
-        if progress is None:
-            self.trace.append("no steps are reported")
-            return
-        lost = ", ".join(f"{entry.cause} {entry.milliseconds / 1000:.1f} s" for entry in progress.lost)
-        trained = (progress.trained_milliseconds + progress.training_milliseconds) / 1000
-        self.trace.append(
-            f"step {progress.step}, trained {trained:.1f} s, lost {progress.lost_seconds} s ({lost}): "
-            f"goodput {progress.goodput_percent} %"
-        )
-
-    def do_history(self) -> None:
-        """Say what the history has of each round, newest first."""
-        for h in self.status.rounds:
-            times = (h.detect_milliseconds, h.rendezvous_milliseconds, h.first_step_milliseconds)
-            self.trace.append(
-                f"round {h.number} {h.cause}, {h.members} members; detect, rendezvous, first step: "
-                + ", ".join("-" if t is None else str(t) for t in times)
-            )
-
     def do_exit(self, name: str, code: str, reason: str = "", pod: str = "") -> None:
         """The training container ends; with ``pod=runs`` the pod does not, or its kubelet has not said so;
         with ``pod=sidecar`` another container runs on in it."""
@@ -326,7 +290,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
         until = self.mono + float(seconds)
         while not self.stands_still and self.wake_at is not None and self.wake_at <= until:
             self.mono = max(self.mono, self.wake_at)
-            self.plan_until_quiet()
+            self.make_passes()
         self.mono = until
 
     def do_operator(self, what: str) -> None:
@@ -420,19 +384,24 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
 
     # -- planning ------------------------------------------------------------------------------------------
 
-    def plan_until_quiet(self) -> None:
-        """Run passes until one changes nothing."""
-        if self.stands_still or self.deleted:
+    def make_passes(self) -> None:
+        """The passes that an operator makes after an event: one, and more as it asks for them.
+
+        What it writes itself it knows from the answer, and its watches bring no news of that, but for objects
+        that vanish.
+        """
+        if self.unnoticed:
+            self.unnoticed = False
             return
         for _ in range(20):
-            before = self._state()
+            if self.stands_still or self.deleted:
+                return
+            pods, leases, troubles = set(self.pods), set(self.leases), self.troubles
             self._pass()
-            if before == self._state():
+            quiet = self.wake_at is None or self.wake_at > self.mono
+            if quiet and pods <= set(self.pods) and leases <= set(self.leases) and troubles == self.troubles:
                 return
         raise AssertionError("the planner does not come to rest")
-
-    def _state(self) -> object:
-        return (self.status, self.record, tuple(self.pods), tuple(self.leases), self.troubles)
 
     def now(self) -> Now:
         """The clocks, and fresh randomness. Wall time in whole seconds, as conditions keep it."""
@@ -467,7 +436,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
                 r = replace(r, id=f"id-{self.ids}", seen_job_uid=record.job_uid, seen_round=record.number)
                 self.leases[name] = replace(lease, record=r)
 
-    def _pass(self) -> Plan:
+    def _pass(self) -> None:
         told = self.renewals.told(self.record.wait_renew_seconds if self.record else 5, self.mono)
         observed = Observed(
             tuple(self.pods.values()),
@@ -490,12 +459,11 @@ class World(FailureCommands, NodeCommands, RefusalCommands):
         self.wake_at = None if result.wake_after is None else self.mono + result.wake_after
         self.write_status(result.status)
         if self.lease_writes_fail:
-            return result
+            return
         if not ahead(self.record, result.record):
             self.write_record(result.record)
         for action in self._taken(result.actions):
             self.act(action)
-        return result
 
     def act(self, action: Do, who: str = "") -> None:
         """Carry out what an operator decided about pods and Leases."""

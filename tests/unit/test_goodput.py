@@ -28,7 +28,7 @@ def test_every_second_is_counted_once(rounds: list[tuple[int, int, int, bool]]) 
 
     def do(line: str) -> None:
         world.do(line)
-        world.plan_until_quiet()
+        world.make_passes()
 
     do("job replicas=1")
     do("start mnist-0-0")

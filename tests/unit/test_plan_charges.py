@@ -11,12 +11,12 @@ def test_more_pods_end_before_joining_than_charges_are_kept() -> None:
     w = World()
     count = MAX_CHARGES + 50
     w.do(f"job replicas={count} min=1 start_timeout=1000")
-    w.plan_until_quiet()
+    w.make_passes()
     for name in list(w.pods):
         w.do(f"run {name}")
         w.do(f"exit {name} 1")
-    w.plan_until_quiet()
+    w.make_passes()
     assert w.status.restarts == count
     w.do(f"job replicas={count + 1} min=1")
-    w.plan_until_quiet()
+    w.make_passes()
     assert w.status.restarts == count

@@ -95,7 +95,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         template=template if own_pods else None,
         handler=_word(spec.get("handler"), Handler) or JobSpec.handler,
         rendezvous=_rendezvous(_mapping(spec.get("rendezvous"))),
-        application=_limit(_mapping(policy.get("application"))),
+        application=_application(policy.get("application")),
         infrastructure=_limit(_mapping(policy.get("infrastructure"))),
         preemption=_limit(_mapping(policy.get("preemption"))),
         rules=_rules(policy.get("rules")),
@@ -122,6 +122,11 @@ def _rendezvous(fields: Mapping[str, Any]) -> Rendezvous:
         heartbeat_timeout=_number(fields, "heartbeatTimeoutSeconds", default.heartbeat_timeout, 1),
         join_timeout=_optional(fields, "joinTimeoutSeconds", 0),
     )
+
+
+def _application(fields: object) -> Limit:
+    """An empty object asks for no limit, an absent one for the default."""
+    return _limit(fields) if isinstance(fields, dict) else JobSpec.application
 
 
 def _limit(fields: Mapping[str, Any]) -> Limit:

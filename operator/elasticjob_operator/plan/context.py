@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from elasticjob.contract.records import ParticipantRecord, State, endpoint_at
@@ -117,6 +118,18 @@ class Pass:
     def set_round(self, **changes: Any) -> None:
         """Change the round in the status."""
         self.status = replace(self.status, round=replace(self.status.round, **changes))
+
+    def left_since(self, since: datetime, limit: float, key: str) -> float:
+        """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.
+
+        Restarts and gaps don't begin it anew. This operator's own clock counts beside it, for a wall clock
+        that was set back.
+        """
+        passed = max((self.now.wall - since).total_seconds(), self.timers.elapsed(key))
+        left = max(0.0, limit - passed)
+        if left > 0:
+            self.timers.wake(left)
+        return left
 
     def bar_from_leading(self, pod: str) -> None:
         """This pod shall not lead the next round. Those that are gone need not be told."""

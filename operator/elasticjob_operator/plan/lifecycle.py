@@ -20,6 +20,9 @@ from elasticjob_operator.plan.pods import LINGER_SECONDS
 from elasticjob_operator.plan.rounds import projection
 from elasticjob_operator.plan.status import ParticipantStatus
 
+CLOSING_SECONDS = 1.0
+"""How soon it is looked again whether the round Lease says that the job is over."""
+
 
 def check_success(p: Pass) -> bool:
     """Complete the job if every member of the running round has succeeded. Where the operator makes the pods,
@@ -84,12 +87,7 @@ def check_failure(p: Pass) -> bool:
             f"{p.round.message}; others had succeeded already and their pods are not ours to replace",
         )
         return True
-    limit = p.job.spec.rendezvous.join_timeout
-    waits = p.round.phase == "Broken" and any(pod.node for pod in p.observed.pods if p.alive(pod))
-    if limit is not None and waits and p.timers.left(f"join:{p.round.number}", limit) == 0:
-        _close(p, Outcome.FAILED, "JoinTimeout", f"no round was formed within {limit} s: {p.waiting}")
-        return True
-    return False
+    return _check_join_timeout(p)
 
 
 def expire(p: Pass) -> None:
@@ -108,6 +106,7 @@ def expire(p: Pass) -> None:
         p.timers.wake(left)
         return
     if record is None or projection(p).ahead_of(record):
+        p.timers.wake(CLOSING_SECONDS)  # our own write of the Lease makes no event
         return
     p.actions.append(DeleteJob(f"its ttlSecondsAfterFinished, {seconds} s, is over"))
 
@@ -167,6 +166,30 @@ def _check_deadline(p: Pass) -> bool:
         return False
     text = f"the job was active for {seconds} s, its activeDeadlineSeconds"
     _close(p, Outcome.FAILED, "DeadlineExceeded", text)
+    return True
+
+
+def _check_join_timeout(p: Pass) -> bool:
+    """Fail a job whose pods have held nodes for too long without a round.
+
+    Time in which none had a node does not count: a job may wait in a queue for longer. What counts stands in
+    the status, so that neither restarts nor gaps in a watch begin it anew.
+    """
+    limit, r = p.job.spec.rendezvous.join_timeout, p.round
+    holds = r.phase == "Broken" and any(pod.node for pod in p.observed.pods if p.alive(pod))
+    if limit is None:
+        return False
+    passed = float(r.held_seconds)
+    if r.held is not None:
+        passed += max(0.0, (p.now.wall - r.held).total_seconds())
+    if holds != (r.held is not None):
+        p.set_round(held=p.now.wall if holds else None, held_seconds=round(passed))
+    if not holds:
+        return False
+    if passed < limit:
+        p.timers.wake(limit - passed)
+        return False
+    _close(p, Outcome.FAILED, "JoinTimeout", f"no round was formed within {limit} s: {p.waiting}")
     return True
 
 

@@ -105,7 +105,7 @@ class JobSpec:
     handler: str = Handler.INJECTED.value
     rendezvous: Rendezvous = Rendezvous()
     scale_up_delay: int = 10
-    application: Limit = Limit()
+    application: Limit = Limit(5, 3600)
     infrastructure: Limit = Limit()
     preemption: Limit = Limit()
     rules: tuple[Rule, ...] = ()

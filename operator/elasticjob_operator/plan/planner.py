@@ -18,6 +18,7 @@ from elasticjob_operator.plan import (
     lifecycle,
     moves,
     nodes,
+    pacing,
     pods,
     progress,
     rounds,
@@ -108,6 +109,7 @@ def _advance(p: Pass) -> None:
     suspension.resume(p)
     if p.round.phase == "Active":
         scaling.rescale(p)
+    pacing.note_setbacks(p)
     if p.round.phase == "Broken":
         rounds.form(p)
     moves.revise(p)
@@ -130,6 +132,8 @@ def _soften(p: Pass) -> None:
     if _hard(p.status) != _hard(p.before):
         p.timers.restart("soft")
         p.timers.restart("progress")
+        # What was decided may begin a wait that no event ends, and our own writes make none.
+        p.timers.wake(0)
         return
     reported = p.status.progress is not None and not p.status.finished
     late = reported and p.timers.left("progress", progress.REPORT_SECONDS) == 0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from elasticjob.contract.names import pod_name
-from elasticjob_operator.plan import ends, nodes
+from elasticjob_operator.plan import ends, nodes, pacing
 from elasticjob_operator.plan.causes import PREEMPTION, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_pod
@@ -24,9 +24,6 @@ from elasticjob_operator.plan.model import (
     Pod,
 )
 
-MAX_BACKOFF_SECONDS = 60.0
-IGNORED_BACKOFF_SECONDS = 10.0
-"""The pause after a pod that ended before it joined and that a failure rule lets go uncharged."""
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
 MAX_ORPHANS = 200
@@ -218,7 +215,7 @@ def _create_missing(p: Pass) -> None:
             ended = p.pods_by_name.get(pod_name(p.job.name, slot, attempt))
             if ended is not None and ended.mine and ends.unexplained(p, ended) > 0:
                 continue
-            if _backoff_left(p, slot, attempt) > 0:
+            if pacing.slot_left(p, slot, pod_name(p.job.name, slot, attempt)) > 0:
                 continue
             attempt += 1
         attempt = max(attempt, 0)
@@ -235,20 +232,6 @@ def _known(p: Pass, slot: int, attempt: int) -> bool:
     if name in p.pods_by_name or any(entry.pod == name for entry in p.status.participants):
         return True
     return any(charge.pod == name for account in p.status.accounts for charge in account.charges)
-
-
-def _backoff_left(p: Pass, slot: int, attempt: int) -> float:
-    """Seconds until a slot whose pods end before they join gets another one: 1, 2, 4 ... 60 s."""
-    early = {c.pod for a in p.status.accounts for c in a.charges if c.pod}
-    row = 0
-    while attempt - row >= 0 and pod_name(p.job.name, slot, attempt - row) in early:
-        row += 1
-    if row == 0:
-        pod = p.pods_by_name.get(pod_name(p.job.name, slot, attempt))
-        early_end = pod is not None and pod.mine and pod.ended and pod.uid not in p.status.member_uids
-        # A rule lets it go uncharged: there is no row to count.
-        return p.timers.left(f"backoff:{slot}:{attempt}", IGNORED_BACKOFF_SECONDS) if early_end else 0.0
-    return p.timers.left(f"backoff:{slot}:{attempt}", min(MAX_BACKOFF_SECONDS, 2.0 ** (row - 1)))
 
 
 def _delete_given_up(p: Pass) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import ProgressReport
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, Evidence
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.members import report_of
 from elasticjob_operator.plan.status import JobStatus, Lost, Progress, RoundHistory
@@ -67,11 +67,12 @@ def settle(p: Pass) -> None:
     else:
         # It ended before its first step.
         formed = p.status.rounds[0]
+        planned = r.established is not None and r.account in (SCALING, PREEMPTION)
         progress = _lose(progress, formed.cause, _milliseconds(progress.counted, r.broken))
         progress = replace(
             progress,
             counted=max(filter(None, (progress.counted, r.broken)), default=None),
-            rounds_without_progress=progress.rounds_without_progress + _failed(formed),
+            rounds_without_progress=progress.rounds_without_progress + (_failed(formed) and not planned),
         )
     p.set(progress=progress)
 

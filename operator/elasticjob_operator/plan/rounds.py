@@ -9,7 +9,7 @@ from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.records import MemberList, Phase, RoundRecord, State
 from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide, listed
-from elasticjob_operator.plan import members, moves, progress
+from elasticjob_operator.plan import members, moves, pacing, progress
 from elasticjob_operator.plan.causes import (
     CHARGED_ONCE,
     CUT_OFF,
@@ -217,7 +217,7 @@ def form(p: Pass) -> None:
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
     if not (enough and p.round.cause in PLANNED):  # that has waited for them beside the running round
-        awaited += newcomers(p, {pod.uid for pod, _ in joined}, _last_call(p, enough))
+        awaited += newcomers(p, {pod.uid for pod, _ in joined}, _last_call(p, enough), enough)
     if len(ready) + len(awaited) < minimum:
         _give_up_unreachable(p)
     decision = decide(ready, awaited, minimum, replicas)
@@ -317,20 +317,32 @@ def _replace_absent(p: Pass, joined: set[str]) -> None:
 
 
 def _last_call(p: Pass, enough: bool) -> float:
-    """For how many seconds newcomers on their way are still waited for, once enough have joined."""
+    """For how many seconds newcomers on their way are still waited for, once enough have joined.
+
+    Minutes before the first round are counted from the status: restarts and gaps must not begin them anew.
+    """
     rendezvous = p.job.spec.rendezvous
     first = p.round.number == 0 or p.round.cause == "Resumed"
-    limit = rendezvous.start_timeout if first else rendezvous.last_call
-    return p.timers.left(f"lastcall:{p.round.number}", limit) if enough else float(limit)
+    since = (p.round.enough or p.now.wall) if first and enough else None
+    if since != p.round.enough:
+        p.set_round(enough=since)
+    if not enough:
+        return float(rendezvous.start_timeout if first else rendezvous.last_call)
+    if since is not None:
+        return p.left_since(since, rendezvous.start_timeout, f"start:{p.round.number}")
+    return p.timers.left(f"lastcall:{p.round.number}", rendezvous.last_call)
 
 
-def newcomers(p: Pass, joined: set[str], left: float) -> list[Awaited]:
+def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Awaited]:
     """Pods on their way, but for those that have ``joined``. With a node they are waited for while there is
-    time ``left``; without one never, but for the moment until the scheduler has spoken."""
+    time ``left``; without one never, but for the moment until the scheduler has spoken. Where there are
+    ``enough`` without them, nobody waits for a slot whose pods end early again and again."""
     known = p.status.member_uids
     awaited = []
     for pod in p.observed.pods:
         if not p.alive(pod) or pod.uid in joined or pod.uid in known or _passed_over(p, pod):
+            continue
+        if enough and pacing.unproven(p, pod.slot) > 0:
             continue
         if pod.node:
             if pod.node_ready:
@@ -338,11 +350,18 @@ def newcomers(p: Pass, joined: set[str], left: float) -> list[Awaited]:
         elif not pod.unschedulable:
             awaited.append(Awaited(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
     if p.job.spec.template is not None:
-        for slot in p.missing_slots():
-            if _refused_pod(p, slot):
-                continue
-            awaited.append(Awaited(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being made"))
+        awaited += (_being_made(p, slot, enough) for slot in p.missing_slots() if not _refused_pod(p, slot))
     return awaited
+
+
+def _being_made(p: Pass, slot: int, enough: bool) -> Awaited:
+    attempt = p.status.attempts[slot] if slot < len(p.status.attempts) else 0
+    pause = pacing.slot_left(p, slot, pod_name(p.job.name, slot, attempt))
+    if pause > 0:
+        return Awaited(
+            f"slot {slot}", 0.0 if enough else pause, f"its pods end early, another is made in {pause:.0f} s"
+        )
+    return Awaited(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being made")
 
 
 def _refused_pod(p: Pass, slot: int) -> bool:
@@ -365,17 +384,15 @@ def _verdict_left(p: Pass, name: str) -> float:
 
 
 def _hold_back(p: Pass) -> Wait | None:
-    """Reasons not to publish although enough have joined: fencing, and a series of failures."""
+    """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
     if not members.departed(p):
         pods = ", ".join(m.pod for m in p.status.members())
         p.reason = "WaitingForFencing"
         return Wait(None, f"none of the last round's members is known to have left it: {pods}")
-    failures = p.round.establish_failures
-    if failures >= 3:
-        pause = float(min(60, 2 ** (failures - 2)))
-        left = p.timers.left(f"pause:{p.round.number}", pause)
-        if left > 0:
-            return Wait(left, f"{failures} rounds in a row were not established; next try in {left:.0f} s")
+    left = pacing.round_left(p)
+    if left > 0:
+        count = pacing.early_ends(p)
+        return Wait(left, f"{count} rounds in a row ended without progress; next try in {left:.0f} s")
     return None
 
 
@@ -413,6 +430,7 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
             account=account,
             message=message,
             establish_failures=before.establish_failures,
+            early_ends=pacing.early_ends(p),
             missing=before.missing,
             not_leading=before.not_leading,
             named=before.named,

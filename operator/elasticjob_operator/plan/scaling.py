@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from elasticjob.contract.records import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS, State
 from elasticjob.core.rounds import Awaited, Wait, decide, listed, reasons
+from elasticjob_operator.plan import pacing
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.rounds import SEAT_SECONDS, candidates, end_round, newcomers
@@ -46,7 +47,8 @@ def rescale(p: Pass) -> None:
     wanted, have = p.job.spec.replicas, p.round.members
     if have == wanted or p.round.established is None or _has_succeeded(p):
         return
-    joined = [entry for _, entry in p.joined()]
+    unproven = {entry.pod: left for pod, entry in p.joined() if (left := pacing.unproven(p, pod.slot)) > 0}
+    joined = [entry for _, entry in p.joined() if entry.pod not in unproven]
     unfit = {m.id: why for m in p.status.members() if (why := _unfit(p, m))}
     staying = [m for m in p.status.members() if m.id not in unfit]
     missed = [
@@ -55,11 +57,17 @@ def rescale(p: Pass) -> None:
     delay = float(p.job.spec.scale_up_delay)
     if have < wanted and joined:
         delay = p.timers.left(f"scaleup:{p.round.number}", delay)
-    awaited = newcomers(p, {entry.uid for entry in joined}, delay) if have < wanted else []
+    there = {entry.uid for entry in joined}
+    awaited = newcomers(p, there, delay, bool(joined)) if have < wanted else []
     decision = decide(candidates(p, (*staying, *joined)), [*missed, *awaited], _least(p), wanted)
     if isinstance(decision, Wait):
         why = f"waiting for {reasons(missed)}" if missed else decision.why
         p.growth = f"to {'grow' if have < wanted else 'shrink'}: {why}"
+        if unproven:
+            name, left = min(unproven.items(), key=lambda item: item[1])
+            p.growth += (
+                f"; {name} is let in after {left:.0f} s: its slot's pods ended soon after they had joined"
+            )
         if missed and (joined or have > wanted):
             p.timers.wake(LOOK_AGAIN_SECONDS)
         return

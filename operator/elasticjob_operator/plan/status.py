@@ -69,8 +69,11 @@ class RoundStatus:
     ``cause``, ``account`` and ``message`` say why the round was formed; once it is Broken or Closed, why it
     ended; then ``rule`` is the failure rule that has decided, if one has, ``root_milliseconds`` how long
     after the round's barrier its root failure was, ``detect_milliseconds`` how long it took to be noticed,
-    and ``charged`` when it was charged, if it was. ``establish_failures`` counts rounds in a row that were
-    not established; ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that
+    and ``charged`` when it was charged, if it was. ``enough`` is since when enough have joined for
+    the first round; ``held`` since when pods have held nodes without a round,
+    and ``held_seconds`` for how long they had before. ``establish_failures`` counts rounds in a row that were
+    not established, ``early_ends`` those before this one that ended without progress;
+    ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that
     could not be reached as leader. ``named`` are those that were named unreachable of late, in whatever
     round; ``absent`` those who may turn out to have been the root of a round before this one.
     """
@@ -85,6 +88,9 @@ class RoundStatus:
     start: datetime | None = named("startTime")
     established: datetime | None = named("establishedTime")
     broken: datetime | None = named("brokenTime")
+    enough: datetime | None = named("enoughTime")
+    held: datetime | None = named("heldTime")
+    held_seconds: int = 0
     cause: str = ""
     account: str = ""
     rule: str = ""
@@ -94,6 +100,7 @@ class RoundStatus:
     detect_milliseconds: int | None = None
     charged: datetime | None = named("chargedTime")
     establish_failures: int = 0
+    early_ends: int = 0
     missing: tuple[str, ...] = ()
     not_leading: tuple[str, ...] = ()
     named: tuple[Named, ...] = ()
@@ -251,6 +258,18 @@ class ExcludedNode:
 
 
 @dataclass(frozen=True)
+class Setback:
+    """One of ``status.setbacks``: a slot whose pods lately ended early, the last of them and when. ``count``
+    is how many in a row, but for a first one that was a member; ``joined`` how many of them had joined."""
+
+    slot: int
+    pod: str
+    count: int
+    time: datetime
+    joined: int = 0
+
+
+@dataclass(frozen=True)
 class Lost:
     """Milliseconds without progress that are due to one cause."""
 
@@ -310,6 +329,7 @@ class JobStatus:
     accounts: tuple[Account, ...] = always(())
     last_failure: Failure | None = None
     excluded_nodes: tuple[ExcludedNode, ...] = ()
+    setbacks: tuple[Setback, ...] = ()
     left_out: str = ""
     progress: Progress | None = None
 

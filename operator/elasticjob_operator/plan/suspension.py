@@ -77,6 +77,10 @@ def resume(p: Pass) -> None:
             root_milliseconds=None,
             detect_milliseconds=None,
             establish_failures=0,
+            early_ends=0,
+            enough=None,
+            held=None,
+            held_seconds=0,
             missing=(),
             not_leading=(),
         )

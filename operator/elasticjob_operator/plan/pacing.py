@@ -1,0 +1,128 @@
+"""Pauses: rounds and pods that get nowhere are tried again later and later (I14).
+
+Between rounds that end early, that is without a reported step and within a minute, there are pauses of 1, 2,
+4 ... 60 s; so there are between the pods of a slot that end early. The first early end of a round or of a
+member is free: one loss soon after a start is no series. A planned change, and a pod that somebody takes away
+from a round that was well, neither count nor pause.
+
+A newcomer for which a running round is to be ended has to be proven: the pods of a slot that end early as
+members keep all others from training each time. All that counts stands in the status.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from elasticjob_operator.plan import ends
+from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALING
+from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.model import Pod
+from elasticjob_operator.plan.status import Setback
+
+HEALTHY_SECONDS = 60.0
+"""A round that has lived for so long since it was established has got somewhere, also where no steps are
+reported."""
+
+MAX_PAUSE_SECONDS = 60.0
+
+PROOF = 10
+"""A newcomer waits so many times the pause of its slot until a round is ended for it: that costs all others a
+restart, and waiting costs one pod that stands by."""
+
+FORGET = timedelta(hours=1)
+"""After so long without another setback a slot has none."""
+
+MAX_SETBACKS = 100
+
+
+def pause(count: int) -> float:
+    """The pause after so many setbacks in a row."""
+    return min(MAX_PAUSE_SECONDS, 2.0 ** min(count - 1, 10)) if count > 0 else 0.0
+
+
+def early_ends(p: Pass) -> int:
+    """How many rounds in a row have ended early, with the one that has just ended."""
+    r = p.round
+    if not r.number or r.cause in NEVER_CHARGED or _got_somewhere(p):
+        return 0
+    return r.early_ends + (not _was_well(p))
+
+
+def round_left(p: Pass) -> float:
+    """Seconds until the next round may be published."""
+    if p.round.broken is None or _was_well(p):
+        return 0.0
+    return p.left_since(p.round.broken, pause(early_ends(p) - 1), f"pause:{p.round.number}")
+
+
+def note_setbacks(p: Pass) -> None:
+    """Take note of the pods that have ended early, each once; forget what is long ago or was made good."""
+    if p.job.spec.template is None:
+        return
+    over = p.round.phase == "Broken"
+    made_good = {m.slot for m in p.status.members()} if over and _got_somewhere(p) else set()
+    known = {s.slot: s for s in p.status.setbacks if s.slot not in made_good and p.now.wall - s.time < FORGET}
+    members = p.status.member_uids
+    for pod in p.observed.pods:
+        if pod.slot is None or pod.slot in made_good or not _has_ended(p, pod):
+            continue
+        before = known.get(pod.slot)
+        if before is not None and before.pod == pod.name:
+            continue
+        member, taken = pod.uid in members, _was_taken_away(p, pod)
+        well = pod.exit is not None and pod.exit.code == 0
+        if member and (taken or well or not over):
+            continue
+        count, joined = (before.count, before.joined) if before is not None else (-1 if member else 0, 0)
+        if not taken and (before is not None if member else p.participant(pod) is not None):
+            joined += 1
+        known[pod.slot] = Setback(pod.slot, pod.name, count + 1, p.now.wall, joined)
+    setbacks = tuple(sorted(known.values(), key=lambda s: s.time)[-MAX_SETBACKS:])
+    if setbacks != p.status.setbacks:
+        p.set(setbacks=setbacks)
+
+
+def slot_left(p: Pass, slot: int, pod: str) -> float:
+    """Seconds until the slot may have another pod, after that of this name."""
+    setback = _setback(p, slot)
+    if setback is None or setback.pod != pod:
+        return 0.0
+    return p.left_since(setback.time, pause(setback.count), f"setback:{pod}")
+
+
+def unproven(p: Pass, slot: int | None) -> float:
+    """Seconds until a round may be ended, or held up, for the pod of this slot."""
+    setback = _setback(p, slot)
+    if setback is None or not setback.joined:
+        return 0.0
+    return p.left_since(setback.time, PROOF * pause(setback.joined), f"proof:{setback.pod}")
+
+
+def _setback(p: Pass, slot: int | None) -> Setback | None:
+    return next((s for s in p.status.setbacks if s.slot == slot), None)
+
+
+def _was_well(p: Pass) -> bool:
+    """Whether nothing was wrong with the round that has ended: somebody wanted another."""
+    return p.round.established is not None and p.round.account in (SCALING, PREEMPTION)
+
+
+def _got_somewhere(p: Pass) -> bool:
+    """Whether a step was reported in the round that has ended, or it has lived for a while."""
+    r, progress = p.round, p.status.progress
+    if progress is not None and progress.round == r.number:
+        return True
+    if r.established is None or r.broken is None:
+        return False
+    return (r.broken - r.established).total_seconds() >= HEALTHY_SECONDS
+
+
+def _has_ended(p: Pass, pod: Pod) -> bool:
+    """Whether this pod has ended, and nobody has its slot yet."""
+    return pod.mine and not pod.deleting and not p.superseded(pod) and (pod.exit is not None or pod.ended)
+
+
+def _was_taken_away(p: Pass, pod: Pod) -> bool:
+    """Whether this pod ended for what others did, or its node."""
+    sign = ends.ended(p, pod, pod.name)
+    return sign.account == PREEMPTION or sign.cause.startswith("Node")

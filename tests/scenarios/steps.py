@@ -1,0 +1,56 @@
+"""Commands of scenarios about training steps, and about how the time of a job was used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticjob.contract.records import ProgressReport
+from elasticjob_operator.plan.model import Participant
+from elasticjob_operator.plan.status import JobStatus
+
+
+class StepCommands:
+    """The part of ``World`` that is about steps."""
+
+    status: JobStatus
+    leases: dict[str, Participant]
+    trace: list[str]
+    unnoticed: bool
+
+    def do_progress(self, steps: str, first: str = "2", training: str = "0", renewal: str = "") -> None:
+        """The leader says ``progress 100-250 first=2 training=60``: the steps of this round, when the first
+        of them was reported, and the seconds from there to the last. ``renewal=yes``: with a renewal of its
+        Lease, which makes no event."""
+        self.unnoticed = bool(renewal)
+        low, _, high = steps.partition("-")
+        report = ProgressReport(
+            self.status.round.nonce,
+            int(low),
+            int(high or low),
+            round(float(first) * 1000),
+            round(float(training) * 1000),
+        )
+        leader = self.status.round.leader
+        self.leases[leader] = replace(self.leases[leader], progress=report)
+
+    def do_goodput(self) -> None:
+        """Say how the time was used."""
+        progress = self.status.progress
+        if progress is None:
+            self.trace.append("no steps are reported")
+            return
+        lost = ", ".join(f"{entry.cause} {entry.milliseconds / 1000:.1f} s" for entry in progress.lost)
+        trained = (progress.trained_milliseconds + progress.training_milliseconds) / 1000
+        self.trace.append(
+            f"step {progress.step}, trained {trained:.1f} s, lost {progress.lost_seconds} s ({lost}): "
+            f"goodput {progress.goodput_percent} %"
+        )
+
+    def do_history(self) -> None:
+        """Say what the history has of each round, newest first."""
+        for h in self.status.rounds:
+            times = (h.detect_milliseconds, h.rendezvous_milliseconds, h.first_step_milliseconds)
+            self.trace.append(
+                f"round {h.number} {h.cause}, {h.members} members; detect, rendezvous, first step: "
+                + ", ".join("-" if t is None else str(t) for t in times)
+            )

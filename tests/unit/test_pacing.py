@@ -1,0 +1,82 @@
+"""What gets nowhere is tried again later and later, and does not keep others from training."""
+
+from __future__ import annotations
+
+from tests.scenarios.world import World
+
+
+class Job:
+    """A job whose pods are made, and join, three seconds after they were asked for."""
+
+    def __init__(self, options: str) -> None:
+        self.world = World()
+        self.asked: dict[str, float] = {}
+        self.do(f"job {options}")
+
+    def do(self, line: str) -> None:
+        self.world.do(line)
+        self.world.make_passes()
+
+    def second(self) -> None:
+        """A second passes: pods start, members that live come back at once, and the round is established."""
+        world = self.world
+        self.do("wait 1")
+        for name, pod in list(world.pods.items()):
+            if (
+                not pod.running
+                and not pod.ended
+                and world.mono - self.asked.setdefault(name, world.mono) >= 3
+            ):
+                self.do(f"start {name}")
+        if world.status.round.phase == "Broken" and world.status.round.number:
+            ids = {m.uid: m.id for m in world.status.members()}
+            for name, pod in list(world.pods.items()):
+                lease = world.leases.get(name)
+                back = lease is not None and lease.record is not None and lease.record.id != ids.get(pod.uid)
+                if pod.uid in ids and pod.running and not back:
+                    self.do(f"join {name}")
+        if world.status.round.phase == "Active" and world.status.round.established is None:
+            self.do("establish")
+
+
+def test_a_slot_whose_pod_dies_after_each_round_does_not_keep_the_others_from_training() -> None:
+    job = Job("replicas=3 min=2")
+    trained = 0
+    for _ in range(28 * 60):
+        job.second()
+        round_ = job.world.status.round
+        if round_.phase == "Active":
+            for member in job.world.status.members():
+                if member.slot == 2:
+                    job.do(f"exit {member.pod} 137")
+        trained += job.world.status.round.phase == "Active"
+    assert job.world.status.round.number <= 20
+    assert trained >= 28 * 60 - 60
+
+
+def test_a_broken_script_fails_the_job_after_six_attempts() -> None:
+    job = Job("replicas=2")
+    for _ in range(120):
+        job.second()
+        if job.world.status.round.phase == "Active":
+            job.do("fail mnist-0-0 mnist-1-0 exit=1")
+        if job.world.status.finished:
+            break
+    failed = job.world.status.condition("Failed")
+    assert failed is not None
+    assert failed.reason == "ApplicationRestartsExhausted"
+    assert job.world.status.round.number == 6
+    assert job.world.mono <= 60
+
+
+def test_without_a_limit_a_broken_script_is_tried_once_a_minute() -> None:
+    job = Job("replicas=2")
+    job.do("limit application none")
+    numbers = []
+    for _ in range(1_000):
+        job.second()
+        if job.world.status.round.phase == "Active":
+            job.do("fail mnist-0-0 mnist-1-0 exit=1")
+        numbers.append(job.world.status.round.number)
+    assert numbers[-1] <= 7 + 1_000 / 60
+    assert numbers[-1] > numbers[-70]
