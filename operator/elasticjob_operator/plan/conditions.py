@@ -81,7 +81,7 @@ def _held_up(p: Pass) -> str:
 def _stuck(p: Pass) -> str:
     members = p.status.member_uids
     stuck: dict[str, list[str]] = {}
-    for trouble in p.observed.troubles:
+    for trouble in sorted(p.observed.troubles, key=lambda trouble: trouble.name):
         stuck.setdefault(f"can't be {trouble.verb}: {trouble.why}", []).append(trouble.name)
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
