@@ -61,7 +61,8 @@ def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(
     job.wait_for(repeated, "each refusal is one Event that counts")
     kubectl(job, "label", "namespace", job.namespace, f"{ENFORCE}-")
     job.runs("job-0-0", "job-1-0")
-    assert "can't be made" not in says(job, "waiting for job-")
+    says(job, "waiting for job-")
+    job.wait_for(lambda: "can't be made" not in job.condition("Training")["message"], "that is over")
 
 
 def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_schedulers_words(

@@ -32,6 +32,8 @@ from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan import rules
 from elasticjob_operator.plan.model import CreatePod, Do, Event, Job, Plan
 
+TELL_SECONDS = 1.0
+"""How soon there is another pass when other writes fail than this one knew of: the condition says which."""
 UNNEEDED_SECONDS = 5.0
 """How long a name that nobody needs may stay in the Role before a write is made for its removal alone."""
 
@@ -89,6 +91,7 @@ class Applier:
         self, job: Job, plan: Plan, memory: Memory, may_project: bool, hurried: bool
     ) -> Written:
         """The second half; what fails waits for itself (``attempts``). Raises Stale."""
+        troubles = memory.attempts.troubles()
         before = self._batch(job, memory)
         postponed: list[float | None] = []
 
@@ -121,6 +124,8 @@ class Applier:
         await then.settle()
         warnings = () if plan.status.finished else self._warnings(job, memory)
         events = (*warnings, *before.events, *then.events)
+        if memory.attempts.troubles() != troubles:
+            postponed.append(TELL_SECONDS)
         return Written(
             events, earliest(*postponed, unneeded, wait, memory.attempts.wake_after(self._clock()))
         )
