@@ -59,7 +59,7 @@ def test_a_smaller_budget_takes_more() -> None:
 
 def test_the_planner_goes_on_from_what_is_left() -> None:
     """The members of a broken round of 5,000 that have all been lost are replaced."""
-    spec = JobSpec(replicas=MEMBERS, template={}, infrastructure=Limit(None, None))
+    spec = JobSpec(replicas=MEMBERS, template={}, application=Limit())
     job = Job("default", NAME, "uid", 7, spec)
     status = trim(full())
     pods = tuple(
