@@ -281,7 +281,7 @@ class Oracle:
         renumbered = lost == {before.round.number} and later & (set(new) - old)
         if len(lost) != counted and not renumbered:
             raise Violation("I7", f"a charge has vanished: {lost}, {counted} are counted")
-        for account in before.accounts:
+        for account in () if renumbered else before.accounts:
             listed = {
                 c.round: account.name for c in account.charges if c.round is not None and c.round in lost
             }

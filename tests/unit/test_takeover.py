@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from elasticjob.contract.names import JOB_LABEL, SLOT_LABEL
+from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
@@ -105,8 +105,8 @@ class Cluster:
         return raw
 
     def pod(self, job: str, slot: int) -> None:
-        labels = {JOB_LABEL: job, SLOT_LABEL: str(slot)}
-        owner = {"uid": f"uid-{job}", "controller": True}
+        labels = {JOB_LABEL: job, SLOT_LABEL: str(slot), ATTEMPT_LABEL: "0"}
+        owner = {"kind": "ElasticJob", "name": job, "uid": f"uid-{job}", "controller": True}
         meta = {
             "namespace": "ns",
             "name": f"{job}-{slot}-0",

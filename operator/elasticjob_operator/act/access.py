@@ -58,7 +58,7 @@ def found(job: Job, objects: Mapping[str, Mapping[str, Any]]) -> Access | None:
     if there is None:
         return None
     try:
-        names = tuple(there["rules"][1]["resourceNames"]) if len(there["rules"]) > 1 else ()
+        names = tuple(there["rules"][2]["resourceNames"]) if len(there["rules"]) > 2 else ()
         bound = objects.get("RoleBinding")
         subjects = () if bound is None else tuple(subject["name"] for subject in bound["subjects"])
     except (KeyError, TypeError):
