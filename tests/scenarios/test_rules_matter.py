@@ -171,9 +171,9 @@ MUTATIONS: list[Mutation] = [
     ("given up on its node", failures, "_give_up", lambda *_: None, "rule_excludes_the_node_of_the_root"),
     (
         "a pause for what is ignored",
-        pods,
-        "IGNORED_BACKOFF_SECONDS",
-        0.0,
+        pacing,
+        "pause",
+        lambda _: 0.0,
         "rules_hold_before_a_pod_is_a_member",
     ),
     (
