@@ -13,6 +13,7 @@ from elasticjob.api.leases import HttpLeaseApi
 from elasticjob.claim import Claim
 from elasticjob.contract import names
 from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.open_files import raise_limit
 from elasticjob.resolver import shorten_lookups
 from elasticjob.settings import Settings, SettingsError, read_settings
 
@@ -50,6 +51,7 @@ def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
         raise SettingsError(str(error)) from None
     settings = _identify(settings, connection)
     claim = Claim(settings.pod, settings.pod_uid, f"{settings.namespace}/{settings.job}")
+    raise_limit()
     logger.info("ElasticJob %s/%s, pod %s", settings.namespace, settings.job, settings.pod)
     return K8sRendezvousHandler(
         settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace), claim.release

@@ -49,6 +49,7 @@ from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Partic
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
+from elasticjob.open_files import shortfall
 from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
 from elasticjob.servers import OwnServers
@@ -358,6 +359,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._core.placed(done.rank)
         if leads:
             self._lease.say(report=RoundReport(m.nonce, established=True).dump())
+            few = shortfall(m.size, m.size * (local_world_size(self._call.agent) or 1))
+            if few:
+                logger.warning("%s", few)
         self._servers.establish(done.workers_server)
         self._connection = done.connection
         self._store = RoundStore(

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from elasticjob.open_files import give_back
+
 logger = logging.getLogger(__name__)
 
 START_POLL_SECONDS = 0.02
@@ -71,6 +73,7 @@ class WorkerEnds:
                 if self._stop.wait(START_POLL_SECONDS):
                     return
                 pids = self._find()
+            give_back(pids.values())
             with self._bell:
                 self._running = dict(pids)
             with contextlib.ExitStack() as files:

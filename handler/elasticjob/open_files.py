@@ -1,0 +1,60 @@
+"""The limit of open files: the leader's agent needs more of them than anybody else in the job.
+
+Two for each agent (its calls, its beats) and one for each worker in the stores that it serves: the usual soft
+limit of 1,024 is reached at some 100 pods of 8. So the agent raises its own to the hard one. Workers get the
+former limit back as soon as they have started: a program that uses ``select`` must not meet a number above
+1,023 because of us, and whoever wants more sets it himself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+from collections.abc import Iterable
+
+logger = logging.getLogger(__name__)
+
+PER_AGENT, PER_WORKER, OWN = 2, 1, 64
+MOST = 2**20
+"""Enough for any job. Many runtimes have 2**30, and some programs close all files that there may be."""
+_former: int | None = None
+
+
+def raise_limit() -> None:
+    """Let this process open as many files as it may."""
+    global _former
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        logger.debug("the limit of open files stays %d: %s", soft, error)
+        return
+    _former = soft if _former is None else _former
+
+
+def give_back(pids: Iterable[int]) -> None:
+    """Set the limit of workers that have just started to what it was before (Linux)."""
+    if _former is None or not hasattr(resource, "prlimit"):
+        return
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError):
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            if soft != resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+                continue  # it has chosen another
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (_former, hard))
+
+
+def shortfall(agents: int, workers: int) -> str:
+    """What the leader of so many should know of its limit, "" if it will do."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = PER_AGENT * agents + PER_WORKER * workers + OWN
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return ""
+    return (
+        f"this agent leads {agents} agents with {workers} workers, which takes some {needed} open files; its"
+        f" limit is {soft} (hard: {hard}): raise it for the container (ulimit -n, the runtime's LimitNOFILE)"
+    )
