@@ -31,7 +31,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from elasticjob import advice
+from elasticjob import advice, open_files
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
@@ -49,7 +49,6 @@ from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Partic
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
-from elasticjob.open_files import shortfall
 from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
 from elasticjob.servers import OwnServers
@@ -269,6 +268,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 format_endpoint(host, server.port),
                 bool(self._settings.local_addr),
                 str(local_world_size(self._call.agent) or ""),
+                open_files.limit(),
             )
         if failure is not None:
             self._lease.say(participant=record.dump(), failure=failure.dump())
@@ -359,7 +359,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._core.placed(done.rank)
         if leads:
             self._lease.say(report=RoundReport(m.nonce, established=True).dump())
-            few = shortfall(m.size, m.size * (local_world_size(self._call.agent) or 1))
+            few = open_files.shortfall(m.size, m.size * (local_world_size(self._call.agent) or 1))
             if few:
                 logger.warning("%s", few)
         self._servers.establish(done.workers_server)

@@ -13,9 +13,11 @@ import logging
 import resource
 from collections.abc import Iterable
 
+from elasticjob.contract.records import MAX_INT32
+from elasticjob.core.open_files import needed
+
 logger = logging.getLogger(__name__)
 
-PER_AGENT, PER_WORKER, OWN = 2, 1, 64
 MOST = 2**20
 """Enough for any job. Many runtimes have 2**30, and some programs close all files that there may be."""
 _former: int | None = None
@@ -48,13 +50,19 @@ def give_back(pids: Iterable[int]) -> None:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (_former, hard))
 
 
+def limit() -> int:
+    """How many files this process may open, as it stands in its participant record."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_INT32 if soft == resource.RLIM_INFINITY else min(soft, MAX_INT32)
+
+
 def shortfall(agents: int, workers: int) -> str:
     """What the leader of so many should know of its limit, "" if it will do."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = PER_AGENT * agents + PER_WORKER * workers + OWN
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    files = needed(agents, workers)
+    if soft == resource.RLIM_INFINITY or soft >= files:
         return ""
     return (
-        f"this agent leads {agents} agents with {workers} workers, which takes some {needed} open files; its"
+        f"this agent leads {agents} agents with {workers} workers, which takes some {files} open files; its"
         f" limit is {soft} (hard: {hard}): raise it for the container (ulimit -n, the runtime's LimitNOFILE)"
     )

@@ -27,6 +27,7 @@ from elasticjob_operator.plan.model import (
     DeleteJob,
     DeletePod,
     Do,
+    Event,
     Exit,
     Job,
     JobSpec,
@@ -81,6 +82,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
     refused: set[str] = field(default_factory=set)
     troubles: tuple[Trouble, ...] = ()
     trace: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
     # -- commands ------------------------------------------------------------------------------------------
 
@@ -456,6 +458,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
         else:
             self.trace.extend(_differences(self.status, result.status))
             self.timers = dict(result.timers)
+        self.events.extend(result.events)
         self.wake_at = None if result.wake_after is None else self.mono + result.wake_after
         self.write_status(result.status)
         if self.lease_writes_fail:

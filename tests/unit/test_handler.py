@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -108,6 +109,15 @@ def form(leases: Leases, number: int, *pods: str, **fields: Any) -> RoundRecord:
     )
     leases.publish(record)
     return record
+
+
+def test_an_announcement_says_how_many_files_the_agent_may_open(leases: Leases, start: Start) -> None:
+    joining = Joining(start("a"))
+    assert (
+        leases.announced("a").open_files == min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**31 - 1) > 0
+    )
+    form(leases, 1, "a")
+    joining.result()
 
 
 def two(leases: Leases, start: Start) -> tuple[list[K8sRendezvousHandler], list[RendezvousInfo], RoundRecord]:

@@ -56,6 +56,7 @@ def test_all_that_stands_in_a_participants_lease_is_read_and_fits(message: str) 
             "\x00" * 16,
             "u" * 64,
             MAX_NUMBER,
+            MAX_INT32,
         ),
         FailureReport(MAX_NUMBER, MAX_INT32, message, -(2**31), MAX_INT32, MAX_NUMBER, True),
         RoundReport("n" * 64, True, EVERY_OTHER, EVERY_OTHER, True, True, True, MAX_NUMBER, message),

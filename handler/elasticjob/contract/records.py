@@ -234,6 +234,7 @@ class ParticipantRecord:
     ``last_job_uid`` and ``last_round`` say which round it comes from, or has succeeded in.
     ``endpoint`` is ``host:port`` of the store that it would serve as rank 0; the operator takes the
     host from the pod's status unless ``local_addr`` says that the user chose it (``--local-addr``).
+    ``open_files`` is how many files the agent may open (0: not said), which limits what it can lead.
     """
 
     id: str
@@ -245,6 +246,7 @@ class ParticipantRecord:
     nproc: str = ""
     seen_job_uid: str = ""
     seen_round: int = 0
+    open_files: int = 0
     version: int = RECORD_VERSION
 
     def seen(self, job_uid: str) -> int:
@@ -265,6 +267,7 @@ class ParticipantRecord:
                 "nproc": self.nproc,
                 "seenJobUID": self.seen_job_uid,
                 "seenRound": self.seen_round,
+                "openFiles": self.open_files,
             }
         )
 
@@ -283,6 +286,7 @@ class ParticipantRecord:
             nproc=fields.string("nproc", ""),
             seen_job_uid=fields.token("seenJobUID", MAX_ID, ""),
             seen_round=fields.integer("seenRound", 0, 0),
+            open_files=fields.integer("openFiles", 0, 0, MAX_INT32),
         )
         if not 4 <= len(record.id) <= MAX_ANNOUNCED_ID:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")

@@ -100,7 +100,9 @@ class Participant:
         self.latest = record
         return True
 
-    def announce(self, new_id: str, endpoint: str, local_addr: bool, nproc: str) -> ParticipantRecord:
+    def announce(
+        self, new_id: str, endpoint: str, local_addr: bool, nproc: str, open_files: int = 0
+    ) -> ParticipantRecord:
         """Leave whatever round this was a member of and ask for a place in the next."""
         last = self.membership
         if last is None and self.announced is not None:
@@ -110,7 +112,16 @@ class Participant:
         self.membership = None
         seen_uid, seen = (self.latest.job_uid, self.latest.number) if self.latest is not None else ("", 0)
         self.announced = ParticipantRecord(
-            new_id, State.JOINING.value, endpoint, local_addr, last_uid, last_round, nproc, seen_uid, seen
+            new_id,
+            State.JOINING.value,
+            endpoint,
+            local_addr,
+            last_uid,
+            last_round,
+            nproc,
+            seen_uid,
+            seen,
+            open_files,
         )
         return self.announced
 

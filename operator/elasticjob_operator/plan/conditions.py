@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from elasticjob.contract.names import pod_name
 from elasticjob.core.rounds import listed
-from elasticjob_operator.plan import ignored, lifecycle, suspension
+from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import CreatePod
 from elasticjob_operator.plan.status import Condition, with_condition
@@ -52,18 +52,23 @@ def _training(p: Pass) -> tuple[str, str, str]:
     if r.phase == "Active":
         who = f"round {r.number} with {r.members} of {p.job.spec.replicas} members, leader {r.leader}"
         if r.established is None:
-            return "False", "Establishing", f"{who}; waiting for the members to reach the leader"
+            return "False", "Establishing", f"{who}; waiting for the members to reach the leader{_short(p)}"
         done = sum(m.state == "Succeeded" for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{done} have succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
-        return "True", "Training", f"{who}{more}{_held_up(p)}"
+        return "True", "Training", f"{who}{more}{_short(p)}{_held_up(p)}"
     ended = "" if r.cause == "Resumed" else f"round {r.number} ended: "
     why = f"{ended}{r.message}; " if r.number else ""
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)
     reason = "WaitingForPods" if not running or _nobody_comes(p) else "FormingRound"
-    return "False", reason, f"{why}{p.waiting}{_held_up(p)}"
+    return "False", reason, f"{why}{p.waiting}{_short(p)}{_held_up(p)}"
+
+
+def _short(p: Pass) -> str:
+    text = open_files.shortage(p)
+    return f"; {text}" if text else ""
 
 
 def _nobody_comes(p: Pass) -> bool:

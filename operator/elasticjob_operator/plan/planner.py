@@ -18,6 +18,7 @@ from elasticjob_operator.plan import (
     lifecycle,
     moves,
     nodes,
+    open_files,
     pacing,
     pods,
     progress,
@@ -57,6 +58,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     p.status = budget.trim(p.status)
     _soften(p)
     ignored.tell(p)
+    open_files.tell(p)
     return Plan(
         status=p.status,
         record=rounds.projection(p),
