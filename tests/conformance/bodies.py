@@ -16,6 +16,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from elasticjob import claim
+
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult
     from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
@@ -221,6 +223,13 @@ def run_member(connection: Connection, place: Place) -> None:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the answer
             answer = _raised(error)
         connection.send(answer)
+
+
+def run_member_in_a_new_sandbox(connection: Connection, place: Place) -> None:
+    """A bare handler in a sandbox that was made anew for its pod: its network namespace is another, and it
+    doesn't see what is left of the one before."""
+    claim._address = lambda uid: f"\0conformance/{os.getpid()}/{uid}".encode()
+    run_member(connection, place)
 
 
 class _Member:

@@ -219,11 +219,27 @@ def test_closing_is_not_for_participants(stage: Stage) -> None:
     assert stage.job.condition("Failed").get("status") != "True"
 
 
-def test_another_process_of_the_same_pod_takes_over(stage: Stage) -> None:
-    """Two agents in one pod: the later one is the pod's agent, the earlier one is told and ends."""
+def test_another_process_of_the_same_pod_is_refused(stage: Stage) -> None:
+    """Two agents in one pod: the later one hears so when its handler is made, and the round goes on."""
+    stage.job.create(1)
+    earlier = stage.member()
+    assert earlier.ask("next").world_size == 1
+    error = raised(stage.start(bodies.run_member, (stage.place(),), earlier.pod).answer())
+    assert error.kind == "SecondAgent"
+    assert f"process {earlier.pid} of this pod" in error.text
+    assert earlier.ask("waiting") == 0
+    earlier.kill(report=False)
+    again = stage.start(bodies.run_member, (stage.place(),), earlier.pod)
+    assert isinstance(again.answer(), Made), "who is gone holds up nobody"
+
+
+def test_another_process_of_the_same_pod_in_a_new_sandbox_takes_over(stage: Stage) -> None:
+    """Neither sees the other: the later one is the pod's agent, the earlier one is told and ends."""
     stage.job.create(2)
     pod = stage.pods(1)[0]
-    earlier, later = stage.member(pod), stage.member(pod)
+    earlier = stage.member(pod)
+    later = stage.start(bodies.run_member_in_a_new_sandbox, (stage.place(),), pod)
+    assert isinstance(later.answer(), Made)
     earlier.tell("next")
     stage.until(lambda: pod.name in stage.job.states(), "the earlier one has joined")
     later.tell("next")
