@@ -9,8 +9,15 @@ from typing import Any
 
 from devcluster.access import ClusterAccess
 from devcluster.wait import wait_for
-from elasticjob.contract.names import API_VERSION, JOB_LABEL, PARTICIPANT_ANNOTATION, REPORT_ANNOTATION
-from elasticjob.contract.records import ParticipantRecord, RoundReport
+from elasticjob.contract.names import (
+    API_VERSION,
+    JOB_LABEL,
+    PARTICIPANT_ANNOTATION,
+    REPORT_ANNOTATION,
+    ROUND_ANNOTATION,
+    round_lease,
+)
+from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
 
 DEADLINE = 60.0
 SLEEPS = "trap 'exit 0' TERM; sleep 600 & wait"
@@ -103,7 +110,14 @@ class PlayedJob:
         """Announce these pods, with new ids."""
         for name in names:
             self._joins += 1
-            record = ParticipantRecord(f"id{self._joins}{time.monotonic_ns()}", "Joining", "10.0.0.1:4000")
+            seen = self._record()
+            record = ParticipantRecord(
+                f"id{self._joins}{time.monotonic_ns()}",
+                "Joining",
+                "10.0.0.1:4000",
+                seen_job_uid=seen.job_uid if seen else "",
+                seen_round=seen.number if seen else 0,
+            )
             self._lease(name, {PARTICIPANT_ANNOTATION: record.dump()})
 
     def round(self, number: int) -> dict[str, Any]:
@@ -125,6 +139,13 @@ class PlayedJob:
     def charges(self) -> dict[str, int]:
         """How many charges each account has."""
         return {a["name"]: len(a.get("charges", [])) for a in self.status()["accounts"]}
+
+    def _record(self) -> RoundRecord | None:
+        """What the round Lease says, None before it is there."""
+        name = round_lease(self.name)
+        found = self.cluster.read(f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{name}")
+        text = found.get("metadata", {}).get("annotations", {}).get(ROUND_ANNOTATION)
+        return RoundRecord.parse(text) if text else None
 
     def _lease(self, pod: str, annotations: dict[str, str]) -> None:
         uid = self.pods()[pod]["metadata"]["uid"]

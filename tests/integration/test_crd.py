@@ -391,7 +391,7 @@ GOOD: dict[str, dict[str, Any]] = {
             for i in range(32)
         )
     ),
-    "as many pods as there may be": manifest(replicas=5_000, spares=5_000, template=TEMPLATE),
+    "as many pods as there may be": manifest(replicas=4_000, spares=1_000, template=TEMPLATE),
     "kept for no time": manifest(ttlSecondsAfterFinished=0, cleanPodPolicy="None"),
     "managed by another": manifest(managedBy="kueue.x-k8s.io/multikueue"),
     "no delay": manifest(scaling={"scaleUpDelaySeconds": 0}),

@@ -295,7 +295,14 @@ class Scene:
 
     async def announce(self, pod: str, record_id: str) -> None:
         """What a participant does."""
-        record = ParticipantRecord(id=record_id, state="Joining", endpoint="10.0.0.1:1").dump()
+        seen = await self.record()
+        record = ParticipantRecord(
+            id=record_id,
+            state="Joining",
+            endpoint="10.0.0.1:1",
+            seen_job_uid=seen.job_uid if seen else "",
+            seen_round=seen.number if seen else 0,
+        ).dump()
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
