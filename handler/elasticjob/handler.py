@@ -53,13 +53,13 @@ from elasticjob.round_store import RoundStore
 from elasticjob.round_watcher import RoundWatcher
 from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
-from elasticjob.stack_dump import FAULTHANDLER_ENV, StackDump
+from elasticjob.stack_dump import FAULTHANDLER_ENV
 from elasticjob.step_files import StepFiles
 from elasticjob.stores import StoreConnection, StoreGone, disconnect
 from elasticjob.torch_agent import Call, Failed, caller, given_up, local_world_size
 from elasticjob.torch_version import workers_may_share_agent_store
 from elasticjob.worker_failures import RoundWorkers
-from elasticjob.workers import children, kill_process_groups
+from elasticjob.workers_guard import WorkersGuard
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +76,6 @@ NO_JOB_SECONDS = 10.0
 """For so long there may be no round record before it is asked whether there is a job at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
-DUMP_SECONDS = 2.0
-"""For so long torch has the time to ask before the stacks of a hung round are written without it."""
-LIST_AGAIN_SECONDS = 0.5
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -107,13 +104,14 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._connection: StoreConnection | None = None
         self._watch = MemberWatch(self._core, self._lease)
         self._steps = StepFiles()
-        self._stacks = StackDump()
         self._workers: RoundWorkers | None = None
         self._call = Call()
         self._told = False
         self._in_round = False
+        self._guard = WorkersGuard(
+            self._core, settings.worker_stop, lambda: self._in_round, lambda: self._workers
+        )
         self._first = True
-        self._guarded = 0
         self._shut = False
 
     # -- torch's interface ---------------------------------------------------------------------------------
@@ -151,7 +149,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._told = True
             if self._workers is not None:
                 self._workers.stopping()
-            self._dump_stacks()
+            self._guard.dump()
             return 1
         return 0
 
@@ -436,63 +434,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         if over:
             if workers is not None:
                 workers.over()
-            self._freeze_workers()
-            self._guard_workers()
-
-    def _freeze_workers(self) -> None:
-        """If the round hung: stop the workers where they are, for their stacks.
-
-        The stacks are written when torch next asks whether anybody is waiting. That may be later than anybody
-        wants (a long ``--monitor-interval``); then it is done here, and torch takes it for a failure.
-        """
-        m = self._core.membership
-        if m is None or not self._core.hung():
-            return
-        self._stacks.freeze(m.number, lambda: self._in_round and self._core.hung())
-
-        def dump() -> None:
-            workers = self._workers
-            if workers is not None and self._core.hung():
-                workers.stopping()
-            self._stacks.dump()
-
-        _later(DUMP_SECONDS, dump)
-
-    def _dump_stacks(self) -> None:
-        """In the main thread: if the round hung, let the workers write their stacks and end."""
-        m = self._core.membership
-        if m is not None and self._core.hung():
-            self._stacks.freeze(m.number, lambda: True)
-            self._stacks.dump()
-
-    def _guard_workers(self) -> None:
-        """The round is over: if torch has not come back in time, kill what is left of its workers."""
-        m = self._core.membership
-        if m is None or self._guarded == m.number:
-            return
-        self._guarded = m.number
-
-        def kill() -> None:
-            # First the list, then the question: if this is still the round, nobody listed is of a newer one.
-            try:
-                pids = children(os.getpid())
-            except OSError as error:
-                logger.debug("the workers can't be listed, trying again: %s", error)
-                if self._in_round:
-                    _later(LIST_AGAIN_SECONDS, kill)
-                return
-            still, workers = self._core.membership, self._workers
-            if self._in_round and still is not None and still.number == m.number:
-                if workers is not None:
-                    workers.stopping()
-                self._stacks.dump()
-                killed = kill_process_groups(pids)
-                if killed:
-                    logger.warning(
-                        "round %d is over and its workers did not stop: killed %s", m.number, killed
-                    )
-
-        _later(self._settings.worker_stop, kill)
+            self._guard.freeze()
+            self._guard.kill_in_time()
 
     def _drop_connections(self) -> None:
         self._watch.stop_beats()
@@ -540,9 +483,3 @@ class K8sRendezvousHandler(RendezvousHandler):
         if record is not None:
             self._lease.say(participant=record.dump())
             self._lease.flush(1.0)
-
-
-def _later(seconds: float, what: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, what)
-    timer.daemon = True
-    timer.start()

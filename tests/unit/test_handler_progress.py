@@ -278,7 +278,7 @@ def test_an_agent_that_torch_does_not_ask_dumps_by_itself(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long --monitor-interval: the workers are not left stopped."""
-    monkeypatch.setattr("elasticjob.handler.DUMP_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.workers_guard.DUMP_SECONDS", 0.1)
     record = join(handler, leases)
     process = stuck(tmp_path / "log")
     try:

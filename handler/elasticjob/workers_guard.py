@@ -1,0 +1,108 @@
+"""The end of a round's workers where torch doesn't see to it: in time, and with their stacks if they hung.
+
+torch stops the workers when it next asks whether anybody is waiting, and gives them as long as it likes. The
+next round waits for all of them, so what is left of them after a while is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from elasticjob.core.participant import Participant
+from elasticjob.stack_dump import StackDump
+from elasticjob.worker_failures import RoundWorkers
+from elasticjob.workers import children, kill_process_groups
+
+logger = logging.getLogger(__name__)
+
+DUMP_SECONDS = 2.0
+"""For so long torch has the time to ask before the stacks of a hung round are written without it."""
+LIST_AGAIN_SECONDS = 0.5
+
+
+class WorkersGuard:
+    """Sees to it that the workers of a round that is over end within ``patience`` seconds.
+
+    ``in_round`` tells whether this agent still is in its round, ``workers`` what is known of the workers.
+    """
+
+    def __init__(
+        self,
+        core: Participant,
+        patience: float,
+        in_round: Callable[[], bool],
+        workers: Callable[[], RoundWorkers | None],
+    ) -> None:
+        self._core = core
+        self._patience = patience
+        self._in_round = in_round
+        self._workers = workers
+        self._stacks = StackDump()
+        self._guarded = 0
+
+    def freeze(self) -> None:
+        """If the round hung: stop the workers where they are, for their stacks.
+
+        The stacks are written when torch next asks whether anybody is waiting. That may be later than anybody
+        wants (a long ``--monitor-interval``); then it is done here, and torch takes it for a failure.
+        """
+        m = self._core.membership
+        if m is None or not self._core.hung():
+            return
+        self._stacks.freeze(m.number, lambda: self._in_round() and self._core.hung())
+
+        def dump() -> None:
+            if self._core.hung():
+                self._say_stopping()
+            self._stacks.dump()
+
+        _later(DUMP_SECONDS, dump)
+
+    def dump(self) -> None:
+        """In the main thread: if the round hung, let the workers write their stacks and end."""
+        m = self._core.membership
+        if m is not None and self._core.hung():
+            self._stacks.freeze(m.number, lambda: True)
+            self._stacks.dump()
+
+    def kill_in_time(self) -> None:
+        """The round is over: if torch has not come back in time, kill what is left of its workers."""
+        m = self._core.membership
+        if m is None or self._guarded == m.number:
+            return
+        self._guarded = m.number
+
+        def kill() -> None:
+            # First the list, then the question: if this is still the round, nobody listed is of a newer one.
+            try:
+                pids = children(os.getpid())
+            except OSError as error:
+                logger.debug("the workers can't be listed, trying again: %s", error)
+                if self._in_round():
+                    _later(LIST_AGAIN_SECONDS, kill)
+                return
+            still = self._core.membership
+            if self._in_round() and still is not None and still.number == m.number:
+                self._say_stopping()
+                self._stacks.dump()
+                killed = kill_process_groups(pids)
+                if killed:
+                    logger.warning(
+                        "round %d is over and its workers did not stop: killed %s", m.number, killed
+                    )
+
+        _later(self._patience, kill)
+
+    def _say_stopping(self) -> None:
+        workers = self._workers()
+        if workers is not None:
+            workers.stopping()
+
+
+def _later(seconds: float, what: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, what)
+    timer.daemon = True
+    timer.start()
