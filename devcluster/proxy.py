@@ -7,9 +7,11 @@ A cut loses nothing and closes nothing, like a partition between two kernels tha
 byte, no FIN and no RST passes until `restore`, which delivers what was sent meanwhile. Only the handshake of
 a new connection still succeeds, because the proxy's own kernel completes it; then nothing comes back.
 For a partition that outlives its connections (a NAT that forgot them): `reset` before `restore`.
+`strand` does the same to the present connections alone, as the loss of one server of several behind one
+address does: who connects anew is served.
 
 Used in a program as `TcpProxy`, or as a process of its own that takes a command per line on stdin and ends
-with it (`cut`, `restore`, `refuse`, `reset`, `delay SECONDS`):
+with it (`cut`, `strand`, `restore`, `refuse`, `reset`, `delay SECONDS`):
 
     python -m devcluster.proxy --listen 127.0.0.1:21000 --target 127.0.0.1:20001
 """
@@ -57,7 +59,9 @@ class TcpProxy:
         self._target = target
         self._delay = 0.0
         self._passing = asyncio.Event()
+        """Whether bytes pass, on connections made from now on."""
         self._passing.set()
+        self._stranded: list[asyncio.Event] = []
         self._links: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._listener: asyncio.Server | None = None
@@ -79,6 +83,10 @@ class TcpProxy:
         """Let nothing pass, in either direction, and close nothing, until `restore`."""
         self._run(self._cut())
 
+    def strand(self) -> None:
+        """Let nothing pass on the present connections, and close none; new ones pass."""
+        self._run(self._strand())
+
     def reset(self) -> None:
         """End all present connections by RST at both ends; new ones are treated as before."""
         self._run(self._reset())
@@ -92,7 +100,7 @@ class TcpProxy:
         self._run(self._set_delay(seconds))
 
     def restore(self) -> None:
-        """End `cut` and `refuse`: held data is delivered, new connections are accepted."""
+        """End `cut`, `strand` and `refuse`: held data is delivered, new connections are accepted."""
         self._run(self._restore())
 
     def close(self) -> None:
@@ -125,11 +133,19 @@ class TcpProxy:
     async def _cut(self) -> None:
         self._passing.clear()
 
+    async def _strand(self) -> None:
+        self._passing.clear()
+        self._stranded.append(self._passing)
+        self._passing = asyncio.Event()
+        self._passing.set()
+
     async def _set_delay(self, seconds: float) -> None:
         self._delay = seconds
 
     async def _restore(self) -> None:
-        self._passing.set()
+        for passing in (*self._stranded, self._passing):
+            passing.set()
+        self._stranded.clear()
         await self._listen()
 
     async def _refuse(self) -> None:
@@ -151,9 +167,10 @@ class TcpProxy:
         assert link is not None
         self._links.add(link)
         self._writers.add(to_client)
+        passing = self._passing
         try:
-            await self._passing.wait()
-            await self._connect(client, to_client)
+            await passing.wait()
+            await self._connect(client, to_client, passing)
         except (OSError, asyncio.CancelledError):
             # Cancelled by reset; asyncio's own handler would log it as an error.
             _abort(to_client)
@@ -161,25 +178,30 @@ class TcpProxy:
             self._links.discard(link)
             self._writers.discard(to_client)
 
-    async def _connect(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    async def _connect(
+        self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter, passing: asyncio.Event
+    ) -> None:
         server, to_server = await asyncio.open_connection(*self._target, limit=_CHUNK_BYTES)
         self._writers.add(to_server)
         try:
-            await asyncio.gather(self._pump(client, to_server), self._pump(server, to_client))
+            there, back = self._pump(client, to_server, passing), self._pump(server, to_client, passing)
+            await asyncio.gather(there, back)
             to_client.close()
             to_server.close()
         except OSError:
             # One end broke off: so does the other, once the link lets that pass.
-            await self._passing.wait()
+            await passing.wait()
             raise
         finally:
             if not to_server.is_closing():
                 _abort(to_server)
             self._writers.discard(to_server)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, passing: asyncio.Event
+    ) -> None:
         chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
-        deliver = asyncio.ensure_future(self._deliver(chunks, sink))
+        deliver = asyncio.ensure_future(self._deliver(chunks, sink, passing))
         try:
             while not deliver.done():
                 chunk = await source.read(_CHUNK_BYTES)
@@ -190,11 +212,13 @@ class TcpProxy:
         finally:
             deliver.cancel()
 
-    async def _deliver(self, chunks: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
+    async def _deliver(
+        self, chunks: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter, passing: asyncio.Event
+    ) -> None:
         while True:
             due, chunk = await chunks.get()
             await asyncio.sleep(due - self._loop.time())
-            await self._passing.wait()
+            await passing.wait()
             if not chunk:
                 sink.write_eof()
                 return
@@ -226,6 +250,7 @@ def _main() -> None:
     with TcpProxy(arguments.target, host, port) as proxy:
         commands: dict[str, Callable[[], None]] = {
             "cut": proxy.cut,
+            "strand": proxy.strand,
             "restore": proxy.restore,
             "refuse": proxy.refuse,
             "reset": proxy.reset,

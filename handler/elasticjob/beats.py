@@ -12,10 +12,13 @@ only the steps are looked at.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+from torch.distributed import PrefixStore
 
 from elasticjob.contract.records import ProgressReport
 from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Loss, Probe
@@ -34,6 +37,10 @@ HERE = "elasticjob/here/"
 BEAT = "elasticjob/beat/"
 STEP = "elasticjob/step/"
 NO_STEP = -1
+LEFT = 1 << 40
+"""A counter of beats that is so high was set by the leader, when it left the round."""
+UNEASY_SECONDS = 2.0, 4.0
+"""The record tells within a second why somebody has left. Not all members doubt their watches at once."""
 
 
 class Answer(NamedTuple):
@@ -50,6 +57,9 @@ class Beats:
     ``lost`` comes with the evidence by rank, once for each loss. Ranks that are lost together come together:
     the first report ends the round, and a second one is late. On the leader alone ``progressed`` comes when a
     step was reported (and whether it is the round's first), ``hung`` once when nothing moves any more.
+
+    ``doubt`` comes, with the monotonic time of when that began, while others are silent or the leader has
+    left the round: the record should have said why by then.
     """
 
     def __init__(
@@ -60,6 +70,7 @@ class Beats:
         lost: Callable[[Mapping[int, Loss]], None],
         progressed: Callable[[ProgressReport, bool], None],
         hung: Callable[[Hang], None],
+        doubt: Callable[[float], None],
     ) -> None:
         self._membership = membership
         self._leads = membership.rank == 0
@@ -67,6 +78,10 @@ class Beats:
         self._lost = lost
         self._progressed = progressed
         self._hung = hung
+        self._doubt = doubt
+        self._uneasy_since: float | None = None
+        self._uneasy_for = random.uniform(*UNEASY_SECONDS)
+        self._leader_left = self._knows_leader_left = False
         self._stop = threading.Event()
         self._bell = threading.Condition()
         self._connection = self._open()
@@ -92,6 +107,29 @@ class Beats:
         with self._looking:
             self._progress.see(time.monotonic(), self._steps.read(), NO_STEP)
             return self._progress.report
+
+    def leave(self) -> None:
+        """End the thread, and let the leader tell those who still beat that it has left the round.
+
+        Its store answers them for as long as it waits for the next round. Who has heard of no end, since its
+        watch is dead, would beat there and take the round for a running one.
+        """
+        self._stop.set()
+        if not self._leads or self._membership.size == 1:
+            return
+        threading.Thread(target=self._say_farewell, name="elasticjob-farewell", daemon=True).start()
+
+    def _say_farewell(self) -> None:
+        # By a connection of its own: the beating thread closes its own as it ends, and may be replacing it.
+        m = self._membership
+        beats = [f"{BEAT}{rank}" for rank in range(1, m.size)]
+        try:
+            store = cast(KeyValueStore, PrefixStore(m.prefix, connect(m.leader)))
+            store.multi_set(beats, [str(LEFT)] * len(beats))
+            # That waits for no answer: a connection that is closed at once may take it along.
+            store.get(beats[-1])
+        except Exception as error:  # noqa: BLE001 - then the record alone tells
+            logger.debug("the members were not told that their leader has left: %s", error)
 
     def stop(self) -> None:
         """End the thread."""
@@ -130,9 +168,23 @@ class Beats:
         answer = self._exchange() if self._membership.size > 1 else Answer({}, NO_STEP)
         if self._leads:
             self._follow(answer.step)
-        suspects = self._judge.tick(time.monotonic(), answer.counts)
+        now = time.monotonic()
+        suspects = self._judge.tick(now, answer.counts)
+        self._be_uneasy(now, bool(suspects))
         if suspects:
             self._probe(suspects)
+
+    def _be_uneasy(self, now: float, suspicious: bool) -> None:
+        if self._leader_left and not self._knows_leader_left:
+            # News: what a watch has brought during an earlier suspicion does not answer it.
+            self._knows_leader_left = True
+            self._uneasy_since = now
+        elif not suspicious and not self._leader_left:
+            self._uneasy_since = None
+        elif self._uneasy_since is None:
+            self._uneasy_since = now
+        elif now - self._uneasy_since > self._uneasy_for and not self._stop.is_set():
+            self._doubt(self._uneasy_since)
 
     def _follow(self, others: int | None) -> None:
         """On the leader: judge the steps, and tell what is new."""
@@ -178,7 +230,7 @@ class Beats:
     def _beat(self, store: KeyValueStore) -> Answer:
         """One beat of a member; its answer is the leader's beat."""
         rank, step = self._membership.rank, self._own_step
-        store.add(f"{BEAT}{rank}", 1)
+        self._leader_left = store.add(f"{BEAT}{rank}", 1) > LEFT
         if step != self._stored_step:
             store.set(f"{STEP}{rank}", str(step))
             self._stored_step = step

@@ -102,7 +102,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._servers = OwnServers()
         self._store: RoundStore | None = None
         self._connection: StoreConnection | None = None
-        self._watch = MemberWatch(self._core, self._lease)
+        self._watch = MemberWatch(self._core, self._lease, self._watcher.doubt)
         self._steps = StepFiles()
         self._workers: RoundWorkers | None = None
         self._call = Call()
@@ -209,6 +209,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._watch.look_back(self._with_own_limits(membership))
         self._in_round, self._told = False, False
         self._watch.carry_progress()
+        self._watch.leave()
         self._drop_connections()
         return report
 
@@ -226,7 +227,7 @@ class K8sRendezvousHandler(RendezvousHandler):
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
         """Announce this agent and wait until a round has it as a member."""
         self._announce(failure)
-        began = said = time.monotonic()
+        began = said = announced = time.monotonic()
         asked = False
         while True:
             with self._bell:
@@ -242,9 +243,11 @@ class K8sRendezvousHandler(RendezvousHandler):
             if isinstance(step, AnnounceAgain):
                 logger.info("announcing again: %s", step.why)
                 self._announce()
+                announced = time.monotonic()
                 continue
             self._renew_while_waiting()
             now = time.monotonic()
+            self._watcher.doubt_while_waiting(now, announced, self._lease.renew_seconds)
             if self._core.latest is None and not asked and now - began > NO_JOB_SECONDS:
                 asked = True
                 self._ask_for_job()

@@ -68,6 +68,11 @@ class LeaseWriter:
         with self._bell:
             self._annotations.update({f"{GROUP}/{key}": value for key, value in annotations.items()})
 
+    @property
+    def renew_seconds(self) -> float:
+        """How often the Lease is renewed while nothing new is said."""
+        return self._renew_seconds
+
     def renew_every(self, seconds: float) -> None:
         """How often the Lease is renewed while nothing new is said."""
         with self._bell:

@@ -24,11 +24,12 @@ logger = logging.getLogger(__name__)
 
 
 class MemberWatch:
-    """One agent's watch, round after round."""
+    """One agent's watch, round after round. ``doubt`` is told while the round is not as it should be."""
 
-    def __init__(self, core: Participant, lease: LeaseWriter) -> None:
+    def __init__(self, core: Participant, lease: LeaseWriter, doubt: Callable[[float], None]) -> None:
         self._core = core
         self._lease = lease
+        self._doubt = doubt
         self._beats: Beats | None = None
         self._looking_back: LookingBack | None = None
         self._silent: tuple[int, ...] = ()
@@ -55,7 +56,11 @@ class MemberWatch:
             if self._beats is beats:
                 self._progressed(report, first)
 
-        beats = self._beats = Beats(m, stall_timeout, steps, lost, progressed, hung)
+        def doubt(since: float) -> None:
+            if not self._core.over():
+                self._doubt(since)
+
+        beats = self._beats = Beats(m, stall_timeout, steps, lost, progressed, hung, doubt)
         beats.start()
 
     def look_back(self, m: Membership) -> None:
@@ -76,6 +81,11 @@ class MemberWatch:
         report = self._beats.progress() if self._beats is not None else None
         if report is not None:
             self._lease.carry(progress=report.dump())
+
+    def leave(self) -> None:
+        """This agent leaves the round for the next one: who has not heard of its end shall learn it."""
+        if self._beats is not None:
+            self._beats.leave()
 
     def stop_beats(self) -> None:
         """This agent has left the round."""

@@ -21,6 +21,12 @@ from elasticjob.contract.records import RecordError, RoundRecord
 logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
+RENEWAL_SECONDS = 10.0
+"""At most so often a watch is opened anew for a doubt: who doubts it may be wrong all the time."""
+HEARD_SECONDS = 3.0
+"""For so long a watch may bring nothing after an announcement."""
+QUIET_SECONDS, QUIET_RENEWALS = 20.0, 4
+"""For so long, or so many renewals of a waiting participant, a watch may bring nothing while it waits."""
 
 
 class RoundWatcher:
@@ -32,6 +38,8 @@ class RoundWatcher:
         self._changed = changed
         self._stop = threading.Event()
         self._good_since: float | None = None
+        self._alive_at = self._renewed_at = float("-inf")
+        self._spread = random.uniform(1.0, 1.5)
         self.refusal = Refusal()
         self.trouble = self._puzzle = ""
         self._thread = threading.Thread(target=self._run, name="elasticjob-watch", daemon=True)
@@ -53,13 +61,40 @@ class RoundWatcher:
         since = self._good_since
         return 0.0 if since is None else time.monotonic() - since
 
+    def doubt(self, since: float) -> None:
+        """Something happened at ``since`` (monotonic) that the record would tell of: if the watch has shown
+        no life from then on, it is opened anew.
+
+        It may hang on a connection that is dead: one server of several is lost without a word, and the next
+        bookmark is due in a minute. Who waits for that may be taken for lost by then.
+        """
+        now = time.monotonic()
+        if self._good_since is None or self._alive_at >= since or now - self._renewed_at < RENEWAL_SECONDS:
+            return
+        self._renewed_at = now
+        silent = now - self._alive_at
+        logger.info("the watch of Lease %s has been silent for %.0f s: opening it anew", self._lease, silent)
+        self._api.renew_watch()
+
+    def doubt_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
+        """Look whether the watch lives while this agent waits for a round.
+
+        The operator answers an announcement with another record, soon if others wait too. Later any silence
+        counts that is longer than a few renewals of this agent's Lease: who misses two rounds is given up.
+        """
+        if now - announced > HEARD_SECONDS * self._spread:
+            self.doubt(
+                max(announced, now - max(QUIET_SECONDS, QUIET_RENEWALS * renew_seconds) * self._spread)
+            )
+
     def _run(self) -> None:
         pause = MIN_PAUSE_SECONDS
         while not self._stop.is_set():
             try:
                 for lease in self._api.watch(self._lease):
+                    self._alive_at = time.monotonic()
                     if self._good_since is None:
-                        self._good_since = time.monotonic()
+                        self._good_since = self._alive_at
                     self.refusal.saw(None)
                     self.trouble = ""
                     if lease is not None:

@@ -115,6 +115,9 @@ class MemoryApi:
     def job_exists(self, job: str) -> bool | None:
         return self._leases.jobs.get(job)
 
+    def renew_watch(self) -> None:
+        """There is no connection that could be dead."""
+
     def stop(self) -> None:
         self._stopped = True
         with self._leases.changed:

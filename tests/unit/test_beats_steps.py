@@ -28,6 +28,7 @@ class Member:
         self.reports: list[tuple[ProgressReport, bool]] = []
         self.hangs: list[Hang] = []
         self.lost: list[object] = []
+        self.doubts: list[float] = []
         self.beats = Beats(
             membership,
             30.0,
@@ -35,6 +36,7 @@ class Member:
             self.lost.append,
             lambda report, first: self.reports.append((report, first)),
             self.hangs.append,
+            self.doubts.append,
         )
         self.beats.start()
 

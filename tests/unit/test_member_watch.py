@@ -33,6 +33,7 @@ class HeldBeats:
         lost: Callable[[Mapping[int, Loss]], None],
         progressed: Callable[[ProgressReport, bool], None],
         hung: Callable[[Hang], None],
+        _doubt: Callable[[float], None],
     ) -> None:
         self.lost, self.progressed, self.hung = lost, progressed, hung
         self.nonce = membership.nonce
@@ -74,7 +75,7 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     step = core.next_step()
     assert isinstance(step, Enter)
     said = Said()
-    watch = MemberWatch(core, said)
+    watch = MemberWatch(core, said, lambda _: None)
     watch.begin(step.membership, 60.0, StepReader(""), lambda: False)
     made[0].says_all()
     assert said.words == ["report", "report", "progress"], "while the round runs, all of it"

@@ -20,7 +20,10 @@ from elasticjob.api.http import urllib3
 from elasticjob.contract import names
 
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 12.0
+"""A connection that is dead must not cost a member its place: this is well below ``rejoinSeconds``."""
+PATIENT_SECONDS = 30.0
+"""After a request that had no answer, on a new connection: the server may be that slow."""
 WATCH_SECONDS = (200, 280)
 """The server ends a watch after so long; a new one begins with the present state. Each is given a time of its
 own: those of a large job were opened in one second, and would all end in one."""
@@ -61,6 +64,9 @@ class LeaseApi(Protocol):
     def job_exists(self, job: str) -> bool | None:
         """Whether there is an ElasticJob of that name; None if this identity may not know."""
 
+    def renew_watch(self) -> None:
+        """Give the watch under way up, from another thread: it ends, and the next has a new connection."""
+
     def stop(self) -> None:
         """End the watch from another thread."""
 
@@ -74,6 +80,8 @@ class HttpLeaseApi:
         self._jobs = f"{connection.base}/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
         self._watch: urllib3.BaseHTTPResponse | None = None
         self._stopped = False
+        self._patience = ANSWER_SECONDS
+        self._told_socket = True
 
     def watch(self, name: str) -> Iterator[Lease | None]:
         """See ``LeaseApi``."""
@@ -81,7 +89,10 @@ class HttpLeaseApi:
             f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={random.randint(*WATCH_SECONDS)}"
             f"&fieldSelector=metadata.name%3D{name}"
         )
-        response = self._request("GET", self._base + query, read_timeout=SILENT_WATCH_SECONDS, stream=True)
+        # The server answers at once that it watches, and may then be silent for long.
+        opening = ANSWER_SECONDS if self._told_socket else SILENT_WATCH_SECONDS
+        response = self._request("GET", self._base + query, read_timeout=opening, stream=True)
+        self._told_socket = _be_patient(response, SILENT_WATCH_SECONDS)
         self._watch = response
         try:
             yield None
@@ -128,9 +139,18 @@ class HttpLeaseApi:
             return None
         return True
 
+    def renew_watch(self) -> None:
+        """See ``LeaseApi``."""
+        # What is idle may be as dead as what is given up.
+        self._connection.pool.clear()
+        self._end_watch()
+
     def stop(self) -> None:
         """See ``LeaseApi``."""
         self._stopped = True
+        self._end_watch()
+
+    def _end_watch(self) -> None:
         response = self._watch
         if response is not None:
             # The watch may end by itself at this moment, as it does with the last record of a job: whichever
@@ -148,7 +168,7 @@ class HttpLeaseApi:
         url: str,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        read_timeout: float = ANSWER_SECONDS,
+        read_timeout: float = 0.0,
         stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         try:
@@ -162,11 +182,14 @@ class HttpLeaseApi:
                     **self._connection.headers(),
                     **(headers or {}),
                 },
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_timeout),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_timeout or self._patience),
                 preload_content=not stream,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
+            self._patience = PATIENT_SECONDS
+            self._connection.pool.clear()
             raise Unavailable(f"{method} {url}: {error}") from None
+        self._patience = ANSWER_SECONDS
         if response.status >= 400:
             if response.status == 401:
                 self._connection.forget_token()
@@ -176,6 +199,16 @@ class HttpLeaseApi:
                 response.status, _reason(text), _seconds(response.headers.get("retry-after", ""))
             )
         return response
+
+
+def _be_patient(response: urllib3.BaseHTTPResponse, seconds: float) -> bool:
+    """Let what is still to come of an answer take longer. False if its socket can't be had."""
+    connection: Any = response.connection
+    sock = getattr(connection, "sock", None)
+    if sock is None:  # after `Connection: close`
+        return False
+    sock.settimeout(seconds)
+    return True
 
 
 def _body(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:

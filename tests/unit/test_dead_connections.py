@@ -1,0 +1,222 @@
+"""A connection to the API server that is dead without a word: what the handler does to notice."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+import pytest
+from torch.distributed import PrefixStore
+
+from devcluster.wait import wait_for
+from elasticjob import round_watcher
+from elasticjob.api import leases
+from elasticjob.api.connection import Connection, _pool
+from elasticjob.api.errors import Unavailable
+from elasticjob.api.leases import HttpLeaseApi
+from elasticjob.beats import BEAT, HERE, NO_STEP, STEP, Beats
+from elasticjob.contract.names import ROUND_ANNOTATION
+from elasticjob.contract.records import RoundRecord
+from elasticjob.core.participant import Membership
+from elasticjob.lease_writer import LeaseWriter
+from elasticjob.round_watcher import RoundWatcher
+from elasticjob.step_files import StepReader
+from elasticjob.stores import KeyValueStore, serve
+from tests.unit.test_participant import ROUND
+
+DEADLINE = 60.0
+
+
+class Server(ThreadingHTTPServer):
+    """An API server of one Lease. ``strand`` makes every connection of now dead: open, and nothing comes."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.generation = self.connections = 0
+        self.annotations: list[dict[str, str]] = []
+        self.watches = 0
+        self.record = ROUND
+
+    def strand(self) -> None:
+        self.generation += 1
+
+    def connect(self) -> HttpLeaseApi:
+        pool = _pool(ssl.create_default_context())
+        return HttpLeaseApi(Connection(f"http://127.0.0.1:{self.server_port}", pool, dict), "default")
+
+    def lease(self) -> dict[str, Any]:
+        meta = {"resourceVersion": "1", "annotations": {ROUND_ANNOTATION: self.record.dump()}}
+        return {"metadata": meta, "spec": {"holderIdentity": "me"}}
+
+
+class Answering(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections += 1
+        self._generation = self.server.generation
+
+    def _is_stranded(self) -> bool:
+        if self._generation == self.server.generation:
+            return False
+        self.rfile.read()  # until the other end gives up
+        self.close_connection = True
+        return True
+
+    def do_PATCH(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self._is_stranded():
+            return
+        self.server.annotations.append(json.loads(body)["metadata"]["annotations"])
+        answer = json.dumps(self.server.lease()).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def do_GET(self) -> None:
+        if self._is_stranded():
+            return
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        event = json.dumps({"type": "ADDED", "object": self.server.lease()}).encode() + b"\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+        self.server.watches += 1
+        self.rfile.read()
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.socket.close()
+    thread.join(DEADLINE)
+
+
+def test_a_write_on_a_dead_connection_is_repeated_on_a_new_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "ANSWER_SECONDS", 3.0)
+    writer = LeaseWriter(server.connect(), "pod", "uid", {})
+    try:
+        writer.say(participant="one")
+        assert writer.flush(DEADLINE)
+        server.strand()
+        writer.say(participant="two")
+        assert writer.flush(DEADLINE)
+        assert server.annotations[-1]["elasticjob.dev/participant"] == "two"
+        assert server.connections >= 2
+    finally:
+        writer.stop()
+
+
+def test_a_server_that_accepts_and_never_answers_holds_up_no_watch(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "ANSWER_SECONDS", 0.5)
+    api = server.connect()
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        api._base = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        with pytest.raises(Unavailable):
+            next(api.watch("job-round"))
+
+
+def test_a_watch_that_was_answered_may_be_silent_for_longer(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(leases, "SILENT_WATCH_SECONDS", 2.0)
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        list(server.connect().watch("job-round"))
+    assert time.monotonic() - began >= 2.0
+
+
+def test_a_watch_in_doubt_is_opened_anew_and_one_that_lives_is_not(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_watcher, "RENEWAL_SECONDS", 0.0)
+    seen: list[RoundRecord] = []
+    watcher = RoundWatcher(server.connect(), "job-round", seen.append)
+    watcher.start()
+    try:
+        wait_for(lambda: len(seen) == 1, DEADLINE, "the first record")
+        watcher.doubt(time.monotonic() - 60.0)
+        assert server.watches == 1, "it has shown life since"
+        server.strand()
+        watcher.doubt(time.monotonic())
+        wait_for(lambda: len(seen) == 2, DEADLINE, "the record by another connection")
+        assert server.watches == 2
+    finally:
+        watcher.stop()
+
+
+def test_a_dead_path_is_noticed_by_the_kernel() -> None:
+    """Idle or not, within some ten seconds; the API server has nothing to do for that."""
+    pool = _pool(ssl.create_default_context())
+    options = {(level, name): value for level, name, value in pool.connection_pool_kw["socket_options"]}
+    assert options[(socket.SOL_SOCKET, socket.SO_KEEPALIVE)] == 1
+    idle, interval, count = (
+        options[(socket.IPPROTO_TCP, getattr(socket, name))]
+        for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+    )
+    assert idle + interval * count <= 12
+    assert options[(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)] <= 12_000
+
+
+@pytest.mark.parametrize(
+    "moment", ["while it beats", "before its first beat", "its connection has just gone"]
+)
+def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None:
+    """The leader's store goes on answering beats: without this only the record would tell."""
+    server = serve()
+    leader = f"127.0.0.1:{server.port}"
+    rounds = [Membership("uid", 1, "n", name, rank, 2, leader, 15.0, 10.0) for rank, name in enumerate("ab")]
+    store = cast(KeyValueStore, PrefixStore(rounds[0].prefix, server))
+    for rank in range(2):
+        keys = [f"{BEAT}{rank}", f"{STEP}{rank}", f"{HERE}{rank}"]
+        store.multi_set(keys, ["0", str(NO_STEP), leader])
+    doubts: list[list[float]] = [[], []]
+    lost: list[object] = []
+    beats = [
+        Beats(
+            one, 600.0, StepReader(""), lost.append, lambda *_: None, lambda _: None, doubts[one.rank].append
+        )
+        for one in rounds
+    ]
+    for one in beats:
+        one.start()
+    try:
+        if moment != "before its first beat":
+            wait_for(lambda: int(store.get(f"{BEAT}1")) > 4, DEADLINE, "some beats")
+        if moment == "its connection has just gone":
+            beats[0]._connection.close()
+        left_at = time.monotonic()
+        beats[0].leave()
+        beats[0].stop()
+        wait_for(
+            lambda: any(at >= left_at for at in doubts[1]),
+            DEADLINE,
+            lambda: f"the member is in doubt; {left_at=}, {doubts=}, beats {store.get(f'{BEAT}1')!r}",
+        )
+        assert not lost
+    finally:
+        for one in beats:
+            one.stop()
