@@ -373,10 +373,11 @@ class Agent(Client):
                     m = replace(m, rank=keys.ranks[m.id])
                     self.core.placed(m.rank)
             if keys is not None and m.rank != ASK:
+                came_last = len(keys.here | {m.rank}) == m.size > len(keys.here)
                 keys.here.add(m.rank)
+                if came_last:
+                    self._wake_mates()
                 if len(keys.here) == m.size:
-                    if not arrived:
-                        self._wake_mates()
                     break
                 arrived = True
             limit = m.establish_timeout * (2 if arrived and m.rank else 1)

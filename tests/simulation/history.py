@@ -40,7 +40,8 @@ def play(world: World) -> None:
         oscillate(world, scaler)
         if scaler.alone:
             world.kernel.run(scaler.seconds * scaler.times)
-            world.oracle.pace.judge_training()
+            if world.traits.broken is None:
+                world.oracle.pace.judge_training()
             settle(world)
             return
     if world.traits.failing is not None:

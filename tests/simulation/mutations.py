@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from elasticjob.contract.records import RoundRecord
-from elasticjob.core.participant import Membership
+from elasticjob.contract.records import Outcome, ParticipantRecord, RoundRecord
+from elasticjob.core.participant import Membership, Participant
 from elasticjob.core.rounds import Candidate, Form, Wait, decide
 from elasticjob_operator.observe import answers
 from elasticjob_operator.plan import (
@@ -16,6 +16,7 @@ from elasticjob_operator.plan import (
     lifecycle,
     members,
     moves,
+    pacing,
     pods,
     progress,
     rounds,
@@ -50,8 +51,12 @@ def _same_number_again(p: Any, *rest: Any) -> None:
     _publish(p, *rest)
 
 
-def _one_less(membership: Membership) -> int:
-    return max(1, int(membership.__dict__["size"]) - 1)
+_place = Participant._place
+
+
+def _one_less(record: RoundRecord, announced: ParticipantRecord, rank: int) -> Membership:
+    membership = _place(record, announced, rank)
+    return replace(membership, size=max(1, membership.size - 1))
 
 
 def _decide_without_minimum(candidates: list[Candidate], *_: Any) -> Form | Wait:
@@ -90,6 +95,14 @@ def _any_doubt(scope: Any, _now: float) -> bool:
     return scope.doubted is not None
 
 
+def _complete_at_the_barrier(p: Any) -> bool:
+    members = p.status.members()
+    if p.round.phase != "Active" or not members or any(m.state != "Succeeded" for m in members):
+        return False
+    lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "all have passed the exit barrier")
+    return True
+
+
 def _never_charge(p: Any) -> None:
     p.set(accounts=tuple(replace(a, charges=()) for a in p.status.accounts))
 
@@ -97,7 +110,7 @@ def _never_charge(p: Any) -> None:
 MUTATIONS = [
     Mutation(("I1",), "a number is used again", rounds, "_publish", _same_number_again),
     Mutation(("I1",), "the record may go back", RoundRecord, "ahead_of", lambda *_: False),
-    Mutation(("I2",), "the world is one smaller", Membership, "size", property(_one_less)),
+    Mutation(("I2",), "the world is one smaller", Participant, "_place", staticmethod(_one_less)),
     Mutation(("I3",), "no minimum", rounds, "decide", _decide_without_minimum),
     Mutation(("I4",), "whoever has joined may be a member", context.Pass, "joined", _joined_whoever),
     Mutation(("I4", "I5", "Liveness"), "announcements last", context.Pass, "in_time", lambda *_: True, 522),
@@ -122,6 +135,19 @@ MUTATIONS = [
     Mutation(
         ("Liveness",), "each failure is an outage", answers._Scope, "is_outage", _any_doubt, 19, "neighbour"
     ),
+    Mutation(
+        ("I8",),
+        "the exit barrier is the end",
+        lifecycle,
+        "check_success",
+        _complete_at_the_barrier,
+        18,
+        "commands",
+    ),
+    Mutation(
+        ("Remains",), "sidecars hold places", pods, "_delete_held_by_sidecars", lambda _: None, 26, "sidecars"
+    ),
+    Mutation(("I14",), "nothing is paced", pacing, "pause", lambda _: 0.0, 14, "broken"),
     Mutation(("I10",), "growth never asks whether it can", scaling, "decide", _form_at_once, 50, "scale"),
     Mutation(("I10",), "a success is no hindrance", scaling, "_has_succeeded", lambda _: False, 57, "scale"),
 ]

@@ -87,6 +87,8 @@ class Oracle:
         """While somebody edits the round Lease."""
         self.status: dict[str, JobStatus] = {}
         self.published: dict[RoundKey, Published] = {}
+        self.stages: dict[RoundKey, set[int]] = {}
+        """By round, which torchruns of their commands its members ran."""
         self.closed: dict[str, float] = {}
         """By job UID, when it ended."""
         self.counted: dict[str, dict[int, str]] = {}
@@ -363,7 +365,9 @@ class Oracle:
             over = [a for a in status.accounts if a.limit is not None and len(a.charges) > a.limit]
             reason = failed.reason if failed is not None else ""
             theirs = value.job.spec.template is None and reason == "MemberLostAfterSuccess"
-            if not over and not theirs:
+            # A replacement begins with the first torchrun of its command, beside others' later ones.
+            mixed = len(self.stages.get((value.job.uid, status.round.number), ())) > 1
+            if not over and not theirs and not (mixed and reason == "MembersDisagree"):
                 raise Violation("I8", f"the job is closed: {failed}")
             return
         number, members = status.round.number, status.members()
@@ -378,6 +382,7 @@ class Oracle:
 
     def agent_returned(self, agent: Agent, m: Membership) -> None:
         """``next_rendezvous`` has returned."""
+        self.stages.setdefault((m.job_uid, m.number), set()).add(agent.stage)
         known = self.rounds.get((m.job_uid, m.number))
         if m.nonce == "by-hand":
             return

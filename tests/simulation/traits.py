@@ -14,7 +14,7 @@ CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes")
 SHARE = 0.1
 """The part of all histories in which a class is."""
 
-ON = {"commands", "neighbour", "scale", "sidecars", "writes"}
+ON = set(CLASSES)
 """The classes that are drawn at all."""
 
 NEEDED_BY = {"I8": {"commands"}, "I10": {"scale"}, "I14": {"broken"}}
