@@ -110,10 +110,6 @@ def test_a_good_history_has_no_violation(checker: Checker) -> None:
         ("I3", [job(ids=("aaaa",))]),
         ("I3", [job(ids=("aaaa", "bbbb", "cccc"))]),
         ("I4: the id aaaa is in the rounds 1 and 2", [job(), job(2, ids=("aaaa", "dddd"))]),
-        (
-            "I4: the id cccc, refused in round 1",
-            [changed(job(), lambda s: s["round"].update(refused=["cccc"])), SECOND],
-        ),
         ("I7: charges have vanished", [SECOND, changed(SECOND, lambda s: s.update(accounts=[], restarts=0))]),
         (
             "I7: charged twice",

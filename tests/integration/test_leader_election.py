@@ -214,14 +214,15 @@ class Scene:
         return {name for name, _ in self.everything().items() ^ before.items()}
 
     def writes(self, operator: Operator, election: bool = False) -> list[tuple[str, str, int]]:
-        """What it has asked the API server to write: verb, object, answer. Without the election's Lease."""
+        """What it has asked the API server to write: verb, object, answer. Without the election's Lease, and
+        without dry runs."""
         found = []
         for line in self.cluster.audit_log.read_text().splitlines():
             if self.user not in line:
                 continue
             event = json.loads(line)
             who = event["user"].get("extra", {}).get(POD_CLAIM)
-            if who != [operator.name] or event["verb"] not in WRITES:
+            if who != [operator.name] or event["verb"] not in WRITES or "dryRun=All" in event["requestURI"]:
                 continue
             about = event["objectRef"]
             name = "/".join(about[k] for k in ("resource", "name") if about.get(k))
