@@ -55,7 +55,9 @@ def vectors(ids: list[str], nonce: str) -> dict[str, str]:
         FAILURE_ANNOTATION: FailureReport(1, 0, "worker", 1, 0, 5).dump(),
         REPORT_ANNOTATION: RoundReport(nonce, established=True, missing=(0, 1, 2), silent=(0, 1, 2)).dump(),
         PROGRESS_ANNOTATION: ProgressReport(nonce, 1, 2, 3, 4).dump(),
-        ROUND_ANNOTATION: RoundRecord("uid", 1, "Active", nonce, tuple(ids), "10.0.0.1:80").dump(),
+        ROUND_ANNOTATION: RoundRecord(
+            "uid", 1, "Active", nonce, tuple(ids), "10.0.0.1:80", size=len(ids), leader_id=ids[0]
+        ).dump(),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elasticjob.contract.records import ProgressReport, RoundRecord
@@ -122,12 +124,15 @@ def test_looking_between_ticks_judges_nothing_and_hides_nothing() -> None:
 )
 def test_a_participant_knows_that_its_round_hung(phase: str, cause: str, number: int, hung: bool) -> None:
     participant = Participant()
+    participant.observe(RoundRecord("uid", 2, "Broken"))
     participant.announce("a", "127.0.0.1:1", False, "")
-    one = RoundRecord("uid", 3, "Active", "n", ("a",), "127.0.0.1:1", hang_timeout_seconds=60)
+    one = RoundRecord(
+        "uid", 3, "Active", "n", ("a",), "127.0.0.1:1", size=1, leader_id="a", hang_timeout_seconds=60
+    )
     participant.observe(one)
     step = participant.next_step()
     assert isinstance(step, Enter)
     assert step.membership.hang_timeout == 60
     assert not participant.hung()
-    participant.observe(RoundRecord("uid", number, phase, "n", ("a",), "127.0.0.1:1", cause))
+    participant.observe(replace(one, number=number, phase=phase, cause=cause))
     assert participant.hung() == hung

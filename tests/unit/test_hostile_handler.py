@@ -34,14 +34,15 @@ from elasticjob.torch_agent import Failed, _text
 from elasticjob.worker_failures import RoundWorkers, describe, first_noticed
 from tests.unit import hostile
 
-ACTIVE = RoundRecord("uid", 3, "Active", "n", ("id-0", "id-1"), "10.0.0.1:80")
+ACTIVE = RoundRecord("uid", 3, "Active", "n", ("id-0", "id-1"), "10.0.0.1:80", size=2, leader_id="id-0")
 SEVERAL = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def a_member() -> Participant:
     core = Participant("uid")
-    core.observe(ACTIVE)
+    core.observe(RoundRecord("uid", 2, "Broken"))
     core.announce("id-1", "127.0.0.1:80", False, "1")
+    core.observe(ACTIVE)
     core.next_step()
     assert core.membership is not None
     return core
