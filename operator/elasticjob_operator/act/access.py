@@ -58,7 +58,9 @@ def found(job: Job, objects: Mapping[str, Mapping[str, Any]]) -> Access | None:
     if there is None:
         return None
     try:
-        names = tuple(there["rules"][2]["resourceNames"]) if len(there["rules"]) > 2 else ()
+        names = next(
+            (tuple(rule["resourceNames"]) for rule in there["rules"] if "patch" in rule["verbs"]), ()
+        )
         bound = objects.get("RoleBinding")
         subjects = () if bound is None else tuple(subject["name"] for subject in bound["subjects"])
     except (KeyError, TypeError):

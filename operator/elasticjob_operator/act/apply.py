@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from elasticjob.contract.names import pod_name
+from elasticjob.contract.names import pod_name, round_lease
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.act import network, template
 from elasticjob_operator.act.access import Access, access_of, grant
@@ -154,7 +154,8 @@ class Applier:
         if any(pod.owner == job.uid for pod in self._world.pods.of_job(job.namespace, job.name).values()):
             memory.protected = True
         needed = set(access_of(job, plan.pod_names, ()).pod_names) - memory.granted
-        ready = memory.round_seen and (memory.protected or not network.is_due(job, memory.network_policy))
+        has_round = round_lease(job.name) in memory.leases_seen
+        ready = has_round and (memory.protected or not network.is_due(job, memory.network_policy))
         return [
             action
             for action in plan.actions

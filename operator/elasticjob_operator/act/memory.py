@@ -69,10 +69,8 @@ class Memory:
     renewals: Renewals = field(default_factory=Renewals)
     silent: Mapping[str, int] = field(default_factory=dict)
     """The participants whose silence has been checked, and the version of their Leases then."""
-    round_seen: bool = False
-    """Whether the job's round Lease has been there."""
-    list_seen: bool = False
-    """Whether the Lease of its member list has."""
+    leases_seen: set[str] = field(default_factory=set)
+    """Which of the round Lease and the Lease of its member list have been there, by name."""
     waiting_at: float = float("-inf")
     """When a change of the waiting sentence alone was last written."""
     pods_reserved: Reservation | None = None

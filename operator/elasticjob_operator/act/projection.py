@@ -80,22 +80,13 @@ class Projector:
         """
         if members is not None:
             await self._list(job, members, memory)
-        there = self._world.round_lease(job)
-        if there is None and memory.round_seen:
-            # It may have gone with the job. Made again before that is known, the garbage collector would take
-            # it as often as we make it.
-            memory.round_seen = False
-            raise Stale("the round Lease is gone")
-        if there is not None and _unknown(there, job):
-            raise NotOurs(job, "Lease", there.name)
-        if there is not None and _foreign(there, job):
-            await self._remove(there)
-            there = None
+        name = round_lease(job.name)
+        there = await self._ours(job, name, self._world.round_lease(job), memory)
         if there is None:
-            await self._create(job, round_lease(job.name), ROUND_ANNOTATION, record.dump())
-            memory.round_seen = True
+            await self._create(job, name, ROUND_ANNOTATION, record.dump())
+            memory.leases_seen.add(name)
             return None
-        memory.round_seen = True
+        memory.leases_seen.add(name)
         if there.record is not None and there.record.ahead_of(record):
             # It came over the watch after ``check``, while something else was being written.
             raise Stale(f"the round Lease says {_name(there.record)}, the plan {_name(record)}")
@@ -112,22 +103,30 @@ class Projector:
 
     async def _list(self, job: Job, members: MemberList, memory: Memory) -> None:
         """Let the member list be that of this round."""
-        there = self._world.members_lease(job)
-        if there is None and memory.list_seen:
-            memory.list_seen = False
-            raise Stale("the Lease of the member list is gone")
-        if there is not None and _unknown(there, job):
-            raise NotOurs(job, "Lease", there.name)
-        if there is not None and _foreign(there, job):
-            await self._remove(there)
-            there = None
+        name = members_lease(job.name)
+        there = await self._ours(job, name, self._world.members_lease(job), memory)
         if there is None:
-            await self._create(job, members_lease(job.name), MEMBERS_ANNOTATION, members.dump())
+            await self._create(job, name, MEMBERS_ANNOTATION, members.dump())
         elif _list_ahead(there, job, members.number):
             raise Stale(f"the member list is of round {there.listed[1]}, the plan of round {members.number}")
         elif there.listed != members.head:
             await self._update(job, there, MEMBERS_ANNOTATION, members.dump())
-        memory.list_seen = True
+        memory.leases_seen.add(name)
+
+    async def _ours(self, job: Job, name: str, there: SeenLease | None, memory: Memory) -> SeenLease | None:
+        """The Lease if it is this job's, None if it is to be made. One of a former job is deleted; raises
+        NotOurs for one of somebody else."""
+        if there is None and name in memory.leases_seen:
+            # It may have gone with the job. Made again before that is known, the garbage collector would take
+            # it as often as we make it.
+            memory.leases_seen.remove(name)
+            raise Stale(f"the Lease {name} is gone")
+        if there is not None and _unknown(there, job):
+            raise NotOurs(job, "Lease", there.name)
+        if there is not None and _foreign(there, job):
+            await self._remove(there)
+            return None
+        return there
 
     async def refresh(self, job: Job) -> None:
         """Read the Leases from the API server."""
