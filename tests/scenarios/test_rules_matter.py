@@ -74,6 +74,10 @@ def charged_inside_the_window(p: Any, round_number: int | None = None, pod: str 
     return any((pod and c.pod == pod) or (round_number and c.round == round_number) for c in charges)
 
 
+def a_step_is_enough(p: Any) -> bool:
+    return p.status.progress is not None and p.status.progress.round == p.round.number
+
+
 MUTATIONS: list[Mutation] = [
     ("I1 numbered above both", rounds, "catch_up", lambda _: None, "record_set_forward_by_hand"),
     ("I2 ranks by rule", core_rounds, "seat", seat_by_slot, "shrink_when_no_replacement_comes_and_regrow"),
@@ -87,6 +91,21 @@ MUTATIONS: list[Mutation] = [
         lambda _: False,
         "scaled_while_some_have_succeeded",
     ),
+    (
+        "I14 steps are the job's",
+        pacing,
+        "_has_lived",
+        a_step_is_enough,
+        "slot_whose_pods_die_after_a_step_is_paced",
+    ),
+    (
+        "I14 new steps only",
+        pacing,
+        "_came_further",
+        a_step_is_enough,
+        "step_that_was_done_before_is_no_progress",
+    ),
+    ("I14 a slot's pods", pacing, "slot_left", lambda *_: 0.0, "slot_whose_pods_die_after_a_step_is_paced"),
     ("I14 rounds are paced", pacing, "pause", lambda _: 0.0, "rounds_that_get_nowhere_are_paced"),
     (
         "I14 newcomers are proven",

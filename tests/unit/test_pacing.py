@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.scenarios.world import World
 
 
@@ -52,6 +54,30 @@ def test_a_slot_whose_pod_dies_after_each_round_does_not_keep_the_others_from_tr
         trained += job.world.status.round.phase == "Active"
     assert job.world.status.round.number <= 20
     assert trained >= 28 * 60 - 60
+
+
+@pytest.mark.parametrize("saved", [0, 1], ids=["each_round_from_the_same_step", "each_round_a_step_further"])
+@pytest.mark.parametrize("least", [2, 3])
+def test_a_slot_whose_pod_dies_after_its_first_steps_is_paced_whatever_the_others_report(
+    least: int, saved: int
+) -> None:
+    job = Job(f"replicas=3 min={least}")
+    since, numbers = 0.0, []
+    for _ in range(28 * 60):
+        job.second()
+        round_, mono = job.world.status.round, job.world.mono
+        numbers.append(round_.number)
+        if round_.phase != "Active":
+            continue
+        if numbers[-2:-1] != [round_.number]:
+            since = mono
+        if mono - since == 5:
+            job.do(f"progress {saved * round_.number + 1}")
+        for member in job.world.status.members():
+            if member.slot == 2 and mono - since >= 10:
+                job.do(f"exit {member.pod} 137")
+    assert numbers[-1] <= 45
+    assert numbers[-1] - numbers[-600] <= (4 if least == 2 else 10)
 
 
 def test_a_broken_script_fails_the_job_after_six_attempts() -> None:

@@ -1,9 +1,11 @@
 """Pauses: rounds and pods that get nowhere are tried again later and later (I14).
 
-Between rounds that end early, that is without a reported step and within a minute, there are pauses of 1, 2,
-4 ... 60 s; so there are between the pods of a slot that end early. The first early end of a round or of a
-member is free: one loss soon after a start is no series. A planned change, and a pod that somebody takes away
-from a round that was well, neither count nor pause.
+A round ends early if it has neither lived for a minute nor come further than all before it: a step that was
+done before is no progress. Between such rounds there are pauses of 1, 2, 4 ... 60 s. A pod ends early that
+has not joined, or whose round has not lived for a minute: steps are the job's, and say nothing of one slot.
+So there are such pauses between the pods of a slot, too. The first early end of a round or of a member is
+free: one loss soon after a start is no series. A planned change, and a pod that somebody takes away from a
+round that was well, neither count nor pause.
 
 A newcomer for which a running round is to be ended has to be proven: the pods of a slot that end early as
 members keep all others from training each time. All that counts stands in the status.
@@ -20,8 +22,7 @@ from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import Setback
 
 HEALTHY_SECONDS = 60.0
-"""A round that has lived for so long since it was established has got somewhere, also where no steps are
-reported."""
+"""A round that has lived for so long since it was established is well, and so is each of its members."""
 
 MAX_PAUSE_SECONDS = 60.0
 
@@ -43,7 +44,7 @@ def pause(count: int) -> float:
 def early_ends(p: Pass) -> int:
     """How many rounds in a row have ended early, with the one that has just ended."""
     r = p.round
-    if not r.number or r.cause in NEVER_CHARGED or _got_somewhere(p):
+    if not r.number or r.cause in NEVER_CHARGED or _has_lived(p) or _came_further(p):
         return 0
     return r.early_ends + (not _was_well(p))
 
@@ -60,7 +61,7 @@ def note_setbacks(p: Pass) -> None:
     if p.job.spec.template is None:
         return
     over = p.round.phase == "Broken"
-    made_good = {m.slot for m in p.status.members()} if over and _got_somewhere(p) else set()
+    made_good = {m.slot for m in p.status.members()} if over and _has_lived(p) else set()
     known = {s.slot: s for s in p.status.setbacks if s.slot not in made_good and p.now.wall - s.time < FORGET}
     members = p.status.member_uids
     for pod in p.observed.pods:
@@ -82,12 +83,12 @@ def note_setbacks(p: Pass) -> None:
         p.set(setbacks=setbacks)
 
 
-def slot_left(p: Pass, slot: int, pod: str) -> float:
-    """Seconds until the slot may have another pod, after that of this name."""
+def slot_left(p: Pass, slot: int) -> float:
+    """Seconds until the slot may have another pod."""
     setback = _setback(p, slot)
-    if setback is None or setback.pod != pod:
+    if setback is None:
         return 0.0
-    return p.left_since(setback.time, pause(setback.count), f"setback:{pod}")
+    return p.left_since(setback.time, pause(setback.count), f"setback:{setback.pod}")
 
 
 def unproven(p: Pass, slot: int | None) -> float:
@@ -107,14 +108,21 @@ def _was_well(p: Pass) -> bool:
     return p.round.established is not None and p.round.account in (SCALING, PREEMPTION)
 
 
-def _got_somewhere(p: Pass) -> bool:
-    """Whether a step was reported in the round that has ended, or it has lived for a while."""
-    r, progress = p.round, p.status.progress
-    if progress is not None and progress.round == r.number:
-        return True
+def _has_lived(p: Pass) -> bool:
+    """Whether the round that has ended had trained for a while."""
+    r = p.round
     if r.established is None or r.broken is None:
         return False
     return (r.broken - r.established).total_seconds() >= HEALTHY_SECONDS
+
+
+def _came_further(p: Pass) -> bool:
+    """Whether the round that has ended did a step that none of those in the history had come to."""
+    progress = p.status.progress
+    if progress is None or progress.round != p.round.number:
+        return False
+    before = (h.step for h in p.status.rounds if h.number < p.round.number and h.step is not None)
+    return progress.step > max(before, default=-1)
 
 
 def _has_ended(p: Pass, pod: Pod) -> bool:

@@ -215,9 +215,9 @@ def _create_missing(p: Pass) -> None:
             ended = p.pods_by_name.get(pod_name(p.job.name, slot, attempt))
             if ended is not None and ended.mine and ends.unexplained(p, ended) > 0:
                 continue
-            if pacing.slot_left(p, slot, pod_name(p.job.name, slot, attempt)) > 0:
-                continue
             attempt += 1
+        if pacing.slot_left(p, slot) > 0:
+            continue
         attempt = max(attempt, 0)
         while pod_name(p.job.name, slot, attempt) in p.pods_by_name:
             attempt += 1

@@ -355,8 +355,7 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Awai
 
 
 def _being_made(p: Pass, slot: int, enough: bool) -> Awaited:
-    attempt = p.status.attempts[slot] if slot < len(p.status.attempts) else 0
-    pause = pacing.slot_left(p, slot, pod_name(p.job.name, slot, attempt))
+    pause = pacing.slot_left(p, slot)
     if pause > 0:
         return Awaited(
             f"slot {slot}", 0.0 if enough else pause, f"its pods end early, another is made in {pause:.0f} s"
