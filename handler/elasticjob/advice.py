@@ -20,7 +20,8 @@ def waiting(s: Settings, record: RoundRecord | None, trouble: str, seconds: floa
             f"{names.round_lease(s.job)} has no round record. Check that the ElasticJob {s.job} exists "
             "and that the operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob)"
         )
-    return f"waiting for round {record.number + 1}: {record.waiting or 'joined, not yet chosen'}"
+    why = record.waiting or "this pod has joined, the operator has not chosen it yet"
+    return f"waiting for round {record.number + 1}: {why}"
 
 
 def no_job(s: Settings) -> str:

@@ -129,7 +129,7 @@ class Beats:
             # That waits for no answer: a connection that is closed at once may take it along.
             store.get(beats[-1])
         except Exception as error:  # noqa: BLE001 - then the record alone tells
-            logger.debug("the members were not told that their leader has left: %s", error)
+            logger.debug("the other members were not told that their leader has left the round: %s", error)
 
     def stop(self) -> None:
         """End the thread."""
@@ -159,7 +159,7 @@ class Beats:
             try:
                 self._beat_once()
             except Exception:  # a thread that ended would beat no more, and notice nobody
-                logger.debug("a beat failed, trying again", exc_info=True)
+                logger.debug("a heartbeat failed, trying again", exc_info=True)
 
     def _beat_once(self) -> None:
         if not self._leads:
@@ -222,7 +222,7 @@ class Beats:
         try:
             return call.result()
         except StoreGone as gone:
-            logger.debug("beat: %s; opening the connection again", gone)
+            logger.debug("heartbeat: %s; opening the connection again", gone)
             self._connection.close()
             self._connection = self._open()
             return Answer({})
@@ -255,7 +255,7 @@ class Beats:
         lost = {}
         for rank, what in found.items():
             if what is not Probe.ACCEPTED:
-                logger.debug("rank %d: %s", rank, what.value)
+                logger.debug("group rank %d: %s", rank, what.value)
             if self._judge.probed(now, rank, what):
                 lost[rank] = self._judge.lost[rank]
         if lost and not self._stop.is_set():

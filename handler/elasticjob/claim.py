@@ -124,8 +124,8 @@ def _advice(pod: str, job: str, owner: str) -> str:
         else ""
     )
     return (
-        f"{owner} takes part in ElasticJob {job} as pod {pod}, and a pod takes part once: this torchrun is "
-        f"not started, the round goes on.{why} To run something beside the training: {ASIDE} ... (flags win "
+        f"{owner} takes part in ElasticJob {job} as pod {pod}, and only one torchrun of a pod can: this one "
+        f"ends, the round goes on.{why} To run something beside the training: {ASIDE} ... (flags win "
         "over PET_* variables), or unset PET_RDZV_BACKEND, PET_NNODES and PET_MAX_RESTARTS first"
     )
 

@@ -221,7 +221,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             return None
         report = workers.failure(m.number, m.rank, failures)
         if report is not None:
-            logger.info("round %d: a worker of this agent failed: %s", m.number, report.message)
+            logger.info("round %d: a local worker failed: %s", m.number, report.message)
         return report
 
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
@@ -241,7 +241,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             if isinstance(step, Stop):
                 self._stop(step)
             if isinstance(step, AnnounceAgain):
-                logger.info("announcing again: %s", step.why)
+                logger.info("joining again: %s", step.why)
                 self._announce()
                 announced = time.monotonic()
                 continue
@@ -350,7 +350,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         )
         done = attempt.run()
         if done is None and attempt.no_member:
-            logger.info("round %d has formed without this agent", m.number)
+            logger.info("round %d was formed without this pod", m.number)
             self._core.no_member()
             return None
         if done is None:
@@ -379,7 +379,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         os.environ.setdefault(FAULTHANDLER_ENV, "1")
         host, _ = parse_endpoint(m.leader)
         logger.info(
-            "round %d: rank %d of %d, led by %s%s",
+            "round %d: group rank %d of %d, led by %s%s",
             m.number,
             m.rank,
             m.size,
@@ -411,7 +411,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         with self._bell:
             record = None if self._core.over() else self._core.succeeded()
         if record is not None:
-            logger.info("the workers of this agent have finished")
+            logger.info("all local workers have succeeded")
             self._watch.carry_progress()
             self._lease.say(participant=record.dump())
 

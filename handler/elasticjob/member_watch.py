@@ -102,7 +102,7 @@ class MemberWatch:
 
     def _say_lost(self, m: Membership, lost: Mapping[int, Loss]) -> None:
         for rank, loss in lost.items():
-            logger.warning("round %d: rank %d is lost: %s", m.number, rank, loss.text)
+            logger.warning("round %d: group rank %d is lost: %s", m.number, rank, loss.text)
         why, probe, silent = next(iter(lost.values()))
         report = RoundReport(m.nonce, silent_milliseconds=round(silent * 1000), message=why)
         if m.rank != 0:

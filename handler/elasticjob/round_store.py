@@ -163,7 +163,9 @@ class RoundStore:
                 return self._call(work)
             except StoreGone as gone:
                 self.degraded = str(gone)
-                logger.warning("ranks are assigned locally, the workers will be stopped soon: %s", gone)
+                logger.warning(
+                    "the round is over, so workers get provisional ranks and will be stopped soon: %s", gone
+                )
         return answer
 
     def _waited(self, store: KeyValueStore, key: str) -> bytes:

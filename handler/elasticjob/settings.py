@@ -17,7 +17,7 @@ KEYS = {
     "establish_timeout": "seconds for all members to reach the leader; from the job",
     "heartbeat_timeout": "seconds of silence after which a peer that does not answer is lost; from the job",
     "stall_timeout": "seconds of silence after which a peer that accepts connections is lost; 30",
-    "worker_stop": "seconds after a round's end until what is left of the workers is killed; 10",
+    "worker_stop": "seconds after a round's end until workers that still run are killed; 10",
     "kubeconfig": "path of a kubeconfig; default: the pod's service account, else KUBECONFIG",
     "pod": "name of this pod; default: ELASTICJOB_POD_NAME, else the token's claim",
     "pod_uid": "UID of this pod; default: ELASTICJOB_POD_UID, else the token's claim",

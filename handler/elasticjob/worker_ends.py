@@ -138,7 +138,7 @@ class Status(Enum):
     """A process that has no exit code to show."""
 
     RUNNING = "running"
-    UNKNOWN = "its status was taken, or it is no child of this process"
+    UNKNOWN = "another thread took its exit status, or it is no child of this process"
 
 
 def status(kind: int, number: int) -> int | Status:

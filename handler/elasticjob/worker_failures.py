@@ -139,7 +139,7 @@ def describe(code: int | None, text: str, killed_for_memory: int = 0) -> str:
         # An exit code of 1 is what an exception always gives: nothing to say beside it.
         whole = text if code in (None, 1) else f"{end}: {text}"
     elif code is not None and code > 0:
-        whole = f"{end}, no error file: decorate main with {RECORD}, and an exception's text stands here"
+        whole = f"{end}; see its log (an exception's text stands here where main is decorated with {RECORD})"
     else:
         whole = end
     return whole.encode("utf-8", "replace").decode()[:MAX_MESSAGE]

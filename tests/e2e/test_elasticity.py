@@ -37,7 +37,7 @@ def test_a_spare_is_promoted_and_replaced(job: JobRun) -> None:
     assert ranks(job)[spare] == 1, "the spare takes over the lost rank and keeps its name"
     history = job.rounds()[1]
     assert (history["cause"], history["account"]) == ("PodLost", "infrastructure")
-    assert f"{spare} took over rank 1" in history["message"]
+    assert f"{spare} took over group rank 1" in history["message"]
     (fresh,) = job.wait_for(lambda: standbys(job) - {spare}, "another spare stands by")
     assert fresh not in before | {spare, lost}
     assert job.round()["number"] == 2, "its coming breaks nothing"

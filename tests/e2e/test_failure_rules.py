@@ -28,7 +28,7 @@ def test_a_rule_on_the_root_fails_the_job_and_the_echo_decides_nothing(job: JobR
     )
     condition = job.failed()
     assert condition["reason"] == "FailureRule"
-    assert condition["message"].startswith("a worker of job-1-0 (rank 1) failed: exit code 42")
+    assert condition["message"].startswith("a worker of job-1-0 (group rank 1) failed: exit code 42")
     assert condition["message"].endswith("; rule bad-input: FailJob")
     status = job.status()
     assert status["round"]["rule"] == "bad-input"

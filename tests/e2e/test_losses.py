@@ -54,7 +54,7 @@ def test_a_pod_is_killed_and_replaced(job: JobRun) -> None:
     second = job.rounds()[1]
     assert (second["cause"], second["account"]) == ("PodLost", "infrastructure")
     assert "SIGKILL" in second["message"]
-    assert "job-1-1 took over rank 1" in second["message"]
+    assert "job-1-1 took over group rank 1" in second["message"]
     assert job.status()["restarts"] == 1, "one root failure is charged once"
     assert job.pods()["job-1-0"]["status"]["phase"] == "Failed", "kept, so that its log can be read"
     job.stop()

@@ -102,7 +102,7 @@ def test_an_agent_stalls(job: JobRun) -> None:
         one.training(2)
     signal_victims(signal.SIGCONT)
     for name, one in jobs.items():
-        given_up(one, victims[name], "it accepts connections but does not beat")
+        given_up(one, victims[name], "it accepts connections but sends no heartbeat")
         if name != "woken-soon":
             replaced(one, victims[name])
         undisturbed(one, 2, restarts=1)

@@ -80,7 +80,7 @@ def test_the_job_replaces_a_pod_and_the_new_one_takes_the_rank_of_its_index(othe
     assert others.ranks_in_steps(2)[replacement] == 1
     second = others.rounds()[1]
     assert (second["cause"], second["account"]) == ("PodLost", "infrastructure")
-    assert f"{replacement} took over rank 1" in second["message"]
+    assert f"{replacement} took over group rank 1" in second["message"]
     assert others.status()["restarts"] == 1, "one root failure is charged once"
     others.stop()
     others.complete()
@@ -265,8 +265,11 @@ def test_a_member_is_lost_after_others_have_succeeded(others: OthersRun) -> None
     failed = others.failed()
     assert failed["reason"] == "MemberLostAfterSuccess"
     assert victim in failed["message"]
-    assert "others had succeeded already and their pods are not ours to replace" in failed["message"]
-    others.prints(victim, f"RendezvousClosedError: the job has failed: {victim} (rank 1)")
+    assert (
+        "others had succeeded already, and a job without template can't replace their pods"
+        in failed["message"]
+    )
+    others.prints(victim, f"RendezvousClosedError: the job has failed: {victim} (group rank 1)")
 
 
 def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun) -> None:
@@ -281,7 +284,7 @@ def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun)
     failed = others.failed()
     assert (failed["reason"], failed["message"]) == (
         "JoinTimeout",
-        f"no round was formed within 2 s: {waits}",
+        f"pods held nodes for 2 s (joinTimeoutSeconds) without a round: {waits}",
     )
     others.prints("only", f"RendezvousClosedError: the job has failed: {failed['message']}")
 

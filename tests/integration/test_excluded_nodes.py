@@ -78,7 +78,7 @@ def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJ
         assert excluded["message"] in events(job, "NodeExcluded")[0]
         job.join("job-0-0")
         job.round(3)
-        sentence = f"(kept off {bad}, see excludedNodes)"
+        sentence = f"(avoids {bad}, see status.excludedNodes)"
         job.wait_for(
             lambda: sentence in job.condition("Training")["message"], "the condition says what is in the way"
         )

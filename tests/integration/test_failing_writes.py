@@ -136,7 +136,7 @@ def test_a_round_forms_without_the_pod_that_cannot_be_made(job: PlayedJob, hangs
         job.wait_for(lambda: job.status()["round"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
-        says(job, "job-2-1: can't be made: ")
+        says(job, "job-2-1: can't be created: ")
         if not hangs:
             says(job, 'failed calling webhook "broken.elasticjob.dev"')
             says(job, "(500)")
@@ -153,8 +153,8 @@ def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> No
         job.wait_for(lambda: job.status()["round"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
-        says(job, "rights of the pods: can't be made: ")
-        warned(job, "WriteFailed", "rights of the pods can't be made")
+        says(job, "the pods' ServiceAccount, Role and RoleBinding: can't be written: ")
+        warned(job, "WriteFailed", "the pods' ServiceAccount, Role and RoleBinding can't be written")
         assert "job-2-1" not in job.pods()
     job.runs("job-0-0", "job-1-0", "job-2-1")
 

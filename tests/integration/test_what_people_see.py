@@ -50,8 +50,8 @@ def events(job: PlayedJob) -> list[str]:
 def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(job: PlayedJob) -> None:
     kubectl(job, "label", "namespace", job.namespace, f"{ENFORCE}=restricted")
     job.apply()
-    text = says(job, "can't be made")
-    assert "nobody else is on the way; job-0-0, job-1-0: can't be made: violates PodSecurity" in text
+    text = says(job, "can't be created")
+    assert "nobody else is on the way; job-0-0, job-1-0: can't be created: violates PodSecurity" in text
     assert columns(job)["STATE"] == "WaitingForPods"
 
     def repeated() -> bool:
@@ -62,7 +62,7 @@ def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(
     kubectl(job, "label", "namespace", job.namespace, f"{ENFORCE}-")
     job.runs("job-0-0", "job-1-0")
     says(job, "waiting for job-")
-    job.wait_for(lambda: "can't be made" not in job.condition("Training")["message"], "that is over")
+    job.wait_for(lambda: "can't be created" not in job.condition("Training")["message"], "that is over")
 
 
 def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_schedulers_words(

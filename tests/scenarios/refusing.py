@@ -26,5 +26,5 @@ class RefusalCommands:
         """The actions that the API server takes; the planner hears of the others at its next pass."""
         refused = [a for a in actions if isinstance(a, CreatePod) and "pods" in self.refused]
         names = sorted(pod_name(self.job.name, a.slot, a.attempt) for a in refused)
-        self.troubles = tuple(Trouble(name, "made", WHY) for name in names)
+        self.troubles = tuple(Trouble(name, "created", WHY) for name in names)
         return [a for a in actions if a not in refused]

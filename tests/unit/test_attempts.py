@@ -71,8 +71,8 @@ def test_news_hurries_the_protocol_alone() -> None:
 def test_what_the_planner_is_told(error: ApiError, why: str) -> None:
     attempts = Attempts()
     attempts.failed(made("mnist-0-0"), error, 0.0)
-    assert attempts.troubles() == (Trouble("mnist-0-0", "made", why),)
-    attempts.keep("made", [made("mnist-1-0")])
+    assert attempts.troubles() == (Trouble("mnist-0-0", "created", why),)
+    attempts.keep("created", [made("mnist-1-0")])
     assert attempts.troubles() == (), "nobody wants it any more"
 
 

@@ -143,7 +143,7 @@ def test_the_record_never_goes_back() -> None:
 def test_a_job_made_again_is_another_job_and_the_old_one_does_not_come_back() -> None:
     core = running()
     assert core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", members=()))
-    assert "made again" in core.over()
+    assert "created again" in core.over()
     assert not core.observe(replace(ROUND, number=9))
 
 

@@ -83,7 +83,7 @@ def test_a_spare_keeps_off_the_seat_of_a_member_that_is_on_its_way() -> None:
     candidates = [Candidate("a", "p-0", 0, 0), Candidate("s", "p-2", 2)]
     late = Awaited("p-1", 45.0, "a member of the last round", patience=1.5)
     decision = decide(candidates, [late], 2, 2)
-    assert decision == Wait(1.5, "2 have joined, 2 are wanted; the seats of p-1 are kept")
+    assert decision == Wait(1.5, "2 have joined, 2 are wanted; for a moment no spare takes the place of p-1")
     patience_is_over = Awaited("p-1", 43.0, "a member of the last round", patience=0.0)
     assert isinstance(decide(candidates, [patience_is_over], 2, 2), Form)
     everybody = [Candidate("a", "p-0", 0, 0), Candidate("b", "p-1", 1, 1), Candidate("s", "p-2", 2)]
@@ -94,11 +94,11 @@ def test_a_spare_keeps_off_the_seat_of_a_member_that_is_on_its_way() -> None:
 
 def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:
     members = [Awaited(f"p-{i}", 40.0, "a member of the last round") for i in range(5)]
-    new = [Awaited("slot 7", 5.0, "its pod is being made"), Awaited("p-8", 9.0, "its pod is on node b")]
+    new = [Awaited("slot 7", 5.0, "its pod is being created"), Awaited("p-8", 9.0, "its pod is on node b")]
     decision = decide([Candidate("id", "p-9", 9)], [*members, *new], 2, 9)
     assert decision == Wait(
         5.0,
-        "1 of 9 have joined, 2 are needed; waiting for slot 7 (its pod is being made) "
+        "1 of 9 have joined, 2 are needed; waiting for slot 7 (its pod is being created) "
         "and p-8 (its pod is on node b) and p-0, p-1, p-2 and 2 more (a member of the last round)",
     )
 

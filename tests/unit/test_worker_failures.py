@@ -229,15 +229,15 @@ ERROR_FILE = """echo '{"message": {"message": "ValueError: bad input 7", "extraI
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("exit 42", 42, "exit code 42, no error file: decorate main with "),
-        ("exit 1", 1, "exit code 1, no error file: decorate main with "),
+        ("exit 42", 42, "exit code 42; see its log (an exception's text stands here where main"),
+        ("exit 1", 1, "exit code 1; see its log (an exception's text stands here where main"),
         (ERROR_FILE + "exit 1", 1, "ValueError: bad input 7"),
         (ERROR_FILE + "exit 42", 42, "exit code 42: ValueError: bad input 7"),
         (ERROR_FILE + "kill -ABRT $$", -6, "killed by SIGABRT: ValueError: bad input 7"),
         ("kill -9 $$", -9, "killed by SIGKILL"),
         ("kill -SEGV $$", -11, "killed by SIGSEGV"),
         ("kill -TERM $$", -15, "killed by SIGTERM"),
-        ("bash -c 'kill -9 $$'; exit $?", 137, "exit code 137 (a shell's word for SIGKILL), no error file"),
+        ("bash -c 'kill -9 $$'; exit $?", 137, "exit code 137 (a shell's word for SIGKILL); see its log"),
     ],
 )
 def test_one_worker(tmp_path: Path, line: str, code: int, message: str, blind: bool) -> None:
@@ -298,7 +298,7 @@ def leave_quickly() -> None:
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 @pytest.mark.parametrize(
     ("function", "code", "message"),
-    [(raise_it, 1, "ValueError: bad input 7"), (leave_quickly, 3, "exit code 3, no error file")],
+    [(raise_it, 1, "ValueError: bad input 7"), (leave_quickly, 3, "exit code 3; see its log")],
 )
 def test_workers_that_are_functions(
     tmp_path: Path, start: str, function: Callable[[], None], code: int, message: str
@@ -405,4 +405,4 @@ def test_out_of_memory_is_named_where_the_kernel_counts_it(tmp_path: Path) -> No
 
 def test_signals_without_a_name() -> None:
     assert describe(-40, "") == "killed by signal 40"
-    assert describe(255, "").startswith("exit code 255, no error file")
+    assert describe(255, "").startswith("exit code 255; see its log")

@@ -28,7 +28,7 @@ class Probe(enum.Enum):
 
     REFUSED = "the connection to its port is refused"
     SILENT = "its port does not answer"
-    ACCEPTED = "it accepts connections but does not beat"
+    ACCEPTED = "it accepts connections but sends no heartbeat"
 
 
 class Loss(NamedTuple):
@@ -77,7 +77,7 @@ class BeatJudge:
         if silent <= SUSPECT_SECONDS or silent < limit:
             return False
         if silent >= limit + BEAT_SECONDS or not self._others_fall_silent(now, rank, limit):
-            self.lost[rank] = Loss(f"no beat for {silent:.1f} s, {probe.value}", probe, silent)
+            self.lost[rank] = Loss(f"no heartbeat for {silent:.1f} s, {probe.value}", probe, silent)
             return True
         return False
 

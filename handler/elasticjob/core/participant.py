@@ -141,10 +141,10 @@ class Participant:
             return Wait(record.waiting)
         rank = self._rank(record, announced.id) if seen == record.number - 1 else None
         if rank is None:
-            return AnnounceAgain(f"round {record.number} has formed without it")
+            return AnnounceAgain(f"round {record.number} was formed without this pod")
         self.membership = self._place(record, announced, rank)
         if not running:
-            return AnnounceAgain(f"round {record.number} was over before it was entered")
+            return AnnounceAgain(f"round {record.number} was over before this pod could enter it")
         return Enter(self.membership)
 
     @staticmethod
@@ -191,9 +191,9 @@ class Participant:
         if record is None or mine is None:
             return ""
         if record.job_uid != mine.job_uid:
-            return "the job was deleted and made again"
+            return "the job was deleted and created again"
         if record.number > mine.number:
-            return f"round {record.number} is there"
+            return f"round {record.number} was formed"
         if record.number == mine.number:
             if record.phase == Phase.BROKEN.value:
                 return f"{record.cause}: {record.message}" if record.cause else "the round is broken"

@@ -73,7 +73,8 @@ def decide(
         if patience and any(c.last_rank is None for c in seats):
             return Wait(
                 min(a.patience for a in patience),
-                f"{joined} have joined, {replicas} are wanted; the seats of {_names(patience)} are kept",
+                f"{joined} have joined, {replicas} are wanted; for a moment no spare takes the place of "
+                f"{_names(patience)}",
             )
         return Form(seats)
     outstanding = sorted((a for a in awaited if a.left > 0), key=lambda a: a.left)

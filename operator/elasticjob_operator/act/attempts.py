@@ -31,15 +31,15 @@ class Target:
 
 
 STATUS = Target("the status", "written", protocol=True)
-ROUND = Target("the round's Lease", "written", protocol=True)
-RIGHTS = Target("rights of the pods", "made")
-POLICY = Target("network policy", "made")
+ROUND = Target("the Lease of the round", "written", protocol=True)
+RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
+POLICY = Target("the NetworkPolicy", "written")
 READING = Target("the job", "read again")
 
 
 def made(pod: str) -> Target:
     """The target of the write that makes this pod."""
-    return Target(pod, "made")
+    return Target(pod, "created")
 
 
 @dataclass

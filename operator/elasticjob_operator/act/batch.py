@@ -120,6 +120,6 @@ def note(job: Job, memory: Memory, target: Target, error: ApiError, now: float) 
     log.log(level, "%s/%s: %s can't be %s: %s", job.namespace, job.name, target.name, target.verb, error)
     if quiet:
         return []
-    if target.verb == "made" and not target.name.startswith(("rights", "network")):
+    if target.verb == "created":
         return [Event("PodRefused", f"pod {target.name} was refused: {error.message}", warning=True)]
     return [Event("WriteFailed", f"{target.name} can't be {target.verb}: {failing.why}", warning=True)]

@@ -24,8 +24,8 @@ class NotOurs(Invalid):
 
     def __init__(self, job: Job, kind: str, name: str) -> None:
         message = (
-            f"{kind} {name} in namespace {job.namespace} is there and is not this job's: "
-            "a former job's goes by itself; delete any other, or give the job another name"
+            f"{kind} {name} in namespace {job.namespace} exists and does not belong to this job: "
+            "what a deleted job has left goes by itself; delete anything else, or give the job another name"
         )
         super().__init__(f"the objects of {job.namespace}/{job.name}", 0, "NotOurs", message)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL, STANDBY_LABEL, pod_name
-from elasticjob_operator.act.attempts import POLICY, RIGHTS, Target, made
+from elasticjob_operator.act.attempts import Target, made
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.template import pod_of
@@ -54,8 +54,8 @@ class PodWriter:
     def writes(self, job: Job, actions: Sequence[Do], memory: Memory) -> Iterator[Write]:
         """Each action as a write that raises ApiError; what failed and is no longer wanted is forgotten."""
         wanted = [(self._target(job, action), action) for action in actions]
-        for verb in ("made", "deleted", "labelled"):
-            memory.attempts.keep(verb, [*(target for target, _ in wanted), RIGHTS, POLICY])
+        for verb in ("created", "deleted", "labelled"):
+            memory.attempts.keep(verb, [target for target, _ in wanted])
         for target, action in wanted:
             yield target, partial(self._do, job, action, memory)
 

@@ -39,7 +39,11 @@ def trim(status: JobStatus, budget: int = BUDGET_BYTES) -> JobStatus:
         if less != status:
             status = less
             left_out.append(said)
-    return replace(status, left_out=f"for its size: {'; '.join(left_out)}") if left_out else status
+    return (
+        replace(status, left_out=f"to keep the status within 1 MiB: {'; '.join(left_out)}")
+        if left_out
+        else status
+    )
 
 
 def size(status: JobStatus) -> int:

@@ -39,7 +39,7 @@ def describe(p: Pass) -> None:
 def _describe_suspension(p: Pass) -> None:
     before = p.status.condition("Suspended")
     if suspension.wanted(p) and not p.round.outcome:
-        text = "spec.suspend is true: the job has no pods and forms no round; all else is kept"
+        text = "spec.suspend is true: the job has no pods and its status is kept; set it to false to go on"
         _set(p, "Suspended", "True", "Suspended", text)
     elif before is None:
         _set(p, "Suspended", "False", "NotSuspended", "the job was never suspended")
@@ -91,7 +91,9 @@ def _stuck(p: Pass) -> str:
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             off = (
-                f" (kept off {listed(pod.avoids)}, see excludedNodes)" if pod.avoids and not pod.node else ""
+                f" (avoids {listed(pod.avoids)}, see status.excludedNodes)"
+                if pod.avoids and not pod.node
+                else ""
             )
             stuck.setdefault((pod.unschedulable or pod.waiting) + off, []).append(pod.name)
     if stuck:
@@ -100,10 +102,16 @@ def _stuck(p: Pass) -> str:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.timers.left(f"unjoined:{pod.uid}", UNJOINED_SECONDS) == 0:
             return (
-                f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined: "
-                "is its command torchrun train.py, without flags for another rendezvous?"
+                f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined: its log may say why; "
+                f"its command must run {_torchrun(p)}"
             )
     return ""
+
+
+def _torchrun(p: Pass) -> str:
+    if p.job.spec.template is None:
+        return f"torchrun --rdzv-backend=k8s --rdzv-endpoint={p.job.name}"
+    return "torchrun without --standalone or --rdzv-* flags"
 
 
 def _set(p: Pass, kind: str, status: str, reason: str, message: str) -> None:

@@ -108,7 +108,7 @@ def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = 
 def node_lost(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
     """The member is lost with its node."""
     trouble = node_trouble(p, pod)
-    silent = "" if p.on_dead_node(pod) else " and the pod is silent"
+    silent = "" if p.on_dead_node(pod) else " and nothing is heard from the pod"
     return _evidence(pod, "NodeLost", f"{who} was lost: node {pod.node} {trouble}{silent}", rank)
 
 

@@ -73,7 +73,9 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
     record = lease.record
     if not pod.mine:
         joins = record is not None and record.state == State.JOINING.value
-        return f"it bears the label of job {p.job.name}, and is none of the pods made for it" if joins else ""
+        return (
+            f"it bears the label of job {p.job.name}, and is none of the pods created for it" if joins else ""
+        )
     if lease.problem or record is None:
         return lease.problem
     if record.state not in _STATES:

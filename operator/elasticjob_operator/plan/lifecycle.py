@@ -51,8 +51,8 @@ def check_accounts(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             f"{account.name.capitalize()}RestartsExhausted",
-            f"the account {account.name} is used up: {account.used} charged{window}, "
-            f"{account.limit} allowed{last}",
+            f"failurePolicy.{account.name} allows {account.limit} restart{'s' * (account.limit != 1)}"
+            f"{window}, and {account.used} {'was' if account.used == 1 else 'were'} needed{last}",
         )
         return True
     return False
@@ -74,9 +74,8 @@ def check_failure(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "NeverJoined",
-            f"{never} ended with exit code 0 and never joined a round: its command did not use the "
-            "backend k8s (flags of torchrun override PET_*; torchrun --standalone and plain python "
-            "train alone); let the command be: torchrun train.py",
+            f"{never} ended with exit code 0 and never joined a round: its command must run torchrun, "
+            "without --standalone or --rdzv-* flags (with them, or as plain python, each pod trains alone)",
         )
         return True
     if p.job.spec.template is None and p.round.phase == "Broken" and _some_had_succeeded(p):
@@ -84,7 +83,8 @@ def check_failure(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "MemberLostAfterSuccess",
-            f"{p.round.message}; others had succeeded already and their pods are not ours to replace",
+            f"{p.round.message}; others had succeeded already, and a job without template can't replace "
+            "their pods: delete the ElasticJob and what makes its pods, and apply both again",
         )
         return True
     return _check_join_timeout(p)
@@ -123,7 +123,8 @@ def _check_agreement(p: Pass) -> bool:
         Outcome.FAILED,
         "MembersDisagree",
         f"after round {p.round.number} had succeeded, {listed(again)} started torchrun again, and "
-        f"{listed(done)} {have} ended with exit code 0: a torchrun that is not for all needs --standalone",
+        f"{listed(done)} {have} ended with exit code 0: a torchrun that only some pods run needs "
+        "--standalone",
     )
     return True
 
@@ -164,7 +165,7 @@ def _check_deadline(p: Pass) -> bool:
     if left > 0:
         p.timers.wake(left)
         return False
-    text = f"the job was active for {seconds} s, its activeDeadlineSeconds"
+    text = f"the job was active for longer than its activeDeadlineSeconds, {seconds} s"
     _close(p, Outcome.FAILED, "DeadlineExceeded", text)
     return True
 
@@ -189,7 +190,12 @@ def _check_join_timeout(p: Pass) -> bool:
     if passed < limit:
         p.timers.wake(limit - passed)
         return False
-    _close(p, Outcome.FAILED, "JoinTimeout", f"no round was formed within {limit} s: {p.waiting}")
+    _close(
+        p,
+        Outcome.FAILED,
+        "JoinTimeout",
+        f"pods held nodes for {limit} s (joinTimeoutSeconds) without a round: {p.waiting}",
+    )
     return True
 
 

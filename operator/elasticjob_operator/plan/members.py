@@ -104,7 +104,7 @@ def departed(p: Pass) -> bool:
 def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     """The member's state, and what speaks against the round, from its pod and its Lease."""
     over = p.round.phase != "Active"
-    who = f"{member.pod} (rank {member.rank})"
+    who = f"{member.pod} (group rank {member.rank})"
     pod = p.pods_by_uid.get(member.uid)
     if member.state == "Lost":
         if pod is None or not member.message:  # the latter: it had succeeded
@@ -138,8 +138,10 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         found = ends.ended(p, pod, who, member.rank)
         if leaving and found.cause in ("PodFailed", "PodLost"):
             # It was told to stop, nobody says by whom; its exit code is the echo.
-            how = ends.describe_exit(pod.exit) if pod.exit is not None else "its pod failed"
-            found = _evidence("MemberLeft", member, f"{who} has said that it leaves, and ended: {how}")
+            how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
+            found = _evidence(
+                "MemberLeft", member, f"{who} left: its torchrun said that it was ending; {how}"
+            )
         return "Lost", found
     if pod.deleting:
         return "Lost", ends.taken_away(p, pod, who, member.rank)
@@ -156,11 +158,11 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             killed = killed_for_memory(pod, who, member.rank)
             # Containers of ours are never restarted: there it is a second agent.
             ours = p.job.spec.template is not None
-            how = "was superseded by another agent in its pod" if ours else "was restarted in place"
+            how = "was replaced by another torchrun in its pod" if ours else "was restarted in place"
             return "Left", killed or _evidence("PodRestarted", member, f"{who} {how}")
         return "Left", _left_round(p, member, who)
     if leaving:
-        return "Left", _evidence("MemberLeft", member, f"{who} has said that it leaves")
+        return "Left", _evidence("MemberLeft", member, f"{who} left: its torchrun said that it was ending")
     return member.state, None
 
 
@@ -233,7 +235,7 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     there = p.pods_by_name.get(member.pod)
     if there is not None and there.uid == member.uid:
         return _evidence(
-            "PodDeleted", member, f"{who} has been taken from the job: it has another owner or none"
+            "PodDeleted", member, f"{who} was taken from the job: its owner reference was changed or removed"
         )
     if member.node and p.observed.nodes is not None and member.node not in p.observed.nodes:
         text = f"{who} was lost: its pod is gone, and node {member.node} is gone or not ready"
@@ -247,7 +249,7 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
     """The evidence that a worker of this pod failed."""
     return Evidence(
         WORKER_FAILED,
-        f"a worker of {pod} (rank {rank}) failed: {_said(report)}",
+        f"a worker of {pod} (group rank {rank}) failed: {_said(report)}",
         pod,
         rank,
         report.exit_code,
@@ -307,9 +309,9 @@ def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     """The member has announced itself anew: for the failure of a worker, or for what nobody says."""
     report = _failure_report(p, member)
     if report is None:
-        return _evidence("MemberLeft", member, f"{who} left the round")
+        return _evidence("MemberLeft", member, f"{who} left the round, and its torchrun gave no reason")
     if report.late:
-        text = f"{who} left the round; later a worker of it failed: {_said(report)}"
+        text = f"{who} left the round; later one of its workers failed: {_said(report)}"
         return _evidence("MemberLeft", member, text)
     return worker_failure(report, member.pod, member.rank, member.uid, member.node)
 
@@ -350,7 +352,7 @@ def _named_by_leader(p: Pass) -> list[Evidence]:
         return []
     silent = set(report.silent)
     named = {
-        m.id: f"{m.pod} (rank {m.rank}) is unreachable: {report.message or 'its beats stopped'}"
+        m.id: f"{m.pod} (group rank {m.rank}) is unreachable: {report.message or 'its heartbeats stopped'}"
         for m in members[1:]
         if m.rank in silent and m.state == "Member"
     }
@@ -386,9 +388,9 @@ def _accusations(p: Pass) -> list[Evidence]:
     return _unreachable(
         p,
         {
-            m.id: f"{m.pod} (rank {m.rank}) can't reach the leader {leader.pod}; others can"
+            m.id: f"{m.pod} (group rank {m.rank}) can't reach the leader {leader.pod}; others can"
             if others > 1
-            else f"{m.pod} (rank {m.rank}) can't reach the leader {leader.pod}, which is well"
+            else f"{m.pod} (group rank {m.rank}) can't reach the leader {leader.pod}, which renews its Lease"
             for m in accusers
             if m.state == "Member"
         },

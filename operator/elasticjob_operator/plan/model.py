@@ -235,7 +235,7 @@ class Observed:
     @cached_property
     def refusals(self) -> frozenset[str]:
         """The pods that the API server would not make."""
-        return frozenset(trouble.name for trouble in self.troubles if trouble.verb == "made")
+        return frozenset(trouble.name for trouble in self.troubles if trouble.verb == "created")
 
 
 @dataclass(frozen=True)

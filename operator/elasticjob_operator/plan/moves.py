@@ -107,7 +107,7 @@ def _what_became_of(p: Pass, entry: Absent) -> Evidence | None:
     pod = p.pods_by_uid.get(entry.uid)
     if pod is None:
         return None
-    who = f"{entry.pod} (rank {entry.rank})"
+    who = f"{entry.pod} (group rank {entry.rank})"
     sign = ends.second_thoughts(p, pod, who, "DidNotRejoin", entry.rank)
     if sign is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:
         return ends.ended(p, pod, who, entry.rank)
@@ -121,7 +121,7 @@ def _hindsight(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
     """What is known by now of the root failure."""
     found = []
     pod = p.pods_by_uid.get(failure.uid)
-    who = failure.pod if failure.rank is None else f"{failure.pod} (rank {failure.rank})"
+    who = failure.pod if failure.rank is None else f"{failure.pod} (group rank {failure.rank})"
     if pod is not None:
         found.append(ends.second_thoughts(p, pod, who, charge.cause, failure.rank))
         age = (p.now.wall - charge.time).total_seconds()

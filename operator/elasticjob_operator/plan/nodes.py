@@ -100,7 +100,12 @@ def clear_dead_nodes(p: Pass) -> None:
             why = "gone" if pod.node_gone else "out of service"
             p.timers.restart(f"force:{pod.uid}")
             p.actions.append(
-                DeletePod(pod.name, pod.uid, f"its node {pod.node} is {why}, nobody else ends it", force=True)
+                DeletePod(
+                    pod.name,
+                    pod.uid,
+                    f"its node {pod.node} is {why}, which can't report that it has ended",
+                    force=True,
+                )
             )
             waited = 0.0
         p.timers.wake(FORCE_SECONDS - waited)

@@ -149,7 +149,7 @@ def charge_early_ends(p: Pass) -> None:
 def _early_end(p: Pass, pod: Pod) -> Evidence:
     sign = ends.ended(p, pod, pod.name)
     if sign.account == PREEMPTION or sign.cause.startswith("Node"):
-        return replace(sign, message=f"{sign.message}; it was no member of a round yet")
+        return replace(sign, message=f"{sign.message}; it was not yet a member of a round")
     trouble = ends.node_trouble(p, pod) if pod.exit is not None and pod.exit.code == 0 else ""
     if trouble:  # a machine that is shut down may let a command end well
         text = f"{pod.name} ended with exit code 0 before it joined, and node {pod.node} {trouble}"
@@ -190,7 +190,7 @@ def _replace_silent(p: Pass) -> None:
             continue
         if p.round.phase == "Active" and pod.uid in p.status.member_uids:
             continue
-        text = f"{pod.name} waited for a round and has been silent for {silent:.0f} s"
+        text = f"{pod.name} waited for a round, and its Lease has not been renewed for {silent:.0f} s"
         p.event("PodReplaced", text, warning=True)
         if pod.uid in p.status.member_uids:
             lost[pod.uid] = text

@@ -93,8 +93,8 @@ def stuck(p: Pass) -> str:
     if limit is None or progress is None or progress.rounds_without_progress < limit:
         return ""
     return (
-        f"{progress.rounds_without_progress} rounds in a row resumed from no later a step than the one "
-        f"before (step {progress.first_step}); {limit} are allowed"
+        f"{progress.rounds_without_progress} rounds in a row began at no later a step than the one before "
+        f"(step {progress.first_step}); maxRoundsWithoutProgress is {limit}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from elasticjob.contract.names import pod_name
+from elasticjob.contract.names import members_lease, pod_name, round_lease
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.records import MemberList, Phase, RoundRecord, State
 from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide, listed
@@ -96,13 +96,14 @@ def catch_up(p: Pass) -> None:
     """Leases ahead even of a fresh status were restored or edited by hand: number above all of them."""
     record, r = p.observed.record, p.round
     if record is not None and record.ahead_of(projection(p)):
-        what = f"the round Lease says round {record.number} {record.phase}"
+        what = f"Lease {round_lease(p.job.name)} says round {record.number} {record.phase}"
     elif p.observed.listed > r.number:
-        what = f"the member list is of round {p.observed.listed}"
+        what = f"Lease {members_lease(p.job.name)} says round {p.observed.listed}"
     else:
         return
     number = max(p.observed.listed, record.number if record is not None else 0)
-    end_round(p, [Evidence("RecordAhead", f"{what}, the status round {r.number} {r.phase}")])
+    text = f"{what}, the status says round {r.number} {r.phase}: one of them was restored or edited"
+    end_round(p, [Evidence("RecordAhead", text)])
     renumber(p, number + 1)
 
 
@@ -127,7 +128,7 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
             p.set(rounds=(replace(history[0], end=wall), *history[1:]))
     note(p, evidence)
     planned = p.round.account == SCALING
-    p.event("RoundBroken", f"round {p.round.number}: {p.round.message}", warning=not planned)
+    p.event("RoundBroken", f"round {p.round.number} ended: {p.round.message}", warning=not planned)
 
 
 def watch_active(p: Pass) -> None:
@@ -159,7 +160,8 @@ def _take_established(p: Pass) -> None:
         first, *rest = p.status.rounds
         p.set(rounds=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
         p.event(
-            "RoundEstablished", f"round {r.number}: {r.members} members have met, the leader is {r.leader}"
+            "RoundEstablished",
+            f"round {r.number} is established: {_members(r.members)} reached the leader {r.leader}",
         )
 
 
@@ -283,7 +285,7 @@ def _survivors(p: Pass) -> list[Awaited]:
     awaited, result = [], []
     for member in p.status.members():
         if member.state in ("Member", "Unreachable") and late:
-            text = f"{member.pod} (rank {member.rank}) did not rejoin within {limit} s"
+            text = f"{member.pod} (group rank {member.rank}) did not rejoin within {limit} s (rejoinSeconds)"
             note(p, [_evidence("DidNotRejoin", text, member)])
             member = replace(member, state="Lost", message=text)
         elif member.state == "Member":
@@ -358,9 +360,11 @@ def _being_made(p: Pass, slot: int, enough: bool) -> Awaited:
     pause = pacing.slot_left(p, slot)
     if pause > 0:
         return Awaited(
-            f"slot {slot}", 0.0 if enough else pause, f"its pods end early, another is made in {pause:.0f} s"
+            f"slot {slot}",
+            0.0 if enough else pause,
+            f"its last pods ended early, the next is created in {pause:.0f} s",
         )
-    return Awaited(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being made")
+    return Awaited(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being created")
 
 
 def _refused_pod(p: Pass, slot: int) -> bool:
@@ -385,9 +389,13 @@ def _verdict_left(p: Pass, name: str) -> float:
 def _hold_back(p: Pass) -> Wait | None:
     """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
     if not members.departed(p):
-        pods = ", ".join(m.pod for m in p.status.members())
+        pods = listed([m.pod for m in p.status.members()])
         p.reason = "WaitingForFencing"
-        return Wait(None, f"none of the last round's members is known to have left it: {pods}")
+        return Wait(
+            None,
+            f"no member of the last round is known to have stopped ({pods}), and a new round beside it would "
+            "train twice; if their machines are off, delete the Node objects or taint them out-of-service",
+        )
     left = pacing.round_left(p)
     if left > 0:
         count = pacing.early_ends(p)
@@ -451,7 +459,11 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
             *p.status.rounds,
         )[:MAX_ROUNDS],
     )
-    p.event("RoundPublished", f"round {number} with {len(chosen)} members: {message}")
+    p.event("RoundPublished", f"round {number} begins with {_members(len(chosen))}; reason: {message}")
+
+
+def _members(count: int) -> str:
+    return f"{count} member{'s' * (count != 1)}"
 
 
 def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
@@ -461,5 +473,5 @@ def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
     for member in chosen:
         old = before.get(member.rank)
         if old is not None and old.uid != member.uid and old.state == "Lost":
-            said.append(f"{member.pod} took over rank {member.rank}")
+            said.append(f"{member.pod} took over group rank {member.rank}")
     return listed(said)

@@ -62,11 +62,14 @@ def rescale(p: Pass) -> None:
     decision = decide(candidates(p, (*staying, *joined)), [*missed, *awaited], _least(p), wanted)
     if isinstance(decision, Wait):
         why = f"waiting for {reasons(missed)}" if missed else decision.why
-        p.growth = f"to {'grow' if have < wanted else 'shrink'}: {why}"
+        fixed = have < wanted and not missed and p.job.spec.min_replicas is None
+        how = f" (to {wanted} at once, since minReplicas is not set)" if fixed else ""
+        p.growth = f"to {'grow' if have < wanted else 'shrink'}{how}: {why}"
         if unproven:
             name, left = min(unproven.items(), key=lambda item: item[1])
             p.growth += (
-                f"; {name} is let in after {left:.0f} s: its slot's pods ended soon after they had joined"
+                f"; {name} is let in after {left:.0f} s: "
+                "earlier pods of its slot ended soon after they had joined"
             )
         if missed and (joined or have > wanted):
             p.timers.wake(LOOK_AGAIN_SECONDS)
@@ -106,8 +109,8 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     if lease is None or record is None or record.id != member.id or record.state != State.JOINING.value:
-        return "nothing is known of it"
+        return "its Lease does not say that it takes part"
     interval = LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS
     if lease.silent > LATE_RENEWALS * interval:
-        return f"nothing was heard of it for {lease.silent:.0f} s"
+        return f"its Lease has not been renewed for {lease.silent:.0f} s"
     return ""
