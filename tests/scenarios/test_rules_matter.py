@@ -106,6 +106,13 @@ MUTATIONS: list[Mutation] = [
         "step_that_was_done_before_is_no_progress",
     ),
     ("I14 a slot's pods", pacing, "slot_left", lambda *_: 0.0, "slot_whose_pods_die_after_a_step_is_paced"),
+    (
+        "I14 growth in vain",
+        pacing,
+        "growth_left",
+        lambda _: 0.0,
+        "newcomer_is_not_there_when_the_round_has_ended",
+    ),
     ("I14 rounds are paced", pacing, "pause", lambda _: 0.0, "rounds_that_get_nowhere_are_paced"),
     (
         "I14 newcomers are proven",

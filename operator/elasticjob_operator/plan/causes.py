@@ -57,7 +57,9 @@ CHARGED_ONCE = ESTABLISHING | {"Unreachable", "MemberLeft"}
 CUT_OFF = frozenset({"Unreachable", "LeaderUnreachable"})
 """Causes that a broken path has, as long as the round was established."""
 
-PLANNED = frozenset({"ScaledUp", "ScaledDown"})
+SCALED_UP = "ScaledUp"
+
+PLANNED = frozenset({SCALED_UP, "ScaledDown"})
 """Causes that have nothing to do with a failure: the next round was possible before they ended this one."""
 
 STARTED_AGAIN = "StartedAgain"

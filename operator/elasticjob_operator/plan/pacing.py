@@ -8,15 +8,17 @@ free: one loss soon after a start is no series. A planned change, and a pod that
 round that was well, neither count nor pause.
 
 A newcomer for which a running round is to be ended has to be proven: the pods of a slot that end early as
-members keep all others from training each time. All that counts stands in the status.
+members keep all others from training each time. Nor is a round ended again at once for newcomers who were not
+there when the next was formed. All that counts stands in the status.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 
 from elasticjob_operator.plan import ends
-from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALING
+from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALED_UP, SCALING
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import Setback
@@ -97,6 +99,19 @@ def unproven(p: Pass, slot: int | None) -> float:
     if setback is None or not setback.joined:
         return 0.0
     return p.left_since(setback.time, PROOF * pause(setback.joined), f"proof:{setback.pod}")
+
+
+def growth_left(p: Pass) -> float:
+    """Seconds until the round may be ended for newcomers again, when those for whom the ones before it were
+    ended had no place in the next: they were gone by then, or another operator saw them otherwise."""
+    in_vain = 0
+    for formed, before in pairwise(p.status.rounds):
+        if formed.cause != SCALED_UP or formed.members > before.members:
+            break
+        in_vain += 1
+    if not in_vain or p.round.start is None:
+        return 0.0
+    return p.left_since(p.round.start, pause(in_vain), f"growth:{p.round.number}")
 
 
 def _setback(p: Pass, slot: int | None) -> Setback | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from elasticjob.contract.records import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS, State
 from elasticjob.core.rounds import Awaited, Wait, decide, listed, reasons
 from elasticjob_operator.plan import pacing
-from elasticjob_operator.plan.causes import Evidence
+from elasticjob_operator.plan.causes import SCALED_UP, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.rounds import SEAT_SECONDS, candidates, end_round, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
@@ -77,8 +77,14 @@ def rescale(p: Pass) -> None:
     if have > wanted:
         end_round(p, [Evidence("ScaledDown", f"scaled down from {have} to {wanted} members")])
         return
+    left = pacing.growth_left(p)
+    if left > 0:
+        p.growth = (
+            f"to grow: again in {left:.0f} s; who had joined was not there when the last round had ended"
+        )
+        return
     names, to = listed([entry.pod for entry in joined]), len(decision.members)
-    end_round(p, [Evidence("ScaledUp", f"{names} joined: growing from {have} to {to} members")])
+    end_round(p, [Evidence(SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
 
 
 def _has_succeeded(p: Pass) -> bool:
