@@ -15,6 +15,7 @@ from elasticjob_operator.act.template import (
     warnings,
 )
 from elasticjob_operator.observe.objects import read_pod
+from elasticjob_operator.plan.containers import DEFAULT_CONTAINER_ANNOTATION, training_container
 from elasticjob_operator.plan.model import Job, JobSpec
 
 RICH: dict[str, Any] = {
@@ -121,6 +122,21 @@ def test_identity() -> None:
         "blockOwnerDeletion": True,
     }
     assert pod["spec"]["restartPolicy"] == "Never"
+
+
+def test_the_training_container_is_the_one_that_was_given_the_environment() -> None:
+    """Whatever webhooks and people make of the pod afterwards: others before it, other names, annotations."""
+    pod = pod_of(a_job(RICH), 0, 0, IMAGE)
+    meta, spec = pod["metadata"], pod["spec"]
+    trainer = training_container(meta, spec)
+    assert trainer == spec["containers"][1]["name"]
+    proxy = {"name": "linkerd-proxy", "env": [{"name": "LINKERD2_PROXY_LOG", "value": "warn"}]}
+    meshed = {**spec, "containers": [proxy, *spec["containers"]]}
+    marked = {"annotations": {DEFAULT_CONTAINER_ANNOTATION: "linkerd-proxy"}}
+    assert training_container({}, meshed) == training_container(marked, meshed) == trainer
+    renamed = [proxy, {**spec["containers"][1], "name": "renamed"}]
+    assert training_container(meta, {"containers": renamed}) == "renamed"
+    assert training_container(marked, {"containers": [{"name": "a", "env": "?"}, proxy]}) == "linkerd-proxy"
 
 
 def test_environment_of_the_training_container() -> None:

@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from elasticjob.contract.names import JOB_UID_ENV
+
 DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 
 
 def training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Its name: that of the annotated default container, else of the first; "" if there is none."""
+    """Its name; "" if there is none.
+
+    Of a pod that the operator has made it is the one that was given the job's environment: others may have
+    put containers before it (a service mesh does), renamed it or written the annotation, and environments
+    can't be changed. Else it is the annotated default container, or the first.
+    """
     annotations, containers = meta.get("annotations"), spec.get("containers")
-    found = containers if isinstance(containers, list) else []
-    names = [str(c.get("name", "")) for c in found if isinstance(c, Mapping)]
+    found = [c for c in containers if isinstance(c, Mapping)] if isinstance(containers, list) else []
+    marked = [str(c.get("name", "")) for c in found if _is_marked(c)]
+    if len(marked) == 1:
+        return marked[0]
+    names = [str(c.get("name", "")) for c in found]
     wanted = annotations.get(DEFAULT_CONTAINER_ANNOTATION) if isinstance(annotations, Mapping) else None
     return str(wanted) if wanted in names else (names[0] if names else "")
+
+
+def _is_marked(container: Mapping[str, Any]) -> bool:
+    env = container.get("env")
+    entries = env if isinstance(env, list) else []
+    return any(isinstance(entry, Mapping) and entry.get("name") == JOB_UID_ENV for entry in entries)
