@@ -20,6 +20,9 @@ from elasticjob_operator.plan.pods import LINGER_SECONDS
 from elasticjob_operator.plan.rounds import projection
 from elasticjob_operator.plan.status import ParticipantStatus
 
+LONGEST_PIECE_SECONDS = 60.0
+"""Of the time that counts for ``joinTimeoutSeconds``."""
+
 CLOSING_SECONDS = 1.0
 """How soon it is looked again whether the round Lease says that the job is over."""
 
@@ -174,29 +177,35 @@ def _check_join_timeout(p: Pass) -> bool:
     """Fail a job whose pods have held nodes for too long without a round.
 
     Time in which none had a node does not count: a job may wait in a queue for longer. What counts stands in
-    the status, so that neither restarts nor gaps in a watch begin it anew.
+    the status, so that neither restarts nor gaps in a watch begin it anew. It is written down ten times in
+    the limit, and no piece counts for more than twice its length: a wall clock that is set forward, or that
+    of another operator, ends no job.
     """
     limit, r = p.job.spec.rendezvous.join_timeout, p.round
     holds = r.phase == "Broken" and any(pod.node for pod in p.observed.pods if p.alive(pod))
     if limit is None:
         return False
-    passed = float(r.held_seconds)
+    piece = min(LONGEST_PIECE_SECONDS, limit / 10)
+    passed, latest = float(r.held_seconds), 0.0
     if r.held is not None:
-        passed += max(0.0, (p.now.wall - r.held).total_seconds())
-    if holds != (r.held is not None):
-        p.set_round(held=p.now.wall if holds else None, held_seconds=round(passed))
-    if not holds:
-        return False
-    if passed < limit:
-        p.timers.wake(limit - passed)
-        return False
-    _close(
-        p,
-        Outcome.FAILED,
-        "JoinTimeout",
-        f"pods held nodes for {limit} s (joinTimeoutSeconds) without a round: {p.waiting}",
-    )
-    return True
+        by_wall = (p.now.wall - r.held).total_seconds()
+        own = p.timers.elapsed(f"held:{r.held:%Y%m%d%H%M%S}")
+        latest = min(max(by_wall, own, 0.0), 2 * piece)
+        passed += latest
+    if holds and passed >= limit:
+        _close(
+            p,
+            Outcome.FAILED,
+            "JoinTimeout",
+            f"pods held nodes for {limit} s (joinTimeoutSeconds) without a round: {p.waiting}",
+        )
+        return True
+    if holds != (r.held is not None) or latest >= piece:
+        p.set_round(held=p.now.wall if holds else None, held_seconds=int(passed))
+        latest = 0.0
+    if holds:
+        p.timers.wake(min(limit - passed, piece - latest))
+    return False
 
 
 def _left(p: Pass, since: datetime, seconds: float) -> float:
@@ -206,8 +215,9 @@ def _left(p: Pass, since: datetime, seconds: float) -> float:
 
 def _never_joined(p: Pass) -> str:
     """A pod of ours that ended well by itself and never joined, while none of the job's pods that live has
-    joined either: their command is the same. Pods of others may be left from before this job was."""
-    if p.job.spec.template is None or p.round.phase == "Active":
+    joined either, or ever had: their command is the same. Pods of others may be left from before this job
+    was."""
+    if p.job.spec.template is None or p.round.number > 0:
         return ""
     if any(p.alive(pod) and p.participant(pod) is not None for pod in p.observed.pods):
         return ""
