@@ -183,7 +183,8 @@ class Checker:
             self._violated("I7", f"the end of round {end} ({r.cause}) is not charged in round {r.number}")
 
     def _check_charges(self, status: JobStatus) -> None:
-        keys = [(c.round, c.pod) for account in status.accounts for c in account.charges]
+        charges = [c for account in status.accounts for c in account.charges if c.beside is None]
+        keys = [(c.round, c.pod) for c in charges]
         found = set(keys)
         if len(keys) != len(found):
             self._violated("I7", f"charged twice: {sorted(k for k in found if keys.count(k) > 1)}")

@@ -120,9 +120,10 @@ def charges(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """What was charged, or moved."""
     before = {name_of(c): (a.name, c.cause) for a in old.accounts for c in a.charges}
     now = {name_of(c): (a.name, c.cause) for a in new.accounts for c in a.charges}
+    beside = {name_of(c): c.beside for a in new.accounts for c in a.charges if c.beside is not None}
     for key, (account, cause) in now.items():
         if key not in before:
-            yield f"charge {account}: {key}"
+            yield f"charge {account}: {key}" + (f", beside round {beside[key]}" if key in beside else "")
         elif before[key] != (account, cause):
             yield f"the charge for {key} moves from {' '.join(before[key])} to {account} {cause}"
     if new.restarts < old.restarts:

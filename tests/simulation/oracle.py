@@ -276,7 +276,8 @@ class Oracle:
         new = [_cause(c) for a in status.accounts for c in a.charges]
         if len(set(new)) != len(new):
             raise Violation("I7", f"charged twice: {sorted(map(str, new))}")
-        lost = old - set(new)
+        beside = {_cause(c) for a in before.accounts for c in a.charges if c.beside is not None}
+        lost = old - set(new) - beside
         # A Lease set forward by hand: the round that has ended and its charge are renumbered.
         later = set(range(before.round.number + 1, status.round.number + 1))
         counted = _counted(status) - _counted(before)
@@ -290,10 +291,9 @@ class Oracle:
             self.counted.setdefault(uid, {}).update(listed)
         if status.restarts < before.restarts:
             raise Violation("I7", f"restarts fall from {before.restarts} to {status.restarts}")
-        if status.restarts != len(new) + _counted(status):
-            raise Violation(
-                "I7", f"{status.restarts} restarts, {len(new)} charges, {_counted(status)} counted"
-            )
+        used = sum(a.used for a in status.accounts)
+        if status.restarts != used:
+            raise Violation("I7", f"{status.restarts} restarts, {used} charges")
 
     def judge_accounts(self, value: JobValue) -> None:
         """I7, when all has come to rest: each round that ended is charged once, to an account that may bear
@@ -362,7 +362,7 @@ class Oracle:
         status = value.status
         if status.is_true("Failed"):
             failed = status.condition("Failed")
-            over = [a for a in status.accounts if a.limit is not None and len(a.charges) > a.limit]
+            over = [a for a in status.accounts if a.limit is not None and a.used > a.limit]
             reason = failed.reason if failed is not None else ""
             theirs = value.job.spec.template is None and reason == "MemberLostAfterSuccess"
             # A replacement begins with the first torchrun of its command, beside others' later ones.

@@ -95,7 +95,8 @@ def charge_round(p: Pass) -> None:
 
 def charge_pod(p: Pass, sign: Evidence) -> None:
     """Charge a pod that ended before it was ever a member. The status knows it for as long as it is there
-    (``settle_pod``): its charge may leave the window, or the list."""
+    (``settle_pod``): its charge may leave the window, or the list. Beside a running round the charge is for
+    people and for nodes to avoid: no limit may end training that such a pod has not touched."""
     rule = rules.match(p.job.spec.rules, sign)
     account, message = rules.account(rule, sign), sign.message + rules.effect(rule)
     failure = failure_of(p, sign, None)
@@ -105,8 +106,13 @@ def charge_pod(p: Pass, sign: Evidence) -> None:
     settle_pod(p, sign.uid)
     if known:
         return
+    beside = p.round.number if p.round.phase == "Active" else None
     _charge(
-        p, account, Charge(p.now.wall, pod=sign.pod, cause=sign.cause, node=sign.node, message=cut(message))
+        p,
+        account,
+        Charge(
+            p.now.wall, pod=sign.pod, cause=sign.cause, node=sign.node, message=cut(message), beside=beside
+        ),
     )
     if root(p) is None or p.round.phase == "Active" or p.round.charged is not None:
         p.set(last_failure=failure)  # else that of the round is still to be charged
@@ -248,4 +254,4 @@ def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:
 
 def _charge(p: Pass, account: str, charge: Charge) -> None:
     accounts = tuple(a.charged(charge) if a.name == account else a for a in p.status.accounts)
-    p.set(accounts=accounts, restarts=p.status.restarts + 1)
+    p.set(accounts=accounts, restarts=p.status.restarts + (charge.beside is None))

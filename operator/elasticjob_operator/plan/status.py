@@ -162,7 +162,8 @@ class RoundHistory:
 class Charge:
     """A restart charged to an account: for the end of ``round``, or for ``pod``, which ended while it was no
     member. Either is a key, and one charge may have both: charging again changes nothing. ``node`` is where
-    the root failure was, ``message`` the sentence on it, cut short."""
+    the root failure was, ``message`` the sentence on it, cut short. ``beside`` is the round that went on
+    meanwhile: nothing was restarted, and no limit counts it."""
 
     time: datetime
     round: int | None = None
@@ -170,6 +171,7 @@ class Charge:
     cause: str = ""
     node: str = ""
     message: str = ""
+    beside: int | None = None
 
 
 @dataclass(frozen=True)
@@ -182,8 +184,8 @@ class Older:
 
 @dataclass(frozen=True)
 class Account:
-    """One of ``status.accounts``. ``used`` are the charges inside the window: the newest are listed, the
-    others counted by the time that they leave it."""
+    """One of ``status.accounts``. ``used`` are the charges inside the window that count: the newest are
+    listed, the others counted by the time that they leave it."""
 
     name: str
     limit: int | None = None
@@ -194,7 +196,8 @@ class Account:
     @property
     def used(self) -> int:
         """How many charges are inside the window."""
-        return len(self.charges) + sum(entry.charges for entry in self.older)
+        listed = sum(charge.beside is None for charge in self.charges)
+        return listed + sum(entry.charges for entry in self.older)
 
     def charged(self, charge: Charge) -> Account:
         """With one more charge."""
@@ -211,6 +214,8 @@ class Account:
         width = max(1.0, (self.window_seconds or 360_000) / 100)
         older = list(self.older)
         for charge in spare:
+            if charge.beside is not None:
+                continue
             last = older[-1] if older else None
             if last is not None and last.until.timestamp() // width >= charge.time.timestamp() // width:
                 older[-1] = Older(max(last.until, charge.time), last.charges + 1)
