@@ -303,7 +303,10 @@ class K8sRendezvousHandler(RendezvousHandler):
             )
 
     def _patience(self, thread: RoundWatcher | LeaseWriter) -> float:
-        """For how long a 403 is waited out: long, if the operator may still grant what this pod never had."""
+        """For how long a 403 is waited out: long, if the operator may still grant what this pod never had. It
+        writes the rights of its own pods anew, and who has denied them something may think better of it."""
+        if self._settings.job_uid:
+            return GRANT_SECONDS
         final = self._settings.elsewhere or thread.refusal.granted or advice.is_denial(thread.trouble)
         return RBAC_SECONDS if final else GRANT_SECONDS
 

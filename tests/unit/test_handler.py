@@ -685,6 +685,33 @@ def test_rights_that_were_taken_away_are_an_error_soon(
     ends_with(handlers[1], "refused for")
 
 
+@pytest.mark.parametrize(
+    "why", ["cannot get", 'admission webhook "leases.example.com" denied the request: no']
+)
+def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Somebody has deleted the Role, or rolled out a policy: each member would end with exit code 1, charged
+    to its script."""
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
+    handlers = [start(pod, job_uid="uid") for pod in ("a", "b")]
+    joining = [Joining(handler) for handler in handlers]
+    record = form(leases, 1, "a", "b")
+    assert [one.result(60).rank for one in joining] == [0, 1]
+    with leases.changed:
+        leases.trouble = Forbidden(why, 403)
+        leases.changed.notify_all()
+    again = [Joining(handler) for handler in handlers]
+    wait_for(lambda: all(h._lease.refusal.lasted(Forbidden) > 1 for h in handlers), 60, "it is refused")
+    assert all(one.waits() for one in again)
+    leases.trouble = None
+    leases.publish(broken(record))
+    for pod, before in zip("ab", record.members, strict=True):
+        leases.announced(pod, but=before)
+    form(leases, 2, "a", "b")
+    assert {one.result(60).rank for one in again} == {0, 1}
+
+
 def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
     """No descriptor is left here (EMFILE): that is nothing to judge a peer by, and no thread ends of it."""
     script = textwrap.dedent(
