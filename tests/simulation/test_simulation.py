@@ -21,6 +21,9 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.rest import settle
 from tests.simulation.world import World
 
+pytestmark = pytest.mark.timeout(3600)
+"""Nothing here can hang; beside other work on the machine it takes several times as long."""
+
 HISTORIES = 1000
 """``make histories`` plays a hundred times as many."""
 MUTATED = 3000
