@@ -662,6 +662,7 @@ STATUS: dict[str, Any] = {
             "nproc": "auto",
             "state": "Member",
             "message": "",
+            "restarts": 1,
         },
         {"id": "m4y0r3bc", "pod": "digits-1-3", "slot": 1, "state": "Joining"},
     ],
@@ -714,6 +715,7 @@ STATUS: dict[str, Any] = {
         "uid": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f11",
         "node": "b",
         "logs": "kubectl -n default logs digits-1-2 -c train",
+        "restarts": 1,
     },
     "excludedNodes": [
         {

@@ -71,11 +71,15 @@ class FailureCommands:
             self.pods[name], running=False, ended=True, exit=Exit(int(code), "Error"), failed_init=container
         )
 
-    def do_restart_in_place(self, name: str, code: str, reason: str = "Error") -> None:
-        """The kubelet restarts somebody else's container; its new agent announces itself."""
+    def do_restart_in_place(self, name: str, code: str, reason: str = "Error", but: str = "") -> None:
+        """The kubelet restarts somebody else's container; its new agent announces itself. ``but=unsaid``: the
+        kubelet says so later; ``but=unjoined``: the agent does."""
         pod = self.pods[name]
-        self.pods[name] = replace(pod, exit=None, last_exit=Exit(int(code), reason), running=True)
-        self._join(name, 0)
+        if but != "unsaid":
+            end = Exit(int(code), reason)
+            self.pods[name] = replace(pod, exit=None, last_exit=end, running=True, restarts=pod.restarts + 1)
+        if but != "unjoined":
+            self._join(name, 0)
 
     def do_ended(self, name: str, code: str, reason: str) -> None:
         """The kubelet says more of how a container that was given up has ended."""

@@ -251,7 +251,8 @@ class Cluster(Network):
             self._terminate(agent.uid)
         elif self._restarts(agent, pod):
             if self.agents[agent.uid] is agent:
-                again = replace(pod, last_exit=Exit(agent.exit_code, agent.exit_reason))
+                end = Exit(agent.exit_code, agent.exit_reason)
+                again = replace(pod, last_exit=end, restarts=pod.restarts + 1)
                 self.api.put(("pod", pod.name), again, agent.uid)
                 self.agents[agent.uid] = self._start_agent(again)
         elif not agent.alive and not pod.ended and pod.exit is None:

@@ -597,8 +597,10 @@ def test_a_container_that_was_restarted_in_place_says_how_it_had_ended() -> None
         "name": "main",
         "state": {"running": {}},
         "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+        "restartCount": 3,
     }
     pod = read_pod(raw_pod(status={"containerStatuses": [restarted, status("sidecar", running={})]})).pod
     assert (pod.exit, pod.last_exit, pod.running) == (None, Exit(137, "OOMKilled"), True)
+    assert pod.restarts == 3
     fresh = read_pod(raw_pod(status={"containerStatuses": [status("main", running={})]})).pod
-    assert fresh.last_exit is None
+    assert (fresh.last_exit, fresh.restarts) == (None, 0)

@@ -159,6 +159,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             exit=_exit(state) or failed_init[1],
             failed_init=failed_init[0],
             last_exit=_exit(_state(status, container, "lastState")),
+            restarts=_restarts(status, container),
             deleting=bool(meta.get("deletionTimestamp")),
             unschedulable=_unschedulable(conditions.get("PodScheduled", {})),
             waiting=_waiting(status, container),
@@ -326,6 +327,12 @@ def _state(status: Mapping[str, Any], container: str, which: str = "state") -> M
     if not statuses:
         return None
     return next((_map(s, which) for s in statuses if s.get("name") == container), {})
+
+
+def _restarts(status: Mapping[str, Any], container: str) -> int:
+    """How often the container was restarted in its pod."""
+    counts = (s.get("restartCount") for s in _maps(status, "containerStatuses") if s.get("name") == container)
+    return next((count for count in counts if isinstance(count, int)), 0)
 
 
 def _accompanied(status: Mapping[str, Any], container: str) -> bool:

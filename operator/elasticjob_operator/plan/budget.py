@@ -56,6 +56,7 @@ def _size(entry: ParticipantStatus) -> int:
     """Bytes of one participant: as ``json`` would say, in a tenth of the time."""
     size = _FRAME + sum(map(_text, (entry.id, entry.pod, entry.uid, entry.state)))
     size += sum(_FIELD + len(str(number)) for number in (entry.slot, entry.rank) if number is not None)
+    size += (_FIELD + 4 + len(str(entry.restarts))) * bool(entry.restarts)
     optional = (entry.address, entry.node, entry.nproc, entry.message)
     return size + sum(_FIELD + 5 + _text(text) for text in optional if text)
 

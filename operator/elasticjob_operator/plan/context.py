@@ -222,6 +222,7 @@ class Pass:
                         address=endpoint_at(record, pod.ip),
                         node=pod.node,
                         nproc=record.nproc,
+                        restarts=pod.restarts,
                     ),
                 )
             )

@@ -154,6 +154,7 @@ def failure_of(p: Pass, sign: Evidence, number: int | None) -> Failure:
         sign.uid,
         sign.node,
         _logs(p, sign),
+        next((m.restarts for m in p.status.members() if m.uid == sign.uid), 0),
     )
 
 

@@ -155,7 +155,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         if record.last_round != p.round.number or record.last_job_uid != p.job.uid:
             if own and not over and record.state == State.JOINING.value and _others_have_finished(p):
                 return "Succeeded", None  # no operator was there to see it say so
-            killed = killed_for_memory(pod, who, member.rank)
+            killed = killed_for_memory(pod, who, member.rank) if pod.restarts > member.restarts else None
             # Containers of ours are never restarted: there it is a second agent.
             ours = p.job.spec.template is not None
             how = "was replaced by another torchrun in its pod" if ours else "was restarted in place"

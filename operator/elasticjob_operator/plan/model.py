@@ -149,13 +149,13 @@ class Pod:
 
     ``mine``: owned by this job (same UID), or the job has no template and the pod is somebody else's.
     ``slot`` is None where no label tells it; of a pod that the operator has made its name tells, and
-    ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container,
-    or of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
+    ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container, or
+    of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
     terminal (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container
-    ended before it was restarted in place. ``unschedulable`` is the words of the scheduler while it finds no
-    node. ``accompanied`` means that another container, no init container, has not ended and keeps the pod
-    from ending. ``disruption`` is the reason of the condition DisruptionTarget, which says who takes the pod
-    away.
+    ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` is the words of
+    the scheduler while it finds no node. ``accompanied`` means that another container, no init container,
+    has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
+    DisruptionTarget, which says who takes the pod away.
     ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it bears the label of
     who stands by. ``unreachable`` and ``out_of_service`` are taints of its node.
     """
@@ -177,6 +177,7 @@ class Pod:
     accompanied: bool = False
     exit: Exit | None = None
     last_exit: Exit | None = None
+    restarts: int = 0
     failed_init: str = ""
     deleting: bool = False
     unschedulable: str = ""

@@ -125,7 +125,8 @@ def _hindsight(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
     if pod is not None:
         found.append(ends.second_thoughts(p, pod, who, charge.cause, failure.rank))
         age = (p.now.wall - charge.time).total_seconds()
-        if charge.cause == "PodRestarted" and age <= RESTART_SECONDS:
+        ended_last = pod.restarts == failure.restarts + 1
+        if charge.cause == "PodRestarted" and ended_last and age <= RESTART_SECONDS:
             found.append(members.killed_for_memory(pod, who, failure.rank))
     if charge.cause == WORKER_FAILED and failure.round is not None:
         found.append(_earlier_failure(p, failure, failure.round))

@@ -112,6 +112,7 @@ class ParticipantStatus:
     """One of ``status.participants``. ``rank`` is None unless it is or was a member of the round.
 
     ``done``: its container has ended with 0, which is what a job of pods that the operator makes waits for.
+    ``restarts``: how often its container had been restarted when it joined.
     States: Member, Succeeded (member), Lost (member whose loss is established), Left (member that has
     left the round and lives), Unreachable (member that was named lost), Standby, Joining.
     """
@@ -127,6 +128,7 @@ class ParticipantStatus:
     nproc: str = ""
     message: str = ""
     done: bool = False
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,8 @@ class Account:
 @dataclass(frozen=True)
 class Failure:
     """``status.lastFailure``: the root of the last failure. ``exit_code`` is None where it could not be
-    learnt; ``logs`` is the command that shows the log to read on; ``uid`` and ``node`` are the pod's."""
+    learnt; ``logs`` is the command that shows the log to read on; ``uid`` and ``node`` are the pod's, and
+    ``restarts`` is how often its container had been restarted when it joined."""
 
     pod: str
     time: datetime
@@ -249,6 +252,7 @@ class Failure:
     uid: str = ""
     node: str = ""
     logs: str = ""
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
