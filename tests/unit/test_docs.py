@@ -1,4 +1,5 @@
-"""What docs/failures.md and docs/security.md call shown is there to be run."""
+"""What docs/failures.md and docs/security.md call shown is there to be run, and what the operator may say is
+explained: causes, Events and the reasons of Failed."""
 
 from __future__ import annotations
 
@@ -7,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from elasticjob.contract.records import Outcome
+from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def rows(page: str, first: str) -> list[str]:
     """The rows of a page's tables, whose first column is headed ``first``."""
-    lines = (ROOT / "docs" / page).read_text().splitlines()
-    return [line for line in lines if line.startswith("| ") and not line.startswith(f"| {first} |")]
+    found, ours = [], False
+    for line in (ROOT / "docs" / page).read_text().splitlines():
+        if not line.startswith("|"):
+            ours = False
+        elif line.startswith(f"| {first} |"):
+            ours = True
+        elif ours and line.startswith("| "):
+            found.append(line)
+    return found
 
 
 ROWS = rows("failures.md", "what happens")
@@ -25,6 +36,26 @@ TESTS = {
 }
 HOSTILE = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "hostile-input.md").read_text())
 SCENARIOS = {path.stem for path in (ROOT / "tests" / "scenarios" / "races").glob("*.txt")}
+
+
+OPERATOR = ROOT / "operator" / "elasticjob_operator"
+EVENT = re.compile(r'(?:\.event\(|\bEvent\()\s*"(\w+)"')
+CLOSES = re.compile(r'_close\(\s*p,\s*Outcome\.FAILED,\s*"(\w+)"')
+
+
+def explained(page: str, first: str) -> dict[str, list[str]]:
+    """What stands as code in the first column of these tables, with the other columns."""
+    found = {}
+    for row in rows(page, first):
+        name, *others = [cell.strip() for cell in row.strip("|").split("|")]
+        found.update(dict.fromkeys(re.findall(r"`(\w+)`", name), others))
+    return found
+
+
+def said(pattern: re.Pattern[str]) -> set[str]:
+    """What the operator's source says by this pattern."""
+    files = OPERATOR.rglob("*.py")
+    return {name for path in files for name in pattern.findall(path.read_text())}
 
 
 def by_first_column(row: str) -> str:
@@ -60,3 +91,19 @@ def test_every_threat_has_a_test(row: str) -> None:
 def test_what_hostile_input_is_said_to_be_shown_by_is_there() -> None:
     assert len(HOSTILE) > 20
     assert not set(HOSTILE) - TESTS
+
+
+def test_every_cause_is_explained_with_its_account() -> None:
+    table = explained("failures.md", "cause")
+    accounts = {cause: told[0].partition(",")[0] for cause, told in table.items() if cause != "Started"}
+    assert accounts == CAUSES
+    assert {cause for cause, told in table.items() if "not charged" in told[0]} == NEVER_CHARGED
+
+
+def test_every_event_is_explained() -> None:
+    assert said(EVENT) | {outcome.value for outcome in Outcome} == set(explained("failures.md", "reason"))
+
+
+def test_every_reason_of_failed_is_explained() -> None:
+    limits = {f"{account.capitalize()}RestartsExhausted" for account in ACCOUNTS if account != SCALING}
+    assert said(CLOSES) | limits == set(explained("resource.md", "Failed's reason"))
