@@ -55,7 +55,7 @@ class _Connection(kopf.ConnectionInfo):
 
     def as_ssl_context(self) -> ssl.SSLContext:
         context = super().as_ssl_context()
-        relax(context)
+        relax(context, None if self.ca_path is None else str(self.ca_path))
         return context
 
 

@@ -116,6 +116,37 @@ def test_what_is_not_the_cluster_s_is_refused(tmp_path: Path, bare: bool) -> Non
         shake(tls.client_context(str(stranger.ca_file), verify=False), port)
 
 
+def test_an_authority_that_is_replaced_is_read_again(tmp_path: Path) -> None:
+    """The second attempt finds it, in handlers (sockets), in the operator and in kopf (asyncio)."""
+    first, second = Authority(tmp_path / "first"), Authority(tmp_path / "second")
+    mounted = tmp_path / "ca.crt"
+
+    async def in_a_loop(context: ssl.SSLContext, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.close()
+
+    mounted.write_bytes(first.ca_file.read_bytes())
+    sync, loops = tls.client_context(str(mounted)), tls.client_context(str(mounted))
+    kopfs = _Connection(server="https://127.0.0.1", ca_path=str(mounted)).as_ssl_context()
+    with serving(*second.issue_server("server", ["127.0.0.1"])) as port:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shake(sync, port)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shake(sync, port)
+        mounted.write_bytes(first.ca_file.read_bytes() + second.ca_file.read_bytes())
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shake(sync, port)
+        shake(sync, port)
+        for context in (loops, kopfs):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                asyncio.run(in_a_loop(context, port))
+            asyncio.run(in_a_loop(context, port))
+    with serving(*Authority(tmp_path / "third").issue_server("server", ["127.0.0.1"])) as port:
+        for _ in range(2):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                shake(sync, port)
+
+
 def test_an_intermediate_authority_is_trusted_without_its_root(tmp_path: Path) -> None:
     """As in Go, whatever is in the file is."""
     authority = Authority(tmp_path)

@@ -6,10 +6,14 @@ otherwise. And Go trusts whatever stands in the authority's file, an intermediat
 from 3.13 on (``VERIFY_X509_PARTIAL_CHAIN``). All else is verified as ever: signatures, times, names.
 
 What was seen to be missing is logged once in a process: other programs of the same pod may refuse it.
+
+An authority may be replaced while a job trains, and its file with it: when a certificate is refused, the file
+is read again, for the next attempt. What was trusted before stays so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 from collections.abc import Iterator
@@ -19,30 +23,34 @@ logger = logging.getLogger(__name__)
 # An extension's identifier as it is encoded (OBJECT IDENTIFIER 2.5.29.x), wherever it stands.
 _OF_THE_AUTHORITY = {b"\x06\x03\x55\x1d\x0f": "key usage", b"\x06\x03\x55\x1d\x0e": "subject key identifier"}
 _OF_THE_SERVER = {b"\x06\x03\x55\x1d\x23": "authority key identifier"}
+_CA_FILE = "elasticjob_ca_file"
 _said: set[str] = set()
 
 
 def client_context(ca_file: str | None, verify: bool = True) -> ssl.SSLContext:
     """A context for requests to a server whose authority is in ``ca_file`` (None: the system's)."""
     made = ssl.create_default_context(cafile=ca_file)
-    relax(made)
+    relax(made, ca_file)
     if not verify:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
     return made
 
 
-def relax(context: ssl.SSLContext) -> None:
-    """Let a client's context accept what Go accepts, and tell what another would not have."""
+def relax(context: ssl.SSLContext, ca_file: str | None) -> None:
+    """Let a client's context accept what Go accepts, and tell what another would not have. It was made from
+    ``ca_file``."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.sslsocket_class = _Socket
     context.sslobject_class = _Object
+    setattr(context, _CA_FILE, ca_file)
 
 
 class _Socket(ssl.SSLSocket):
     def do_handshake(self, block: bool = False) -> None:
-        super().do_handshake(block)
+        with _reading_again(self.context):
+            super().do_handshake(block)
         _tell(self)
 
 
@@ -50,8 +58,21 @@ class _Object(ssl.SSLObject):
     """What asyncio has in place of a socket."""
 
     def do_handshake(self) -> None:
-        super().do_handshake()
+        with _reading_again(self.context):
+            super().do_handshake()
         _tell(self)
+
+
+@contextlib.contextmanager
+def _reading_again(context: ssl.SSLContext) -> Iterator[None]:
+    try:
+        yield
+    except ssl.SSLCertVerificationError:
+        ca_file = getattr(context, _CA_FILE, None)
+        if ca_file is not None:
+            with contextlib.suppress(OSError):  # ssl.SSLError is one
+                context.load_verify_locations(ca_file)
+        raise
 
 
 def _tell(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
