@@ -79,9 +79,7 @@ def rescale(p: Pass) -> None:
         return
     left = pacing.growth_left(p)
     if left > 0:
-        p.growth = (
-            f"to grow: again in {left:.0f} s; who had joined was not there when the last round had ended"
-        )
+        p.growth = f"to grow: next try in {left:.0f} s; the pods that the last round ended for were gone then"
         return
     names, to = listed([entry.pod for entry in joined]), len(decision.members)
     end_round(p, [Evidence(SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
