@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elasticjob.contract.names import pod_name
+from elasticjob_operator.act.attempts import ROUND
 from elasticjob_operator.plan.model import CreatePod, Do, Job, Trouble
 
 WHY = 'failed calling webhook "pods.example.com" (500)'
 
 
 class RefusalCommands:
-    """The part of ``World`` that is about what the API server does not take. ``refused``: pods, status."""
+    """The part of ``World`` that is about what the API server does not take. ``refused``: pods, status, round
+    (its Lease)."""
 
     job: Job
     refused: set[str]
     troubles: tuple[Trouble, ...]
 
     def do_api(self, what: str, *kinds: str) -> None:
-        """``api refuses pods``, or ``status``; ``api accepts`` either."""
+        """``api refuses pods``, ``status`` or ``round``; ``api accepts`` any of them."""
         (self.refused.update if what == "refuses" else self.refused.difference_update)(kinds)
         self.troubles = ()
 
@@ -26,5 +28,6 @@ class RefusalCommands:
         """The actions that the API server takes; the planner hears of the others at its next pass."""
         refused = [a for a in actions if isinstance(a, CreatePod) and "pods" in self.refused]
         names = sorted(pod_name(self.job.name, a.slot, a.attempt) for a in refused)
-        self.troubles = tuple(Trouble(name, "created", WHY) for name in names)
+        told = [Trouble(ROUND.name, ROUND.verb, WHY)] if "round" in self.refused else []
+        self.troubles = (*(Trouble(name, "created", WHY) for name in names), *told)
         return [a for a in actions if a not in refused]

@@ -463,7 +463,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
         self.write_status(result.status)
         if self.lease_writes_fail:
             return
-        if not ahead(self.record, result.record):
+        if "round" not in self.refused and not ahead(self.record, result.record):
             self.write_record(result.record)
         for action in self._taken(result.actions):
             self.act(action)

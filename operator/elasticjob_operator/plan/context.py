@@ -111,6 +111,13 @@ class Pass:
         """The round as this pass has it."""
         return self.status.round
 
+    @property
+    def told(self) -> bool:
+        """Whether the round Lease says what the status says of the round. While it can't be written, nobody
+        is judged by what nobody could read."""
+        record = self.observed.record
+        return record is not None and (record.number, record.phase) == (self.round.number, self.round.phase)
+
     def set(self, **changes: Any) -> None:
         """Change the status."""
         self.status = replace(self.status, **changes)

@@ -190,7 +190,7 @@ def _not_established(p: Pass) -> list[Evidence]:
         text = f"{names} did not reach the leader {leader.pod} in time"
         return [_evidence("NotEstablished", text, absent[0])]
     limit = 2 * p.job.spec.rendezvous.establish_timeout
-    if p.timers.left(f"establish:{r.number}", limit) == 0:
+    if p.told and p.timers.left(f"establish:{r.number}", limit) == 0:
         p.bar_from_leading(leader.pod)
         lease = p.lease_of(leader.uid)
         if lease is not None and lease.report_unreadable:
@@ -281,7 +281,10 @@ def _goes_on(p: Pass) -> bool:
 def _survivors(p: Pass) -> list[Awaited]:
     """Members of the last round that run and that nobody named lost are on their way, for a while."""
     limit = p.job.spec.rendezvous.rejoin
-    late = p.timers.left(f"rejoin:{p.round.number}", limit) == 0
+    key = f"rejoin:{p.round.number}"
+    left = p.timers.left(key, limit) if p.told else float(limit)
+    passed = limit - left
+    late = left == 0
     awaited, result = [], []
     for member in p.status.members():
         if member.state in ("Member", "Unreachable") and late:
@@ -289,10 +292,8 @@ def _survivors(p: Pass) -> list[Awaited]:
             note(p, [_evidence("DidNotRejoin", text, member)])
             member = replace(member, state="Lost", message=text)
         elif member.state == "Member":
-            key = f"rejoin:{p.round.number}"
             kept = SUSPECT_SECONDS if p.round.cause in PLANNED else SEAT_SECONDS  # they were fit a moment ago
-            patience = max(0.0, kept - p.timers.elapsed(key))
-            left = p.timers.left(key, limit)
+            patience = max(0.0, kept - passed)
             awaited.append(Awaited(member.pod, left, "a member of the last round", patience))
         result.append(member)
     p.set_members(tuple(result))
@@ -304,7 +305,7 @@ def _give_up_unreachable(p: Pass) -> None:
     leader = next(iter(p.status.members()), None)
     suspect = leader is not None and leader.state != "Unreachable" and leader.pod in p.round.not_leading
     limit = SUSPECT_SECONDS if suspect else UNREACHABLE_SECONDS
-    if p.timers.left(f"unreachable:{p.round.number}", limit) > 0:
+    if not p.told or p.timers.left(f"unreachable:{p.round.number}", limit) > 0:
         return
     p.set_members(
         tuple(replace(m, state="Lost") if m.state == "Unreachable" else m for m in p.status.members())
