@@ -69,3 +69,16 @@ def test_a_command_that_fails_after_torchrun_is_a_failure(job: JobRun) -> None:
     assert "exit code 7; its workers had finished" in job.rounds()[1]["message"]
     (charge,) = next(a for a in job.status()["accounts"] if a["name"] == "application")["charges"]
     assert charge["cause"] == "PodFailed"
+
+
+def test_processes_are_those_that_the_command_asks_for(job: JobRun) -> None:
+    """Not those of the variable that the operator sets, which a flag of torchrun's overrides."""
+    worker = 'until [ -e "$1/stop" ]; do sleep 0.1; done'
+    torchrun = shlex.join([*TORCHRUN, "--nproc-per-node=8", "--no-python", "sh", "-c", worker, "sh"])
+    job.apply(["sh", "-c", f'{torchrun} "$1"', "sh", str(job.folder)], replicas=1)
+    job.wait_for(lambda: "establishedTime" in job.round(), "the round is established")
+    env = job.pods()[f"{job.name}-0-0"]["spec"]["containers"][0]["env"]
+    assert {"name": "PET_NPROC_PER_NODE", "value": "1"} in env
+    assert (job.round()["members"], job.round()["processes"]) == (1, 8)
+    job.stop()
+    job.complete()

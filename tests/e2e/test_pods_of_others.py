@@ -7,6 +7,8 @@ token, and has no right but those that the operator gives it.
 from __future__ import annotations
 
 import json
+import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob import claim
+from elasticjob.handler import RBAC_SECONDS
 from tests.e2e.job import ROOT, Operator
 from tests.e2e.others import OthersRun
 
@@ -250,6 +253,50 @@ def test_a_second_torchrun_in_a_pod_is_refused_and_the_round_goes_on(others: Oth
     others.stop()
     others.complete()
     assert [r["number"] for r in others.rounds()] == [1]
+
+
+def test_pods_that_start_while_the_operator_is_away_wait_for_it(
+    others: OthersRun, operator: Operator
+) -> None:
+    """For longer than a cache of rights may lag: one whose account may already read the round, and one of a
+    job that has no Role at all."""
+    others.serve(2)
+    others.pod("early")
+    others.wait_for(lambda: others.status().get("participants"), "the first has joined")
+    operator.kill()
+    others.pod("late")
+    new = OthersRun(others.cluster, others.namespace, others.folder.parent / "new", "new")
+    new.serve(1)
+    new.pod("alone")
+    for run, pod in ((others, "late"), (new, "alone")):
+        run.prints(pod, "for the operator to grant this pod its rights")
+    refused = time.monotonic()
+    wait_for(lambda: time.monotonic() - refused > RBAC_SECONDS, 60, "longer than a cache may lag")
+    assert set(running(others)) == {"early", "late"}
+    assert running(new) == ["alone"]
+    operator.restart()
+    others.training(1, members=2)
+    new.training(1, members=1)
+    for run in (others, new):
+        run.stop()
+        run.complete()
+
+
+def test_a_leader_s_limit_of_open_files_that_will_not_do_is_told(others: OthersRun) -> None:
+    """Of the job's size, not of the round's: one of 200 trains."""
+    worker = ["sh", "-c", 'until [ -e "$0/stop" ]; do sleep 0.1; done', str(others.folder)]
+    torchrun = [*others.torchrun()[:-2], "--nproc-per-node=2", "--no-python", *worker]
+    others.serve(200, minReplicas=1)
+    others.pod("only", ["sh", "-c", f"ulimit -n 800; exec {shlex.join(torchrun)}"])
+    few = (
+        "the leader only may open 800 files, and 200 members with 400 workers take some 864: raise the "
+        "container's hard limit (the runtime's LimitNOFILE, or ulimit)"
+    )
+    others.wait_for(lambda: few in others.condition("Training").get("message", ""), "the condition says so")
+    others.wait_for(lambda: others.events("TooFewOpenFiles") == [few], "and an Event, once")
+    assert (others.round()["members"], others.round()["processes"]) == (1, 2), "the round goes on"
+    others.stop()
+    others.complete()
 
 
 @pytest.mark.slow
