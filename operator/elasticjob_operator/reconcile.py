@@ -24,10 +24,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticjob.contract.names import GROUP, PLURAL, VERSION, pod_name
+from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.apply import Applier, earliest
-from elasticjob_operator.act.attempts import READING, STATUS, made
+from elasticjob_operator.act.attempts import READING, STATUS
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.survey import survey
@@ -518,12 +518,11 @@ class Reconciler:
         return decided
 
     def _makes_pods(self, job: Job, decided: Plan, memory: Memory) -> bool:
-        """Whether the plan makes a pod that was not refused before, and whose turn has come."""
+        """Whether the plan makes a pod whose turn has come."""
         reserved = memory.pods_reserved
         if reserved is not None and (reserved.at > self.clock() or self.world.behind()):
             return False
-        names = (pod_name(job.name, a.slot, a.attempt) for a in decided.actions if isinstance(a, CreatePod))
-        return any(made(name) not in memory.attempts for name in names)
+        return self._applier.makes_pods(job, decided, memory)
 
     async def _read_again(self, entry: Entry) -> None:
         job = entry.view.job

@@ -151,7 +151,8 @@ class Applier:
         A pod must find the round's Lease and may write its own only when its name is in the Role. The network
         policy is waited for before the first pods; later it is there.
         """
-        if any(pod.owner == job.uid for pod in self._world.pods.of_job(job.namespace, job.name).values()):
+        there = self._made(job)
+        if there:
             memory.protected = True
         needed = set(access_of(job, plan.pod_names, ()).pod_names) - memory.granted
         has_round = round_lease(job.name) in memory.leases_seen
@@ -160,21 +161,39 @@ class Applier:
             action
             for action in plan.actions
             if not isinstance(action, CreatePod)
-            or (ready and pod_name(job.name, action.slot, action.attempt) not in needed)
+            or (ready and pod_name(job.name, action.slot, action.attempt) not in needed | there)
         ]
+
+    def _made(self, job: Job) -> set[str]:
+        """The job's pods that are there. A plan may be older than some: they were still being made, behind
+        the back of the pass before (``Batch``)."""
+        pods = self._world.pods.of_job(job.namespace, job.name)
+        return {name for name, pod in pods.items() if pod.owner == job.uid and pod.made}
+
+    def makes_pods(self, job: Job, plan: Plan, memory: Memory) -> bool:
+        """Whether the plan makes a pod that is neither there nor being made, and was not refused before."""
+        there = self._made(job)
+        return any(new.name not in there for new in self._new(job, plan.actions, memory))
+
+    def _new(self, job: Job, actions: Sequence[Do], memory: Memory) -> dict[Target, CreatePod]:
+        """The making of pods that is neither under way nor to be tried again."""
+        creations = {
+            made(pod_name(job.name, action.slot, action.attempt)): action
+            for action in actions
+            if isinstance(action, CreatePod)
+        }
+        return {
+            target: action
+            for target, action in creations.items()
+            if target not in memory.attempts and target not in memory.under_way
+        }
 
     def _due(
         self, job: Job, actions: Sequence[Do], memory: Memory, plan: Plan
     ) -> tuple[Sequence[Do], float | None]:
         """The actions without the making of pods that are not yet due (``pace``), and after how many seconds
         the next are. One that has been tried has a pause of its own."""
-        new = [
-            action
-            for action in actions
-            if isinstance(action, CreatePod)
-            and (target := made(pod_name(job.name, action.slot, action.attempt))) not in memory.attempts
-            and target not in memory.under_way
-        ]
+        new = list(self._new(job, actions, memory).values())
         trained = plan.status.round.number > 0 and len(new) < job.spec.pods
         due, memory.pods_reserved, wait = self._pace.due(
             job.namespace, len(new), trained, memory.pods_reserved
