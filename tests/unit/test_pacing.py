@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from elasticjob_operator.plan.pacing import MAX_SETBACKS
 from tests.scenarios.world import World
 
 
@@ -106,3 +107,23 @@ def test_without_a_limit_a_broken_script_is_tried_once_a_minute() -> None:
         numbers.append(job.world.status.round.number)
     assert numbers[-1] <= 7 + 1_000 / 60
     assert numbers[-1] > numbers[-70]
+
+
+def test_more_slots_than_are_listed_are_paced() -> None:
+    """Pods that end four seconds after they were made; at first those beyond the list were made at once."""
+    slots = MAX_SETBACKS + 50
+    job = Job(f"replicas={slots} min=1 start_timeout=1000")
+    job.do("limit application none")
+    made: set[str] = set()
+    for _ in range(60):
+        job.world.do("wait 1")
+        for name, pod in list(job.world.pods.items()):
+            made.add(name)
+            asked = job.asked.setdefault(name, job.world.mono)
+            if not pod.running and not pod.ended and job.world.mono - asked >= 3:
+                job.world.do(f"run {name}")
+                job.world.do(f"exit {name} 1")
+        job.world.make_passes()
+    assert len(made) <= 6 * slots
+    assert len(job.world.status.setbacks) == MAX_SETBACKS
+    assert min(setback.count for setback in job.world.status.setbacks) >= 4

@@ -36,6 +36,7 @@ FORGET = timedelta(hours=1)
 """After so long without another setback a slot has none."""
 
 MAX_SETBACKS = 100
+"""Slots listed, those that fail most. Where there are more, the others wait as long as half of these do."""
 
 
 def pause(count: int) -> float:
@@ -80,7 +81,9 @@ def note_setbacks(p: Pass) -> None:
         if not taken and (before is not None if member else p.participant(pod) is not None):
             joined += 1
         known[pod.slot] = Setback(pod.slot, pod.name, count + 1, p.now.wall, joined)
-    setbacks = tuple(sorted(known.values(), key=lambda s: s.time)[-MAX_SETBACKS:])
+    # One that is listed stays, so that it is counted on: of those that fail alike the first.
+    most = sorted(known.values(), key=lambda s: (-s.count, s.time))[:MAX_SETBACKS]
+    setbacks = tuple(sorted(most, key=lambda s: s.time))
     if setbacks != p.status.setbacks:
         p.set(setbacks=setbacks)
 
@@ -89,8 +92,20 @@ def slot_left(p: Pass, slot: int) -> float:
     """Seconds until the slot may have another pod."""
     setback = _setback(p, slot)
     if setback is None:
-        return 0.0
+        return _not_listed_left(p, slot)
     return p.left_since(setback.time, pause(setback.count), f"setback:{setback.pod}")
+
+
+def _not_listed_left(p: Pass, slot: int) -> float:
+    listed = p.status.setbacks
+    if len(listed) < MAX_SETBACKS or slot >= len(p.status.attempts):
+        return 0.0
+    name = pod_name(p.job.name, slot, p.status.attempts[slot])
+    pod = p.pods_by_name.get(name)
+    if pod is None or not _has_ended(p, pod) or _was_taken_away(p, pod):
+        return 0.0
+    usual = sorted(setback.count for setback in listed)[len(listed) // 2]
+    return p.left_since(listed[-1].time, pause(usual), f"setback:{name}")
 
 
 def unproven(p: Pass, slot: int | None) -> float:
