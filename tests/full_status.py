@@ -10,6 +10,7 @@ from elasticjob_operator.plan.ignored import MAX_MESSAGE as MAX_IGNORED_MESSAGE
 from elasticjob_operator.plan.members import MAX_MEMBER_MESSAGE, MAX_NAMED
 from elasticjob_operator.plan.moves import MAX_ABSENT
 from elasticjob_operator.plan.nodes import MAX_EXCLUDED
+from elasticjob_operator.plan.pacing import MAX_SETBACKS
 from elasticjob_operator.plan.planner import MAX_WAITING
 from elasticjob_operator.plan.status import (
     MAX_CHARGES,
@@ -30,6 +31,7 @@ from elasticjob_operator.plan.status import (
     Progress,
     RoundHistory,
     RoundStatus,
+    Setback,
 )
 
 MEMBERS = 5_000
@@ -90,6 +92,7 @@ def full(members: int = MEMBERS) -> JobStatus:
         min_replicas=members,
         restarts=99_999,
         attempts=(998,) * members,
+        charged_pods=tuple(f"{slot}-998" for slot in range(members)),
         round=RoundStatus(
             number=9_999,
             phase="Broken",
@@ -142,6 +145,7 @@ def full(members: int = MEMBERS) -> JobStatus:
         excluded_nodes=tuple(
             ExcludedNode(f"{n}{NODE[3:]}", WALL, text(400), WALL) for n in range(MAX_EXCLUDED)
         ),
+        setbacks=tuple(Setback(n, pod(n), 999, WALL, 999) for n in range(MAX_SETBACKS)),
         progress=Progress(
             10**9,
             10**6,

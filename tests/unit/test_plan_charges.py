@@ -20,3 +20,43 @@ def test_more_pods_end_before_joining_than_charges_are_kept() -> None:
     w.do(f"job replicas={count + 1} min=1")
     w.make_passes()
     assert w.status.restarts == count
+
+
+def test_more_failed_pods_are_deleted_than_charges_are_kept() -> None:
+    """By somebody, at once: each slot has its pause all the same, and its next pod another name."""
+    w = World()
+    count = MAX_CHARGES + 10
+    w.do(f"job replicas={count} min=1 start_timeout=1000")
+    w.do("limit application none")
+    w.make_passes()
+    first = list(w.pods)
+    for name in first:
+        w.do(f"run {name}")
+        w.do(f"exit {name} 1")
+    w.make_passes()
+    for name in first:
+        w.do(f"gone {name}")
+    w.make_passes()
+    assert not w.pods
+    w.do("wait 1")
+    w.make_passes()
+    assert set(w.pods) == {f"mnist-{slot}-1" for slot in range(count)}
+    assert w.status.restarts == count
+
+
+def test_a_limit_counts_more_charges_than_are_listed() -> None:
+    w = World()
+    limit = MAX_CHARGES + 10
+    w.do(f"job replicas=1 min=1 application={limit}")
+    w.make_passes()
+    for attempt in range(limit + 1):
+        assert not w.status.finished
+        w.do(f"run mnist-0-{attempt}")
+        w.do(f"exit mnist-0-{attempt} 1")
+        w.make_passes()
+        w.do("wait 60")
+        w.make_passes()
+    failed = w.status.condition("Failed")
+    assert failed is not None
+    assert failed.reason == "ApplicationRestartsExhausted"
+    assert f"{limit + 1} charged within 3600 s, {limit} allowed" in failed.message

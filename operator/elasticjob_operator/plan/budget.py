@@ -17,6 +17,7 @@ from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 BUDGET_BYTES = 1024**2
 KEPT_WAITING = 100
 KEPT_NAMES = 100
+KEPT_CHARGES = 5
 _KEPT_OF_MESSAGE = 20
 _FRAME = len('{"id":"","pod":"","uid":"","state":""},')
 _FIELD = len(',"slot":')
@@ -118,6 +119,10 @@ def _sentences(status: JobStatus) -> JobStatus:
     )
 
 
+def _charges(status: JobStatus) -> JobStatus:
+    return replace(status, accounts=tuple(account.counted(KEPT_CHARGES) for account in status.accounts))
+
+
 def _cut(text: str, length: int) -> str:
     """Also the shortest message says that there is one."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
@@ -139,6 +144,7 @@ _STEPS: tuple[Step, ...] = (
     (f"all but {KEPT_NAMES} names in round.missing and round.notLeading", _names),
     ("the ends of all other messages", _sentences),
     ("participants that wait", _waiting(lambda _: ())),
+    (f"charges, which are counted, but for the newest {KEPT_CHARGES} of each account", _charges),
     ("members' messages", _of_members(lambda m: replace(m, message=m.message[:1]))),
     # Pods of members that are lost are then deleted half a minute late.
     ("that there were members' messages", _of_members(lambda m: replace(m, message=""))),

@@ -18,7 +18,7 @@ from elasticjob_operator.plan.causes import (
 )
 from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.model import Action, Limit, Rule
+from elasticjob_operator.plan.model import Action, Limit, Pod, Rule
 from elasticjob_operator.plan.status import Account, Charge, Failure
 
 MAX_MESSAGE = 200
@@ -44,7 +44,9 @@ def refresh_accounts(p: Pass) -> None:
             account = account.since(p.now.wall - timedelta(seconds=limit.window_seconds))
         accounts.append(account.counted())
     p.set(accounts=tuple(accounts))
-    p.set(charged_pods=tuple(uid for uid in p.status.charged_pods if _may_be_charged(p, uid)))
+    if p.status.charged_pods:
+        there = {short(pod) for pod in p.pods_by_uid.values() if not p.superseded(pod)}
+        p.set(charged_pods=tuple(pod for pod in p.status.charged_pods if pod in there))
 
 
 def note(p: Pass, evidence: list[Evidence]) -> None:
@@ -121,8 +123,14 @@ def charge_pod(p: Pass, sign: Evidence) -> None:
 
 def settle_pod(p: Pass, uid: str) -> None:
     """The end of this pod is charged for, or has no charge of its own."""
-    if uid not in p.status.charged_pods and _may_be_charged(p, uid):
-        p.set(charged_pods=(*p.status.charged_pods, uid))
+    pod = p.pods_by_uid.get(uid) if p.job.spec.template is not None else None
+    if pod is not None and not p.superseded(pod) and short(pod) not in p.status.charged_pods:
+        p.set(charged_pods=(*p.status.charged_pods, short(pod)))  # of superseded ones no end is looked at
+
+
+def short(pod: Pod) -> str:
+    """The name of a pod of this job without the job's: there may be thousands in the status."""
+    return f"{pod.slot}-{pod.attempt}"
 
 
 def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
@@ -235,12 +243,6 @@ def _logs(p: Pass, sign: Evidence) -> str:
     restarted = pod is not None and pod.running and pod.last_exit is not None
     again = " --previous" if restarted and sign.cause in ("PodRestarted", "OutOfMemory") else ""
     return f"{where} {sign.pod}{container}{again}"
-
-
-def _may_be_charged(p: Pass, uid: str) -> bool:
-    """Whether this pod is there, and no later attempt has its slot: of others no end is looked at."""
-    pod = p.pods_by_uid.get(uid)
-    return pod is not None and not p.superseded(pod)
 
 
 def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:

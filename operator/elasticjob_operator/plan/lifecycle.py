@@ -13,7 +13,7 @@ from elasticjob.contract.records import Outcome, Phase, State
 from elasticjob.core.rounds import listed
 from elasticjob_operator.plan import ends, progress
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import exhausted
+from elasticjob_operator.plan.failures import exhausted, short
 from elasticjob_operator.plan.members import started_again
 from elasticjob_operator.plan.model import DeleteJob
 from elasticjob_operator.plan.pods import LINGER_SECONDS
@@ -225,7 +225,7 @@ def _never_joined(p: Pass) -> str:
     for pod in p.observed.pods:
         if not pod.mine or pod.exit is None or pod.exit.code != 0 or p.superseded(pod):
             continue
-        if pod.uid in members or p.participant(pod) is not None or pod.uid in p.before.charged_pods:
+        if pod.uid in members or p.participant(pod) is not None or short(pod) in p.before.charged_pods:
             continue
         if ends.taken_away(p, pod, pod.name) is not None or ends.node_trouble(p, pod):
             continue

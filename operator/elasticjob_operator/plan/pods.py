@@ -13,7 +13,7 @@ from elasticjob.contract.names import pod_name
 from elasticjob_operator.plan import ends, nodes, pacing
 from elasticjob_operator.plan.causes import PREEMPTION, Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import charge_pod
+from elasticjob_operator.plan.failures import charge_pod, short
 from elasticjob_operator.plan.model import (
     CleanPodPolicy,
     CreatePod,
@@ -137,9 +137,10 @@ def charge_early_ends(p: Pass) -> None:
     """
     if p.job.spec.template is None:
         return
-    others = p.status.member_uids.union((entry.uid for entry in p.round.absent), p.status.charged_pods)
+    others = p.status.member_uids.union(entry.uid for entry in p.round.absent)
+    charged = set(p.status.charged_pods)
     for pod in p.observed.pods:
-        if not pod.mine or pod.uid in others or pod.deleting or p.superseded(pod):
+        if not pod.mine or pod.uid in others or pod.deleting or p.superseded(pod) or short(pod) in charged:
             continue
         if (pod.exit is None and not pod.ended) or ends.unexplained(p, pod) > 0:
             continue
@@ -207,12 +208,17 @@ def _replace_silent(p: Pass) -> None:
 
 
 def _create_missing(p: Pass) -> None:
+    missing = p.missing_slots()
+    if not missing:
+        return
     attempts = list(p.status.attempts)
-    for slot in p.missing_slots():
+    known = _known(p)
+    for slot in missing:
         attempts.extend([-1] * (slot + 1 - len(attempts)))
         attempt = attempts[slot]
-        if attempt >= 0 and _known(p, slot, attempt):
-            ended = p.pods_by_name.get(pod_name(p.job.name, slot, attempt))
+        name = pod_name(p.job.name, slot, attempt) if attempt >= 0 else ""
+        if name in known:
+            ended = p.pods_by_name.get(name)
             if ended is not None and ended.mine and ends.unexplained(p, ended) > 0:
                 continue
             attempt += 1
@@ -226,12 +232,13 @@ def _create_missing(p: Pass) -> None:
     p.set(attempts=tuple(attempts))
 
 
-def _known(p: Pass, slot: int, attempt: int) -> bool:
-    """Whether the pod of this attempt has existed. If not, an operator died before it made it."""
-    name = pod_name(p.job.name, slot, attempt)
-    if name in p.pods_by_name or any(entry.pod == name for entry in p.status.participants):
-        return True
-    return any(charge.pod == name for account in p.status.accounts for charge in account.charges)
+def _known(p: Pass) -> set[str]:
+    """The pods that are known to have existed. If that of a slot's newest attempt is none of them, an
+    operator died before it made it."""
+    known = {entry.pod for entry in p.status.participants}.union(p.pods_by_name)
+    known.update(setback.pod for setback in p.status.setbacks)
+    known.update(charge.pod for account in p.status.accounts for charge in account.charges)
+    return known
 
 
 def _delete_given_up(p: Pass) -> None:

@@ -205,12 +205,12 @@ class Account:
         """With one more charge."""
         return replace(self, charges=tuple(sorted((*self.charges, charge), key=lambda c: c.time))).counted()
 
-    def counted(self) -> Account:
-        """With no more than the newest charges listed, the others counted.
+    def counted(self, listed: int = MAX_CHARGES) -> Account:
+        """With no more than so many of the newest charges listed, the others counted.
 
         What is counted leaves the window up to a hundredth of it late; without a window by the hour.
         """
-        spare = self.charges[:-MAX_CHARGES]
+        spare = self.charges[:-listed]
         if not spare:
             return self
         width = max(1.0, (self.window_seconds or 360_000) / 100)
@@ -226,7 +226,7 @@ class Account:
         while len(older) > MAX_OLDER:
             first, second, *others = older
             older = [Older(second.until, first.charges + second.charges), *others]
-        return replace(self, charges=self.charges[-MAX_CHARGES:], older=tuple(older))
+        return replace(self, charges=self.charges[-listed:], older=tuple(older))
 
     def since(self, time: datetime) -> Account:
         """With the charges that are younger than ``time``."""
@@ -316,7 +316,7 @@ class Progress:
 @dataclass(frozen=True)
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
-    ``charged_pods`` are the UIDs of pods that are there, have ended as no members, and are charged for.
+    ``charged_pods`` are pods that are there, have ended as no members, and are charged for: ``slot-attempt``.
     ``active`` is when the job was started, or resumed last. ``left_out`` says what is not there for its size
     (``budget``)."""
 
