@@ -27,7 +27,7 @@ from typing import Any
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.apply import Applier, earliest
-from elasticjob_operator.act.attempts import READING, STATUS
+from elasticjob_operator.act.attempts import POLICY, READING, RIGHTS, STATUS
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.survey import survey
@@ -426,6 +426,8 @@ class Reconciler:
         if memory.continuity != continuity:
             memory.attempts.again(passing=True)
         memory.continuity = continuity
+        if view.status == JobStatus():
+            memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
         now = Now(wall=datetime.now(timezone.utc), mono=self.clock(), nonce=secrets.token_hex(4))
         self.passes += 1
         observed = self.world.observe(job)

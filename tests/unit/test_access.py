@@ -9,7 +9,7 @@ import pytest
 
 from elasticjob_operator.act.access import Access, access_of, grant
 from elasticjob_operator.act.owned import NotOurs
-from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
+from elasticjob_operator.observe.errors import AlreadyExists, ApiError, Conflict, NotFound
 from elasticjob_operator.plan.model import Job, JobSpec
 
 
@@ -96,6 +96,33 @@ def test_what_is_not_there_is_made_whole(kind: str) -> None:
     assert (made["kind"], made["metadata"]["name"]) == (kind, "mnist-elasticjob")
     assert made["metadata"]["ownerReferences"][0]["uid"] == "uid"
     assert {"Role": "rules", "RoleBinding": "subjects"}.get(kind, "kind") in made
+
+
+@pytest.mark.parametrize("taken", ["ServiceAccount", "Role", "RoleBinding", ""])
+def test_for_a_new_job_nothing_is_looked_for_first(taken: str) -> None:
+    class New:
+        def __init__(self) -> None:
+            self.asked: list[tuple[str, str]] = []
+
+        async def patch(self, path: str, *_: Any) -> dict[str, Any]:
+            self.asked.append(("PATCH", path.split("/")[-2]))
+            raise Conflict("PATCH", 422, "Invalid", "the test of the owner's UID failed")
+
+        async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+            self.asked.append(("POST", path.split("/")[-1]))
+            if body["kind"] == taken:
+                raise AlreadyExists("POST", 409, "AlreadyExists", "")
+            return body
+
+    api: Any = New()
+    granting = grant(api, job({"spec": {"containers": []}}), WANTED, None, new=True)
+    if taken:
+        with pytest.raises(NotOurs, match=taken):
+            asyncio.run(granting)
+        assert ("PATCH", f"{taken.lower()}s") in api.asked
+    else:
+        asyncio.run(granting)
+        assert sorted(api.asked) == [("POST", kind) for kind in ("rolebindings", "roles", "serviceaccounts")]
 
 
 def test_a_write_that_comes_between_is_no_reason_to_call_it_somebody_elses() -> None:

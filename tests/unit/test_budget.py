@@ -10,6 +10,7 @@ import pytest
 
 from elasticjob_operator.plan.budget import BUDGET_BYTES, size, trim
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Now, Observed, Pod
+from elasticjob_operator.plan.pacing import MAX_SETBACKS
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import MAX_CHARGES, MAX_OLDER, Account, Charge, JobStatus
 from tests.full_status import MEMBERS, NAME, WALL, full
@@ -71,7 +72,7 @@ def test_the_planner_goes_on_from_what_is_left() -> None:
     )
     decided = plan(job, status, Observed(pods=pods), Now(WALL, 1.0, "nonce"), {})
     assert size(decided.status) <= BUDGET_BYTES
-    assert decided.status.attempts.count(999) >= MEMBERS - MAX_CHARGES, "some slots wait after early ends"
+    assert decided.status.attempts.count(999) >= MEMBERS - MAX_SETBACKS, "some slots wait after early ends"
     again = plan(job, decided.status, Observed(pods=pods), Now(WALL, 1.1, "nonce"), decided.timers)
     assert again.status == decided.status, "what is left out makes no news"
 

@@ -284,3 +284,28 @@ def test_a_silent_watch_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [kind for kind, _item in found] == ["ADDED"]
 
     play(streaming(event("ADDED", name="a"), hang=True), scenario)
+
+
+def test_a_hundred_readings_open_no_hundred_connections_and_lists_do_not_wait() -> None:
+    inside: set[str] = set()
+    most = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal most
+        if "limit" not in request.query:
+            inside.add(request.path)
+            most = max(most, len(inside))
+            await asyncio.sleep(0.01)
+            inside.remove(request.path)
+        return web.json_response({})
+
+    async def scenario(client: Client, _: FakeCredentials) -> None:
+        one_by_one = [client.get(f"/api/v1/namespaces/ns/pods/p-{number}") for number in range(100)]
+        reading = asyncio.gather(*one_by_one)
+        await asyncio.sleep(0)
+        await client.get("/api/v1/pods", {"limit": "1"})
+        assert not reading.done()
+        await reading
+
+    play(answer, scenario)
+    assert 1 < most <= 32

@@ -70,19 +70,22 @@ def found(job: Job, objects: Mapping[str, Mapping[str, Any]]) -> Access | None:
     return access if same else None
 
 
-async def grant(api: Api, job: Job, access: Access, written: Access | None) -> None:
-    """Bring the objects up to date with ``access``; ``written`` is what this process last wrote."""
+async def grant(api: Api, job: Job, access: Access, written: Access | None, new: bool = False) -> None:
+    """Bring the objects up to date with ``access``; ``written`` is what this process last wrote. ``new``: the
+    job has none yet."""
     if access == written:
         return
     writes = []
     if access.own_account and (written is None or not written.own_account):
-        writes.append(bring_about(api, job, "v1", "ServiceAccount", {}))
+        writes.append(bring_about(api, job, "v1", "ServiceAccount", {}, new))
     if written is None or written.pod_names != access.pod_names:
-        writes.append(bring_about(api, job, _RBAC, "Role", {"rules": rules(job, access)}))
-    await asyncio.gather(*writes)
+        writes.append(bring_about(api, job, _RBAC, "Role", {"rules": rules(job, access)}, new))
+    for outcome in await asyncio.gather(*writes, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome  # of several the first by kind: whichever was quicker, people read the same
     if access.subjects and (written is None or written.subjects != access.subjects):
         # Last: whoever is no administrator can bind only a role that is there.
-        await bring_about(api, job, _RBAC, "RoleBinding", _binding(job, access))
+        await bring_about(api, job, _RBAC, "RoleBinding", _binding(job, access), new)
 
 
 def rules(job: Job, access: Access) -> list[dict[str, Any]]:

@@ -220,12 +220,16 @@ class Applier:
         return left if left > 0 else None
 
     async def _grant(self, job: Job, access: Access, memory: Memory) -> None:
-        await grant(self._api, job, access, memory.access)
+        new = RIGHTS in memory.unmade
+        memory.unmade.discard(RIGHTS)
+        await grant(self._api, job, access, memory.access, new)
         memory.access, memory.owned_written_at = access, self._clock()
         memory.granted = frozenset(access.pod_names)
 
     async def _restrict(self, job: Job, memory: Memory) -> None:
-        await network.restrict(self._api, job)
+        new = POLICY in memory.unmade
+        memory.unmade.discard(POLICY)
+        await network.restrict(self._api, job, new)
         memory.network_policy, memory.owned_written_at = job.spec.network_policy, self._clock()
         memory.protected = True
 

@@ -66,6 +66,8 @@ class Memory:
     """When ``access`` or ``network_policy`` was last being brought about (monotonic)."""
     network_policy: str | None = None
     """Of the spec, as this process last brought it about."""
+    unmade: set[Target] = field(default_factory=set)
+    """The rights and the policy of a new job: they are made, and not looked for first."""
     renewals: Renewals = field(default_factory=Renewals)
     silent: Mapping[str, int] = field(default_factory=dict)
     """The participants whose silence has been checked, and the version of their Leases then."""

@@ -27,12 +27,12 @@ def is_due(job: Job, written: str | None) -> bool:
     return job.spec.template is not None and job.spec.network_policy != written
 
 
-async def restrict(api: Api, job: Job) -> None:
-    """Bring the policy about that the spec names. Raises ApiError."""
+async def restrict(api: Api, job: Job, new: bool = False) -> None:
+    """Bring the policy about that the spec names. ``new``: the job has none yet. Raises ApiError."""
     if job.spec.network_policy != NetworkPolicy.JOB_ONLY:
         await remove(api, job, _API_VERSION, "NetworkPolicy")
         return
-    await bring_about(api, job, _API_VERSION, "NetworkPolicy", {"spec": _spec(job)})
+    await bring_about(api, job, _API_VERSION, "NetworkPolicy", {"spec": _spec(job)}, new)
 
 
 def found(job: Job, objects: Mapping[str, Mapping[str, Any]]) -> str | None:

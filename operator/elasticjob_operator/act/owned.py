@@ -8,12 +8,13 @@ needs no right to read.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.template import job_identity, owner_reference
 from elasticjob_operator.observe.client import JSON_PATCH, Api
-from elasticjob_operator.observe.errors import Conflict, Invalid, NotFound
+from elasticjob_operator.observe.errors import AlreadyExists, Conflict, Invalid, NotFound
 from elasticjob_operator.plan.model import Job
 
 _FIRST_OWNER = "/metadata/ownerReferences/0/uid"
@@ -30,21 +31,28 @@ class NotOurs(Invalid):
         super().__init__(f"the objects of {job.namespace}/{job.name}", 0, "NotOurs", message)
 
 
-async def bring_about(api: Api, job: Job, api_version: str, kind: str, contents: dict[str, Any]) -> None:
-    """Make the object with these top-level fields, or set them. Raises NotOurs, ApiError."""
+async def bring_about(
+    api: Api, job: Job, api_version: str, kind: str, contents: dict[str, Any], new: bool = False
+) -> None:
+    """Make the object with these top-level fields, or set them. ``new``: it is hardly there already. Raises
+    NotOurs, ApiError."""
     collection = _collection(job, api_version, kind)
+    meta = {
+        "name": job_identity(job),
+        "namespace": job.namespace,
+        "labels": {JOB_LABEL: job.name},
+        "ownerReferences": [owner_reference(job)],
+    }
+    whole = {"apiVersion": api_version, "kind": kind, "metadata": meta, **contents}
+    if new:
+        with contextlib.suppress(AlreadyExists):
+            await api.create(collection, whole)
+            return
     changes = [{"op": "add", "path": f"/{field}", "value": value} for field, value in contents.items()]
     try:
         await _patch(api, job, collection, changes)
     except NotFound:
-        meta = {
-            "name": job_identity(job),
-            "namespace": job.namespace,
-            "labels": {JOB_LABEL: job.name},
-            "ownerReferences": [owner_reference(job)],
-        }
-        made = {"apiVersion": api_version, "kind": kind, "metadata": meta, **contents}
-        await api.create(collection, made)
+        await api.create(collection, whole)
     except Conflict as error:
         if error.status != 422:
             raise

@@ -2,9 +2,10 @@
 
 Promises:
 
-* one keep-alive pool; a bounded number of writes at a time, and no other throttle (latency is what the
-  operator is judged by, and priority and fairness in the API server says 429 when it is too much). Statuses
-  and Leases do not wait for pods, namespaces not for each other, and nobody for a slow webhook (``turns``);
+* one keep-alive pool; a bounded number of writes at a time, and of readings of one object, and no other
+  throttle (latency is what the operator is judged by, and priority and fairness in the API server says 429
+  when it is too much). Statuses and Leases do not wait for pods, namespaces not for each other, and nobody
+  for a slow webhook (``turns``); lists and watches are few and wait for nothing;
 * every request has a time limit; a watch has one on silence (bookmarks come every 60 s);
 * a write whose kept-alive connection turned out to be closed is sent once more: each of our writes is
   guarded by a resourceVersion, a UID or a name, so that a repetition does no harm;
@@ -19,6 +20,7 @@ watch has neither bookmarks nor a read time-out by default (facts.md, section 5)
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import json
 import logging
 import socket
@@ -58,10 +60,13 @@ _DEAD_SECONDS = 10.0
 """A path that is lost without a word ends its connections after so long: a watch would say nothing for a
 minute, and members who rejoin meanwhile would not be seen."""
 _KEEP_ALIVE_PROBES = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-_RECORDS_AT_ONCE, _OTHERS_AT_ONCE = 64, 32
+_RECORDS_AT_ONCE, _OTHERS_AT_ONCE, _READINGS_AT_ONCE = 64, 32, 32
 _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL = 16, 64
 _RECORDS = ("/apis/elasticjob.dev/", "/apis/coordination.k8s.io/")
 """What rounds are made of: statuses and Leases."""
+_TLS_BUFFER = 64 * 1024
+"""Bytes that a connection has to read into. By asyncio's default they are 256 KiB, four fifths of what a
+connection costs, and while a thousand jobs start there are hundreds. A TLS record has 16 KiB at most."""
 _NOT_STORED = "etcdserver: "
 """In the API server's words where it is etcd that has failed."""
 _LOST_CONNECTION = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
@@ -121,6 +126,8 @@ class Client:
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT)
         self._records = Turns(_RECORDS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
         self._others = Turns(_OTHERS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
+        self._readings = Turns(_READINGS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
+        asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
         self._reloading = asyncio.Lock()
         self._ssl: ssl.SSLContext = credentials.ssl_context()
         self._session = aiohttp.ClientSession(
@@ -206,7 +213,7 @@ class Client:
     ) -> Json:
         name = f"{method} {path}"
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        async with nullcontext() if method == "GET" else self._turn(path):
+        async with nullcontext() if method == "GET" and params is not None else self._turn(method, path):
             fresh = repeated = False
             began = time.monotonic()
             while True:
@@ -254,8 +261,9 @@ class Client:
                     self.answers.got_through(path, time.monotonic(), stored=params != DRY_RUN)
                 return _object(name, answer)
 
-    def _turn(self, path: str) -> AbstractAsyncContextManager[None]:
+    def _turn(self, method: str, path: str) -> AbstractAsyncContextManager[None]:
         turns = self._records if path.startswith(_RECORDS) else self._others
+        turns = self._readings if method == "GET" else turns
         return turns.of(path.partition("/namespaces/")[2].partition("/")[0])
 
     def _no_answer(self, name: str, path: str, began: float, error: Exception) -> Unavailable:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from datetime import timedelta
 from itertools import pairwise
 
+from elasticjob.contract.names import pod_name
 from elasticjob_operator.plan import ends
 from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALED_UP, SCALING
 from elasticjob_operator.plan.context import Pass
