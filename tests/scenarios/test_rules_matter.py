@@ -94,7 +94,7 @@ MUTATIONS: list[Mutation] = [
     (
         "I14 steps are the job's",
         pacing,
-        "_has_lived",
+        "has_lived",
         a_step_is_enough,
         "slot_whose_pods_die_after_a_step_is_paced",
     ),
@@ -106,6 +106,13 @@ MUTATIONS: list[Mutation] = [
         "step_that_was_done_before_is_no_progress",
     ),
     ("I14 a slot's pods", pacing, "slot_left", lambda *_: 0.0, "slot_whose_pods_die_after_a_step_is_paced"),
+    (
+        "I14 given up",
+        pacing,
+        "note_given_up",
+        lambda _: None,
+        "newcomers_that_never_reach_the_leader_are_paced",
+    ),
     (
         "I14 growth in vain",
         pacing,

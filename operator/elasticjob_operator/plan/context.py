@@ -58,6 +58,13 @@ class Timers:
         self.elapsed(key)
         return first
 
+    def runs(self, key: str) -> bool:
+        """Whether this timer was asked for in the pass before, or in this one; it then goes on."""
+        if key not in self.kept and key not in self._old:
+            return False
+        self.elapsed(key)
+        return True
+
     def restart(self, key: str) -> None:
         """Let the timer start now."""
         self.kept[key] = self._now

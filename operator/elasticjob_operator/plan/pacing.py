@@ -3,9 +3,10 @@
 A round ends early if it has neither lived for a minute nor come further than all before it: a step that was
 done before is no progress. Between such rounds there are pauses of 1, 2, 4 ... 60 s. A pod ends early that
 has not joined, or whose round has not lived for a minute: steps are the job's, and say nothing of one slot.
-So there are such pauses between the pods of a slot, too. The first early end of a round or of a member is
-free: one loss soon after a start is no series. A planned change, and a pod that somebody takes away from a
-round that was well, neither count nor pause.
+It does so too if somebody deletes it before it joins, or if it is given up as a member, since it does not
+reach the leader, say. So there are such pauses between the pods of a slot, too. The first early end of a
+round or of a member is free: one loss soon after a start is no series. A planned change, and a pod that
+somebody takes away from a round that was well, neither count nor pause.
 
 A newcomer for which a running round is to be ended has to be proven: the pods of a slot that end early as
 members keep all others from training each time. Nor is a round ended again at once for newcomers who were not
@@ -48,7 +49,7 @@ def pause(count: int) -> float:
 def early_ends(p: Pass) -> int:
     """How many rounds in a row have ended early, with the one that has just ended."""
     r = p.round
-    if not r.number or r.cause in NEVER_CHARGED or _has_lived(p) or _came_further(p):
+    if not r.number or r.cause in NEVER_CHARGED or has_lived(p) or _came_further(p):
         return 0
     return r.early_ends + (not _was_well(p))
 
@@ -65,28 +66,55 @@ def note_setbacks(p: Pass) -> None:
     if p.job.spec.template is None:
         return
     over = p.round.phase == "Broken"
-    made_good = {m.slot for m in p.status.members()} if over and _has_lived(p) else set()
+    made_good = {m.slot for m in p.status.members()} if over and has_lived(p) else set()
     known = {s.slot: s for s in p.status.setbacks if s.slot not in made_good and p.now.wall - s.time < FORGET}
-    members = p.status.member_uids
+    members, there = p.status.member_uids, set()
     for pod in p.observed.pods:
-        if pod.slot is None or pod.slot in made_good or not _has_ended(p, pod):
+        if not pod.mine or pod.slot is None or p.superseded(pod):
             continue
-        before = known.get(pod.slot)
-        if before is not None and before.pod == pod.name:
+        there.add(pod.slot)
+        ended = pod.exit is not None or pod.ended
+        if pod.slot in made_good:
             continue
-        member, taken = pod.uid in members, _was_taken_away(p, pod)
-        well = pod.exit is not None and pod.exit.code == 0
-        if member and (taken or well or not over):
+        if pod.uid in members:
+            well = pod.exit is not None and pod.exit.code == 0
+            if ended and over and not (pod.deleting or well or _was_taken_away(p, pod)):
+                _note(p, known, pod.slot, pod.name, spared=True, joined=True)
+        elif pod.deleting:
+            if not p.timers.runs(_surplus(pod.name)):
+                _note(p, known, pod.slot, pod.name, spared=True)
+        elif ended:
+            joined = p.participant(pod) is not None and not _was_taken_away(p, pod)
+            _note(p, known, pod.slot, pod.name, joined=joined)
+        else:
+            p.timers.elapsed(_there(pod.name))
+    for slot, attempt in enumerate(p.status.attempts):
+        if slot not in there and attempt >= 0:
+            name = pod_name(p.job.name, slot, attempt)
+            if not p.timers.runs(_surplus(name)) and p.timers.runs(_there(name)):
+                _note(p, known, slot, name, spared=True)  # deleted before it had a node: no object is left
+    _keep(p, known)
+
+
+def note_given_up(p: Pass) -> None:
+    """The same for members that live and were given up in this pass, of a round that had not lived."""
+    if p.job.spec.template is None:
+        return
+    known = {s.slot: s for s in p.status.setbacks}
+    for member in p.before.members():
+        pod = p.pods_by_uid.get(member.uid)
+        if member.state in ("Lost", "Succeeded") or pod is None or pod.slot is None:
             continue
-        count, joined = (before.count, before.joined) if before is not None else (-1 if member else 0, 0)
-        if not taken and (before is not None if member else p.participant(pod) is not None):
-            joined += 1
-        known[pod.slot] = Setback(pod.slot, pod.name, count + 1, p.now.wall, joined)
-    # One that is listed stays, so that it is counted on: of those that fail alike the first.
-    most = sorted(known.values(), key=lambda s: (-s.count, s.time))[:MAX_SETBACKS]
-    setbacks = tuple(sorted(most, key=lambda s: s.time))
-    if setbacks != p.status.setbacks:
-        p.set(setbacks=setbacks)
+        gone = pod.deleting or pod.ended or pod.exit is not None or ends.node_trouble(p, pod)
+        if not gone and (pod.uid in p.status.lost or p.superseded(pod)):
+            _note(p, known, pod.slot, pod.name, spared=True, joined=True)
+            p.nobody_comes = False
+    _keep(p, known)
+
+
+def note_surplus(p: Pass, pod: Pod) -> None:
+    """This pod is deleted because too many are there: that is no setback."""
+    p.timers.elapsed(_surplus(pod.name))
 
 
 def slot_left(p: Pass, slot: int) -> float:
@@ -103,7 +131,9 @@ def _not_listed_left(p: Pass, slot: int) -> float:
         return 0.0
     name = pod_name(p.job.name, slot, p.status.attempts[slot])
     pod = p.pods_by_name.get(name)
-    if pod is None or not _has_ended(p, pod) or _was_taken_away(p, pod):
+    if pod is None or not pod.mine or not (pod.deleting or pod.ended or pod.exit is not None):
+        return 0.0
+    if pod.uid in p.status.member_uids and _was_taken_away(p, pod):
         return 0.0
     usual = sorted(setback.count for setback in listed)[len(listed) // 2]
     return p.left_since(listed[-1].time, pause(usual), f"setback:{name}")
@@ -130,6 +160,34 @@ def growth_left(p: Pass) -> float:
     return p.left_since(p.round.start, pause(in_vain), f"growth:{p.round.number}")
 
 
+def _note(
+    p: Pass, known: dict[int, Setback], slot: int, pod: str, spared: bool = False, joined: bool = False
+) -> None:
+    """One more setback of this slot, unless this pod's is known. ``spared``: a first one is no series."""
+    before = known.get(slot)
+    if before is not None and before.pod == pod:
+        return
+    count, number = (-1 if spared else 0, 0) if before is None else (before.count, before.joined)
+    number += joined and not (spared and before is None)
+    known[slot] = Setback(slot, pod, count + 1, p.now.wall, number)
+
+
+def _keep(p: Pass, known: dict[int, Setback]) -> None:
+    # One that is listed stays, so that it is counted on: of those that fail alike the first.
+    most = sorted(known.values(), key=lambda s: (-s.count, s.time))[:MAX_SETBACKS]
+    setbacks = tuple(sorted(most, key=lambda s: s.time))
+    if setbacks != p.status.setbacks:
+        p.set(setbacks=setbacks)
+
+
+def _there(pod: str) -> str:
+    return f"there:{pod}"
+
+
+def _surplus(pod: str) -> str:
+    return f"surplus:{pod}"
+
+
 def _setback(p: Pass, slot: int | None) -> Setback | None:
     return next((s for s in p.status.setbacks if s.slot == slot), None)
 
@@ -139,7 +197,7 @@ def _was_well(p: Pass) -> bool:
     return p.round.established is not None and p.round.account in (SCALING, PREEMPTION)
 
 
-def _has_lived(p: Pass) -> bool:
+def has_lived(p: Pass) -> bool:
     """Whether the round that has ended had trained for a while."""
     r = p.round
     if r.established is None or r.broken is None:
@@ -154,11 +212,6 @@ def _came_further(p: Pass) -> bool:
         return False
     before = (h.step for h in p.status.rounds if h.number < p.round.number and h.step is not None)
     return progress.step > max(before, default=-1)
-
-
-def _has_ended(p: Pass, pod: Pod) -> bool:
-    """Whether this pod has ended, and nobody has its slot yet."""
-    return pod.mine and not pod.deleting and not p.superseded(pod) and (pod.exit is not None or pod.ended)
 
 
 def _was_taken_away(p: Pass, pod: Pod) -> bool:

@@ -113,7 +113,10 @@ def _advance(p: Pass) -> None:
         scaling.rescale(p)
     pacing.note_setbacks(p)
     if p.round.phase == "Broken":
+        lived = pacing.has_lived(p)
         rounds.form(p)
+        if not lived:
+            pacing.note_given_up(p)
     moves.revise(p)
     pods.charge_early_ends(p)
     if lifecycle.check_failure(p):

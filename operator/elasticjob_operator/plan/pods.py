@@ -175,6 +175,7 @@ def _delete_surplus(p: Pass) -> None:
     surplus = len(live) - max(p.job.spec.pods, len(members))
     others = sorted((pod for pod in live if pod.uid not in members), key=lambda pod: -(pod.slot or 0))
     for pod in others[: max(0, surplus)]:
+        pacing.note_surplus(p, pod)
         p.actions.append(DeletePod(pod.name, pod.uid, f"scaled down to {p.job.spec.replicas}"))
 
 
