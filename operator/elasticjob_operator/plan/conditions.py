@@ -10,7 +10,7 @@ from elasticjob.contract.names import pod_name
 from elasticjob.core.rounds import listed
 from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.model import CreatePod
+from elasticjob_operator.plan.model import CreatePod, Pod
 from elasticjob_operator.plan.status import Condition, with_condition
 
 UNJOINED_SECONDS = 60.0
@@ -98,6 +98,10 @@ def _stuck(p: Pass) -> str:
             stuck.setdefault((pod.unschedulable or pod.waiting) + off, []).append(pod.name)
     if stuck:
         return "".join(f"; {listed(names)}: {why}" for why, names in list(stuck.items())[:3])
+    cut_off = [pod.name for pod in p.observed.pods if _waits_for_node(p, pod)]
+    if cut_off:
+        are = "its node is" if len(cut_off) == 1 else "their nodes are"
+        return f"; {listed(cut_off)}: {are} not ready"
     for pod in p.observed.pods:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.timers.left(f"unjoined:{pod.uid}", UNJOINED_SECONDS) == 0:
@@ -106,6 +110,12 @@ def _stuck(p: Pass) -> str:
                 f"its command must run {_torchrun(p)}"
             )
     return ""
+
+
+def _waits_for_node(p: Pass, pod: Pod) -> bool:
+    """Whether the next round waits for this pod's node alone."""
+    ready = pod.node_ready and not pod.unreachable
+    return p.round.phase == "Broken" and p.alive(pod) and bool(pod.node) and not ready
 
 
 def _torchrun(p: Pass) -> str:

@@ -178,8 +178,9 @@ class Pass:
         self.set(participants=members + others)
 
     def waiting_participants(self) -> int:
-        """How many have announced themselves and are in no round."""
-        leases = (self.participant(pod) for pod in self.observed.pods if not pod.ended)
+        """How many have announced themselves and are in no round. Pods that do not run renew nothing, and
+        cost nobody anything to make: all jobs' renewals go by this."""
+        leases = (self.participant(pod) for pod in self.observed.pods if pod.running)
         records = (lease.record for lease in leases if lease is not None and lease.record is not None)
         return sum(r.state == State.JOINING.value and r.id not in self.status.member_ids for r in records)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from elasticjob.contract.records import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS, State
 from elasticjob.core.rounds import Awaited, Wait, decide, listed, reasons
 from elasticjob_operator.plan import pacing
-from elasticjob_operator.plan.causes import SCALED_UP, Evidence
+from elasticjob_operator.plan.causes import PLANNED, SCALED_UP, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.rounds import SEAT_SECONDS, candidates, end_round, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
@@ -74,6 +74,11 @@ def rescale(p: Pass) -> None:
         if missed and (joined or have > wanted):
             p.timers.wake(LOOK_AGAIN_SECONDS)
         return
+    pause = _pause(p)
+    if pause > 0:
+        change = "grow" if have < wanted else "shrink"
+        p.growth = f"to {change}: in {pause:.0f} s, since the number wanted changes again and again"
+        return
     if have > wanted:
         end_round(p, [Evidence("ScaledDown", f"scaled down from {have} to {wanted} members")])
         return
@@ -83,6 +88,21 @@ def rescale(p: Pass) -> None:
         return
     names, to = listed([entry.pod for entry in joined]), len(decision.members)
     end_round(p, [Evidence(SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
+
+
+def _pause(p: Pass) -> float:
+    """Seconds until a planned change may end the running round. Two are free; those that follow, while no
+    round has lived for a minute, are 1, 2, 4 ... 60 s apart: an autoscaler that oscillates leaves time to
+    train."""
+    changes = 0
+    for formed in p.status.rounds:
+        age = (formed.end or p.now.wall) - formed.start
+        if formed.cause not in PLANNED or age.total_seconds() >= pacing.HEALTHY_SECONDS:
+            break
+        changes += 1
+    if p.round.established is None:
+        return 0.0
+    return p.left_since(p.round.established, pacing.pause(changes - 1), f"change:{p.round.number}")
 
 
 def _has_succeeded(p: Pass) -> bool:
