@@ -417,9 +417,8 @@ class Reconciler:
                 fresh = True
         return None
 
-    async def _plan_and_write(self, entry: Entry, view: JobView, fresh: bool, hurried: bool) -> float | None:
-        memory = entry.memory
-        job = view.job
+    def _observe_and_plan(self, entry: Entry, view: JobView) -> tuple[Observed, Now, Plan]:
+        memory, job = entry.memory, view.job
         continuity = self.world.continuity(job.namespace)
         if memory.continuity != continuity or not self.world.trusted(job.namespace):
             memory.timers = {}
@@ -429,7 +428,6 @@ class Reconciler:
         if view.status == JobStatus():
             memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
         now = Now(wall=datetime.now(timezone.utc), mono=self.clock(), nonce=secrets.token_hex(4))
-        self.passes += 1
         observed = self.world.observe(job)
         told = observed.record.wait_renew_seconds if observed.record is not None else WAIT_RENEW_SECONDS
         observed = replace(
@@ -438,15 +436,21 @@ class Reconciler:
             waiting=self._waiting,
             renew_seconds=memory.renewals.told(told, now.mono),
         )
-        decided = self._plan(job, view.status, observed, now, memory.timers)
-        self._count_waiting(entry, decided.waiting)
-        if self.world.versions(job, decided.silent).items() - memory.silent.items():
-            spoken = await self.world.unheard(job, decided.silent)
-            memory.silent = self.world.versions(job, decided.silent)
-            if spoken:
-                raise Stale("somebody who seemed silent has spoken")
+        return observed, now, self._plan(job, view.status, observed, now, memory.timers)
+
+    async def _plan_and_write(self, entry: Entry, view: JobView, fresh: bool, hurried: bool) -> float | None:
+        memory = entry.memory
+        job = view.job
+        self.passes += 1
+        observed, now, decided = self._observe_and_plan(entry, view)
+        if decided.given_up or self.world.versions(job, decided.silent).items() - memory.silent.items():
+            # What they have not said may be what we have not heard: our watch may be late, or dead.
+            await self.world.look(job, decided.silent)
             if entry.gone or entry.view is not view:
                 raise Stale("the job has changed while its participants were looked at")
+            observed, now, decided = self._observe_and_plan(entry, view)
+            memory.silent = self.world.versions(job, decided.silent)
+        self._count_waiting(entry, decided.waiting)
         if memory.status_budget < BUDGET_BYTES:
             decided = replace(decided, status=trim(decided.status, memory.status_budget))
         may_project = self._applier.may_project(job, decided.record, fresh)

@@ -88,6 +88,7 @@ class StubPlanner:
         self.waiting = ""
         self.events: tuple[Event, ...] = ()
         self.actions: Callable[[Job, Observed], Actions] = lambda _job, _observed: ()
+        self.given_up: Callable[[Observed], tuple[str, ...]] = lambda _observed: ()
         self.pod_names: tuple[str, ...] = ()
         self.seen: list[Observed] = []
         self.seen_at: list[float] = []
@@ -102,7 +103,9 @@ class StubPlanner:
         number = max(self.number, status.round.number)
         if observed.record is not None and observed.record.number > number:
             number = observed.record.number + 1
-        wanted = RoundStatus(number=number, phase=self.phase, message=self.message)
+        given_up = self.given_up(observed)
+        message = f"given up: {', '.join(given_up)}" if given_up else self.message
+        wanted = RoundStatus(number=number, phase=self.phase, message=message)
         if self.phase == "Active":
             wanted = replace(wanted, nonce=f"n{number}", leader="mnist-0-0", leader_endpoint="10.0.0.1:1")
         after = replace(status, round=wanted)
@@ -113,6 +116,7 @@ class StubPlanner:
             actions=self.actions(job, observed),
             events=self.events,
             timers={"first": now.mono, **timers},
+            given_up=given_up,
         )
 
 
@@ -296,6 +300,20 @@ class Scene:
         """Change something about the job, so that a pass is due."""
         stamp = {"metadata": {"annotations": {"poked": str(time.monotonic())}}}
         await self.admin.patch(job_path(self.namespace, "mnist"), stamp, MERGE_PATCH)
+
+    async def message_is(self, message: str) -> None:
+        """Wait until the status says so; it says nothing else before, but for what it does now."""
+        path = job_path(self.namespace, "mnist")
+        said: list[str] = []
+
+        async def is_there() -> bool:
+            status = (await self.admin.get(path)).get("status", {})  # none before there is something to say
+            text = status.get("round", {}).get("message", "")
+            said.append(text) if text not in said else None
+            return bool(text == message)
+
+        await eventually(is_there, message)
+        assert len(said) <= 2, said
 
     async def announce(self, pod: str, record_id: str) -> None:
         """What a participant does."""
@@ -499,6 +517,32 @@ def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(namespa
             )
             await until(lambda: listed == ["mnist"], "pods and Leases are listed anew, once")
             await until(lambda: "mnist-0-0" in scene.planner.seen[-1].leases, "the Lease is seen")
+
+    play(namespace, scenario)
+
+
+def test_leases_are_listed_before_anybody_is_given_up(namespace: str) -> None:
+    """A proxy may answer on for an API server that is dead: a watch by it brings nothing, and looks well."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.make_job()
+        async with scene.operator() as operator:
+            await scene.round_is(0, "Broken")
+            for informer in operator.reconciler.world.informers():
+                informer._take = lambda _batch: None  # type: ignore[assignment, method-assign]
+            await scene.announce("mnist-0-0", "abcdefgh")
+            awaited = ["mnist-0-0"]
+            scene.planner.given_up = lambda seen: tuple(pod for pod in awaited if pod not in seen.leases)
+            scene.planner.message = "nobody"
+            passes, before = operator.reconciler.passes, len(scene.planner.seen)
+            await scene.poke()
+            await until(lambda: operator.reconciler.passes > passes, "another pass")
+            await scene.message_is("nobody")
+            assert "mnist-0-0" not in scene.planner.seen[before].leases, "first by what the watch has brought"
+            assert "mnist-0-0" in scene.planner.seen[-1].leases
+            awaited.append("mnist-1-0")
+            await scene.poke()
+            await scene.message_is("given up: mnist-1-0")
 
     play(namespace, scenario)
 

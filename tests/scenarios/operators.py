@@ -4,7 +4,8 @@ It may see less than is there, but what it writes meets what is there: a status 
 refused (409), a round Lease is never put behind or beside itself, a pod's name is given once, and a
 delete hits the UID that it was meant for. After a refusal it reads job and round Lease from the API
 server, as the operator does, and plans again; pods and participants it knows from its watches only, which
-have caught up by then unless a scenario says that they lag on.
+have caught up by then unless a scenario says that they lag on. Before a verdict on what it has not heard it
+lists them.
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ class OtherOperator:
         """One pass, with as many readings as it needs. ``lagging``: only what it reads becomes new."""
         fresh = False
         for _ in range(REREADS):
-            now = self.world.now()
-            observed = Observed(
-                tuple(self.pods.values()), dict(self.leases), self.record, self.world.ready_nodes()
-            )
-            result = plan(self.world.job, self.status, observed, now, self.timers)
+            result = self._plan()
+            if result.given_up:
+                self._say(f"lists pods and Leases before it gives up {', '.join(result.given_up)}")
+                self.see("pods", "leases")
+                result = self._plan()
             try:
                 self._carry_out(result, fresh, differences)
             except Refused as refused:
@@ -84,6 +85,11 @@ class OtherOperator:
                 continue
             return
         raise AssertionError("the other operator does not come to rest")
+
+    def _plan(self) -> Plan:
+        world = self.world
+        observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record, world.ready_nodes())
+        return plan(world.job, self.status, observed, world.now(), self.timers)
 
     def _carry_out(self, result: Plan, fresh: bool, differences: Differences) -> None:
         behind = ahead(self.record, result.record)

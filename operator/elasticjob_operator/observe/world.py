@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import Api, Json
-from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.informer import Informer
-from elasticjob_operator.observe.lists import read_list
+from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.trials import Trials
@@ -30,6 +29,7 @@ _STANDSTILL_SECONDS = 3.0
 _PULSE_SECONDS = 0.5
 _BUSY_SECONDS = 1.0
 _SLOW_SECONDS = 1.0
+"""For a page of a list. Who renews a Lease may not get through."""
 _LATE_SECONDS = 5.0
 """A watch that is later than this is no evidence of anybody's silence: the shortest counts from 15 s."""
 _MAX_ORPHANS = 10_000
@@ -187,25 +187,22 @@ class World:
         leases = f"/apis/coordination.k8s.io/v1{base}/leases"
         await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
 
-    async def unheard(self, job: Job, silent: Iterable[str]) -> bool:
-        """Whether some of these participants have renewed their Leases after all, or may have: their renewals
-        have not reached us yet, or the API server is too slow for them to reach it in time. The silence of
-        those counts from now on."""
+    async def look(self, job: Job, silent: Iterable[str]) -> None:
+        """Ask the API server before anybody's silence is used: ``read_again``. Those of the ``silent`` who
+        have renewed their Leases after all, or would have but for an API server that is too slow, are silent
+        from now on only; all of them where it does not tell. Raises ApiError."""
         before = self.versions(job, silent)
-        began = self._clock()
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{job.namespace}/leases"
+        spoken, began = list(before), self._clock()
         try:
-            await _read_list_of(self._api, path, job, self.leases, objects.read_lease)
-        except ApiError as error:
-            log.warning("%s/%s: who is silent can't be told: %s", job.namespace, job.name, error)
-            spoken = list(before)
-        else:
-            slow = self._clock() - began > _SLOW_SECONDS
-            after = self.versions(job, before)
-            spoken = [name for name in before if slow or before[name] != after[name]]
-        for name in spoken:
-            self.leases.touch(job.namespace, name)
-        return bool(spoken)
+            await self.read_again(job)
+            seconds = self._clock() - began
+            pods, leases = (store.of_job(job.namespace, job.name) for store in (self.pods, self.leases))
+            if seconds <= _SLOW_SECONDS * (2 + len(pods) // PAGE + len(leases) // PAGE):
+                after = self.versions(job, before)
+                spoken = [name for name in before if before[name] != after[name]]
+        finally:
+            for name in spoken:
+                self.leases.touch(job.namespace, name)
 
     def versions(self, job: Job, names: Iterable[str]) -> dict[str, int]:
         """The versions of these participants' Leases; 0 for one that is not there."""

@@ -98,6 +98,8 @@ class Pass:
     """Why a failure rule ends the job, if one does."""
     silent: set[str] = field(default_factory=set)
     """Pods against which it was used that their Leases have not been renewed."""
+    given_up: set[str] = field(default_factory=set)
+    """Pods on which this pass passes a verdict for what has not been heard of them."""
     namesakes: dict[str, str] = field(default_factory=dict)
     """Pods that have announced themselves with an id that another pod has, and that pod."""
 

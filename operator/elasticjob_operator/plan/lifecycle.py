@@ -193,6 +193,7 @@ def _check_join_timeout(p: Pass) -> bool:
         latest = min(max(by_wall, own, 0.0), 2 * piece)
         passed += latest
     if holds and passed >= limit:
+        p.given_up.update(pod.name for pod in p.observed.pods if p.alive(pod))
         _close(
             p,
             Outcome.FAILED,
@@ -230,6 +231,7 @@ def _never_joined(p: Pass) -> str:
         if ends.taken_away(p, pod, pod.name) is not None or ends.node_trouble(p, pod):
             continue
         if ends.unexplained(p, pod) == 0:
+            p.given_up.add(pod.name)
             return pod.name
     return ""
 

@@ -329,8 +329,9 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
     left = 3 * (LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS) - silent
     if left >= 0:
         p.timers.wake(left + 1)  # silence makes no event
-    elif lease is not None:
-        p.silent.add(lease.pod)
+    else:
+        p.silent.add(member.pod)
+        p.given_up.add(member.pod)
     return left < 0
 
 
@@ -385,6 +386,7 @@ def _accusations(p: Pass) -> list[Evidence]:
         return _unreachable(p, {leader.id: f"{text}: {said}" if said else text})
     if p.round.phase != "Active" or p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) > 0:
         return []
+    p.given_up.update(m.pod for m in accusers)
     return _unreachable(
         p,
         {
@@ -458,6 +460,7 @@ def _one_against_the_leader(
         return True
     lease = p.lease_of(leader.uid)
     if lease is None or p.is_stale(lease, LEADER_STALE_SECONDS):
+        p.given_up.add(leader.pod)
         return True
     if lease.silent < waited:
         return False

@@ -315,8 +315,10 @@ class Plan:
     ``actions`` in order. ``wake_after``: seconds until the next pass is due without any event, or None.
     ``timers``: the planner's memory of when it first saw what it waits for (monotonic); handed back
     with the next pass, lost without harm. ``waiting``: how many of this job's participants wait for a
-    round. ``silent``: the pods whose silence the plan rests on. Before it is carried out their Leases are
-    read from the API server: they may have spoken, and not been heard yet.
+    round. ``silent``: the pods against which it is used that they have not renewed their Leases.
+    ``given_up``: those on which it passes a verdict for what has not been heard of them. All of them may have
+    spoken, and our watch be late or dead: before it is carried out, the job's pods and Leases are listed and
+    it is planned again; for the silent once for each version of their Leases, for a verdict always.
     """
 
     status: JobStatus
@@ -329,3 +331,4 @@ class Plan:
     timers: Mapping[str, float] = field(default_factory=dict)
     waiting: int = 0
     silent: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()

@@ -70,6 +70,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         timers=p.timers.kept,
         waiting=0 if p.status.finished else p.waiting_participants(),
         silent=tuple(sorted(p.silent)),
+        given_up=tuple(sorted(p.given_up)),
     )
 
 

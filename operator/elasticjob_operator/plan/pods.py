@@ -103,6 +103,7 @@ def drop_orphans(p: Pass) -> None:
     orphans = (name for name in p.observed.leases if name not in p.pods_by_name)
     for name in islice(orphans, MAX_ORPHANS):
         if p.timers.left(f"orphan:{name}", ORPHAN_SECONDS) == 0:
+            p.given_up.add(name)
             p.actions.append(DeleteLease(name))
 
 
@@ -194,6 +195,7 @@ def _replace_silent(p: Pass) -> None:
             continue
         text = f"{pod.name} waited for a round, and its Lease has not been renewed for {silent:.0f} s"
         p.event("PodReplaced", text, warning=True)
+        p.given_up.add(pod.name)
         if pod.uid in p.status.member_uids:
             lost[pod.uid] = text
         else:

@@ -192,6 +192,7 @@ def _not_established(p: Pass) -> list[Evidence]:
     limit = 2 * p.job.spec.rendezvous.establish_timeout
     if p.told and p.timers.left(f"establish:{r.number}", limit) == 0:
         p.bar_from_leading(leader.pod)
+        p.given_up.add(leader.pod)
         lease = p.lease_of(leader.uid)
         if lease is not None and lease.report_unreadable:
             # It has said something, perhaps whom it has missed: what nobody can read is no sign against it.
@@ -289,6 +290,7 @@ def _survivors(p: Pass) -> list[Awaited]:
     for member in p.status.members():
         if member.state in ("Member", "Unreachable") and late:
             text = f"{member.pod} (group rank {member.rank}) did not rejoin within {limit} s (rejoinSeconds)"
+            p.given_up.add(member.pod)
             note(p, [_evidence("DidNotRejoin", text, member)])
             member = replace(member, state="Lost", message=text)
         elif member.state == "Member":
@@ -307,6 +309,7 @@ def _give_up_unreachable(p: Pass) -> None:
     limit = SUSPECT_SECONDS if suspect else UNREACHABLE_SECONDS
     if not p.told or p.timers.left(f"unreachable:{p.round.number}", limit) > 0:
         return
+    p.given_up.update(m.pod for m in p.status.members() if m.state == "Unreachable")
     p.set_members(
         tuple(replace(m, state="Lost") if m.state == "Unreachable" else m for m in p.status.members())
     )
