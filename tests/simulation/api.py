@@ -15,6 +15,9 @@ from tests.simulation.kernel import Host, Kernel, Reply, Request
 Key = tuple[str, str]
 """(kind, name): ("job", ""), ("round", ""), ("lease", pod), ("pod", name), ("node", name)."""
 
+DEAD_SECONDS = 15.0, 75.0
+"""For so long nothing shows that a stranded watch is dead: until bookmarks that were due do not come."""
+
 
 class Item(NamedTuple):
     """One version of one object."""
@@ -190,7 +193,9 @@ class Watch:
         self._connected = connected
         self._may_be_old = may_be_old
         self.good = False
-        self._version = 0
+        self.version = 0
+        self.heard_at = 0.0
+        self._stranded_at: float | None = None
         self._epoch = 0
         self._due = 0.0
         self._inbox: list[tuple[Key, Item | None, int]] = []
@@ -221,9 +226,31 @@ class Watch:
         self._tries = 0
         self._api.kernel.after(self._api.kernel.between(0.1, 1.0), self._connect, self._epoch)
 
+    def strand(self) -> None:
+        """Nothing comes any more, and nothing shows it but that, at last, bookmarks do not come either."""
+        if self.good and self._stranded_at is None:
+            self._stranded_at = self._api.kernel.now
+            self._epoch += 1
+            self._inbox.clear()
+            self._api.kernel.after(self._api.kernel.between(*DEAD_SECONDS), self._miss_bookmarks, self._epoch)
+
+    def _miss_bookmarks(self, epoch: int) -> None:
+        since = self._stranded_at
+        if epoch == self._epoch and since is not None:
+            self.break_off()
+            self._broken_at = since
+
+    def reopen(self) -> None:
+        """The client opens another that goes on from here."""
+        if self.good:
+            self.good, self._broken_at, self._tries = False, self._api.kernel.now, 0
+            self._epoch += 1
+            self._inbox.clear()
+            self._api.kernel.after(self._api.kernel.between(0.005, 0.05), self._connect, self._epoch)
+
     def hear(self, version: int, key: Key, item: Item | None) -> None:
         """The server has a new version of an object."""
-        if self.good and self._wants(key):
+        if self.good and self._stranded_at is None and self._wants(key):
             self._post(key, item, version)
             if self._api.kernel.rng.random() < 0.01:
                 self._post(key, item, version)
@@ -236,8 +263,9 @@ class Watch:
             self._client.when_thawed(self.drain)
             return
         inbox, self._inbox = self._inbox, []
+        self.heard_at = self._api.kernel.now
         for key, item, version in inbox:
-            self._version = max(self._version, version)
+            self.version = max(self.version, version)
             self._take(key, item, version)
 
     def _post(self, key: Key, item: Item | None, version: int) -> None:
@@ -269,16 +297,16 @@ class Watch:
             kernel.after(min(5.0, 0.2 * 2**self._tries) * kernel.between(0.5, 1.0), self._connect, epoch)
             return
         self._tries = 0
-        self.good = True
-        gone = self._version == 0 or kernel.rng.random() < 0.1
+        self.good, self._stranded_at, self.heard_at = True, None, kernel.now
+        gone = self.version == 0 or kernel.rng.random() < 0.1
         if gone:
             at = len(api.log)
             if self._may_be_old:
                 at = max(0, at - kernel.rng.randrange(12)) if kernel.rng.random() < 0.5 else at
-            self._version = at
+            self.version = at
             self._relist(dict(self._as_of(at)), at)
         self._connected(kernel.now - self._broken_at)
-        for position in range(self._version, len(api.log)):
+        for position in range(self.version, len(api.log)):
             key, item = api.log[position]
             if self._wants(key):
                 self._post(key, item, position + 1)

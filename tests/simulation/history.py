@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tests.simulation.faults import HARMFUL, HARMLESS, hang_agent
 from tests.simulation.oracle import Violation
 from tests.simulation.rest import settle
-from tests.simulation.strains import fail_writes, neighbour_fails, oscillate
+from tests.simulation.strains import fail_writes, neighbour_fails, oscillate, strand
 from tests.simulation.world import World
 
 
@@ -47,6 +47,8 @@ def play(world: World) -> None:
     if world.traits.failing is not None:
         world.kernel.run(rng.choice((0.0, 20.0)))
         fail_writes(world, world.traits.failing)
+    if world.traits.stranded is not None:
+        strand(world, world.traits.stranded)
     if world.traits.neighbour is not None:
         neighbour_fails(world, world.traits.neighbour)
     kinds = rng.choice((HARMLESS, HARMFUL, HARMLESS + HARMFUL, HARMLESS + HARMFUL))

@@ -91,6 +91,10 @@ def _end_the_pass(operator: Any, _target: Any, why: Exception) -> None:
     raise why
 
 
+def _no_look(_operator: Any) -> Any:
+    yield from ()
+
+
 def _any_doubt(scope: Any, _now: float) -> bool:
     return scope.doubted is not None
 
@@ -134,6 +138,9 @@ MUTATIONS = [
     Mutation(("I11",), "a write that fails ends the pass", Operator, "_failed", _end_the_pass, 67, "writes"),
     Mutation(
         ("Liveness",), "each failure is an outage", answers._Scope, "is_outage", _any_doubt, 19, "neighbour"
+    ),
+    Mutation(
+        ("Silence",), "what a dead watch brings is believed", Operator, "_look", _no_look, 56, "stranded"
     ),
     Mutation(
         ("I8",),

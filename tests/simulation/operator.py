@@ -3,7 +3,8 @@
 It keeps the rules of ``reconcile.py`` and ``act/``: a pass starts from a status at least as new as the
 operator's own last write; the status is written first, with its version; the round Lease never goes
 back; what is stale is read again from the API server; timers die with every gap; a write that fails waits
-for itself and holds up nothing else.
+for itself and holds up nothing else; nobody is given up for a silence before pods and Leases were listed; a
+watch that has not brought what an answer has shown, and nothing else for as long, is opened anew.
 The planner is the real one.
 """
 
@@ -48,6 +49,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB_KEY: Key = ("job", "")
 ROUND_KEY: Key = ("round", "")
 REREADS = 5
+LATE_SECONDS = 5.0
 NAMESPACE = "ns"
 LEASES = f"/namespaces/{NAMESPACE}/leases"
 STREAMS: dict[str, tuple[str, ...]] = {
@@ -300,6 +302,12 @@ class Operator(Client):
         hurried, self._heard = self._heard, False
         observed = replace(self.observe(value.job), troubles=self.attempts.troubles())
         decided = self._small_records(plan, value.job, value.status, observed, now, self.timers)
+        if decided.given_up:
+            yield from self._look()
+            if self.cache.items.get(JOB_KEY) is not item:
+                raise Stale
+            observed = replace(self.observe(value.job), troubles=self.attempts.troubles())
+            decided = self._small_records(plan, value.job, value.status, observed, now, self.timers)
         may_project = self._check(value.job, decided.record, fresh)
         written = yield from self._try_status(item, decided, hurried)
         if written:
@@ -369,7 +377,7 @@ class Operator(Client):
         nodes: dict[str, NodeValue] = {
             key[1]: item.value for key, item in self.cache.items.items() if key[0] == "node"
         }
-        good = self._good_since
+        good = self._good_since if self.watches["leases"].good else None
         if good is not None:
             good = max(good, self.answers.good_since(NAMESPACE))
         doubted = self.answers.doubted_since(NAMESPACE)
@@ -461,6 +469,7 @@ class Operator(Client):
             if there is None:
                 made = yield from self._send(lambda: self.api.create(ROUND_KEY, record))
                 self.cache.put(ROUND_KEY, made, self.kernel.now)
+                self._owes("leases", made.version)
                 return None
             if there.value.ahead_of(record):
                 raise Stale
@@ -474,6 +483,7 @@ class Operator(Client):
             version = there.version
             put = yield from self._send(lambda: self.api.put(ROUND_KEY, record, version=version))
             self.cache.put(ROUND_KEY, put, self.kernel.now)
+            self._owes("leases", put.version)
         except NotFound as error:
             self.cache.remove(ROUND_KEY)
             raise Stale from error
@@ -490,6 +500,7 @@ class Operator(Client):
             try:
                 made = yield from self._send(lambda: self.api.create(("pod", name), pod, uid))
                 self.cache.put(("pod", name), made, self.kernel.now)
+                self._owes("pods", made.version)
             except Conflict:
                 self._mark()
         elif isinstance(action, DeletePod):
@@ -535,6 +546,32 @@ class Operator(Client):
 
         items, version = yield from self._send(everything, reads=True)
         self._replace(items, version, kinds)
+        for name in JUDGED:
+            self._owes(name, max((i.version for k, i in items.items() if k[0] in STREAMS[name]), default=0))
+
+    def _look(self) -> Script:
+        """``World.look``."""
+        yield from self._list_again()
+
+    def _owes(self, name: str, version: int) -> None:
+        """``Informer.owes``: the watch is to bring what an answer has shown."""
+        if version > self.watches[name].version:
+            self.kernel.after(LATE_SECONDS, self._check_lateness, name, version)
+
+    def _check_lateness(self, name: str, version: int) -> None:
+        """``World._check_lateness``."""
+        watch = self.watches[name]
+        if not self.alive or watch.version >= version:
+            return
+        if self.frozen:
+            self.when_thawed(lambda: self._check_lateness(name, version))
+            return
+        if watch.good:
+            self._gaps += 1
+            self._good_since = self.kernel.now
+            if watch.heard_at <= self.kernel.now - LATE_SECONDS:
+                watch.reopen()
+        self.kernel.after(0.5, self._check_lateness, name, version)
 
     delete_pod: Callable[[str, str], None]
     """The cluster's; set by the world."""

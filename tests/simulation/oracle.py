@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, STARTED_AGAIN
 from elasticjob_operator.plan.model import JobSpec
@@ -18,8 +18,10 @@ from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue
 from tests.simulation.pace import Pace
 from tests.simulation.truth import Incident, RoundKey, Truth
 
+HEARD_SECONDS = 2.0
+"""Who has announced itself for so long is not taken for one that has not."""
 SLACK_SECONDS = 60.0
-"""How long before a round's first moment its end may have begun."""
+"""How long before a round's first moment its end may have begun, if operators hear of it."""
 
 
 class Violation(AssertionError):
@@ -70,6 +72,9 @@ class Oracle:
 
     def __init__(self, now: Any) -> None:
         self._now = now
+        self.slack_seconds = SLACK_SECONDS
+        self.deaf = False
+        """Whether operators may miss for a minute what pods say, of which some are gone after that."""
         self.pace = Pace(now, _violated)
         self.rounds: dict[tuple[str, int], tuple[Any, ...]] = {}
         """(job UID, round) -> (nonce, members, leader)."""
@@ -97,6 +102,8 @@ class Oracle:
         """By job UID, the round that was published last."""
         self.died_in_round: dict[str, Published] = {}
         """By UID, the agents that ended while their workers ran, before there was another round."""
+        self.announced: dict[str, tuple[float, ParticipantRecord]] = {}
+        """By the UID of its pod, what a participant has announced, and when."""
         self.pods: dict[tuple[str, str], set[str]] = {}
         """(job UID, pod) -> the UIDs of all that ever bore this name."""
 
@@ -119,6 +126,11 @@ class Oracle:
             return
         if key[0] == "pod":
             self.pods.setdefault((item.uid.partition("-")[0], key[1]), set()).add(item.uid)
+        if key[0] == "lease" and item.value.record is not None:
+            at, known = self.announced.get(item.value.holder, (self._now(), None))
+            if known != item.value.record:
+                at = self._now()
+            self.announced[item.value.holder] = at, item.value.record
         if key == JOB_KEY:
             value: JobValue = item.value
             same = old is not None and old.uid == item.uid
@@ -149,6 +161,7 @@ class Oracle:
             and b.established is not None
         ):
             self.pace.established()
+        self._silence(uid, before, status)
         self._charges(uid, before, status)
         if uid in self.current:
             self.current[uid].established |= b.established is not None
@@ -261,7 +274,7 @@ class Oracle:
             return
         key = (value.job.uid, r.number)
         known = self.published.get(key)
-        since = (known.at if known is not None else 0.0) - SLACK_SECONDS
+        since = (known.at if known is not None else 0.0) - self.slack_seconds
         uids = {m.uid for m in before.members()}
         if self.truth.excuses(key, uids, since, before.round.established is not None):
             return
@@ -270,6 +283,20 @@ class Oracle:
         raise Violation(
             "I5", f"round {r.number} is broken ({r.cause}: {r.message}) and nothing has happened to it"
         )
+
+    def _silence(self, uid: str, before: JobStatus, status: JobStatus) -> None:
+        """Nobody is given up for not having come back who has announced itself for the next round."""
+        known = {m.uid for m in before.members() if m.state == "Lost"}
+        for member in status.members():
+            if member.state != "Lost" or member.uid in known or "did not rejoin" not in member.message:
+                continue
+            at, record = self.announced.get(member.uid, (self._now(), None))
+            back = (
+                record is not None and record.state == "Joining" and record.seen(uid) >= status.round.number
+            )
+            if back and self._now() - at > HEARD_SECONDS and not self.dead(member.uid):
+                text = f"{member.message}, and it has announced itself {self._now() - at:.0f} s ago"
+                _violated("Silence", text)
 
     def _charges(self, uid: str, before: JobStatus, status: JobStatus) -> None:
         old = {_cause(c) for a in before.accounts for c in a.charges}
@@ -306,19 +333,24 @@ class Oracle:
         for key, known in self.published.items():
             if key[0] != uid or known.until == float("inf"):
                 continue
-            since = known.at - SLACK_SECONDS
+            since = known.at - self.slack_seconds
             allowed = self.truth.accounts(key, known.uids, since, known.until)
             later = (other.uids for k, other in self.published.items() if k[0] == uid and k[1] > key[1])
             gone = known.uids.difference(*later)  # for good: what becomes of them may explain the end
+            if self.deaf and self.restarts_in_place:
+                gone = known.uids  # of several ends the pod shows the last
             allowed |= self.truth.accounts(key, gone, since, known.until + MOVE_SECONDS)
             if not known.established:
                 allowed.add(INFRASTRUCTURE)
             ended_at = self.closed.get(uid, float("inf"))
             too_soon = SCALING in allowed or self.restarts_in_place or ended_at < known.until + MOVE_SECONDS
+            too_soon = too_soon or self.deaf
             if known.echoes and too_soon:
                 allowed.add(APPLICATION)  # all goes on, or is over, before anybody has told the root
-            if key[1] in unseen and INFRASTRUCTURE in allowed:
+            if unseen.intersection(range(key[1], known.next)) and INFRASTRUCTURE in allowed:
                 allowed.add(PREEMPTION)  # whoever deletes a pod for its node: nothing is left to tell by
+            if self.deaf and PREEMPTION in allowed:
+                allowed.add(INFRASTRUCTURE)  # its notice is missed, and it is gone
             # A round Lease that was set forward by hand gives a broken round a higher number.
             names = [charged[number] for number in range(key[1], known.next) if number in charged]
             must = known.established and not known.suspended and not known.succeeded
@@ -341,9 +373,9 @@ class Oracle:
     def _alone(self, uid: str) -> bool:
         """Whether this agent ended as a member of a round to which nothing else has happened."""
         known = self.died_in_round.get(uid)
-        if known is None or known.rescaled:
+        if known is None or known.rescaled or self.deaf:
             return False
-        return self.truth.roots(known.uids, known.at - SLACK_SECONDS, known.until) == 1
+        return self.truth.roots(known.uids, known.at - self.slack_seconds, known.until) == 1
 
     def _judge_root(self, value: JobValue) -> None:
         """Where workers of one pod alone have failed by their own fault, that pod is the root."""
@@ -352,7 +384,7 @@ class Oracle:
         known = self.published.get(key)
         if failure is None or known is None or known.next != key[1] + 1:
             return
-        allowed = self.truth.accounts(key, known.uids, known.at - SLACK_SECONDS, known.until)
+        allowed = self.truth.accounts(key, known.uids, known.at - self.slack_seconds, known.until)
         roots = {who for who in self.truth.failed_in(key) if who != "*"}
         if allowed == {APPLICATION} and len(roots) == 1 and failure.uid not in roots:
             text = f"the root failure of round {key[1]} is said to be {failure.pod}: {failure.message}"

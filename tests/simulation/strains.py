@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation.agent import Agent
-from tests.simulation.api import Client, Item, Key, Refused, Unavailable
-from tests.simulation.operator import Operator
+from tests.simulation.api import DEAD_SECONDS, Client, Item, Key, Refused, Unavailable
+from tests.simulation.operator import JOB_KEY, Operator
 from tests.simulation.traits import Failing, Scaler
 from tests.simulation.world import World
 
@@ -37,6 +37,38 @@ def neighbour_fails(w: World, seconds: float) -> None:
     """Another tenant's webhook is down, for ever: that is no sign that participants can't write."""
     w.operators[-1].neighbour_fails()
     w.kernel.after(seconds * w.kernel.between(0.8, 1.2), neighbour_fails, w, seconds)
+
+
+def strand(w: World, seconds: float) -> None:
+    """Now and then the API server that some of an operator's watches are with is lost: they are dead, and
+    nothing shows it. So also in the moment when a round is broken, and who was in it is to come back."""
+
+    def broken(key: Key, old: Item | None, item: Item | None) -> None:
+        if key == JOB_KEY and old is not None and item is not None and not w.mended:
+            before, now = (i.value.status.round for i in (old, item))
+            if (before.phase, now.phase) == ("Active", "Broken") and w.kernel.rng.random() < 0.5:
+                w.kernel.after(w.kernel.rng.choice((0.0, 0.3, 2.0)), _strand, w)
+
+    def again() -> None:
+        if not w.mended:
+            _strand(w)
+            w.kernel.after(seconds * w.kernel.between(0.5, 1.5), again)
+
+    w.oracle.deaf = True
+    w.oracle.slack_seconds += DEAD_SECONDS[1]
+    w.api.committed.append(broken)
+    w.kernel.after(seconds * w.kernel.between(0.0, 1.0), again)
+
+
+def _strand(w: World) -> None:
+    operator = w.operators[-1]
+    if w.mended or not operator.alive:
+        return
+    names = sorted(operator.watches)
+    lost = names if w.kernel.rng.random() < 0.5 else w.kernel.rng.sample(names, 1)
+    w.kernel.say(f"** dead without a sign: {operator.name}'s watch of {', '.join(lost)}")
+    for name in lost:
+        operator.watches[name].strand()
 
 
 def fail_writes(w: World, failing: Failing) -> None:

@@ -10,14 +10,14 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes")
+CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded")
 SHARE = 0.1
 """The part of all histories in which a class is."""
 
 ON = set(CLASSES)
 """The classes that are drawn at all."""
 
-NEEDED_BY = {"I8": {"commands"}, "I10": {"scale"}, "I14": {"broken"}}
+NEEDED_BY = {"I8": {"commands"}, "I10": {"scale"}, "I14": {"broken"}, "Silence": {"stranded"}}
 """Rules that are judged where one of these classes is on."""
 
 
@@ -65,7 +65,8 @@ class Failing(NamedTuple):
 class Traits:
     """``sidecars``: beside each training container another one runs until its pod is deleted.
     ``places``: for how many pods more than are wanted there is room, None: for all. ``neighbour``: every so
-    many seconds a write for another tenant's job fails, for ever."""
+    many seconds a write for another tenant's job fails, for ever. ``stranded``: watches of operators die
+    without a sign so often (seconds), and when a round is broken."""
 
     sidecars: bool = False
     places: int | None = None
@@ -74,6 +75,7 @@ class Traits:
     commands: Commands | None = None
     neighbour: float | None = None
     failing: Failing | None = None
+    stranded: float | None = None
 
 
 def draw(seed: int) -> Traits:
@@ -89,6 +91,7 @@ def draw(seed: int) -> Traits:
         _commands(dice["commands"]) if "commands" in here else None,
         dice["neighbour"].choice((0.7, 2.5, 9.0, 20.0)) if "neighbour" in here else None,
         _failing(dice["writes"]) if "writes" in here else None,
+        dice["stranded"].choice((30.0, 80.0, 300.0)) if "stranded" in here else None,
     )
 
 

@@ -56,6 +56,8 @@ class Answers:
     """See the module. Times are monotonic, and given by who asks."""
 
     def __init__(self) -> None:
+        self.unanswered = _NEVER
+        """When the latest request began that got no answer at all: whatever was silent since may be dead."""
         self._server = _Scope()
         self._leases: dict[str, _Scope] = {}
 
@@ -66,6 +68,11 @@ class Answers:
         namespace = _namespace(path)
         if namespace is not None:
             self._leases.setdefault(namespace, _Scope()).failed(began, now, stored)
+
+    def no_answer(self, path: str, began: float, now: float) -> None:
+        """Nothing came back."""
+        self.unanswered = max(self.unanswered, began)
+        self.failed(path, began, now)
 
     def got_through(self, path: str, now: float, stored: bool = True) -> None:
         """A write was accepted. ``stored``: and it is in etcd."""

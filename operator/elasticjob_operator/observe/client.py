@@ -9,6 +9,8 @@ Promises:
 * every request has a time limit; a watch has one on silence (bookmarks come every 60 s);
 * a write whose kept-alive connection turned out to be closed is sent once more: each of our writes is
   guarded by a resourceVersion, a UID or a name, so that a repetition does no harm;
+* a connection may outlive the API server at its other end (a proxy holds it): a watch never gets one that
+  was kept, and when nothing has come back by any that was, all of them are left behind;
 * a 401 reads the credentials again and tries once more;
 * with ``may_write``, no write begins once that says no. It is asked when the request is made and again when
   its bytes are handed to the kernel, after any wait for a turn or a connection (leadership, ``core``).
@@ -130,21 +132,32 @@ class Client:
         asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
         self._reloading = asyncio.Lock()
         self._ssl: ssl.SSLContext = credentials.ssl_context()
-        self._session = aiohttp.ClientSession(
+        self._unsent_seconds = _DEAD_SECONDS if unsent_seconds is None else unsent_seconds
+        self._session = self._new_session(keepalive_timeout=_KEEP_ALIVE)
+        self._watching = self._new_session(force_close=True)
+        self._answered_at = float("-inf")
+        self._retired: set[asyncio.Task[None]] = set()
+
+    def _new_session(self, **options: Any) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 ssl=self._ssl,
                 limit=0,
-                keepalive_timeout=_KEEP_ALIVE,
                 enable_cleanup_closed=False,
-                socket_factory=_dropping_after(_DEAD_SECONDS if unsent_seconds is None else unsent_seconds),
+                socket_factory=_dropping_after(self._unsent_seconds),
+                **options,
             ),
             headers={"User-Agent": _USER_AGENT},
             auto_decompress=True,
         )
 
     async def aclose(self) -> None:
-        """Close the pool."""
+        """Close all connections."""
+        for task in self._retired:
+            task.cancel()
+        await asyncio.gather(*self._retired, return_exceptions=True)
         await self._session.close()
+        await self._watching.close()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
         """Read one object, or one page of a list."""
@@ -187,7 +200,7 @@ class Client:
         try:
             for fresh in (False, True):
                 headers = await self._headers(fresh)
-                async with self._session.get(
+                async with self._watching.get(
                     self._url(path), params=query, headers=headers, timeout=timeout, **self._extra()
                 ) as response:
                     if response.status == 401 and not fresh:
@@ -227,8 +240,9 @@ class Client:
                     headers["Content-Type"] = content_type
                 if accept is not None:
                     headers["Accept"] = accept
+                session = self._session
                 try:
-                    async with self._session.request(
+                    async with session.request(
                         method,
                         self._url(path),
                         params=params,
@@ -239,6 +253,7 @@ class Client:
                     ) as response:
                         answer = await response.read()
                         status, answer_headers = response.status, response.headers
+                        self._answered_at = time.monotonic()
                 except _LOST_CONNECTION as error:
                     if not repeated and not isinstance(error, aiohttp.ClientConnectorError):
                         repeated = True
@@ -247,6 +262,7 @@ class Client:
                 except (aiohttp.ClientError, asyncio.TimeoutError) as error:
                     if gated is not None and gated.refused:
                         raise NotLeading(name) from error
+                    self._leave(session, began)
                     raise self._no_answer(name, path, began, error) from error
                 if status == 401 and not fresh:
                     fresh = True
@@ -267,8 +283,22 @@ class Client:
         return turns.of(path.partition("/namespaces/")[2].partition("/")[0])
 
     def _no_answer(self, name: str, path: str, began: float, error: Exception) -> Unavailable:
-        self.answers.failed(path, began, time.monotonic())
+        self.answers.no_answer(path, began, time.monotonic())
         return Unavailable(name, 0, type(error).__name__, str(error) or "time limit")
+
+    def _leave(self, session: aiohttp.ClientSession, began: float) -> None:
+        """Use the connections of this session no more if none has brought an answer since."""
+        if session is self._session and self._answered_at < began:
+            self._session = self._new_session(keepalive_timeout=_KEEP_ALIVE)
+            task = asyncio.get_running_loop().create_task(self._retire(session))
+            self._retired.add(task)
+            task.add_done_callback(self._retired.discard)
+
+    async def _retire(self, session: aiohttp.ClientSession) -> None:
+        try:
+            await asyncio.sleep(self._timeout.total or 0.0)  # its last requests have ended by then
+        finally:
+            await session.close()
 
     def _url(self, path: str) -> str:
         return self._credentials.connection.server + path

@@ -6,11 +6,13 @@ Promises:
   section 4, defect 1);
 * ``good_since`` says since when nothing can have been missed. It is None while there is no watch and
   starts again after every gap, so that nobody is accused of a silence that was ours (design, I9);
-* a watch that is silent for longer than bookmarks take is given up and made anew;
+* a watch that is silent for longer than bookmarks take is given up and made anew; sooner (``reopen``) where
+  something else shows that it may be dead: its connection can outlive the API server behind a proxy;
 * an object that can't be read makes nobody blind: what was known of it stands, and all others go on.
 
 The server ends each watch after 4 to 5 minutes; going on from the same resource version within a second
-is no gap.
+is no gap. Nor is it when we end it: what was missed comes first, and no silence convicts anybody before the
+API server itself was asked (``World.look``).
 """
 
 from __future__ import annotations
@@ -70,7 +72,10 @@ class Informer(Generic[T]):
         """How often something may have been missed."""
         self.forbidden = False
         self._owed: deque[tuple[int, float]] = deque()
-        """Versions that answers to our own writes have shown, and when; not yet brought by the watch."""
+        """Versions that answers to our own requests have shown, and when; not yet brought by the watch."""
+        self._opened_at = float("-inf")
+        self._limit: asyncio.Timeout | None = None
+        """Ends the watch that is open, or being opened."""
 
     @property
     def path(self) -> str:
@@ -117,7 +122,7 @@ class Informer(Generic[T]):
             self.gaps += 1
 
     def owes(self, version: int) -> None:
-        """The answer to a write of ours has this version: the watch is to bring it, too."""
+        """The answer to a request of ours has shown this version: the watch is to bring it, too."""
         if version > self._version:
             self._owed.append((version, self._clock()))
 
@@ -126,6 +131,14 @@ class Informer(Generic[T]):
         while self._owed and self._owed[0][0] <= self._version:
             self._owed.popleft()
         return self._clock() - self._owed[0][1] if self._owed else 0.0
+
+    def reopen(self, unless_since: float) -> None:
+        """The watch may be dead: open another that goes on from here, unless this one has given a sign of
+        life since then, or was opened since."""
+        if self._limit is not None and max(self.heard_at, self._opened_at) < unless_since:
+            log.info("%s: the watch may be dead, opening another", self._path)
+            self._limit.reschedule(asyncio.get_running_loop().time())
+            self._limit = None
 
     def interrupted(self) -> None:
         """``run`` was cancelled and will be called again: it goes on from what it knows, after a gap."""
@@ -179,11 +192,20 @@ class Informer(Generic[T]):
             "resourceVersion": str(self._version),
             "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),
         }
-        async with aclosing(self._api.watch(self._path, query)) as batches:
-            async for batch in batches:
-                if self.good_since is None:
-                    self._connected()
-                self._take(batch)
+        self._opened_at = self._clock()
+        try:
+            async with (
+                asyncio.timeout(None) as self._limit,
+                aclosing(self._api.watch(self._path, query)) as batches,
+            ):
+                async for batch in batches:
+                    if self.good_since is None:
+                        self._connected()
+                    self._take(batch)
+        except TimeoutError:
+            pass  # ``reopen``
+        finally:
+            self._limit = None
 
     def _take(self, batch: WatchBatch) -> None:
         self.heard_at = self._clock()

@@ -98,6 +98,7 @@ class World:
                 self.loop_lag = max(0.0, now - self._beat_at - _PULSE_SECONDS)
                 self._check_standstill(now)
                 self._check_lateness()
+                self._check_answers()
                 trials.begin()
         finally:
             await trials.aclose()
@@ -116,9 +117,15 @@ class World:
                     log.warning(text, informer.path, late)
                 self._late.add(informer)
                 informer.stalled()
+                informer.reopen(unless_since=self._clock() - _LATE_SECONDS)
             elif informer in self._late:
                 self._late.remove(informer)
                 log.info("%s: the watch is no longer late", informer.path)
+
+    def _check_answers(self) -> None:
+        """A request that got no answer may have gone to an API server that is dead, and watches with it."""
+        for informer in self.informers():
+            informer.reopen(unless_since=self._api.answers.unanswered)
 
     def continuity(self, namespace: str) -> tuple[int, ...]:
         """A value that changes whenever something may have been missed in that namespace."""
@@ -182,10 +189,14 @@ class World:
     async def read_again(self, job: Job) -> None:
         """List the job's pods and Leases: from now on the view is at least as new as what anybody has written
         about them into the status. Raises ApiError."""
-        base = f"/namespaces/{job.namespace}"
-        await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, objects.read_pod)
+        base, watched = f"/namespaces/{job.namespace}", self._watched_in(job.namespace)
+        newest = await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, objects.read_pod)
+        if watched is not None:
+            watched.pods.owes(newest)
         leases = f"/apis/coordination.k8s.io/v1{base}/leases"
-        await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
+        newest = await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
+        if watched is not None:
+            watched.leases.owes(newest)
 
     async def look(self, job: Job, silent: Iterable[str]) -> None:
         """Ask the API server before anybody's silence is used: ``read_again``. Those of the ``silent`` who
@@ -320,14 +331,19 @@ async def _read_list_of(
     job: Job,
     store: Store[objects.T],
     read: Callable[[Json, objects.T | None], objects.T],
-) -> None:
-    """List the objects of one job into their store; what is not among them has been deleted."""
+) -> int:
+    """List the objects of one job into their store; what is not among them has been deleted. Return the
+    version of the newest."""
+    newest = 0
 
     def take(raw: Json) -> None:
+        nonlocal newest
         store.put(read(raw, store.get(job.namespace, str(raw["metadata"]["name"]))))
+        newest = max(newest, objects.version_of(raw["metadata"]))
 
     present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})
     for name in [
         name for name in store.of_job(job.namespace, job.name) if (job.namespace, name) not in present
     ]:
         store.remove(job.namespace, name, version=version)
+    return newest

@@ -1,0 +1,183 @@
+"""The operator's connections may outlive the API server at their other end: a proxy answers for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from elasticjob.contract.names import JOB_LABEL
+from elasticjob_operator.observe import world as world_module
+from elasticjob_operator.observe.answers import Answers
+from elasticjob_operator.observe.client import Client
+from elasticjob_operator.observe.errors import Unavailable
+from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.model import Job, JobSpec
+from tests.unit import test_observe_client
+from tests.unit.test_observe_client import FakeCredentials, event, streaming
+from tests.unit.test_observe_informer import Scene, play
+
+JOB = Job("ns", "job", "uid-job", 1, JobSpec(template={}))
+LEASES = "/apis/coordination.k8s.io/v1"
+
+
+def test_another_watch_goes_on_where_the_dead_one_ended() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.watched(1)
+        scene.server.push(("ADDED", scene.server.lease("a")))
+        await scene.until(lambda: scene.names() == {"a"})
+        scene.now = 1030.0
+        scene.informer.reopen(unless_since=1000.0)
+        await asyncio.sleep(0.01)
+        assert len(scene.server.watches) == 1, "it has been heard since"
+        scene.informer.reopen(unless_since=1020.0)
+        await scene.watched(2)
+        assert scene.server.watches[1]["resourceVersion"] == str(scene.server.version)
+        assert (scene.server.lists, scene.informer.gaps) == (1, 1)
+        assert scene.informer.good_since == 1000.0, "all that was missed comes at once"
+        scene.informer.reopen(unless_since=1020.0)
+        await asyncio.sleep(0.01)
+        assert len(scene.server.watches) == 2, "it was opened since"
+        scene.server.push(("ADDED", scene.server.lease("b")))
+        await scene.until(lambda: scene.names() == {"a", "b"})
+
+    play(scenario)
+
+
+def test_a_watch_that_ended_otherwise_is_not_ended_again() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.watched(1)
+        scene.now = 1030.0
+        scene.informer.reopen(unless_since=1020.0)
+        scene.informer.reopen(unless_since=1020.0)
+        scene.server.end(Unavailable("WATCH", 0, "Reset", "connection reset"))
+        await scene.until(lambda: len(scene.server.watches) > 1)
+        await scene.until(lambda: scene.informer.good_since is not None)
+        assert scene.server.lists == 1
+
+    play(scenario)
+
+
+class DeadWatches:
+    """An API server that lists, and whose watches bring nothing."""
+
+    def __init__(self) -> None:
+        self.answers = Answers()
+        self.opened: list[str] = []
+        self.version = 100
+
+    async def get(self, path: str, _query: Any) -> dict[str, Any]:
+        meta = {
+            "namespace": "ns",
+            "name": "job-0-0",
+            "uid": "u",
+            "resourceVersion": str(self.version),
+            "labels": {JOB_LABEL: "job"},
+        }
+        items = [{"metadata": meta, "spec": {}}] if path.endswith("/leases") and self.version > 100 else []
+        return {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+
+    async def watch(self, path: str, query: Any) -> Any:
+        self.opened.append(f"{path} {query['resourceVersion']}")
+        yield []
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("sign", ["a list shows what it has not brought", "a request got no answer"])
+def test_a_watch_that_may_be_dead_is_opened_anew(monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
+    monkeypatch.setattr(world_module, "_PULSE_SECONDS", 0.0)
+    api = DeadWatches()
+    now = SimpleNamespace(time=1000.0)
+
+    async def main() -> None:
+        world = World(cast(Any, api), (), lambda *_: None, lambda: now.time)
+        tasks = [asyncio.create_task(work) for work in (*(i.run() for i in world.informers()), world.pulse())]
+        await _until(lambda: len(api.opened) == 3 and all(i.good_since for i in world.informers()))
+        if sign.startswith("a list"):
+            api.version = 107
+            await world.read_again(JOB)
+            expected = [f"{LEASES}/leases 100"]
+        else:
+            api.answers.no_answer("/x", 1001.0, 1001.0)
+            expected = ["/api/v1/pods 100", f"{LEASES}/leases 100", "/api/v1/nodes 100"]
+        for _ in range(6):
+            now.time += 1.0
+            await asyncio.sleep(0.01)
+        await _until(lambda: len(api.opened) == 3 + len(expected))
+        assert sorted(api.opened[3:]) == sorted(expected)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+async def _until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_a_watch_gets_a_connection_of_its_own() -> None:
+    used: dict[str, set[Any]] = {"/x": set(), "/w": set()}
+    stream = streaming(event("ADDED", name="a", metadata={"resourceVersion": "1"}))
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        used[request.path].add(request.transport)
+        return await stream(request) if request.path == "/w" else web.json_response({})
+
+    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+        await client.get("/x")
+        for _ in range(2):
+            async for batch in client.watch("/w", {}):
+                assert all(version_of(item["metadata"]) == 1 for _, item in batch)
+        await client.get("/x")
+        assert (len(used["/x"]), len(used["/w"])) == (1, 2)
+        assert not used["/x"] & used["/w"]
+
+    test_observe_client.play(answer, scenario)
+
+
+def test_after_silence_no_connection_of_before_is_used() -> None:
+    """Several are kept, all dead: one request waits in vain, and not one after the other."""
+    dead: set[Any] = set()
+    seen: set[Any] = set()
+    slow = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.transport in dead:
+            await asyncio.sleep(30)
+        seen.add(request.transport)
+        if request.path == "/hangs":
+            await asyncio.sleep(30)
+        await slow.wait()
+        return web.json_response({})
+
+    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+        several = asyncio.gather(*(client.get("/x") for _ in range(5)))
+        while len(seen) < 5:
+            await asyncio.sleep(0.001)
+        slow.set()
+        await several
+        dead.update(seen)
+        with pytest.raises(Unavailable):
+            await client.get("/x")
+        began = time.monotonic()
+        assert await client.get("/x") == {}
+        assert time.monotonic() - began < 0.4
+        alive = seen - dead
+        hanging = asyncio.create_task(client.get("/hangs"))
+        while time.monotonic() - began < 0.3:
+            await client.get("/x")
+        with pytest.raises(Unavailable):
+            await hanging
+        await client.get("/x")
+        assert alive < seen - dead
+        assert len(seen - dead) <= 3, "the others have been answered meanwhile: their connections stay"
+
+    test_observe_client.play(answer, scenario)
