@@ -7,7 +7,7 @@ The terminal condition is written first, then the record (Closed), then pods are
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from elasticjob.contract.records import Outcome, Phase, State
 from elasticjob.core.rounds import listed
@@ -185,7 +185,7 @@ def _check_join_timeout(p: Pass) -> bool:
     holds = r.phase == "Broken" and any(pod.node for pod in p.observed.pods if p.alive(pod))
     if limit is None:
         return False
-    piece = min(LONGEST_PIECE_SECONDS, limit / 10)
+    piece = max(1.0, min(LONGEST_PIECE_SECONDS, limit / 10))
     passed, latest = float(r.held_seconds), 0.0
     if r.held is not None:
         by_wall = (p.now.wall - r.held).total_seconds()
@@ -202,10 +202,13 @@ def _check_join_timeout(p: Pass) -> bool:
         )
         return True
     if holds != (r.held is not None) or latest >= piece:
-        p.set_round(held=p.now.wall if holds else None, held_seconds=int(passed))
-        latest = 0.0
+        whole = int(passed)
+        p.set_round(
+            held=p.now.wall - timedelta(seconds=passed - whole) if holds else None, held_seconds=whole
+        )
+        latest = passed - whole
     if holds:
-        p.timers.wake(min(limit - passed, piece - latest))
+        p.timers.wake(max(0.1, min(limit - passed, piece - latest)))
     return False
 
 
