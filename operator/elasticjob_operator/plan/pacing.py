@@ -5,8 +5,8 @@ done before is no progress. Between such rounds there are pauses of 1, 2, 4 ... 
 has not joined, or whose round has not lived for a minute: steps are the job's, and say nothing of one slot.
 It does so too if somebody deletes it before it joins, or if it is given up as a member, since it does not
 reach the leader, say. So there are such pauses between the pods of a slot, too. The first early end of a
-round or of a member is free: one loss soon after a start is no series. A planned change, and a pod that
-somebody takes away from a round that was well, neither count nor pause.
+round or of a member is free: one loss soon after a start is no series. A planned change neither counts nor
+pauses, nor does a member that somebody takes away count for its slot.
 
 A newcomer for which a running round is to be ended has to be proven: the pods of a slot that end early as
 members keep all others from training each time. Nor is a round ended again at once for newcomers who were not
@@ -194,7 +194,7 @@ def _setback(p: Pass, slot: int | None) -> Setback | None:
 
 def _was_well(p: Pass) -> bool:
     """Whether nothing was wrong with the round that has ended: somebody wanted another."""
-    return p.round.established is not None and p.round.account in (SCALING, PREEMPTION)
+    return p.round.established is not None and p.round.account == SCALING
 
 
 def has_lived(p: Pass) -> bool:
