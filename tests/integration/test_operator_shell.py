@@ -38,7 +38,7 @@ from elasticjob_operator.observe.errors import (
     Unavailable,
 )
 from elasticjob_operator.plan.model import CreatePod, DeletePod, Event, Job, Now, Observed, Plan
-from elasticjob_operator.plan.status import JobStatus, RoundStatus
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
 from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
 from tests import operator_account
@@ -90,6 +90,7 @@ class StubPlanner:
         self.actions: Callable[[Job, Observed], Actions] = lambda _job, _observed: ()
         self.given_up: Callable[[Observed], tuple[str, ...]] = lambda _observed: ()
         self.pod_names: tuple[str, ...] = ()
+        self.participants: tuple[ParticipantStatus, ...] = ()
         self.seen: list[Observed] = []
         self.seen_at: list[float] = []
         self.timers: list[Mapping[str, float]] = []
@@ -108,7 +109,7 @@ class StubPlanner:
         wanted = RoundStatus(number=number, phase=self.phase, message=message)
         if self.phase == "Active":
             wanted = replace(wanted, nonce=f"n{number}", leader="mnist-0-0", leader_endpoint="10.0.0.1:1")
-        after = replace(status, round=wanted)
+        after = replace(status, round=wanted, participants=self.participants)
         return Plan(
             status=after,
             record=project(job, after, self.waiting),
@@ -794,6 +795,36 @@ def test_a_name_less_in_the_role_holds_nothing_up(namespace: str) -> None:
                 return await names() == ["mnist-0-0"]
 
             await eventually(removed, "the name is gone without any further event")
+
+    play(namespace, scenario)
+
+
+def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_come_back(namespace: str) -> None:
+    """They can't: with the Role gone they neither read the round nor write that they have joined. The next
+    look at all jobs' Roles is minutes away, and after rejoinSeconds their pods would be deleted."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.planner.number, scene.planner.phase = 1, "Active"
+        scene.planner.pod_names = ("mnist-0-0",)
+        scene.planner.participants = (ParticipantStatus("abcd", "mnist-0-0", "uid-0", "Member", rank=0),)
+        await scene.make_job()
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}/roles/mnist-elasticjob"
+
+        async def there() -> bool:
+            with contextlib.suppress(NotFound):
+                return bool(await scene.admin.get(path))
+            return False
+
+        async with scene.operator() as operator:
+            await eventually(there, "the Role")
+            await scene.admin.delete(path)
+            passes = operator.reconciler.passes
+            await scene.poke()
+            await until(lambda: operator.reconciler.passes > passes, "a pass while the round runs")
+            assert not await there()
+            scene.planner.phase = "Broken"
+            await scene.poke()
+            await eventually(there, "the Role again")
 
     play(namespace, scenario)
 

@@ -34,6 +34,8 @@ from elasticjob_operator.plan.model import CreatePod, Do, Event, Job, Plan
 
 TELL_SECONDS = 1.0
 """How soon there is another pass when other writes fail than this one knew of: the condition says which."""
+MISSED_SECONDS = 5.0
+"""How long members may take to come back until their rights are in doubt."""
 UNNEEDED_SECONDS = 5.0
 """How long a name that nobody needs may stay in the Role before a write is made for its removal alone."""
 
@@ -102,6 +104,7 @@ class Applier:
             before.add(ROUND, project, hurried)
         else:
             memory.attempts.done(ROUND)
+        doubt = self._doubt_rights(plan, memory)
         access = access_of(job, plan.pod_names, self._world.service_accounts(job))
         unneeded = self._unneeded(access, memory)
         # A job that had ended before this process looked needs nothing more: no writes, at any takeover.
@@ -127,7 +130,7 @@ class Applier:
         if memory.attempts.troubles() != troubles:
             postponed.append(TELL_SECONDS)
         return Written(
-            events, earliest(*postponed, unneeded, wait, memory.attempts.wake_after(self._clock()))
+            events, earliest(*postponed, doubt, unneeded, wait, memory.attempts.wake_after(self._clock()))
         )
 
     def note(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
@@ -204,6 +207,23 @@ class Applier:
     async def refresh_round(self, job: Job) -> None:
         """Read the round Lease from the API server."""
         await self._projector.refresh(job)
+
+    def _doubt_rights(self, plan: Plan, memory: Memory) -> float | None:
+        """Members that don't come back may have lost their rights: somebody may have deleted the Role, and
+        the next look at it (``survey``) may be minutes away. So it is written anew, once for each round.
+        Seconds until then."""
+        r = plan.status.round
+        missed = r.phase == "Broken" and any(m.state == "Member" for m in plan.status.members())
+        if not missed or memory.rights_doubted == r.number:
+            memory.missed_since = None
+            return None
+        if memory.missed_since is None:
+            memory.missed_since = self._clock()
+        left = memory.missed_since + MISSED_SECONDS - self._clock()
+        if left > 0:
+            return left
+        memory.rights_doubted, memory.access = r.number, None
+        return None
 
     def _unneeded(self, access: Access, memory: Memory) -> float | None:
         """Seconds for which rights may stay that are no longer needed; None if access must be written now.

@@ -60,6 +60,10 @@ class Memory:
     timers: Mapping[str, float] = field(default_factory=dict)
     continuity: tuple[int, ...] = ()
     access: Access | None = None
+    missed_since: float | None = None
+    """Since when members of a round that has ended have not come back (monotonic)."""
+    rights_doubted: int = 0
+    """The round after which ``access`` was last written anew for that."""
     unneeded_since: float | None = None
     """Since when ``access`` has been more than is needed (monotonic)."""
     owned_written_at: float = float("-inf")
