@@ -640,6 +640,27 @@ def test_a_pod_that_is_there_when_the_status_is_written_is_not_made_again(namesp
     play(namespace, scenario)
 
 
+def test_a_write_that_fails_slowly_makes_no_passes_while_it_is_under_way(namespace: str) -> None:
+    """It has failed before, so it was due when it began; its next pause begins when it has failed again."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.make_job()
+        scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
+        scene.planner.actions = create_missing
+        scene.wire.fail_at = "POST pods"
+        async with scene.operator() as operator:
+            await until(lambda: scene.wire.failed > 0, "the webhook is down")
+            scene.wire.held["POST pods"] = asyncio.Event()
+            scene.wire.fail_at, before = "", len(scene.wire.writes)
+            await until(lambda: "POST pods" in scene.wire.writes[before:], "it does not answer")
+            await until(lambda: not operator.reconciler.under_way(), "the pass has left it behind")
+            passes = operator.reconciler.passes
+            await asyncio.sleep(2)
+            assert operator.reconciler.passes - passes < 10
+
+    play(namespace, scenario)
+
+
 def test_pods_are_deleted_by_uid(namespace: str) -> None:
     async def scenario(scene: Scene) -> None:
         await scene.make_job()

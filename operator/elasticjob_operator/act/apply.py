@@ -129,9 +129,8 @@ class Applier:
         events = (*warnings, *before.events, *then.events)
         if memory.attempts.troubles() != troubles:
             postponed.append(TELL_SECONDS)
-        return Written(
-            events, earliest(*postponed, doubt, unneeded, wait, memory.attempts.wake_after(self._clock()))
-        )
+        again = memory.attempts.wake_after(self._clock(), memory.under_way)
+        return Written(events, earliest(*postponed, doubt, unneeded, wait, again))
 
     def note(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
         """Take note of a write or a reading that has failed, and tell of it."""

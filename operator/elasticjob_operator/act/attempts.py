@@ -8,11 +8,20 @@ wants it any more; the planner puts it into the condition.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from elasticjob.contract.names import pod_name
 from elasticjob_operator.observe.errors import ApiError, Unavailable
-from elasticjob_operator.plan.model import Trouble
+from elasticjob_operator.plan.model import (
+    CreatePod,
+    DeleteLease,
+    DeletePod,
+    Do,
+    Job,
+    LabelStandby,
+    Trouble,
+)
 
 LONGEST_PAUSE = 30.0
 _FIRST_PAUSE = 1.0
@@ -37,9 +46,26 @@ POLICY = Target("the NetworkPolicy", "written")
 READING = Target("the job", "read again")
 
 
+VERBS = ("created", "deleted", "labelled")
+"""What is done with pods and their Leases."""
+
+
 def made(pod: str) -> Target:
     """The target of the write that makes this pod."""
     return Target(pod, "created")
+
+
+def target_of(job: Job, action: Do) -> Target:
+    """The target of the write that carries out this action."""
+    if isinstance(action, CreatePod):
+        return made(pod_name(job.name, action.slot, action.attempt))
+    if isinstance(action, DeletePod):
+        return Target(action.name, "deleted")
+    if isinstance(action, LabelStandby):
+        return Target(action.name, "labelled")
+    if isinstance(action, DeleteLease):
+        return Target(f"Lease {action.name}", "deleted")
+    return Target("the ElasticJob", "deleted")
 
 
 @dataclass
@@ -120,9 +146,10 @@ class Attempts:
             if failing.passing or not passing:
                 failing.pause = failing.at_least = 0.0
 
-    def wake_after(self, now: float) -> float | None:
-        """Seconds until the next is due."""
-        return min((failing.left(now, False) for failing in self._failing.values()), default=None)
+    def wake_after(self, now: float, under_way: Collection[Target] = ()) -> float | None:
+        """Seconds until the next is due. One that is ``under_way`` makes a pass when it ends."""
+        left = (f.left(now, False) for target, f in self._failing.items() if target not in under_way)
+        return min(left, default=None)
 
     def troubles(self) -> tuple[Trouble, ...]:
         """What the planner is told."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL, STANDBY_LABEL, pod_name
-from elasticjob_operator.act.attempts import Target, made
+from elasticjob_operator.act.attempts import VERBS, Target, target_of
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.template import pod_of
@@ -53,22 +53,11 @@ class PodWriter:
 
     def writes(self, job: Job, actions: Sequence[Do], memory: Memory) -> Iterator[Write]:
         """Each action as a write that raises ApiError; what failed and is no longer wanted is forgotten."""
-        wanted = [(self._target(job, action), action) for action in actions]
-        for verb in ("created", "deleted", "labelled"):
+        wanted = [(target_of(job, action), action) for action in actions]
+        for verb in VERBS:
             memory.attempts.keep(verb, [target for target, _ in wanted])
         for target, action in wanted:
             yield target, partial(self._do, job, action, memory)
-
-    def _target(self, job: Job, action: Do) -> Target:
-        if isinstance(action, CreatePod):
-            return made(pod_name(job.name, action.slot, action.attempt))
-        if isinstance(action, DeletePod):
-            return Target(action.name, "deleted")
-        if isinstance(action, LabelStandby):
-            return Target(action.name, "labelled")
-        if isinstance(action, DeleteLease):
-            return Target(f"Lease {action.name}", "deleted")
-        return Target("the ElasticJob", "deleted")
 
     async def _do(self, job: Job, action: Do, memory: Memory) -> None:
         if isinstance(action, CreatePod):
