@@ -6,7 +6,8 @@ that no other participant shares. A leader serves a real TCPStore and establishe
 own code (`elasticjob.establish`), in a thread; a member passes the barrier by the same operations over a
 client of the same wire protocol (`benchmarks.store_client`).
 
-What differs from a real agent: TLS settings, one event loop and one interpreter are shared by hundreds; a
+What differs from a real agent: TLS settings, one event loop and one interpreter are shared by thousands, and
+HTTP is spoken by what they can afford (`benchmarks.swarm_http`); a
 participant listens on the port that it offers, but a TCPStore is put behind it only when it leads (a real
 handler starts one with each announcement, 1 ms each); there are no beats; a record whose text a neighbour has
 just parsed is not parsed again (every machine does that for itself, at the same time).
@@ -22,17 +23,16 @@ import random
 import secrets
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
-
-import aiohttp
+from urllib.parse import urlsplit
 
 from benchmarks.store_client import StoreClient, StoreError
+from benchmarks.swarm_http import Answer, Lost, Wire
 from benchmarks.swarm_messages import Passed, SwarmSeat, Traffic
 from elasticjob.api.errors import Unavailable
 from elasticjob.api.leases import SILENT_WATCH_SECONDS, WATCH_SECONDS
@@ -52,43 +52,16 @@ from elasticjob.contract.records import (
 from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
 
 HOST = "127.0.0.1"
-CONNECT_SECONDS = 30.0
-"""The handler's is 5 s. Here a thousand handshakes share two cores, and a limit would measure the limit."""
+ANSWER_SECONDS = 60.0
+"""The handler waits less. Here thousands of handshakes share two cores: a limit would measure the limit."""
 RETRY_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 10.0
 STORE_CONNECT_SECONDS = 30.0
-_TCP_INFO_BYTES = (120, 136)
-"""Where Linux' struct tcp_info has the numbers of bytes acknowledged and received (4.2 or later)."""
 
 
 @functools.lru_cache(maxsize=4)
 def _parse(text: str) -> RoundRecord:
     return RoundRecord.parse(text)
-
-
-class _Sockets:
-    """The sockets of one participant's connections to the API server, to count what goes through them."""
-
-    def __init__(self) -> None:
-        self._open: list[socket.socket] = []
-
-    def make(self, address: Any) -> socket.socket:
-        """aiohttp's socket factory."""
-        family, kind, protocol, *_ = address
-        made = socket.socket(family, kind, protocol)
-        made.setblocking(False)
-        self._open.append(made)
-        return made
-
-    def count(self) -> tuple[int, int]:
-        """Bytes sent and received by the connections that are open."""
-        sent = received = 0
-        for one in self._open:
-            with contextlib.suppress(OSError):
-                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                acked, got = struct.unpack_from("=QQ", info, _TCP_INFO_BYTES[0])
-                sent, received = sent + acked, received + got
-        return sent, received
 
 
 class SwarmParticipant:
@@ -99,16 +72,16 @@ class SwarmParticipant:
         self._core = Participant()
         self._news = asyncio.Event()
         self._bell = threading.Condition()
-        self._sockets = _Sockets()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                ssl=tls, limit=0, keepalive_timeout=3600, socket_factory=self._sockets.make
-            ),
-            headers={"user-agent": "elasticjob-swarm", "authorization": f"Bearer {seat.token}"},
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=30),
-            trust_env=False,
+        server = urlsplit(seat.server)
+        head = (
+            "accept: application/json\r\naccept-encoding: identity\r\nuser-agent: elasticjob-swarm\r\n"
+            f"authorization: Bearer {seat.token}\r\n"
         )
-        self._leases = f"{seat.server}/apis/coordination.k8s.io/v1/namespaces/{seat.namespace}/leases"
+        # As in the handler the watch holds one connection, and everything else shares another.
+        self._watched, self._asked = (
+            Wire(str(server.hostname), server.port or 443, tls, head) for _ in range(2)
+        )
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{seat.namespace}/leases"
         self._annotations: dict[str, str] = {}
         self._version = ""
         self._said = self._written = 0
@@ -141,7 +114,8 @@ class SwarmParticipant:
 
     def traffic(self) -> Traffic:
         """What went over the wire so far."""
-        return Traffic(*self._sockets.count(), self.refused)
+        counts = (self._watched.count(), self._asked.count())
+        return Traffic(sum(sent for sent, _ in counts), sum(got for _, got in counts), self.refused)
 
     async def close(self) -> None:
         """End without a word, as kill -9 does."""
@@ -149,7 +123,8 @@ class SwarmParticipant:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._drop_store()
-        await self._session.close()
+        self._watched.close()
+        self._asked.close()
 
     # -- joining -------------------------------------------------------------------------------------------
 
@@ -306,10 +281,11 @@ class SwarmParticipant:
     async def _list(self) -> MemberList:
         """The member list, as the handler reads it."""
         try:
-            async with self._session.get(f"{self._leases}/{names.members_lease(self._seat.job)}") as response:
-                await _good(response)
-                metadata = (await response.json())["metadata"]
-        except (_Refused, aiohttp.ClientError, TimeoutError) as error:
+            answer = await self._asked.request(
+                "GET", f"{self._leases}/{names.members_lease(self._seat.job)}", timeout=ANSWER_SECONDS
+            )
+            metadata = json.loads(_good(answer).body)["metadata"]
+        except (_Refused, Lost) as error:
             raise Unavailable(str(error)) from None
         return MemberList.parse((metadata.get("annotations") or {}).get(names.MEMBERS_ANNOTATION, ""))
 
@@ -329,19 +305,17 @@ class SwarmParticipant:
             f"?watch=1&allowWatchBookmarks=true&timeoutSeconds={random.randint(*WATCH_SECONDS)}"
             f"&fieldSelector=metadata.name%3D{name}"
         )
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_WATCH_SECONDS
-        )
 
         async def once() -> None:
-            async with self._session.get(self._leases + query, timeout=timeout) as response:
-                await _good(response)
-                self._good_since = self._good_since or time.monotonic()
-                rest = b""
-                async for chunk in response.content.iter_any():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        self._event(line)
+            rest = b""
+            async for part in self._watched.stream(self._leases + query, SILENT_WATCH_SECONDS):
+                if isinstance(part, Answer):
+                    _good(part)
+                    self._good_since = self._good_since or time.monotonic()
+                    continue
+                *lines, rest = (rest + part).split(b"\n")
+                for line in lines:
+                    self._event(line)
 
         while True:
             await self._persist(once)
@@ -392,13 +366,9 @@ class SwarmParticipant:
             owner = {"apiVersion": "v1", "kind": "Pod", "name": self._seat.pod, "uid": self._seat.uid}
             labels = {names.JOB_LABEL: self._seat.job}
             metadata |= {"name": self._seat.pod, "labels": labels, "ownerReferences": [owner]}
-        async with self._session.patch(
-            f"{self._leases}/{self._seat.pod}{query}",
-            data=json.dumps(body).encode(),
-            headers={"content-type": kind, "accept": "application/json"},
-        ) as response:
-            await _good(response)
-            self._version = str((await response.json())["metadata"]["resourceVersion"])
+        path = f"{self._leases}/{self._seat.pod}{query}"
+        answer = await self._asked.request("PATCH", path, json.dumps(body).encode(), kind, ANSWER_SECONDS)
+        self._version = str(json.loads(_good(answer).body)["metadata"]["resourceVersion"])
 
     async def _persist(self, once: Callable[[], Awaitable[None]]) -> None:
         """Try until it works, with the handler's pauses."""
@@ -406,7 +376,7 @@ class SwarmParticipant:
         while True:
             try:
                 await once()
-            except (_Refused, aiohttp.ClientError, TimeoutError) as error:
+            except (_Refused, Lost) as error:
                 self.refused += 1
                 after = error.retry_after if isinstance(error, _Refused) else 0.0
                 await asyncio.sleep(max(pause, after) * random.uniform(0.8, 1.2))
@@ -423,7 +393,8 @@ class _Refused(Exception):
         self.retry_after = retry_after
 
 
-async def _good(response: aiohttp.ClientResponse) -> None:
-    if response.status >= 400:
-        text = (await response.read())[:300].decode(errors="replace")
-        raise _Refused(f"{response.status}: {text}", float(response.headers.get("retry-after") or 0))
+def _good(answer: Answer) -> Answer:
+    if answer.status >= 400:
+        text = answer.body[:300].decode(errors="replace")
+        raise _Refused(f"{answer.status}: {text}", float(answer.headers.get("retry-after") or 0))
+    return answer

@@ -71,6 +71,8 @@ _MAX_DELETED = 10_000
 _EVENT_BACK_OFF = 1.0
 """An event shows that the API server is back: a job in back-off then waits no longer than this."""
 _SHORTEST_WAKE = 0.005
+_COSTLY_SECONDS, _REST = 0.02, 2.0
+"""After a plan that took longer, as one of 1,000 pods does, there is none of this job for twice its time."""
 _SMALLEST_STATUS = 16 * 1024
 """Bytes; with less of a status it is not tried."""
 _REREADS = 5
@@ -100,6 +102,9 @@ class Entry:
     not_before: float = float("-inf")
     """While in back-off: no pass before this time, not even after an event."""
     gone: bool = False
+    rest_until: float = float("-inf")
+    """No pass before this time (of the event loop): the last was costly, and news comes faster than it is
+    planned with. A job of thousands that join would keep a CPU busy with plans that wait for the rest."""
     pass_since: float | None = None
     """Since when a pass has been under way."""
     watched: int = 0
@@ -339,6 +344,10 @@ class Reconciler:
         try:
             while entry.dirty and not entry.gone and self._ready:
                 hurried = entry.heard
+                left = entry.rest_until - self._loop.time()
+                if left > 0:
+                    await asyncio.sleep(left)
+                    hurried = entry.heard
                 entry.dirty = entry.heard = False
                 self._cancel_timer(entry)
                 async with self._gate.of(entry.view.job.namespace):
@@ -436,7 +445,12 @@ class Reconciler:
             waiting=self._waiting,
             renew_seconds=memory.renewals.told(told, now.mono),
         )
-        return observed, now, self._plan(job, view.status, observed, now, memory.timers)
+        began = time.thread_time()
+        decided = self._plan(job, view.status, observed, now, memory.timers)
+        cost = time.thread_time() - began
+        if cost > _COSTLY_SECONDS:
+            entry.rest_until = self._loop.time() + _REST * cost
+        return observed, now, decided
 
     async def _plan_and_write(self, entry: Entry, view: JobView, fresh: bool, hurried: bool) -> float | None:
         memory = entry.memory

@@ -34,7 +34,11 @@ MAX_WAITING = 100
 """Pods beyond those wanted that are listed with the participants: anybody may make pods with the label."""
 
 SOFT_SECONDS = 1.0
-"""Joins and sentences reach the status at most once in so many seconds."""
+"""Joins and sentences reach the status at most once in so many seconds,"""
+
+SOFT_RATE = 400
+"""and in the time in which so many participants a second would be written: the status of thousands is a
+megabyte, which the API server parses, checks and hands to each watch while everybody joins."""
 
 
 def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[str, float]) -> Plan:
@@ -149,7 +153,7 @@ def _soften(p: Pass) -> None:
     elif progress.without(p.status) == progress.without(p.before):
         p.timers.restart("soft")
         p.status = p.before
-    elif p.timers.left("soft", SOFT_SECONDS) > 0:
+    elif p.timers.left("soft", max(SOFT_SECONDS, len(p.status.participants) / SOFT_RATE)) > 0:
         p.status = p.before
     else:
         p.timers.restart("soft")
