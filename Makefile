@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: help demo test test-slow lint matrix bench bench-scale histories chaos controlplane format clean
+.PHONY: help demo test test-slow lint matrix bench bench-scale bench-jobs histories chaos controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -46,8 +46,11 @@ bench: $(READY) controlplane ## ours against torch's c10d, in one run (under 40 
 histories: $(READY) ## 100,000 simulated histories on all cores (20 minutes; ARGS="--trace 7" prints one)
 	@$(BIN)/python -m tests.simulation $(or $(ARGS),--histories 100000)
 
-bench-scale: $(READY) controlplane ## joining up to 1,000 participants, c10d and etcd beside it (20 minutes; ARGS="--n 256,1000 --others ''")
+bench-scale: $(READY) controlplane ## joining up to 4,000 participants, c10d and etcd beside it (25 minutes; ARGS="--n 256,1000 --others ''")
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
+
+bench-jobs: $(READY) controlplane ## 1,000 jobs of 8 applied at once: until all train, requests, memory (10 minutes; ARGS="--jobs 100")
+	@$(BIN)/python -m benchmarks.jobs $(or $(ARGS),--jobs 1000 --limit 1800)
 
 chaos: $(READY) controlplane ## 8 torchruns under a fault every 10-20 s for 10 minutes (20 minutes in all; ARGS="--seed 7 --minutes 10 --pods 8")
 	@$(BIN)/python -m tests.chaos.run $(ARGS)

@@ -106,7 +106,7 @@ def _break_down(arguments: argparse.Namespace) -> None:
 def _scale(arguments: argparse.Namespace) -> None:
     from benchmarks import scale
 
-    ours = arguments.n or scale.SIZES if "k8s" in arguments.backend else ()
+    ours = arguments.n or scale.SHORT_SIZES if "k8s" in arguments.backend else ()
     others = arguments.n or scale.OTHERS_SIZES if "c10d" in arguments.backend else ()
     what = scale.Extent(ours=ours, others={"c10d": others}, rejoins=arguments.runs or scale.REJOINS)
     scale.run(what, arguments.out)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.jobs --jobs 100`: many small jobs applied at once; when do they train?
+"""`make bench-jobs`: many small jobs applied at once; when do they train?
 
 The API server, etcd, the controllers and the operator are the real processes; nodes and participants are
 played (`jobs_nodes`). Fails unless every job trains, nobody was taken for silent, and no pod replaced.

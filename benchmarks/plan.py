@@ -27,7 +27,7 @@ WHATS = (JOIN, REJOIN, REPLACE, SHRINK, KILL_TO_FIRST_STEP, WORKER_START)
 BREAKDOWN = "breakdown"
 """Measured only when it is asked for, with files of its own: see `benchmarks.breakdown`."""
 SCALE = "scale"
-"""Up to a thousand participants as coroutines, with files of its own: see `benchmarks.scale`."""
+"""Very many participants as coroutines, with files of its own: see `benchmarks.scale`."""
 NOTICING = "noticing"
 """Measured only when it is asked for, with files of its own: see `benchmarks.noticing`."""
 STEADY = "steady"

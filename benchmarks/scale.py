@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scale`: joining and re-forming up to a thousand participants, and what it costs.
+"""`python -m benchmarks.scale`: joining and re-forming up to 4,000 participants, and what it costs.
 
 Ours with participants as coroutines (`benchmarks.swarm`) against the real API server and the real operator
 process; torch's own backends beside it with a process for each participant, up to where they end. Writes
@@ -26,16 +26,20 @@ from benchmarks.meter import Meter
 from benchmarks.plan import JOIN, REJOIN
 from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
 from benchmarks.scale_results import Sample, Samples
-from benchmarks.scale_table import table
+from benchmarks.scale_table import missed_aims, table
 from benchmarks.swarm import Round, Swarm, SwarmError
 from devcluster.build import kubernetes_version
 
 RESULTS = Path(__file__).parent / "results"
-SIZES = (2, 8, 32, 128, 256, 512, 1000)
+SIZES = (2, 8, 32, 128, 256, 512, 1000, 2000, 4000)
+SHORT_SIZES = SIZES[:-2]
+"""Of a run that is part of another."""
 OTHERS_SIZES = (2, 8, 32, 128, 256)
 BACKENDS = ("c10d", *etcd.NAMES)
 REJOINS = 3
 PROCESSES = 2
+ONCE_FROM = 2000
+"""So many participants join once, whatever ``--sessions`` says: to make their pods takes a minute."""
 CALL_SECONDS = 180.0
 _REPORTS_SECONDS = 1.5
 """How long after a round its reports still count as its cost."""
@@ -91,7 +95,7 @@ def run(extent: Extent, out: Path) -> None:
                 plane.cluster.apply(FLOW_SCHEMA)
                 time.sleep(_FLOW_SECONDS)
             for n in extent.ours:
-                for _ in range(extent.sessions):
+                for _ in range(extent.sessions if n < ONCE_FROM else 1):
                     ours(plane, n, extent.rejoins, extent.processes, lambda sample: _say(samples, sample))
                 write(samples, out, picture=False)
     if sizes := extent.others.get("c10d"):
@@ -101,6 +105,8 @@ def run(extent: Extent, out: Path) -> None:
     _etcd({name: sizes for name in etcd.NAMES if (sizes := extent.others.get(name))}, samples)
     write(samples, out, picture=True)
     print(f"\n{table(samples)}\nwritten to {out}")
+    if missed := missed_aims(samples):
+        print("\n".join(missed), file=sys.stderr)
 
 
 def _etcd(wanted: Mapping[str, Sequence[int]], samples: Samples) -> None:
@@ -201,7 +207,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--n", type=arguments.sizes, default=SIZES, help=f"participants of ours, default {sizes}"
     )
-    parser.add_argument("--sessions", type=int, default=3, help="first joins for each N, default %(default)s")
+    parser.add_argument(
+        "--sessions",
+        type=int,
+        default=3,
+        help=f"first joins for each N below {ONCE_FROM}, default %(default)s",
+    )
     parser.add_argument("--rejoins", type=int, default=REJOINS, help="after each first join: %(default)s")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="that hold the participants")
     fair = argparse.BooleanOptionalAction

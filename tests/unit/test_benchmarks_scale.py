@@ -15,7 +15,7 @@ from benchmarks.meter import count_requests
 from benchmarks.results import TIMEOUT
 from benchmarks.scale_plot import plot
 from benchmarks.scale_results import Sample, Samples, fit
-from benchmarks.scale_table import table
+from benchmarks.scale_table import missed_aims, table
 from benchmarks.store_client import StoreClient, StoreError
 from benchmarks.swarm import SwarmError, common_round
 from benchmarks.swarm_messages import Passed
@@ -182,3 +182,16 @@ class TestStoreClient:
                     await StoreClient.connect("127.0.0.1", port, "x", 10)
 
         asyncio.run(connect())
+
+
+def test_aims_that_were_missed_are_named(samples: Samples) -> None:
+    assert missed_aims(samples) == []
+    for _ in range(3):
+        samples.add(Sample("rejoin", "k8s", 4000, 9.0, figures={"operator_megabytes": 301.0}))
+    for n in (32, 1000):
+        samples.add(Sample("rejoin", "k8s", n, 0.1, figures={"watch_bytes": 14.0 * n**2}))
+    assert missed_aims(samples) == [
+        "rejoin of 4000 took 9.00 s, and shall take 8 s",
+        "rejoin of 4000: the operator has 301 MB",
+        "the bytes of all watches of a re-join grow as N^2.00",
+    ]
