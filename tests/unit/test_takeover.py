@@ -4,6 +4,7 @@ jobs there are, and nothing for those that have ended."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -269,3 +270,21 @@ def test_a_list_that_can_never_be_continued_is_an_error() -> None:
     cluster.gone = 100
     with pytest.raises(Gone):
         asyncio.run(read_list(cluster, PODS, lambda _: None))  # type: ignore[arg-type]
+
+
+def test_plans_that_are_costly_leave_the_cpu_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """News of a job of thousands comes faster than one of its plans is made."""
+    cluster = Cluster()
+    cluster.job("large")
+    clock = itertools.count(0.0, 0.1)
+
+    async def news(reconciler: Reconciler) -> None:
+        monkeypatch.setattr(time, "thread_time", lambda: next(clock))  # so long each plan seems to take
+        before, began = reconciler.passes, time.monotonic()
+        while time.monotonic() - began < 2.0:
+            reconciler.mark("ns", "large")
+            await asyncio.sleep(0.01)
+        passes, seconds = reconciler.passes - before, time.monotonic() - began
+        assert 2 <= passes <= 2 + seconds / 0.2
+
+    take_over(cluster, news)
