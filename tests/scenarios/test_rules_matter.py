@@ -159,7 +159,14 @@ MUTATIONS: list[Mutation] = [
         "one_member_accuses_a_leader_that_others_reach",
     ),
     ("I5 two witnesses", members, "_examine", convict_by_silence, "stale_lease_accuses_but_does_not_convict"),
-    ("I5 not without a witness", members, "_silent", lambda *_: True, "kubelet_dies_alone"),
+    ("I5 not without a witness", members, "_silent", lambda *_: True, "nobody_vouches_for_a_silent_node"),
+    (
+        "I5 not against a witness",
+        members,
+        "_vouched_for",
+        lambda *_: False,
+        "only_the_path_to_the_api_server_is_cut",
+    ),
     ("I6 losses end rounds", members, "_examine", ignore_what_ended, "rank_0_is_killed_and_replaced"),
     ("I7 charged once", failures, "_charged", lambda *_, **__: False, "one_root_failure_is_charged_once"),
     (

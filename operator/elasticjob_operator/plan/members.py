@@ -50,6 +50,8 @@ NAMED_WINDOW = timedelta(minutes=10)
 MAX_NAMED = 100
 MAX_MEMBER_MESSAGE = 200
 """Characters that stand with each member: a thousand workers' messages would not fit into the status."""
+HEARD_RENEWALS = 1.5
+"""A member whose Lease is older than so many intervals is no witness for its leader."""
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
 """A leader that has not renewed its Lease for so long is no witness for itself."""
 
@@ -145,7 +147,9 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return "Lost", found
     if pod.deleting:
         return "Lost", ends.taken_away(p, pod, who, member.rank)
-    if p.on_dead_node(pod) or (ends.node_trouble(p, pod) and _silent(p, member, lease)):
+    if p.on_dead_node(pod) or (
+        ends.node_trouble(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)
+    ):
         return "Lost", ends.node_lost(p, pod, who, member.rank)
     if record is None:
         return member.state, None
@@ -333,6 +337,33 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
         p.silent.add(member.pod)
         p.given_up.add(member.pod)
     return left < 0
+
+
+def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
+    """Whether somebody who would miss this member's beats is heard of and does not miss them: a node that is
+    not ready and a silent Lease may be one and the same path to the API server, and training goes on by
+    another."""
+    if p.round.phase != "Active" or p.round.established is None or member.state != "Member":
+        return False
+    leader, *others = p.status.members()
+    witnesses = others if member.rank == 0 else [leader]
+    return any(_is_heard(p, witness) and not _accuses(p, witness) for witness in witnesses)
+
+
+def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
+    """Whether this member of the running round lives as far as its pod, its node and its Lease tell: it says
+    in its Lease whom it misses, within seconds."""
+    pod = p.pods_by_uid.get(member.uid)
+    lease = p.participant(pod) if pod is not None and member.state == "Member" else None
+    if pod is None or lease is None or lease.record is None or lease.record.id != member.id:
+        return False
+    if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != State.JOINING.value:
+        return False
+    late = LEADER_STALE_SECONDS if member.rank == 0 else HEARD_RENEWALS * MEMBER_RENEW_SECONDS
+    left = late - lease.silent
+    if left >= 0:
+        p.timers.wake(left + 1)  # silence makes no event
+    return left >= 0
 
 
 def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
