@@ -10,6 +10,7 @@ from elasticjob.core.participant import Membership, Participant
 from elasticjob.core.rounds import Candidate, Form, Wait, decide
 from elasticjob_operator.observe import answers
 from elasticjob_operator.plan import (
+    conditions,
     context,
     ends,
     failures,
@@ -25,6 +26,7 @@ from elasticjob_operator.plan import (
 )
 from elasticjob_operator.plan.status import ParticipantStatus
 from tests.scenarios.absences import complete_with_the_first, convict_by_silence, ignore_what_ended
+from tests.simulation.api import Unavailable
 from tests.simulation.operator import Operator
 
 
@@ -86,9 +88,10 @@ def _form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) 
     return decide(candidates, (), 1, replicas)
 
 
-def _end_the_pass(operator: Any, _target: Any, why: Exception) -> None:
+def _end_the_pass(operator: Any, target: Any, why: Exception) -> None:
     operator.timers = {}
-    raise why
+    if operator.owned is None or target not in operator.owned.under_way:
+        raise Unavailable(str(why))
 
 
 def _no_look(_operator: Any) -> Any:
@@ -135,7 +138,8 @@ MUTATIONS = [
     Mutation(("Suspension",), "suspension is overlooked", suspension, "wanted", lambda _: False),
     Mutation(("Liveness",), "hangs are overlooked", progress, "hang", lambda _: []),
     Mutation(("Liveness",), "nobody asks for the next pass", context.Timers, "wake", lambda *_: None),
-    Mutation(("I11",), "a write that fails ends the pass", Operator, "_failed", _end_the_pass, 67, "writes"),
+    Mutation(("I11",), "a write that fails ends the pass", Operator, "failed", _end_the_pass, 67, "writes"),
+    Mutation(("I11",), "failing writes are not told", conditions, "_stuck", lambda _: "", 11, "writes"),
     Mutation(
         ("Liveness",), "each failure is an outage", answers._Scope, "is_outage", _any_doubt, 19, "neighbour"
     ),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import INLINE_MEMBERS, MemberList, RoundRecord
-from elasticjob_operator.act.attempts import ROUND, STATUS, Attempts, Target
+from elasticjob_operator.act.attempts import ROUND, STATUS, VERBS, Attempts, Target, target_of
 from elasticjob_operator.observe import errors
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.plan import rounds
@@ -44,6 +44,7 @@ from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Ref
 from tests.simulation.cluster import NodeValue
 from tests.simulation.ground import LeaseValue
 from tests.simulation.kernel import Kernel, Script, Thread
+from tests.simulation.owned import Owned
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB_KEY: Key = ("job", "")
@@ -121,6 +122,8 @@ class Operator(Client):
         """For nonces: a pass more or less changes nothing else of the history."""
         self.inline_members = INLINE_MEMBERS
         """Of the history: rounds of two are large in some."""
+        self.owned: Owned | None = None
+        """Set in histories in which writing these fails."""
         self.passes = 0
         self._told = told
         self._gaps = 0
@@ -194,6 +197,10 @@ class Operator(Client):
         self._dirty = self._heard = True
         self._loop.wake()
 
+    def again(self) -> None:
+        """A write that no pass has waited for has ended."""
+        self._mark()
+
     # -- passes --------------------------------------------------------------------------------------------
 
     def _run(self) -> Script:
@@ -239,7 +246,7 @@ class Operator(Client):
                 fresh = True
         return None
 
-    def _send(self, work: Callable[[], Any], reads: bool = False) -> Script:
+    def send(self, work: Callable[[], Any], reads: bool = False) -> Script:
         """One request; its outcome is evidence on the API server, as in ``observe.answers``."""
         began = self.kernel.now
         try:
@@ -324,17 +331,24 @@ class Operator(Client):
                 postponed = yield from self._project(value.job, decided.record)
                 self.attempts.done(ROUND)
             except (Unavailable, Refused) as error:
-                self._failed(ROUND, error)
-        wanted = [(Target(str(action), "done"), action) for action in decided.actions]
-        self.attempts.keep("done", (target for target, _ in wanted))
+                self.failed(ROUND, error)
+        actions: Sequence[Do] = decided.actions
+        if self.owned is not None:
+            self.owned.keep(value.job, decided)
+            self.owned.tell(decided.events)
+            actions = self.owned.possible(value.job, actions)
+        wanted = [(target_of(value.job, action), action) for action in actions]
+        for verb in VERBS:
+            self.attempts.keep(verb, [target for target, _ in wanted])
         for target, action in wanted:
             if self.attempts.due(target, self.kernel.now):
                 try:
                     yield from self._act(value.job, action)
                     self.attempts.done(target)
                 except (Unavailable, Refused) as error:
-                    self._failed(target, error)
-        delays = [decided.wake_after, postponed, self.attempts.wake_after(self.kernel.now)]
+                    self.failed(target, error)
+        under_way = () if self.owned is None else self.owned.under_way
+        delays = [decided.wake_after, postponed, self.attempts.wake_after(self.kernel.now, under_way)]
         return min((d for d in delays if d is not None), default=None)
 
     def _try_status(self, item: Item, decided: Plan, hurried: bool) -> Script:
@@ -345,16 +359,16 @@ class Operator(Client):
         if not self.attempts.due(STATUS, self.kernel.now, hurried):
             return False
         try:
-            written = yield from self._send(lambda: self._write_status(item, decided))
+            written = yield from self.send(lambda: self._write_status(item, decided))
         except (Unavailable, Refused) as error:
-            self._failed(STATUS, error)
+            self.failed(STATUS, error)
             return False
         self.attempts.done(STATUS)
         self.cache.put(JOB_KEY, written, self.kernel.now)
         self._known = decided.status
         return True
 
-    def _failed(self, target: Target, why: Exception) -> None:
+    def failed(self, target: Target, why: Exception) -> None:
         error: errors.ApiError = errors.Unavailable(target.name, 503, "", "unavailable")
         if isinstance(why, Refused):
             error = errors.Forbidden(target.name, 403, "Forbidden", str(why))
@@ -438,18 +452,18 @@ class Operator(Client):
         try:
             if there is not None and there.value.job_uid != job.uid:
                 gone = there
-                yield from self._send(lambda: self.api.remove(LIST_KEY, gone.uid))
+                yield from self.send(lambda: self.api.remove(LIST_KEY, gone.uid))
                 self.cache.remove(LIST_KEY, uid=gone.uid)
                 there = None
             if there is None:
-                put = yield from self._send(lambda: self.api.create(LIST_KEY, members))
+                put = yield from self.send(lambda: self.api.create(LIST_KEY, members))
             elif _list_ahead(there.value, job, members.number):
                 raise Stale
             elif there.value.head == members.head:
                 return
             else:
                 version = there.version
-                put = yield from self._send(lambda: self.api.put(LIST_KEY, members, version=version))
+                put = yield from self.send(lambda: self.api.put(LIST_KEY, members, version=version))
             self.cache.put(LIST_KEY, put, self.kernel.now)
         except NotFound as error:
             self.cache.remove(LIST_KEY)
@@ -463,11 +477,11 @@ class Operator(Client):
         try:
             if there is not None and there.value.job_uid != job.uid:
                 gone = there
-                yield from self._send(lambda: self.api.remove(ROUND_KEY, gone.uid))
+                yield from self.send(lambda: self.api.remove(ROUND_KEY, gone.uid))
                 self.cache.remove(ROUND_KEY, uid=gone.uid)
                 there = None
             if there is None:
-                made = yield from self._send(lambda: self.api.create(ROUND_KEY, record))
+                made = yield from self.send(lambda: self.api.create(ROUND_KEY, record))
                 self.cache.put(ROUND_KEY, made, self.kernel.now)
                 self._owes("leases", made.version)
                 return None
@@ -481,7 +495,7 @@ class Operator(Client):
                     return left
             self._waiting_at = self.kernel.now
             version = there.version
-            put = yield from self._send(lambda: self.api.put(ROUND_KEY, record, version=version))
+            put = yield from self.send(lambda: self.api.put(ROUND_KEY, record, version=version))
             self.cache.put(ROUND_KEY, put, self.kernel.now)
             self._owes("leases", put.version)
         except NotFound as error:
@@ -498,7 +512,7 @@ class Operator(Client):
             uid = f"{job.uid}-{self.kernel.rng.getrandbits(32):08x}"
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
             try:
-                made = yield from self._send(lambda: self.api.create(("pod", name), pod, uid))
+                made = yield from self.send(lambda: self.api.create(("pod", name), pod, uid))
                 self.cache.put(("pod", name), made, self.kernel.now)
                 self._owes("pods", made.version)
             except Conflict:
@@ -506,7 +520,7 @@ class Operator(Client):
         elif isinstance(action, DeletePod):
             self._told(f"{self.name} deletes {action.name}: {action.why}")
             try:
-                yield from self._send(lambda: self.delete_pod(action.name, action.uid))
+                yield from self.send(lambda: self.delete_pod(action.name, action.uid))
             except (NotFound, Conflict):
                 self.cache.remove(("pod", action.name), uid=action.uid)
         elif isinstance(action, LabelStandby):
@@ -514,13 +528,13 @@ class Operator(Client):
         elif isinstance(action, DeleteJob):
             self._told(f"{self.name} deletes the job: {action.why}")
             with contextlib.suppress(NotFound, Conflict):
-                yield from self._send(lambda: self.delete_job(job.uid))
+                yield from self.send(lambda: self.delete_job(job.uid))
         else:
             seen = self.cache.items.get(("lease", action.name))
             if seen is None:
                 return
             with contextlib.suppress(NotFound, Conflict):
-                yield from self._send(lambda: self.api.remove(("lease", action.name), seen.uid))
+                yield from self.send(lambda: self.api.remove(("lease", action.name), seen.uid))
             self.cache.remove(("lease", action.name), uid=seen.uid)
 
     def _label(self, action: LabelStandby) -> Script:
@@ -533,7 +547,7 @@ class Operator(Client):
             return self.api.put(("pod", action.name), replace(there.value, standby=action.standby), there.uid)
 
         with contextlib.suppress(NotFound, Conflict):
-            put = yield from self._send(patch)
+            put = yield from self.send(patch)
             self.cache.put(("pod", action.name), put, self.kernel.now)
 
     def _list_again(self) -> Script:
@@ -544,7 +558,7 @@ class Operator(Client):
         def everything() -> tuple[dict[Key, Item], int]:
             return {k: i for k, i in self.api.items.items() if k[0] in kinds}, len(self.api.log)
 
-        items, version = yield from self._send(everything, reads=True)
+        items, version = yield from self.send(everything, reads=True)
         self._replace(items, version, kinds)
         for name in JUDGED:
             self._owes(name, max((i.version for k, i in items.items() if k[0] in STREAMS[name]), default=0))
@@ -581,7 +595,7 @@ class Operator(Client):
 
     def _read_again(self, item: Item) -> Script:
         try:
-            read = yield from self._send(lambda: self.api.get(JOB_KEY), reads=True)
+            read = yield from self.send(lambda: self.api.get(JOB_KEY), reads=True)
         except NotFound as error:
             self.cache.remove(JOB_KEY)
             raise Vanished from error
@@ -590,7 +604,7 @@ class Operator(Client):
             raise Vanished
         for key in (ROUND_KEY, LIST_KEY):
             try:
-                read = yield from self._send(partial(self.api.get, key), reads=True)
+                read = yield from self.send(partial(self.api.get, key), reads=True)
                 self.cache.put(key, read, self.kernel.now)
             except NotFound:
                 self.cache.remove(key)

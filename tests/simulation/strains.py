@@ -7,7 +7,8 @@ from dataclasses import replace
 from tests.simulation.agent import Agent
 from tests.simulation.api import DEAD_SECONDS, Client, Item, Key, Refused, Unavailable
 from tests.simulation.operator import JOB_KEY, Operator
-from tests.simulation.traits import Failing, Scaler
+from tests.simulation.owned import ROLE_KEY
+from tests.simulation.traits import OWNED, Failing, Scaler
 from tests.simulation.world import World
 
 
@@ -76,11 +77,14 @@ def fail_writes(w: World, failing: Failing) -> None:
     until = w.kernel.now + failing.seconds
 
     def admit(client: Client, key: Key, old: Item | None, item: Item | None) -> Exception | None:
+        if failing.what == "role" and isinstance(client, Agent) and not _may_write(w, client):
+            return Unavailable(f"{client.name} may not write its Lease yet")
         if w.kernel.now > until or _what(client, key, old, item) != failing.what:
             return None
-        value = w.cluster.agents[client.uid].pod if isinstance(client, Agent) else (item or old).value  # type: ignore[union-attr]
-        if failing.slot not in (None, value.slot):
-            return None
+        if failing.slot is not None:
+            pod = w.cluster.agents[client.uid].pod if isinstance(client, Agent) else (item or old).value  # type: ignore[union-attr]
+            if pod.slot != failing.slot:
+                return None
         if failing.how == "403" and isinstance(client, Operator):
             return Refused(f"{key[1]} is forbidden")
         return Unavailable(f"{failing.what}: {failing.how}", 10.0 * (failing.how == "time limit"))
@@ -89,7 +93,17 @@ def fail_writes(w: World, failing: Failing) -> None:
     w.api.admission = admit
 
 
+def _may_write(w: World, agent: Agent) -> bool:
+    """Whether the job's Role has this pod's name."""
+    role = w.api.items.get(ROLE_KEY)
+    return role is not None and agent.name in role.value.names
+
+
 def _what(client: Client, key: Key, old: Item | None, item: Item | None) -> str:
+    if isinstance(client, Operator) and key[0] in OWNED:
+        return key[0]
+    if isinstance(client, Operator) and key == JOB_KEY and item is not None:
+        return "status"
     if key[0] == "lease" and isinstance(client, Agent):
         return "lease"
     if key[0] != "pod" or not isinstance(client, Operator):

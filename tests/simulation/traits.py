@@ -51,9 +51,14 @@ class Commands(NamedTuple):
     torchruns: int
 
 
+OWNED = ("role", "policy", "event")
+"""What the operator writes of a job beside its pods and Leases. It is played where it fails."""
+
+
 class Failing(NamedTuple):
-    """Writes that fail, of pods being made or deleted or of participants' own Leases (``what``), in one slot
-    or in all, by ``how``. ``seconds``: for how long, for ever with infinity."""
+    """Writes that fail (``what``): pods being made or deleted or participants' own Leases, in one slot or in
+    all; the job's Role, NetworkPolicy, Events or status; by ``how``. ``seconds``: for how long, for ever
+    with infinity."""
 
     what: str
     how: str
@@ -111,7 +116,9 @@ def _commands(rng: random.Random) -> Commands:
 
 
 def _failing(rng: random.Random) -> Failing:
-    what = rng.choice(("make", "make", "delete", "lease"))
+    what = rng.choice(("make", "make", "delete", "lease", *OWNED, "status"))
     how = rng.choice(("403", "429", "500", "time limit"))
     slot = rng.choice((0, 1, 2, None)) if what != "lease" else rng.choice((0, 1, 2))
+    if what in (*OWNED, "status"):
+        slot = None
     return Failing(what, how, slot, rng.choice((30.0, 200.0, float("inf"), float("inf"))))

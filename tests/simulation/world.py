@@ -18,7 +18,8 @@ from tests.simulation.ground import After, Behaviour, Steps, WorkerEnd
 from tests.simulation.kernel import Kernel
 from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue, Operator
 from tests.simulation.oracle import Oracle
-from tests.simulation.traits import Traits, draw
+from tests.simulation.owned import Owned
+from tests.simulation.traits import OWNED, Traits, draw
 from tests.simulation.truth import RoundKey
 from tests.simulation.workload import Workload
 
@@ -246,6 +247,8 @@ class World:
             self.kernel.say,
         )
         operator.inline_members = 1 if self.seed % 3 == 1 else INLINE_MEMBERS
+        if self.traits.failing is not None and self.traits.failing.what in OWNED:
+            operator.owned = Owned(operator)
         operator.delete_pod = self.cluster.delete_pod
         operator.delete_job = self.delete_job
         self.operators.append(operator)
