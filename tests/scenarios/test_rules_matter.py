@@ -120,6 +120,13 @@ MUTATIONS: list[Mutation] = [
         lambda _: 0.0,
         "newcomer_is_not_there_when_the_round_has_ended",
     ),
+    (
+        "I7 ended well",
+        ends,
+        "ended_well",
+        lambda *_: False,
+        "finished_member_is_heard_after_the_next_round_has_formed",
+    ),
     ("I14 rounds are paced", pacing, "pause", lambda _: 0.0, "rounds_that_get_nowhere_are_paced"),
     (
         "I14 newcomers are proven",

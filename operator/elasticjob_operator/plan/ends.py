@@ -7,6 +7,7 @@ kubelet's reason, the node's state. The sign that names who did it is the best, 
 
 from __future__ import annotations
 
+from elasticjob.contract.records import State
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Exit, Pod
@@ -75,6 +76,15 @@ def ended(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
     elif pod.exit.code > 128 or pod.exit.code < 0:
         cause = "PodLost"
     return _evidence(pod, cause, f"{who} was lost: its {describe_end(pod, pod.exit)}", rank)
+
+
+def ended_well(p: Pass, pod: Pod) -> bool:
+    """Whether this pod has joined, and its container has ended with 0: no failure. It may have been a member
+    that had finished, and whose report was late or lost, so that the next round has formed without it."""
+    lease = p.participant(pod)
+    record = lease.record if lease is not None else None
+    well = pod.exit is not None and pod.exit.code == 0
+    return well and record is not None and record.state != State.LEAVING.value
 
 
 def unexplained(p: Pass, pod: Pod) -> float:

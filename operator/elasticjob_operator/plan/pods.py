@@ -13,7 +13,7 @@ from elasticjob.contract.names import pod_name
 from elasticjob_operator.plan import ends, nodes, pacing
 from elasticjob_operator.plan.causes import PREEMPTION, Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import charge_pod, short
+from elasticjob_operator.plan.failures import charge_pod, settle_pod, short
 from elasticjob_operator.plan.model import (
     CleanPodPolicy,
     CreatePod,
@@ -145,7 +145,10 @@ def charge_early_ends(p: Pass) -> None:
             continue
         if (pod.exit is None and not pod.ended) or ends.unexplained(p, pod) > 0:
             continue
-        charge_pod(p, _early_end(p, pod))
+        if ends.ended_well(p, pod) and ends.taken_away(p, pod, pod.name) is None:
+            settle_pod(p, pod.uid)
+        else:
+            charge_pod(p, _early_end(p, pod))
 
 
 def _early_end(p: Pass, pod: Pod) -> Evidence:
