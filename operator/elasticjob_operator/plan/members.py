@@ -35,7 +35,6 @@ from elasticjob_operator.plan.status import Named, ParticipantStatus
 ACCUSED_SECONDS = 2.0
 """How long fewer than half of the members may accuse the leader before they are the ones given up."""
 
-
 ENDED_WELL_SECONDS = 2.0
 """How long a container that has ended with 0 and not reported its success may have been told to end, while
 its pod has not ended (sidecars run on, or its kubelet has more to say)."""
@@ -210,6 +209,8 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
     convicts it no more, only what ends it for certain does.
     """
     found: Evidence | None = None
+    if pod.last_exit is not None and pod.last_exit.code == 0:
+        return _DONE, None  # a webhook has made restartPolicy Always: it would do all of it again
     if pod.exit is not None or pod.ended:
         if pod.exit is not None and pod.exit.code == 0 and not p.leaving(pod):
             waits = not pod.ended and not pod.deleting
