@@ -128,12 +128,14 @@ class Pass:
         return record is not None and (record.number, record.phase) == (self.round.number, self.round.phase)
 
     def set(self, **changes: Any) -> None:
-        """Change the status."""
-        self.status = replace(self.status, **changes)
+        """Change the status. Most passes change next to nothing, and a copy has thirty fields."""
+        if _differs(self.status, changes):
+            self.status = replace(self.status, **changes)
 
     def set_round(self, **changes: Any) -> None:
         """Change the round in the status."""
-        self.status = replace(self.status, round=replace(self.status.round, **changes))
+        if _differs(self.round, changes):
+            self.status = replace(self.status, round=replace(self.round, **changes))
 
     def left_since(self, since: datetime, limit: float, key: str) -> float:
         """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.
@@ -317,3 +319,7 @@ class Pass:
         lacking = self.job.spec.pods - len(held)
         free = (slot for slot in range(self.job.spec.pods + len(held)) if slot not in held)
         return [next(free) for _ in range(max(0, lacking))]
+
+
+def _differs(there: object, changes: Mapping[str, Any]) -> bool:
+    return any(getattr(there, name) != value for name, value in changes.items())

@@ -139,7 +139,7 @@ def _list_waiting(p: Pass) -> None:
 def _soften(p: Pass) -> None:
     """Keep the status as it was if nothing but joins and sentences changed less than a second ago, or nothing
     but progress less than a minute ago."""
-    if _hard(p.status) != _hard(p.before):
+    if p.status is not p.before and _hard(p.status) != _hard(p.before):
         p.timers.restart("soft")
         p.timers.restart("progress")
         # What was decided may begin a wait that no event ends, and our own writes make none.
@@ -150,7 +150,7 @@ def _soften(p: Pass) -> None:
     if late:
         p.timers.restart("progress")
         p.timers.wake(progress.REPORT_SECONDS)
-    elif progress.without(p.status) == progress.without(p.before):
+    elif p.status is p.before or progress.without(p.status) == progress.without(p.before):
         p.timers.restart("soft")
         p.status = p.before
     elif p.timers.left("soft", max(SOFT_SECONDS, len(p.status.participants) / SOFT_RATE)) > 0:
