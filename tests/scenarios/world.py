@@ -152,12 +152,14 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
         self.version += 1
 
     def do_pod(self, *names: str) -> None:
-        """Somebody else's pod appears, running; its number is its slot."""
+        """Somebody else's pod appears, running; its number is its slot. One of a name that was there is
+        another pod."""
         for name in names:
             slot = name.rpartition("-")[2]
+            again = any(member.pod == name for member in self.status.members())
             self.pods[name] = Pod(
                 name,
-                f"uid-{name}",
+                f"uid-{name}" + "-again" * again,
                 slot=int(slot) if slot.isdigit() else None,
                 node="n",
                 running=True,

@@ -247,7 +247,9 @@ def form(p: Pass) -> None:
 def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
     """These participants, as those who may be in the next round."""
     ranks = {m.uid: m.rank for m in p.status.members()}
-    barred = p.round.not_leading
+    barred = set(p.round.not_leading)
+    if p.job.spec.template is None:  # a pod that replaces a member may have its name
+        barred -= {m.pod for m in p.status.members() if m.uid not in p.pods_by_uid}
     return [Candidate(e.id, e.pod, e.slot, ranks.get(e.uid), e.pod not in barred) for e in entries]
 
 
