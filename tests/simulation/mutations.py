@@ -127,12 +127,12 @@ MUTATIONS = [
     Mutation(("I7",), "charged at every look", failures, "_charged", _charge_again),
     Mutation(("I7",), "charges are dropped", failures, "refresh_accounts", _never_charge),
     Mutation(("I8",), "one success is enough", lifecycle, "check_success", complete_with_the_first),
-    Mutation(("Fencing",), "no fencing", members, "departed", lambda _: True, 354),
+    Mutation(("Fencing",), "no fencing", members, "departed", lambda _: True, 367),
     Mutation(("Liveness",), "silent announcements are kept", pods, "_replace_silent", lambda _: None, 1380),
     Mutation(("I3",), "spares are members, too", rounds, "decide", _decide_with_spares),
     Mutation(("I7",), "charges never move", moves, "revise", lambda *_: None, 310),
     Mutation(
-        ("I7",), "members that are lost keep their slot", rounds, "_replace_absent", lambda *_: None, 78
+        ("I7",), "members that are lost keep their slot", rounds, "_replace_absent", lambda *_: None, 44
     ),
     Mutation(("I7",), "nobody takes pods away", ends, "taken_away", lambda *_: None),
     Mutation(("Suspension",), "suspension is overlooked", suspension, "wanted", lambda _: False),
@@ -141,7 +141,7 @@ MUTATIONS = [
     Mutation(("I11",), "a write that fails ends the pass", Operator, "failed", _end_the_pass, 67, "writes"),
     Mutation(("I11",), "failing writes are not told", conditions, "_stuck", lambda _: "", 11, "writes"),
     Mutation(
-        ("Liveness",), "each failure is an outage", answers._Scope, "is_outage", _any_doubt, 19, "neighbour"
+        ("Liveness",), "each failure is an outage", answers._Scope, "is_outage", _any_doubt, 44, "neighbour"
     ),
     Mutation(
         ("Silence",), "what a dead watch brings is believed", Operator, "_look", _no_look, 56, "stranded"
@@ -159,6 +159,6 @@ MUTATIONS = [
         ("Remains",), "sidecars hold places", pods, "_delete_held_by_sidecars", lambda _: None, 26, "sidecars"
     ),
     Mutation(("I14",), "nothing is paced", pacing, "pause", lambda _: 0.0, 14, "broken"),
-    Mutation(("I10",), "growth never asks whether it can", scaling, "decide", _form_at_once, 50, "scale"),
+    Mutation(("I10",), "growth never asks whether it can", scaling, "decide", _form_at_once, 37, "scale"),
     Mutation(("I10",), "a success is no hindrance", scaling, "_has_succeeded", lambda _: False, 57, "scale"),
 ]
