@@ -120,7 +120,7 @@ MUTATIONS = [
     Mutation(("I2",), "the world is one smaller", Participant, "_place", staticmethod(_one_less)),
     Mutation(("I3",), "no minimum", rounds, "decide", _decide_without_minimum),
     Mutation(("I4",), "whoever has joined may be a member", context.Pass, "joined", _joined_whoever),
-    Mutation(("I4", "I5", "Liveness"), "announcements last", context.Pass, "in_time", lambda *_: True, 522),
+    Mutation(("I4", "I5", "Liveness"), "announcements last", context.Pass, "in_time", lambda *_: True, 1295),
     Mutation(("I5",), "silence convicts", members, "_examine", convict_by_silence),
     Mutation(("I5",), "not ready convicts", members, "_silent", lambda *_: True, 100),
     Mutation(("Liveness",), "what has ended is overlooked (I6)", members, "_examine", ignore_what_ended),
@@ -128,9 +128,9 @@ MUTATIONS = [
     Mutation(("I7",), "charges are dropped", failures, "refresh_accounts", _never_charge),
     Mutation(("I8",), "one success is enough", lifecycle, "check_success", complete_with_the_first),
     Mutation(("Fencing",), "no fencing", members, "departed", lambda _: True, 367),
-    Mutation(("Liveness",), "silent announcements are kept", pods, "_replace_silent", lambda _: None, 1380),
+    Mutation(("Liveness",), "silent announcements are kept", pods, "_replace_silent", lambda _: None, 1620),
     Mutation(("I3",), "spares are members, too", rounds, "decide", _decide_with_spares),
-    Mutation(("I7",), "charges never move", moves, "revise", lambda *_: None, 310),
+    Mutation(("I7",), "charges never move", moves, "revise", lambda *_: None, 1576),
     Mutation(
         ("I7",), "members that are lost keep their slot", rounds, "_replace_absent", lambda *_: None, 44
     ),
@@ -160,5 +160,5 @@ MUTATIONS = [
     ),
     Mutation(("I14",), "nothing is paced", pacing, "pause", lambda _: 0.0, 14, "broken"),
     Mutation(("I10",), "growth never asks whether it can", scaling, "decide", _form_at_once, 37, "scale"),
-    Mutation(("I10",), "a success is no hindrance", scaling, "_has_succeeded", lambda _: False, 57, "scale"),
+    Mutation(("I10",), "a success is no hindrance", scaling, "_has_succeeded", lambda _: False, 184, "scale"),
 ]
