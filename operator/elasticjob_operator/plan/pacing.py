@@ -68,11 +68,10 @@ def note_setbacks(p: Pass) -> None:
     over = p.round.phase == "Broken"
     made_good = {m.slot for m in p.status.members()} if over and has_lived(p) else set()
     known = {s.slot: s for s in p.status.setbacks if s.slot not in made_good and p.now.wall - s.time < FORGET}
-    members, there = p.status.member_uids, set()
+    members = p.status.member_uids
     for pod in p.observed.pods:
         if not pod.mine or pod.slot is None or p.superseded(pod):
             continue
-        there.add(pod.slot)
         ended = pod.exit is not None or pod.ended
         if pod.slot in made_good:
             continue
@@ -86,13 +85,6 @@ def note_setbacks(p: Pass) -> None:
         elif ended:
             joined = p.participant(pod) is not None and not _was_taken_away(p, pod)
             _note(p, known, pod.slot, pod.name, joined=joined)
-        else:
-            p.timers.elapsed(_there(pod.name))
-    for slot, attempt in enumerate(p.status.attempts):
-        if slot not in there and attempt >= 0:
-            name = pod_name(p.job.name, slot, attempt)
-            if not p.timers.runs(_surplus(name)) and p.timers.runs(_there(name)):
-                _note(p, known, slot, name, spared=True)  # deleted before it had a node: no object is left
     _keep(p, known)
 
 
@@ -178,10 +170,6 @@ def _keep(p: Pass, known: dict[int, Setback]) -> None:
     setbacks = tuple(sorted(most, key=lambda s: s.time))
     if setbacks != p.status.setbacks:
         p.set(setbacks=setbacks)
-
-
-def _there(pod: str) -> str:
-    return f"there:{pod}"
 
 
 def _surplus(pod: str) -> str:
