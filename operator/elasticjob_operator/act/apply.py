@@ -156,14 +156,14 @@ class Applier:
         there = self._made(job)
         if there:
             memory.protected = True
-        needed = set(access_of(job, plan.pod_names, ()).pod_names) - memory.granted
+        not_yet = (set(access_of(job, plan.pod_names, ()).pod_names) - memory.granted) | there
         has_round = round_lease(job.name) in memory.leases_seen
         ready = has_round and (memory.protected or not network.is_due(job, memory.network_policy))
         return [
             action
             for action in plan.actions
             if not isinstance(action, CreatePod)
-            or (ready and pod_name(job.name, action.slot, action.attempt) not in needed | there)
+            or (ready and pod_name(job.name, action.slot, action.attempt) not in not_yet)
         ]
 
     def _made(self, job: Job) -> set[str]:
@@ -174,8 +174,8 @@ class Applier:
 
     def makes_pods(self, job: Job, plan: Plan, memory: Memory) -> bool:
         """Whether the plan makes a pod that is neither there nor being made, and was not refused before."""
-        there = self._made(job)
-        return any(new.name not in there for new in self._new(job, plan.actions, memory))
+        new = self._new(job, plan.actions, memory)
+        return bool(new) and not {target.name for target in new} <= self._made(job)
 
     def _new(self, job: Job, actions: Sequence[Do], memory: Memory) -> dict[Target, CreatePod]:
         """The making of pods that is neither under way nor to be tried again."""

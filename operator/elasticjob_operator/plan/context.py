@@ -255,7 +255,7 @@ class Pass:
     def _has_done_its_part(self, member: ParticipantStatus) -> bool:
         """Whether it has succeeded, or its container has ended with 0 and its pod may still say why."""
         pod = self.pods_by_uid.get(member.uid)
-        well = pod is not None and pod.exit is not None and pod.exit.code == 0
+        well = pod is not None and pod.exited_well
         return member.state == "Succeeded" or (
             well and pod is not None and not pod.ended and not pod.deleting
         )

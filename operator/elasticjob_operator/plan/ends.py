@@ -83,14 +83,13 @@ def ended_well(p: Pass, pod: Pod) -> bool:
     that had finished, and whose report was late or lost, so that the next round has formed without it."""
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
-    well = pod.exit is not None and pod.exit.code == 0
-    return well and record is not None and record.state != State.LEAVING.value
+    return pod.exited_well and record is not None and record.state != State.LEAVING.value
 
 
 def unexplained(p: Pass, pod: Pod) -> float:
     """For how many seconds it is still waited for who has ended this pod, which has ended with 0 and never
     joined; 0 if it has ended in another way, or that is known, or nobody says it."""
-    if pod.exit is None or pod.exit.code != 0 or p.participant(pod) is not None:
+    if not pod.exited_well or p.participant(pod) is not None:
         return 0.0
     if p.job.spec.template is None or taken_away(p, pod, pod.name) is not None or node_trouble(p, pod):
         return 0.0
@@ -102,7 +101,7 @@ def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = 
 
     Its deletion and its exit code say nothing: that was the operator. Compare by ``causes.better``.
     """
-    if pod.exit is not None and pod.exit.code == 0:
+    if pod.exited_well:
         return None
     disruption = _disruption(pod)
     if disruption is not None:

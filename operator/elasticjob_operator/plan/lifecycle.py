@@ -227,7 +227,7 @@ def _never_joined(p: Pass) -> str:
         return ""
     members = p.status.member_uids
     for pod in p.observed.pods:
-        if not pod.mine or pod.exit is None or pod.exit.code != 0 or p.superseded(pod):
+        if not pod.mine or not pod.exited_well or p.superseded(pod):
             continue
         if pod.uid in members or p.participant(pod) is not None or short(pod) in p.before.charged_pods:
             continue
@@ -249,7 +249,7 @@ def _some_had_succeeded(p: Pass) -> bool:
 
 def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
     pod = p.pods_by_uid.get(member.uid)
-    if pod is None or pod.exit is None or pod.exit.code != 0:
+    if pod is None or not pod.exited_well:
         return False
     lease = p.participant(pod)
     record = lease.record if lease is not None else None

@@ -49,8 +49,9 @@ NAMED_WINDOW = timedelta(minutes=10)
 MAX_NAMED = 100
 MAX_MEMBER_MESSAGE = 200
 """Characters that stand with each member: a thousand workers' messages would not fit into the status."""
-HEARD_RENEWALS = 1.5
-"""A member whose Lease is older than so many intervals is no witness for its leader."""
+LATE_RENEWALS = 1.5
+"""A member whose Lease is older than so many intervals may be cut off from the API server: it is no witness
+for its leader, and would not hear of the end of its round."""
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
 """A leader that has not renewed its Lease for so long is no witness for itself."""
 
@@ -129,7 +130,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             return _after_success(p, member, pod, who)
         return ("Lost" if over else "Succeeded"), None
     if pod.exit is not None or pod.ended:
-        if pod.exit is not None and pod.exit.code == 0 and not left and not leaving:
+        if pod.exited_well and not left and not leaving:
             # Who is told to stop may end with 0, too; by whom is said when the pod has ended as a whole.
             waits = not pod.ended and not pod.deleting
             if waits and p.timers.left(f"ended:{pod.uid}", ENDED_WELL_SECONDS) > 0:
@@ -184,7 +185,7 @@ def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     if member.state == "Succeeded":
         return "well"
     if pod is None or pod.exit is not None:
-        return "well" if pod is not None and pod.exit is not None and pod.exit.code == 0 else ""
+        return "well" if pod is not None and pod.exited_well else ""
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     if record is None or record.id == member.id:
@@ -212,7 +213,7 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
     if pod.last_exit is not None and pod.last_exit.code == 0:
         return _DONE, None  # a webhook has made restartPolicy Always: it would do all of it again
     if pod.exit is not None or pod.ended:
-        if pod.exit is not None and pod.exit.code == 0 and not p.leaving(pod):
+        if pod.exited_well and not p.leaving(pod):
             waits = not pod.ended and not pod.deleting
             if waits and p.timers.left(f"ended:{pod.uid}", ENDED_WELL_SECONDS) > 0:
                 return "Succeeded", None
@@ -331,13 +332,18 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
     if member.state == "Unreachable":
         return True
     silent = lease.silent if lease is not None else p.timers.elapsed(f"unheard:{member.uid}")
-    left = 3 * (LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS) - silent
+    left = 3 * renew_seconds(member) - silent
     if left >= 0:
         p.timers.wake(left + 1)  # silence makes no event
     else:
         p.silent.add(member.pod)
         p.given_up.add(member.pod)
     return left < 0
+
+
+def renew_seconds(member: ParticipantStatus) -> float:
+    """How often a member of a running round renews its Lease."""
+    return LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS
 
 
 def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
@@ -360,7 +366,7 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
         return False
     if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != State.JOINING.value:
         return False
-    late = LEADER_STALE_SECONDS if member.rank == 0 else HEARD_RENEWALS * MEMBER_RENEW_SECONDS
+    late = LEADER_STALE_SECONDS if member.rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
     left = late - lease.silent
     if left >= 0:
         p.timers.wake(left + 1)  # silence makes no event

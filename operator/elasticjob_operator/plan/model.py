@@ -188,6 +188,11 @@ class Pod:
     avoids: tuple[str, ...] = ()
     standby: bool = False
 
+    @property
+    def exited_well(self) -> bool:
+        """Whether its training container has ended with exit code 0."""
+        return self.exit is not None and self.exit.code == 0
+
 
 @dataclass(frozen=True)
 class Participant:

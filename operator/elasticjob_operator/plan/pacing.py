@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from elasticjob.contract.names import pod_name
 from elasticjob_operator.plan import ends
-from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALED_UP, SCALING
+from elasticjob_operator.plan.causes import NEVER_CHARGED, PLANNED, PREEMPTION, SCALED_UP, SCALING
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import Setback
@@ -70,14 +70,11 @@ def note_setbacks(p: Pass) -> None:
     known = {s.slot: s for s in p.status.setbacks if s.slot not in made_good and p.now.wall - s.time < FORGET}
     members = p.status.member_uids
     for pod in p.observed.pods:
-        if not pod.mine or pod.slot is None or p.superseded(pod):
+        if not pod.mine or pod.slot is None or pod.slot in made_good or p.superseded(pod):
             continue
         ended = pod.exit is not None or pod.ended
-        if pod.slot in made_good:
-            continue
         if pod.uid in members:
-            well = pod.exit is not None and pod.exit.code == 0
-            if ended and over and not (pod.deleting or well or _was_taken_away(p, pod)):
+            if ended and over and not (pod.deleting or pod.exited_well or _was_taken_away(p, pod)):
                 _note(p, known, pod.slot, pod.name, spared=True, joined=True)
         elif pod.deleting:
             if not p.timers.runs(_surplus(pod.name)):
@@ -137,6 +134,21 @@ def unproven(p: Pass, slot: int | None) -> float:
     if setback is None or not setback.joined:
         return 0.0
     return p.left_since(setback.time, PROOF * pause(setback.joined), f"proof:{setback.pod}")
+
+
+def change_left(p: Pass) -> float:
+    """Seconds until a planned change may end the running round. Two are free; those that follow, while no
+    round has lived for a minute, are 1, 2, 4 ... 60 s apart: an autoscaler that oscillates leaves time to
+    train."""
+    changes = 0
+    for formed in p.status.rounds:
+        age = (formed.end or p.now.wall) - formed.start
+        if formed.cause not in PLANNED or age.total_seconds() >= HEALTHY_SECONDS:
+            break
+        changes += 1
+    if p.round.established is None:
+        return 0.0
+    return p.left_since(p.round.established, pause(changes - 1), f"change:{p.round.number}")
 
 
 def growth_left(p: Pass) -> float:

@@ -155,7 +155,7 @@ def _early_end(p: Pass, pod: Pod) -> Evidence:
     sign = ends.ended(p, pod, pod.name)
     if sign.account == PREEMPTION or sign.cause.startswith("Node"):
         return replace(sign, message=f"{sign.message}; it was not yet a member of a round")
-    trouble = ends.node_trouble(p, pod) if pod.exit is not None and pod.exit.code == 0 else ""
+    trouble = ends.node_trouble(p, pod) if pod.exited_well else ""
     if trouble:  # a machine that is shut down may let a command end well
         text = f"{pod.name} ended with exit code 0 before it joined, and node {pod.node} {trouble}"
         return replace(ends.node_lost(p, pod, pod.name), message=text)

@@ -6,17 +6,13 @@ anew, with them and those who have joined (I10). ``decide``, which forms that ro
 
 from __future__ import annotations
 
-from elasticjob.contract.records import LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS, State
+from elasticjob.contract.records import State
 from elasticjob.core.rounds import Awaited, Wait, decide, listed, reasons
-from elasticjob_operator.plan import pacing
-from elasticjob_operator.plan.causes import PLANNED, SCALED_UP, Evidence
+from elasticjob_operator.plan import members, pacing
+from elasticjob_operator.plan.causes import SCALED_UP, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.rounds import SEAT_SECONDS, candidates, end_round, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
-
-LATE_RENEWALS = 1.5
-"""A member whose Lease is older than so many intervals may be cut off from the API server: it would not hear
-of the end of its round."""
 
 LOOK_AGAIN_SECONDS = 5.0
 """How soon a member that was not fit for a change is looked at again: its renewals make no event."""
@@ -74,7 +70,7 @@ def rescale(p: Pass) -> None:
         if missed and (joined or have > wanted):
             p.timers.wake(LOOK_AGAIN_SECONDS)
         return
-    pause = _pause(p)
+    pause = pacing.change_left(p)
     if pause > 0:
         change = "grow" if have < wanted else "shrink"
         p.growth = f"to {change}: in {pause:.0f} s, since the number wanted changes again and again"
@@ -90,27 +86,12 @@ def rescale(p: Pass) -> None:
     end_round(p, [Evidence(SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
 
 
-def _pause(p: Pass) -> float:
-    """Seconds until a planned change may end the running round. Two are free; those that follow, while no
-    round has lived for a minute, are 1, 2, 4 ... 60 s apart: an autoscaler that oscillates leaves time to
-    train."""
-    changes = 0
-    for formed in p.status.rounds:
-        age = (formed.end or p.now.wall) - formed.start
-        if formed.cause not in PLANNED or age.total_seconds() >= pacing.HEALTHY_SECONDS:
-            break
-        changes += 1
-    if p.round.established is None:
-        return 0.0
-    return p.left_since(p.round.established, pacing.pause(changes - 1), f"change:{p.round.number}")
-
-
 def _has_succeeded(p: Pass) -> bool:
     """Whether a member has done its part, or its container says so: only a loss ends its round from now on,
     for what has been finished would be done again."""
     for member in p.status.members():
         pod = p.pods_by_uid.get(member.uid)
-        if member.state == "Succeeded" or (pod is not None and pod.exit is not None and pod.exit.code == 0):
+        if member.state == "Succeeded" or (pod is not None and pod.exited_well):
             return True
     return False
 
@@ -134,7 +115,6 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
     record = lease.record if lease is not None else None
     if lease is None or record is None or record.id != member.id or record.state != State.JOINING.value:
         return "its Lease does not say that it takes part"
-    interval = LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS
-    if lease.silent > LATE_RENEWALS * interval:
+    if lease.silent > members.LATE_RENEWALS * members.renew_seconds(member):
         return f"its Lease has not been renewed for {lease.silent:.0f} s"
     return ""
