@@ -7,7 +7,8 @@ its account in place, keyed by its round, so that it stays one charge.
 
 What happens to a pod after we have given it up explains nothing: that it is being deleted, or that its
 container was killed. What counts is the word of others on it: the kernel's out of memory, the condition
-DisruptionTarget, its node; and a worker's failure that was earlier than the one that was charged.
+DisruptionTarget, its node; and a worker's failure that was earlier than the one that was charged. Nor does
+what happens to a pod that has come back, once the next round has formed: that is of a later round.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
     if account is None or charge is None:
         return
     theirs = [sign for sign in evidence if sign.uid == failure.uid and failure.uid]
+    if _came_back(p, failure):
+        theirs = []
     for sign in (*theirs, *_hindsight(p, failure, charge)):
         rule = rules.match(p.job.spec.rules, sign)
         worse = _report_of(p, failure)
@@ -102,6 +105,15 @@ def _heard_of(p: Pass, entry: Absent) -> bool:
     return record is not None and record.last_job_uid == p.job.uid and record.last_round >= entry.round
 
 
+def _came_back(p: Pass, failure: Failure) -> bool:
+    """Whether the pod of the root failure has announced itself for the round after, which has been formed:
+    what becomes of it now is of that round, or of a later one, even where that ended for something else."""
+    lease = p.lease_of(failure.uid)
+    record = lease.record if lease is not None else None
+    number = failure.round or 0
+    return record is not None and number < p.round.number and record.seen(p.job.uid) >= number
+
+
 def _what_became_of(p: Pass, entry: Absent) -> Evidence | None:
     """That a member which was not waited for is lost, and had been when its peers' workers failed."""
     pod = p.pods_by_uid.get(entry.uid)
@@ -123,7 +135,8 @@ def _hindsight(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
     pod = p.pods_by_uid.get(failure.uid)
     who = failure.pod if failure.rank is None else f"{failure.pod} (group rank {failure.rank})"
     if pod is not None:
-        found.append(ends.second_thoughts(p, pod, who, charge.cause, failure.rank))
+        if not _came_back(p, failure):
+            found.append(ends.second_thoughts(p, pod, who, charge.cause, failure.rank))
         age = (p.now.wall - charge.time).total_seconds()
         ended_last = pod.restarts == failure.restarts + 1
         if charge.cause == "PodRestarted" and ended_last and age <= RESTART_SECONDS:
