@@ -176,6 +176,12 @@ class Pass:
                 attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
         self.set(attempts=tuple(attempts))
 
+    def is_of_round(self, number: int) -> bool:
+        """Whether who names this number means the round. One that ended for a Lease that was ahead has got
+        another number; its members know it by that under which it was formed, or by what the Lease said."""
+        formed = self.status.rounds[0].number if self.status.rounds else self.round.number
+        return formed <= number <= self.round.number
+
     def set_members(self, members: tuple[ParticipantStatus, ...]) -> None:
         """Replace the members in the status; the others follow them."""
         others = tuple(p for p in self.status.participants if p.rank is None)

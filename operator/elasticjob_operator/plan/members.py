@@ -156,7 +156,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if left and member.state == "Left" and member.message == _AGAIN_TEXT:
         return "Left", None
     if left:
-        if record.last_round != p.round.number or record.last_job_uid != p.job.uid:
+        if not p.is_of_round(record.last_round) or record.last_job_uid != p.job.uid:
             if own and not over and record.state == State.JOINING.value and _others_have_finished(p):
                 return "Succeeded", None  # no operator was there to see it say so
             killed = killed_for_memory(pod, who, member.rank) if pod.restarts > member.restarts else None
@@ -301,10 +301,10 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     if lease is None or lease.holder != member.uid or lease.failure is None:
         return None
     record = lease.record
-    if lease.failure.number != p.round.number or record is None:
+    if not p.is_of_round(lease.failure.number) or record is None:
         return None
     if record.id != member.id:
-        same = record.last_round == p.round.number and record.last_job_uid == p.job.uid
+        same = p.is_of_round(record.last_round) and record.last_job_uid == p.job.uid
         return lease.failure if same else None
     pod = p.pods_by_uid.get(member.uid)
     over = pod is None or pod.exit is not None or pod.ended
