@@ -121,6 +121,13 @@ MUTATIONS: list[Mutation] = [
         "newcomer_is_not_there_when_the_round_has_ended",
     ),
     (
+        "I14 growth that does not last",
+        pacing,
+        "larger_left",
+        lambda _: 0.0,
+        "newcomers_made_by_others_that_die_are_paced",
+    ),
+    (
         "I7 ended well",
         ends,
         "ended_well",

@@ -10,7 +10,8 @@ pauses, nor does a member that somebody takes away count for its slot.
 
 A newcomer for which a running round is to be ended has to be proven: the pods of a slot that end early as
 members keep all others from training each time. Nor is a round ended again at once for newcomers who were not
-there when the next was formed. All that counts stands in the status.
+there when the next was formed, or after larger rounds that did not live: newcomers need not have a slot, and
+pods made by others have no setbacks. All that counts stands in the status.
 """
 
 from __future__ import annotations
@@ -162,6 +163,23 @@ def growth_left(p: Pass) -> float:
     if not in_vain or p.round.start is None:
         return 0.0
     return p.left_since(p.round.start, pause(in_vain), f"growth:{p.round.number}")
+
+
+def larger_left(p: Pass) -> float:
+    """Seconds until the round may be ended to grow, when larger ones have ended early, whatever rounds were
+    between them: ten times 1, 2, 4 ... 60 s from the second on, until a larger one lives for a minute."""
+    early = []
+    for after, formed, before in zip(p.status.rounds, p.status.rounds[1:], p.status.rounds[2:], strict=False):
+        if formed.cause != SCALED_UP or formed.members <= before.members or formed.end is None:
+            continue
+        if p.now.wall - formed.end > FORGET or (formed.end - formed.start).total_seconds() >= HEALTHY_SECONDS:
+            break
+        if after.account != SCALING:
+            early.append((formed.end, formed.number))
+    if not early:
+        return 0.0
+    end, number = early[0]
+    return p.left_since(end, PROOF * pause(len(early) - 1), f"larger:{number}")
 
 
 def _note(

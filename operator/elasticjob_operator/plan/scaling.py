@@ -82,6 +82,12 @@ def rescale(p: Pass) -> None:
     if left > 0:
         p.growth = f"to grow: next try in {left:.0f} s; the pods that the last round ended for were gone then"
         return
+    left = pacing.larger_left(p)
+    if left > 0:
+        p.growth = (
+            f"to grow: next try in {left:.0f} s; the last larger rounds ended soon after they had begun"
+        )
+        return
     names, to = listed([entry.pod for entry in joined]), len(decision.members)
     end_round(p, [Evidence(SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
 
