@@ -10,7 +10,8 @@ from typing import Any
 
 TICKS = 2**20
 """Time passes in whole ticks of about a microsecond, so that sums of times are exact in binary: clocks that
-are off by whole seconds then give the same differences to the last bit."""
+are off by whole seconds then give the same differences to the last bit, and what is due at one moment
+happens in the order in which it was asked for."""
 
 Reply = Callable[[Any], None]
 Request = Callable[[Reply], None]
@@ -33,12 +34,12 @@ class Kernel:
     def after(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
         """Let something happen in so many seconds."""
         self._count += 1
-        at = self.now + math.ceil(seconds * TICKS) / TICKS
+        at = self.now + _whole_ticks(seconds)
         heapq.heappush(self._queue, (at, self._count, action, args))
 
     def run(self, seconds: float) -> None:
         """Let so much virtual time pass."""
-        until = self.now + seconds
+        until = self.now + _whole_ticks(seconds)
         queue = self._queue
         while queue and queue[0][0] <= until:
             self.now, _, action, args = heapq.heappop(queue)
@@ -56,6 +57,10 @@ class Kernel:
     def readable(self, last: int = 400) -> str:
         """The end of the trace, a line for each event, with its virtual second."""
         return "\n".join(f"{at:9.3f}  {text}" for at, text in self.trace[-last:])
+
+
+def _whole_ticks(seconds: float) -> float:
+    return math.ceil(seconds * TICKS) / TICKS
 
 
 class Host:

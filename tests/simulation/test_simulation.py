@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.simulation import traits
 from tests.simulation.faults import HARMFUL, HARMLESS
 from tests.simulation.history import check, play
+from tests.simulation.kernel import Kernel
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.rest import settle
 from tests.simulation.world import World
@@ -36,6 +37,17 @@ def test_no_history_breaks_a_rule() -> None:
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         for failed in pool.imap_unordered(check, range(HISTORIES), chunksize=50):
             assert failed is None, str(failed)
+
+
+def test_what_is_due_at_one_moment_happens_in_order() -> None:
+    """Else a watch brings an object's end before its beginning, whenever a test lets odd times pass."""
+    kernel = Kernel(0)
+    happened: list[int] = []
+    for number in range(100):
+        kernel.after(0.5 - kernel.now, happened.append, number)
+        kernel.run(kernel.between(0.0, 0.004))
+    kernel.run(1.0)
+    assert happened == list(range(100))
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 10))
