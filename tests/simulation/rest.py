@@ -188,9 +188,13 @@ def _check_remains(w: World) -> None:
 
 def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
     """Whether this agent, which hangs for ever, is beyond what the rendezvous can mend: its pod is not
-    ours, it has never announced itself, or everybody else has finished or hangs, too."""
+    ours, it has never announced itself, or everybody else has finished or hangs, too. It may have finished
+    itself: what its command does after torchrun may take for ever (``activeDeadlineSeconds`` ends that)."""
     if w.others or ("lease", agent.name) not in w.api.items:
         return True
     mates = [m for m in status.members() if m.uid != agent.uid]
     hanging = {a.uid for a in w.running() if a.hangs}
-    return agent.in_round is not None and all(m.state == "Succeeded" or m.uid in hanging for m in mates)
+    finished = any(m.uid == agent.uid and m.state == "Succeeded" for m in status.members())
+    return (agent.in_round is not None or finished) and all(
+        m.state == "Succeeded" or m.uid in hanging for m in mates
+    )
