@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 
 
 class Informer(Generic[T]):
-    """See the module. ``optional``: a 403 is tolerated, the resource then stays unknown."""
+    """See the module. ``optional``: a 403 is tolerated, the resource then stays unknown. ``namespace``: the
+    one of which ``path`` lists everything; the store may hold others'."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Informer(Generic[T]):
         clock: Callable[[], float],
         selector: str = "",
         optional: bool = False,
+        namespace: str = "",
     ) -> None:
         self._api = api
         self._path = path
@@ -59,6 +61,7 @@ class Informer(Generic[T]):
         self._clock = clock
         self._query = {"labelSelector": selector} if selector else {}
         self._optional = optional
+        self._namespace = namespace
         self._version = 0
         self._interrupted_at: float | None = None
         self._before = float("-inf")
@@ -181,7 +184,7 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         present, self._version = await read_list(self._api, self._path, self._put, self._query)
-        self.store.drop_others(present, self._version)
+        self.store.drop_others(present, self._version, self._namespace)
         self.heard_at = self._clock()
         self.forbidden = False
         self.synced.set()

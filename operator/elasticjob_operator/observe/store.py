@@ -100,9 +100,10 @@ class Store(Generic[T]):
         self._leave(old)
         self._changed(old)
 
-    def drop_others(self, present: Set[Key], version: int) -> None:
-        """A list of everything as of ``version`` had these; what is not among them has been deleted."""
-        for key in [k for k in self._items if k not in present]:
+    def drop_others(self, present: Set[Key], version: int, namespace: str = "") -> None:
+        """A list of everything (in this namespace) as of ``version`` had these; what is not among them has
+        been deleted."""
+        for key in [k for k in self._items if k not in present and namespace in ("", k[0])]:
             self.remove(*key, version=version)
 
     def _leave(self, item: T) -> None:

@@ -246,7 +246,13 @@ class World:
         scope = f"/namespaces/{namespace}" if namespace else ""
         return Watched(
             pods=Informer(
-                self._api, f"/api/v1{scope}/pods", objects.read_pod, self.pods, self._clock, JOB_LABEL
+                self._api,
+                f"/api/v1{scope}/pods",
+                objects.read_pod,
+                self.pods,
+                self._clock,
+                JOB_LABEL,
+                namespace=namespace,
             ),
             leases=Informer(
                 self._api,
@@ -255,6 +261,7 @@ class World:
                 self.leases,
                 self._clock,
                 JOB_LABEL,
+                namespace=namespace,
             ),
         )
 

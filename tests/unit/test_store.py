@@ -1,0 +1,110 @@
+"""Lists, watches and answers meet in one store: none may undo what another knows better."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import cast
+
+from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
+from elasticjob_operator.observe.answers import Answers
+from elasticjob_operator.observe.client import Api, Json, WatchBatch
+from elasticjob_operator.observe.errors import Gone
+from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.model import Job, JobSpec
+
+
+def pod(namespace: str, version: int, name: str = "job-0-0") -> Json:
+    labels = {JOB_LABEL: "job", SLOT_LABEL: "0", ATTEMPT_LABEL: "0"}
+    owner = {"kind": "ElasticJob", "name": "job", "uid": f"job-{namespace}", "controller": True}
+    meta = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}-{version}", "labels": labels}
+    meta |= {"resourceVersion": str(version), "ownerReferences": [owner]}
+    return {"metadata": meta, "spec": {}, "status": {"phase": "Pending"}}
+
+
+def lease(namespace: str, version: int, name: str = "job-0-0") -> Json:
+    meta = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}", "labels": {JOB_LABEL: "job"}}
+    return {"metadata": {**meta, "resourceVersion": str(version)}, "spec": {"holderIdentity": "pod"}}
+
+
+class Server:
+    """Lists ``pods`` and ``leases`` as of ``version``; each watch ends with a 410 when ``too_old`` is set."""
+
+    def __init__(self) -> None:
+        self.answers = Answers()
+        self.pods: list[Json] = []
+        self.leases: list[Json] = []
+        self.version = 100
+        self.lists: dict[str, int] = {}
+        self.too_old: dict[str, asyncio.Event] = {}
+
+    async def get(self, path: str, _query: Mapping[str, str] | None = None) -> Json:
+        await asyncio.sleep(0)
+        self.lists[path] = self.lists.get(path, 0) + 1
+        items = {"pods": self.pods, "leases": self.leases, "nodes": []}[path.rpartition("/")[2]]
+        namespace = path.partition("/namespaces/")[2].partition("/")[0]
+        items = [raw for raw in items if namespace in ("", raw["metadata"]["namespace"])]
+        return {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+
+    async def watch(self, path: str, _query: Mapping[str, str]) -> AsyncGenerator[WatchBatch, None]:
+        yield []
+        self.too_old[path] = asyncio.Event()
+        await self.too_old[path].wait()
+        raise Gone(f"GET {path}", 410, "Expired", "too old")
+
+
+class Scene:
+    """A world whose informers run."""
+
+    def __init__(self, *namespaces: str) -> None:
+        self.server = Server()
+        self.world = World(cast(Api, self.server), namespaces, lambda *_: None, lambda: 1000.0)
+
+    async def __aenter__(self) -> Scene:
+        self._tasks = [asyncio.create_task(informer.run()) for informer in self.world.informers()]
+        await self.world.synced()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def list_again(self, path: str) -> None:
+        """The watch is too old, for an API server that was restarted, say."""
+        before = self.server.lists[path]
+        async with asyncio.timeout(5):
+            while path not in self.server.too_old:
+                await asyncio.sleep(0)
+            self.server.too_old.pop(path).set()
+            while self.server.lists[path] == before or path not in self.server.too_old:
+                await asyncio.sleep(0)
+
+    def pods(self, namespace: str) -> list[str]:
+        job = Job(namespace, "job", f"job-{namespace}", 1, JobSpec(template={"spec": {}}))
+        return [seen.name for seen in self.world.observe(job).pods]
+
+    def leases(self, namespace: str) -> list[str]:
+        job = Job(namespace, "job", f"job-{namespace}", 1, JobSpec(template={"spec": {}}))
+        return list(self.world.observe(job).leases)
+
+
+def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
+    """An operator of two namespaces lists each by itself, when it starts and after a 410."""
+
+    async def scenario() -> None:
+        scene = Scene("ours", "theirs")
+        scene.server.pods = [pod("ours", 7), pod("theirs", 8)]
+        scene.server.leases = [lease("ours", 9), lease("theirs", 10)]
+        async with scene:
+            for namespace in ("ours", "theirs"):
+                assert scene.pods(namespace) == scene.leases(namespace) == ["job-0-0"], namespace
+            await scene.list_again("/api/v1/namespaces/theirs/pods")
+            assert scene.pods("ours") == ["job-0-0"]
+            scene.server.pods = []
+            await scene.list_again("/api/v1/namespaces/theirs/pods")
+            assert (scene.pods("ours"), scene.pods("theirs")) == (["job-0-0"], [])
+
+    asyncio.run(scenario())
