@@ -64,6 +64,10 @@ JUDGED = ("pods", "leases")
 """Those whose gaps start all clocks again."""
 
 
+Put = Callable[[Key, Item, float], bool]
+"""Takes over a version of an object."""
+
+
 class JobValue(NamedTuple):
     """The ElasticJob: what is wanted, and the status as one text (what an operator writes it can read)."""
 
@@ -86,6 +90,8 @@ class Cache:
     items: dict[Key, Item] = field(default_factory=dict)
     touched: dict[Key, float] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    listed: dict[str, int] = field(default_factory=dict)
+    """By kind, the version of its informer's last list."""
 
     def put(self, key: Key, item: Item, now: float) -> bool:
         """Returns whether it is news."""
@@ -95,6 +101,10 @@ class Cache:
         self.items[key] = item
         self.touched[key] = now
         return old is None or (old.value, old.uid) != (item.value, item.uid)
+
+    def answered(self, key: Key, item: Item, now: float) -> bool:
+        """The same for the answer to a request, unless a list that came first shows that it has gone."""
+        return (key in self.items or item.version > self.listed.get(key[0], 0)) and self.put(key, item, now)
 
     def remove(self, key: Key, version: int | None = None, uid: str = "") -> bool:
         """Unless it is newer than ``version`` or another one. Returns whether it was there."""
@@ -148,7 +158,8 @@ class Operator(Client):
         """One informer; what it brings is in order, and in no order with what the others bring."""
 
         def relist(items: dict[Key, Item], version: int) -> None:
-            self._replace(items, version, kinds)
+            self._replace(items, version, kinds, self.cache.put)
+            self.cache.listed.update(dict.fromkeys(kinds, version))
             self._listed.add(name)
             self._ready = len(self._listed) == len(STREAMS)
             if name in JUDGED:
@@ -176,20 +187,20 @@ class Operator(Client):
 
     # -- what the watches bring ----------------------------------------------------------------------------
 
-    def _take(self, key: Key, item: Item | None, version: int) -> None:
-        now = self.kernel.now
+    def _take(self, key: Key, item: Item | None, version: int, put: Put | None = None) -> None:
+        now, put = self.kernel.now, put or self.cache.put
         if key[0] == "node" and item is None:
             self._orphans |= {
                 i.uid for k, i in self.cache.items.items() if k[0] == "pod" and i.value.node == key[1]
             }
         if item is not None and key[0] in ("lease", "round") and key in self.cache.items:
             self.answers.lease_written(NAMESPACE, now)
-        if self.cache.remove(key, version) if item is None else self.cache.put(key, item, now):
+        if self.cache.remove(key, version) if item is None else put(key, item, now):
             self._mark()
 
-    def _replace(self, items: dict[Key, Item], version: int, kinds: tuple[str, ...]) -> None:
+    def _replace(self, items: dict[Key, Item], version: int, kinds: tuple[str, ...], put: Put) -> None:
         for key, item in items.items():
-            self._take(key, item, version)
+            self._take(key, item, version, put)
         for key in [key for key in self.cache.items if key[0] in kinds and key not in items]:
             self._take(key, None, version)
 
@@ -364,7 +375,7 @@ class Operator(Client):
             self.failed(STATUS, error)
             return False
         self.attempts.done(STATUS)
-        self.cache.put(JOB_KEY, written, self.kernel.now)
+        self.cache.answered(JOB_KEY, written, self.kernel.now)
         self._known = decided.status
         return True
 
@@ -464,7 +475,7 @@ class Operator(Client):
             else:
                 version = there.version
                 put = yield from self.send(lambda: self.api.put(LIST_KEY, members, version=version))
-            self.cache.put(LIST_KEY, put, self.kernel.now)
+            self.cache.answered(LIST_KEY, put, self.kernel.now)
         except NotFound as error:
             self.cache.remove(LIST_KEY)
             raise Stale from error
@@ -482,7 +493,7 @@ class Operator(Client):
                 there = None
             if there is None:
                 made = yield from self.send(lambda: self.api.create(ROUND_KEY, record))
-                self.cache.put(ROUND_KEY, made, self.kernel.now)
+                self.cache.answered(ROUND_KEY, made, self.kernel.now)
                 self._owes("leases", made.version)
                 return None
             if there.value.ahead_of(record):
@@ -496,7 +507,7 @@ class Operator(Client):
             self._waiting_at = self.kernel.now
             version = there.version
             put = yield from self.send(lambda: self.api.put(ROUND_KEY, record, version=version))
-            self.cache.put(ROUND_KEY, put, self.kernel.now)
+            self.cache.answered(ROUND_KEY, put, self.kernel.now)
             self._owes("leases", put.version)
         except NotFound as error:
             self.cache.remove(ROUND_KEY)
@@ -513,7 +524,7 @@ class Operator(Client):
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
             try:
                 made = yield from self.send(lambda: self.api.create(("pod", name), pod, uid))
-                self.cache.put(("pod", name), made, self.kernel.now)
+                self.cache.answered(("pod", name), made, self.kernel.now)
                 self._owes("pods", made.version)
             except Conflict:
                 self._mark()
@@ -548,7 +559,7 @@ class Operator(Client):
 
         with contextlib.suppress(NotFound, Conflict):
             put = yield from self.send(patch)
-            self.cache.put(("pod", action.name), put, self.kernel.now)
+            self.cache.answered(("pod", action.name), put, self.kernel.now)
 
     def _list_again(self) -> Script:
         """``World.read_again``: somebody else has written the status, so what it says may be newer than the
@@ -559,7 +570,7 @@ class Operator(Client):
             return {k: i for k, i in self.api.items.items() if k[0] in kinds}, len(self.api.log)
 
         items, version = yield from self.send(everything, reads=True)
-        self._replace(items, version, kinds)
+        self._replace(items, version, kinds, self.cache.answered)
         for name in JUDGED:
             self._owes(name, max((i.version for k, i in items.items() if k[0] in STREAMS[name]), default=0))
 
@@ -599,13 +610,13 @@ class Operator(Client):
         except NotFound as error:
             self.cache.remove(JOB_KEY)
             raise Vanished from error
-        self.cache.put(JOB_KEY, read, self.kernel.now)
+        self.cache.answered(JOB_KEY, read, self.kernel.now)
         if read.uid != item.uid:
             raise Vanished
         for key in (ROUND_KEY, LIST_KEY):
             try:
                 read = yield from self.send(partial(self.api.get, key), reads=True)
-                self.cache.put(key, read, self.kernel.now)
+                self.cache.answered(key, read, self.kernel.now)
             except NotFound:
                 self.cache.remove(key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.observe.answers import Answers
@@ -17,9 +17,16 @@ from elasticjob_operator.plan.model import Job, JobSpec
 
 def pod(namespace: str, version: int, name: str = "job-0-0") -> Json:
     labels = {JOB_LABEL: "job", SLOT_LABEL: "0", ATTEMPT_LABEL: "0"}
-    owner = {"kind": "ElasticJob", "name": "job", "uid": f"job-{namespace}", "controller": True}
-    meta = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}-{version}", "labels": labels}
-    meta |= {"resourceVersion": str(version), "ownerReferences": [owner]}
+    meta = {
+        "namespace": namespace,
+        "name": name,
+        "uid": f"{namespace}-{name}-{version}",
+        "labels": labels,
+        "resourceVersion": str(version),
+        "ownerReferences": [
+            {"kind": "ElasticJob", "name": "job", "uid": f"job-{namespace}", "controller": True}
+        ],
+    }
     return {"metadata": meta, "spec": {}, "status": {"phase": "Pending"}}
 
 
@@ -106,5 +113,57 @@ def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
             scene.server.pods = []
             await scene.list_again("/api/v1/namespaces/theirs/pods")
             assert (scene.pods("ours"), scene.pods("theirs")) == (["job-0-0"], [])
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_is_later_than_a_list_brings_no_pod_back() -> None:
+    """The pod was made by us and deleted by somebody at once, and the watch was broken meanwhile. The list
+    said nothing of it before our answer came: no event would ever end it again."""
+
+    async def scenario() -> None:
+        async with Scene() as scene:
+            made = pod("ns", 105)
+            scene.server.version = 110
+            await scene.list_again("/api/v1/pods")
+            scene.world.saw_pod(made)
+            assert scene.pods("ns") == []
+            scene.world.saw_pod(pod("ns", 111))
+            assert scene.pods("ns") == ["job-0-0"], "one that was made since is there"
+            scene.world.saw_lease(lease("ns", 55))
+            assert scene.leases("ns") == [], "so is a Lease"
+
+    asyncio.run(scenario())
+
+
+def test_a_look_that_is_later_than_a_list_brings_no_pod_back() -> None:
+    """What the API server was asked for one job may be answered after the list that came later."""
+
+    async def scenario() -> None:
+        async with Scene() as scene:
+            listed: dict[str, Any] = {"metadata": {"resourceVersion": "105"}, "items": [pod("ns", 104)]}
+            scene.server.version = 110
+            await scene.list_again("/api/v1/pods")
+
+            async def late(path: str, _query: Mapping[str, str] | None = None) -> Json:
+                return listed if path.endswith("/pods") else {"metadata": listed["metadata"], "items": []}
+
+            scene.server.get = late  # type: ignore[method-assign]
+            await scene.world.read_again(Job("ns", "job", "job-ns", 1, JobSpec(template={"spec": {}})))
+            assert scene.pods("ns") == []
+
+    asyncio.run(scenario())
+
+
+def test_versions_of_an_etcd_that_was_restored_are_believed() -> None:
+    """They begin lower again. A list is always right about what is there."""
+
+    async def scenario() -> None:
+        async with Scene() as scene:
+            scene.server.version, scene.server.pods = 50, [pod("ns", 40)]
+            await scene.list_again("/api/v1/pods")
+            assert scene.pods("ns") == ["job-0-0"]
+            scene.world.saw_pod(pod("ns", 51, "job-1-0"))
+            assert scene.pods("ns") == ["job-0-0", "job-1-0"]
 
     asyncio.run(scenario())

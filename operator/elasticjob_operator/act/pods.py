@@ -98,7 +98,10 @@ class PodWriter:
         if seen.owner == job.uid and seen.made and seen.job != job.name:
             await self._label_again(job, seen)
             return
-        self._world.pods.put(replace(seen, job=job.name))
+        if seen.job == job.name:
+            self._world.pods.answered(seen)
+        else:
+            self._world.pods.put(replace(seen, job=job.name))  # no list of ours tells of it
         self._world.retry(job)
 
     async def _label_again(self, job: Job, seen: objects.SeenPod) -> None:

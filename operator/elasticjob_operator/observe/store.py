@@ -1,7 +1,9 @@
 """The objects of one resource as last heard of, by name and by job, with the time of each one's last change.
 
-Two sources feed it: the informer's watch, and the answers to our own writes, which come first. So an
-older version never replaces a newer one, and a list taken before our write does not remove its result.
+Two sources feed it: the informer's lists and watch, and the answers to requests of ours. These come mostly
+before the watch, so an older version never replaces a newer one, and a list taken before our write does not
+remove its result. But they may also come after it, so what they say of an object that is gone by then is
+not believed: nothing would ever take it back.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class Store(Generic[T]):
         self._items: dict[Key, T] = {}
         self._jobs: dict[Key, dict[str, T]] = {}
         self._touched: dict[Key, float] = {}
+        self._listed: dict[str, int] = {}
+        """By namespace ("" for a list of all), the version of the informer's last list."""
         self._gone: dict[str, float] = {}
         """UIDs of objects that were removed, oldest first, and the version as of which they were not there:
         what is late about them brings none back; one that had only lost its label comes with a newer one."""
@@ -84,6 +88,13 @@ class Store(Generic[T]):
         if not quiet and old != item:
             self._changed(item)
 
+    def answered(self, item: T, quiet: bool = False) -> None:
+        """The same for the answer to a request of ours, unless a list that came sooner says that the object
+        has gone since: that is not here, and no newer than the list."""
+        listed = max(self._listed.get(item.namespace, 0), self._listed.get("", 0))
+        if (item.namespace, item.name) in self._items or item.version > listed:
+            self.put(item, quiet)
+
     def remove(self, namespace: str, name: str, uid: str | None = None, version: int | None = None) -> None:
         """The object is gone: this very one if ``uid`` is given, and unless it is newer than ``version``."""
         key = (namespace, name)
@@ -103,6 +114,7 @@ class Store(Generic[T]):
     def drop_others(self, present: Set[Key], version: int, namespace: str = "") -> None:
         """A list of everything (in this namespace) as of ``version`` had these; what is not among them has
         been deleted."""
+        self._listed[namespace] = version
         for key in [k for k in self._items if k not in present and namespace in ("", k[0])]:
             self.remove(*key, version=version)
 

@@ -229,7 +229,7 @@ class World:
         seen = objects.read_pod(raw)
         if deleting and not seen.pod.deleting:
             seen = replace(seen, pod=replace(seen.pod, deleting=True))
-        self.pods.put(seen, quiet=True)
+        self.pods.answered(seen, quiet=True)
         watched = self._watched_in(seen.namespace)
         if watched is not None:
             watched.pods.owes(seen.version)
@@ -237,7 +237,7 @@ class World:
     def saw_lease(self, raw: Json) -> None:
         """Take over the answer to a write of ours."""
         seen = objects.read_lease(raw, None)
-        self.leases.put(seen, quiet=True)
+        self.leases.answered(seen, quiet=True)
         watched = self._watched_in(seen.namespace)
         if watched is not None:
             watched.leases.owes(seen.version)
@@ -345,7 +345,7 @@ async def _read_list_of(
 
     def take(raw: Json) -> None:
         nonlocal newest
-        store.put(read(raw, store.get(job.namespace, str(raw["metadata"]["name"]))))
+        store.answered(read(raw, store.get(job.namespace, str(raw["metadata"]["name"]))))
         newest = max(newest, objects.version_of(raw["metadata"]))
 
     present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})
