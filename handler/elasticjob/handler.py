@@ -412,11 +412,12 @@ class K8sRendezvousHandler(RendezvousHandler):
     def _succeeded(self) -> None:
         """torch enters its exit barrier: the local workers have finished well."""
         with self._bell:
+            m = self._core.membership
             record = None if self._core.over() else self._core.succeeded()
-        if record is not None:
+        if record is not None and m is not None:
             logger.info("all local workers have succeeded")
             self._watch.carry_progress()
-            self._lease.say(participant=record.dump())
+            self._lease.say(participant=record.dump(), finished=m.nonce)
 
     def _linger(self, store: RoundStore) -> None:
         """The leader's server stays until everybody has passed the exit barrier."""

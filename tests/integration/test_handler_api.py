@@ -103,6 +103,25 @@ def test_a_second_process_of_the_pod_supersedes_the_first(api: HttpLeaseApi, pod
     second.stop()
 
 
+def test_what_a_torchrun_has_finished_stays_when_the_next_in_its_pod_takes_the_lease_over(
+    api: HttpLeaseApi, pod: str
+) -> None:
+    """Nobody may have looked in between. What the first has said with its first write is the second's."""
+    first, second = (LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"}) for _ in range(2))
+    first.say(participant="one")
+    assert first.flush(60)
+    first.say(participant="succeeded", finished="nonce")
+    assert first.flush(60)
+    first.stop()
+    second.say(participant="two")
+    assert second.flush(60)
+    second.say(participant="three")
+    assert second.flush(60)
+    second.stop()
+    said = api.read("pod").annotations
+    assert (said[f"{GROUP}/participant"], said[f"{GROUP}/finished"]) == ("three", "nonce")
+
+
 def test_a_lease_that_was_deleted_is_made_again(
     api: HttpLeaseApi, cluster: ClusterAccess, namespace: str, pod: str
 ) -> None:

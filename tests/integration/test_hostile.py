@@ -19,6 +19,7 @@ from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from elasticjob.contract.names import (
     FAILURE_ANNOTATION,
+    FINISHED_ANNOTATION,
     JOB_LABEL,
     PARTICIPANT_ANNOTATION,
     PROGRESS_ANNOTATION,
@@ -164,7 +165,14 @@ def garbage(choice: random.Random) -> dict[str, str]:
         "x" * choice.choice([10, 5000, 200_000]),
     ]
     keys = choice.sample(
-        [PARTICIPANT_ANNOTATION, FAILURE_ANNOTATION, REPORT_ANNOTATION, PROGRESS_ANNOTATION], k=2
+        [
+            PARTICIPANT_ANNOTATION,
+            FAILURE_ANNOTATION,
+            REPORT_ANNOTATION,
+            PROGRESS_ANNOTATION,
+            FINISHED_ANNOTATION,
+        ],
+        k=2,
     )
     return {keys[0]: choice.choice(texts), keys[1]: choice.choice(texts[1:-1])}
 

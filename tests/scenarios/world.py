@@ -213,7 +213,8 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
             lease = self.leases[name]
             assert lease.record is not None
             record = replace(lease.record, state="Succeeded", last_job_uid=self.job.uid)
-            self.leases[name] = replace(lease, record=replace(record, last_round=self.status.round.number))
+            record = replace(record, last_round=self.status.round.number)
+            self.leases[name] = replace(lease, record=record, finished=self.status.round.nonce)
 
     def do_leave(self, *names: str) -> None:
         """Participants say that they end without having succeeded."""

@@ -251,6 +251,11 @@ class Agent(Client):
         return self.api.put(self._key(), voice, version=self._version).version
 
     def _take_over(self, voice: LeaseValue) -> int:
+        """Server-side apply: it does not touch what the torchrun before has said of the round it finished."""
+        there = self.api.items.get(self._key())
+        if there is not None and not voice.finished:
+            voice = voice._replace(finished=there.value.finished)
+            self._voice = self._voice._replace(finished=there.value.finished)
         return self.api.put(self._key(), voice).version
 
     def _resolve(self) -> Script:
@@ -474,7 +479,7 @@ class Agent(Client):
         self._ground.finished(self, m)
         record = None if self.core.over() else self.core.succeeded()
         if record is not None:
-            self._say(self._voice._replace(record=record))
+            self._say(self._voice._replace(record=record, finished=m.nonce))
         arrived = False
         while not self.core.closed_well() and not self.core.over():
             what, keys = self._keys(m)

@@ -21,6 +21,7 @@ class LeaseValue(NamedTuple):
     failure: FailureReport | None = None
     report: RoundReport | None = None
     progress: ProgressReport | None = None
+    finished: str = ""
 
 
 class Network(Protocol):

@@ -429,6 +429,7 @@ class Operator(Client):
                     lease.report,
                     silent=silent,
                     progress=lease.progress,
+                    finished=lease.finished,
                 )
             elif key[0] == "round" and item.value.job_uid == job.uid:
                 record = item.value

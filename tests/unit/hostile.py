@@ -11,6 +11,7 @@ from elasticjob.contract.names import (
     ATTEMPT_LABEL,
     COMPLETION_INDEX_LABEL,
     FAILURE_ANNOTATION,
+    FINISHED_ANNOTATION,
     JOB_LABEL,
     PARTICIPANT_ANNOTATION,
     PROGRESS_ANNOTATION,
@@ -98,6 +99,8 @@ def lease_annotations(draw: st.DrawFn, ids: list[str], nonce: str = "n1") -> dic
     for key, good in vectors(ids, nonce).items():
         if draw(st.booleans()):
             chosen[key] = draw(record(good))
+    if draw(st.booleans()):
+        chosen[FINISHED_ANNOTATION] = draw(st.just(nonce) | text)
     return chosen
 
 

@@ -429,7 +429,7 @@ def test_failures_of_workers_that_were_started_locally_are_not_reported(leases: 
 
 
 def test_the_exit_barrier_is_success(leases: Leases, start: Start) -> None:
-    handlers, infos, _ = two(leases, start)
+    handlers, infos, record = two(leases, start)
     threads = [
         threading.Thread(
             target=store_util.barrier, args=(info.store, 2, "torchelastic/agent/terminal_state"), daemon=True
@@ -441,6 +441,7 @@ def test_the_exit_barrier_is_success(leases: Leases, start: Start) -> None:
     first = leases.participant("a")
     assert first is not None
     assert first.last_round == 1
+    assert leases.annotation("a", names.FINISHED_ANNOTATION) == record.nonce
     assert threads[0].is_alive(), "the barrier waits for b"
     threads[1].start()
     for thread in threads:

@@ -424,6 +424,19 @@ def test_a_participant_and_its_reports() -> None:
     assert found.problem == ""
 
 
+def test_what_an_earlier_torchrun_has_finished() -> None:
+    scene = Scene()
+    record = ParticipantRecord(id="abcdefgh", state="Joining", endpoint="h:1").dump()
+    scene.lease(participant=record)
+    assert scene.observe().leases["job-0-0"].finished == ""
+    scene.lease(participant=record, finished="nonce")
+    assert scene.observe().leases["job-0-0"].finished == "nonce"
+    for text in ("", "two words", "\n", "x" * 65, "x" * 100_000):
+        scene.lease(participant=record, finished=text)
+        found = scene.observe().leases["job-0-0"]
+        assert (found.finished, found.problem) == ("", "")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id":1}', "x" * 10_000])
 def test_a_bad_record_is_a_problem_and_hides_nothing_else(text: str) -> None:
     scene = Scene()

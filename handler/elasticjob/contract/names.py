@@ -11,7 +11,8 @@ Lease                 operator        :data:`MEMBERS_ANNOTATION`, a ``MemberList
 Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``ParticipantRecord``;
                                       :data:`FAILURE_ANNOTATION`, a ``FailureReport``;
                                       :data:`REPORT_ANNOTATION`, a ``RoundReport``;
-                                      :data:`PROGRESS_ANNOTATION`, a ``ProgressReport``
+                                      :data:`PROGRESS_ANNOTATION`, a ``ProgressReport``;
+                                      :data:`FINISHED_ANNOTATION`, a round's nonce
 ====================  ==============  ======================================================
 """
 
@@ -42,6 +43,9 @@ PARTICIPANT_ANNOTATION = f"{GROUP}/participant"
 FAILURE_ANNOTATION = f"{GROUP}/failure"
 REPORT_ANNOTATION = f"{GROUP}/report"
 PROGRESS_ANNOTATION = f"{GROUP}/progress"
+FINISHED_ANNOTATION = f"{GROUP}/finished"
+"""On a participant's Lease: the nonce of the last round that it has finished well. Another torchrun in the
+same container does not touch it."""
 AVOIDS_ANNOTATION = f"{GROUP}/avoids"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, TypeVar
 
+from elasticjob.contract.fields import MAX_ID
 from elasticjob.contract.names import (
     ATTEMPT_LABEL,
     AVOIDS_ANNOTATION,
     COMPLETION_INDEX_LABEL,
     FAILURE_ANNOTATION,
+    FINISHED_ANNOTATION,
     JOB_LABEL,
     KIND,
     MEMBERS_ANNOTATION,
@@ -52,6 +54,7 @@ _MAX_TEXT = 1_024
 _MAX_INDEX = 1_000_000
 _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
+Texts = tuple[str | None, str | None, str | None, str | None, str | None]
 _MAX_AVOIDS = 100
 _MAX_NAME = 253
 _STARTING = ("ContainerCreating", "PodInitializing", "")
@@ -84,14 +87,14 @@ class SeenPod(Seen):
 @dataclass(frozen=True, slots=True)
 class SeenLease(Seen):
     """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
-    job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round), to know
-    them again: long ones as digests, but for the round's. ``news`` is what starts a
+    job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished), to
+    know them again: long ones as digests, but for the round's. ``news`` is what starts a
     pass. One that can't be read and then says something else that can't be read is no news, however often.
     Progress is none but the first of a round: it rides on renewals."""
 
     owner: str
     holder: str
-    texts: tuple[str | None, str | None, str | None, str | None] = field(compare=False)
+    texts: Texts = field(compare=False)
     news: Participant
     progress_nonce: str
     progress_text: str | None = field(compare=False)
@@ -183,8 +186,10 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _optional(annotations.get(FAILURE_ANNOTATION)),
         _optional(annotations.get(REPORT_ANNOTATION)),
         _optional(annotations.get(ROUND_ANNOTATION)),
+        _optional(annotations.get(FINISHED_ANNOTATION)),
     )
-    texts = (_kept(given[0]), _kept(given[1]), _kept(given[2]), _kept(given[3], MAX_ROUND_BYTES))
+    first, failure, report, written, finished = given
+    texts = (_kept(first), _kept(failure), _kept(report), _kept(written, MAX_ROUND_BYTES), _kept(finished))
     progress_given = _optional(annotations.get(PROGRESS_ANNOTATION))
     progress = _kept(progress_given)
     if old is not None and old.uid == uid and old.texts == texts and old.holder == holder:
@@ -263,9 +268,7 @@ def first_owner_of(meta: Mapping[str, Any]) -> str:
     return next((str(o.get("uid", "")) for o in _maps(meta, "ownerReferences")), "")
 
 
-def _participant(
-    name: str, holder: str, texts: tuple[str | None, str | None, str | None, str | None]
-) -> Participant:
+def _participant(name: str, holder: str, texts: Texts) -> Participant:
     problems: list[str] = []
     record: ParticipantRecord | None = None
     failure: FailureReport | None = None
@@ -294,6 +297,7 @@ def _participant(
         report=report,
         problem=_text("; ".join(problems)),
         report_unreadable=unreadable,
+        finished=texts[4] if texts[4] is not None and is_token(texts[4], MAX_ID) else "",
     )
 
 

@@ -157,7 +157,8 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return "Left", None
     if left:
         if not p.is_of_round(record.last_round) or record.last_job_uid != p.job.uid:
-            if own and not over and record.state == State.JOINING.value and _others_have_finished(p):
+            again = own and not over and record.state == State.JOINING.value
+            if again and (_has_finished(p, lease) or _others_have_finished(p)):
                 return "Succeeded", None  # no operator was there to see it say so
             killed = killed_for_memory(pod, who, member.rank) if pod.restarts > member.restarts else None
             # Containers of ours are never restarted: there it is a second agent.
@@ -168,6 +169,11 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if leaving:
         return "Left", _evidence("MemberLeft", member, f"{who} left: its torchrun said that it was ending")
     return member.state, None
+
+
+def _has_finished(p: Pass, lease: Participant | None) -> bool:
+    """Whether a torchrun of this pod has finished the round, also if another has its Lease by now."""
+    return lease is not None and bool(p.round.nonce) and lease.finished == p.round.nonce
 
 
 def _others_have_finished(p: Pass) -> bool:
@@ -190,7 +196,9 @@ def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     record = lease.record if lease is not None else None
     if record is None or record.id == member.id:
         return "well" if record is not None and record.state == State.SUCCEEDED.value else ""
-    return "again" if record.state == State.JOINING.value and record.last_round != p.round.number else ""
+    if record.state != State.JOINING.value or record.last_round == p.round.number:
+        return ""
+    return "well" if _has_finished(p, lease) else "again"
 
 
 def started_again(p: Pass, member: ParticipantStatus) -> bool:

@@ -198,7 +198,8 @@ class Pod:
 class Participant:
     """A pod's Lease. ``silent`` is for how many seconds the observer has seen no change of it, counted
     only while its own watch was good; ``problem`` says why a record can't be used, ``report_unreadable`` that
-    the report is such a one."""
+    the report is such a one. ``finished`` is the nonce of the last round that a torchrun of this pod has
+    finished well: also one that has ended since."""
 
     pod: str
     holder: str
@@ -209,6 +210,7 @@ class Participant:
     problem: str = ""
     progress: ProgressReport | None = None
     report_unreadable: bool = False
+    finished: str = ""
 
 
 @dataclass(frozen=True)
