@@ -208,7 +208,7 @@ class Oracle:
                 )
         self.current[uid] = Published(self._now(), frozenset(m.uid for m in members))
         self.published[uid, r.number] = self.current[uid]
-        self.pace.published()
+        self.pace.published(r.cause)
         training = self.training.get((uid, before.round.number), {})
         if before.members() and len(training) == len(before.members()):
             alive = [m for m in before.members() if m.uid in training.values()]

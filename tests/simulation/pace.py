@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from elasticjob_operator.plan.causes import WORKER_FAILED
+
 WINDOW_SECONDS = 600.0
 PACED = 20
 """The pauses 1, 2, 4 ... 60 s let fifteen rounds begin within ten minutes, and more where one lives."""
 PER_FAULT = 2
+NEW_SECONDS = 10.0
+"""A round that ended for a worker's failure has got somewhere if it did so many seconds of new steps, and the
+job reports steps: no pause follows it, which would cost more training than the failure did."""
 PLANNED_SECONDS = 30.0
 """How long a planned change may stop training: agents stop their workers within ten seconds."""
 AFTERMATH_SECONDS = 180.0
@@ -30,6 +35,9 @@ class Pace:
         self._changes: list[float] = []
         self._raised_at = float("-inf")
         self._published: list[float] = []
+        self.come: Callable[[], float] = lambda: 0.0
+        """How many seconds of reported steps the job has done, all rounds together; the world sets it."""
+        self._came = 0.0
         self._planned: tuple[float, str] | None = None
         """When a planned change broke the round that has no successor yet, and which."""
         self._established_at: float | None = None
@@ -46,10 +54,14 @@ class Pace:
         if minimum_raised:
             self._raised_at = self._now()
 
-    def published(self) -> None:
-        """Another round: are there too many for what has happened?"""
+    def published(self, cause: str) -> None:
+        """Another round, for this cause: are there too many for what has happened, but for those that follow
+        one which got somewhere?"""
         self.judge()
         self._planned = None
+        came, self._came = self._came, self.come()
+        if cause == WORKER_FAILED and self._came - came >= NEW_SECONDS:
+            return
         since = self._now() - WINDOW_SECONDS
         self._published = [at for at in self._published if at > since] + [self._now()]
         happened = sum(at > since - WINDOW_SECONDS for at in (*self._faults, *self._changes))
