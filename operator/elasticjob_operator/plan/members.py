@@ -309,10 +309,10 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     if lease is None or lease.holder != member.uid or lease.failure is None:
         return None
     record = lease.record
-    if not p.is_of_round(lease.failure.number) or record is None:
-        return None
+    if lease.failure.number != p.round.number or record is None:
+        return None  # what failed in one that has got another number may be the echo of its end
     if record.id != member.id:
-        same = p.is_of_round(record.last_round) and record.last_job_uid == p.job.uid
+        same = record.last_round == p.round.number and record.last_job_uid == p.job.uid
         return lease.failure if same else None
     pod = p.pods_by_uid.get(member.uid)
     over = pod is None or pod.exit is not None or pod.ended
