@@ -88,6 +88,7 @@ class SwarmParticipant:
         self._written_at = 0.0
         self._speak = asyncio.Event()
         self._renew_seconds = MEMBER_RENEW_SECONDS
+        self._began = self._due = 0.0
         self._listening: socket.socket | None = None
         self._servers: list[object] = []
         self._store: StoreClient | None = None
@@ -166,14 +167,14 @@ class SwarmParticipant:
 
     def _renew_while_waiting(self) -> None:
         record = self._core.latest
-        self._renew_seconds = float(record.wait_renew_seconds) if record is not None else 5.0
+        self._renew_every(float(record.wait_renew_seconds) if record is not None else 5.0)
 
     # -- in a round ----------------------------------------------------------------------------------------
 
     async def _establish(self, m: Membership) -> Membership | None:
         """Pass the barrier; the place that this participant has. None: the round was over before, or it has
         none."""
-        self._renew_seconds = LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS
+        self._renew_every(LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS)
         if m.rank == 0:
             return await self._lead(m)
         arrive = asyncio.ensure_future(self._arrive(m))
@@ -338,13 +339,28 @@ class SwarmParticipant:
         self._said += 1
         self._speak.set()
 
+    def _renew_every(self, seconds: float) -> None:
+        """As in `LeaseWriter`: a shorter interval begins now, a longer one began with the last write."""
+        if seconds == self._renew_seconds:
+            return
+        interval = seconds * random.uniform(0.9, 1.1)
+        if seconds > self._renew_seconds:
+            self._due = self._began + interval
+        else:
+            self._due = min(self._due, time.monotonic() + interval)
+            self._speak.set()
+        self._renew_seconds = seconds
+
     async def _write(self) -> None:
         """What `LeaseWriter` does: write what was said, several sayings at once, and renew."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._renew_seconds * random.uniform(0.9, 1.1)):
-                    await self._speak.wait()
-            self._speak.clear()
+            self._began = time.monotonic()
+            self._due = self._began + self._renew_seconds * random.uniform(0.9, 1.1)
+            while self._said == self._written and (left := self._due - time.monotonic()) > 0:
+                self._speak.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._speak.wait()
             upto = self._said
             await self._persist(self._write_once)
             if upto != self._written:

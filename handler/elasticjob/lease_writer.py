@@ -12,6 +12,7 @@ import logging
 import random
 import secrets
 import threading
+import time
 from datetime import datetime, timezone
 from typing import Any
 
@@ -43,8 +44,7 @@ class LeaseWriter:
         self._version = ""
         self._said = self._written = 0
         self._renew_seconds = 60.0
-        self._sooner = False
-        """A shorter interval has come: it begins now."""
+        self._written_at, self._due = time.monotonic(), float("inf")
         self._stopped = False
         self.refusal = Refusal()
         self._warned = False
@@ -74,12 +74,18 @@ class LeaseWriter:
         return self._renew_seconds
 
     def renew_every(self, seconds: float) -> None:
-        """How often the Lease is renewed while nothing new is said."""
+        """How often the Lease is renewed while nothing new is said.
+
+        A shorter interval begins now: all who wait hear of it at one moment. A longer one began with the last
+        write, so that no change to and fro puts a renewal off.
+        """
         with self._bell:
-            if seconds != self._renew_seconds:
-                self._sooner = seconds < self._renew_seconds
-                self._renew_seconds = seconds
-                self._bell.notify_all()
+            if seconds > self._renew_seconds:
+                self._due = self._written_at + _jittered(seconds)
+            elif seconds < self._renew_seconds:
+                self._due = min(self._due, time.monotonic() + _jittered(seconds))
+            self._renew_seconds = seconds
+            self._bell.notify_all()
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that was said is written, for at most so long. Returns whether it is."""
@@ -96,12 +102,12 @@ class LeaseWriter:
         pause = MIN_PAUSE_SECONDS
         while True:
             with self._bell:
-                self._sooner = False
-                self._bell.wait_for(self._wanted, self._renew_seconds * random.uniform(0.9, 1.1))
+                self._written_at = time.monotonic()
+                self._due = self._written_at + _jittered(self._renew_seconds)
+                while not self._wanted() and (left := self._due - time.monotonic()) > 0:
+                    self._bell.wait(left)
                 if self._stopped or self.superseded:
                     return
-                if self._sooner and self._said == self._written:
-                    continue
                 upto, body = self._said, self._body()
             try:
                 self._attempt(body)
@@ -120,7 +126,7 @@ class LeaseWriter:
                 self._bell.notify_all()
 
     def _wanted(self) -> bool:
-        return self._stopped or self._sooner or self._said > self._written
+        return self._stopped or self._said > self._written
 
     def _attempt(self, body: dict[str, Any]) -> None:
         try:
@@ -195,3 +201,7 @@ class LeaseWriter:
                 error,
             )
         logger.debug("Lease %s: %s", self._name, error)
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(0.9, 1.1)

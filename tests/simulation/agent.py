@@ -72,6 +72,7 @@ class Agent(Client):
         self._said = self._written = 0
         self._version = 0
         self._renew = 5.0
+        self._written_at, self._due = 0.0, float("inf")
         self.superseded = False
         self._silent: tuple[int, ...] = ()
         self._judge: BeatJudge | None = None
@@ -190,12 +191,21 @@ class Agent(Client):
         self._said += 1
         self._writer.wake()
 
+    def _renew_every(self, seconds: float) -> None:
+        if seconds == self._renew:
+            return
+        sooner, self._renew = seconds < self._renew, seconds
+        interval = seconds * self.kernel.between(0.9, 1.1)
+        self._due = min(self._due, self.kernel.now + interval) if sooner else self._written_at + interval
+        self._writer.wake()
+
     def _write(self) -> Script:
         pause = 0.2
         while not self.superseded:
-            due = self.kernel.now + self._renew * self.kernel.between(0.9, 1.1)
-            while self._said == self._written and (self.kernel.now < due or not self._said):
-                yield max(due - self.kernel.now, 1.0)
+            self._written_at = self.kernel.now
+            self._due = self.kernel.now + self._renew * self.kernel.between(0.9, 1.1)
+            while self._said == self._written and (self.kernel.now < self._due or not self._said):
+                yield max(self._due - self.kernel.now, 1.0)
             self._voice = self._voice._replace(progress=self._progress())
             upto, voice = self._said, self._voice
             try:
@@ -315,7 +325,7 @@ class Agent(Client):
         record = self.core.announce(f"{self.kernel.rng.getrandbits(64):016x}", self._offered, False, "1")
         voice = self._voice._replace(record=record)
         self._say(voice._replace(failure=failure) if failure is not None else voice)
-        self._renew = 5.0
+        self._renew_every(5.0)
 
     def _next_rendezvous(self, failure: FailureReport | None) -> Script:
         """Returns the membership, or None when the process has ended."""
@@ -340,7 +350,7 @@ class Agent(Client):
                     self._announce(None)
                     continue
                 latest = self.core.latest
-                self._renew = float(latest.wait_renew_seconds) if latest is not None else 5.0
+                self._renew_every(float(latest.wait_renew_seconds) if latest is not None else 5.0)
                 yield 60.0
             self.endpoints.append(self._offered)
             membership = yield from self._establish(step.membership)
@@ -359,7 +369,7 @@ class Agent(Client):
         return ("silent" if leader.frozen else "here"), leader
 
     def _establish(self, m: Membership) -> Script:
-        self._renew = LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS
+        self._renew_every(LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS)
         self._silent, self._passed = (), False
         began, reported, arrived = self.kernel.now, False, False
         while not self.core.over():

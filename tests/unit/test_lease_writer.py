@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from elasticjob.contract.names import PARTICIPANT_ANNOTATION
 from elasticjob.lease_writer import LeaseWriter
 from tests.unit.memory_api import Leases, MemoryApi
@@ -17,6 +19,40 @@ def test_who_is_told_to_renew_more_often_does_not_finish_the_longer_interval() -
         leases.wait_for(lambda: leases.writes == 1, "what was said is written")
         writer.renew_every(0.1)
         leases.wait_for(lambda: leases.writes >= 3, "renewals by the shorter interval")
+    finally:
+        writer.stop()
+
+
+def test_who_may_renew_less_often_does_not_finish_the_shorter_interval() -> None:
+    """It has found its place in a round: of thousands each would write once for nothing."""
+    leases = Leases()
+    writer = LeaseWriter(MemoryApi(leases), "job-0-0", "uid", {})
+    writer.renew_every(0.5)
+    writer.say(participant="{}")
+    try:
+        leases.wait_for(lambda: leases.writes == 1, "what was said is written")
+        writer.renew_every(60.0)
+        time.sleep(1.5)
+        assert leases.writes == 1
+        writer.renew_every(0.1)
+        leases.wait_for(lambda: leases.writes >= 2, "a renewal by the shorter interval")
+    finally:
+        writer.stop()
+
+
+def test_no_change_to_and_fro_of_the_interval_puts_a_renewal_off() -> None:
+    leases = Leases()
+    writer = LeaseWriter(MemoryApi(leases), "job-0-0", "uid", {})
+    writer.renew_every(1.0)
+    writer.say(participant="{}")
+    try:
+        leases.wait_for(lambda: leases.writes == 1, "what was said is written")
+        until = time.monotonic() + 30.0
+        while leases.writes == 1 and time.monotonic() < until:
+            for seconds in (2.0, 1.0):
+                writer.renew_every(seconds)
+                time.sleep(0.1)
+        assert leases.writes >= 2
     finally:
         writer.stop()
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.observe import world as world_module
 from elasticjob_operator.observe.answers import Answers
@@ -61,6 +61,33 @@ def test_another_interval_waits_for_a_write_that_is_due_anyway() -> None:
     assert second.record == first.record
     late = planned(second, waiting=8_000, mono=42.0)
     assert late.record == replace(first.record, wait_renew_seconds=160)
+
+
+def test_the_first_member_of_a_large_round_that_rejoins_is_told_what_holds_when_all_wait() -> None:
+    """Of thousands each would write a second time while the others join."""
+    size = 1_000
+    everybody = [participant(slot) for slot in range(size)]
+    pods = tuple(pod for pod, _ in everybody)
+    job = replace(JOB, spec=JobSpec(replicas=size, template={}))
+
+    def seen(joined: int, record: RoundRecord | None, waiting: int) -> Observed:
+        leases = {
+            lease.pod: replace(
+                lease, record=replace(lease.record, id=f"new-{slot}", seen_job_uid=job.uid, seen_round=1)
+            )
+            if slot < joined and lease.record is not None
+            else lease
+            for slot, (_, lease) in enumerate(everybody)
+        }
+        return Observed(pods, leases, record, waiting=waiting)
+
+    empty = JobStatus(attempts=(0,) * size)
+    first = plan(job, empty, seen(0, None, size), Now(NOW, 0.0, "nonce"), {})
+    assert (first.record.phase, first.record.size) == ("Active", size)
+    broken = plan(job, first.status, seen(1, first.record, 0), Now(NOW, 1.0, "nonce"), first.timers)
+    assert (broken.record.phase, broken.record.wait_renew_seconds) == ("Broken", 20)
+    later = plan(job, broken.status, seen(size - 1, broken.record, size - 1), Now(NOW, 60.0, "nonce"), {})
+    assert (later.record.phase, later.record.wait_renew_seconds) == ("Broken", 20)
 
 
 @pytest.mark.parametrize(("renew_seconds", "judged"), [(5, ("job-0-0",)), (160, ())])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from elasticjob.contract.records import ParticipantRecord, State, endpoint_at
+from elasticjob.contract.records import ParticipantRecord, Phase, State, endpoint_at
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
     Do,
@@ -194,11 +194,21 @@ class Pass:
         records = (lease.record for lease in leases if lease is not None and lease.record is not None)
         return sum(r.state == State.JOINING.value and r.id not in self.status.member_ids for r in records)
 
+    def _about_to_wait(self) -> int:
+        """How many members of a round that has ended have still to announce themselves."""
+        if self.round.phase != Phase.BROKEN.value:
+            return 0
+        leases = (self.participant(pod) for pod in self.observed.pods if pod.running)
+        records = (lease.record for lease in leases if lease is not None and lease.record is not None)
+        return sum(r.id in self.status.member_ids for r in records)
+
     def wait_renew(self) -> int:
         """Seconds between two renewals of a waiting participant's Lease, so that those of all jobs are 50 a
-        second at most. In steps, since a change wakes a whole job."""
+        second at most. In steps, since a change wakes a whole job: the first member of a large round that
+        has ended is told what will hold when all wait."""
+        waiting = self.observed.waiting + self._about_to_wait()
         seconds = WAIT_RENEW_SECONDS
-        while seconds * RENEWALS_PER_SECOND < self.observed.waiting:
+        while seconds * RENEWALS_PER_SECOND < waiting:
             seconds *= 2
         return seconds
 
