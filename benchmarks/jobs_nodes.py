@@ -119,7 +119,7 @@ class Seat:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self._job.namespace}/leases/{self.name}"
         query, kind = "?fieldManager=elasticjob", _MERGE
         if self._version:
-            meta["resourceVersion"] = self._version
+            meta |= {"resourceVersion": self._version, **names.UNTRACKED}
         else:
             query, kind = query + "&force=true", _APPLY
             owner = {"apiVersion": "v1", "kind": "Pod", "name": self.name, "uid": self.uid}

@@ -375,7 +375,7 @@ class SwarmParticipant:
         }
         query, kind = "?fieldManager=elasticjob", "application/merge-patch+json"
         if self._version:
-            metadata["resourceVersion"] = self._version
+            metadata |= {"resourceVersion": self._version, **names.UNTRACKED}
         else:
             query, kind = query + "&force=true", "application/apply-patch+yaml"
             body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}

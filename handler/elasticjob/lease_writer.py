@@ -19,7 +19,7 @@ from typing import Any
 from elasticjob.api.errors import ApiError, Conflict, NotFound, Unauthorized
 from elasticjob.api.leases import LeaseApi
 from elasticjob.api.refusal import Refusal
-from elasticjob.contract.names import GROUP
+from elasticjob.contract.names import GROUP, UNTRACKED
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class LeaseWriter:
         if not self._version:
             self._version = self._api.take_over(self._name, self._whole(body)).resource_version
             return
-        body["metadata"]["resourceVersion"] = self._version
+        body["metadata"] |= {"resourceVersion": self._version, **UNTRACKED}
         try:
             self._version = self._api.patch(self._name, body).resource_version
         except NotFound:

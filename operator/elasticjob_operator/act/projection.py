@@ -18,6 +18,7 @@ from elasticjob.contract.names import (
     JOB_LABEL,
     MEMBERS_ANNOTATION,
     ROUND_ANNOTATION,
+    UNTRACKED,
     members_lease,
     round_lease,
 )
@@ -171,6 +172,7 @@ class Projector:
             "uid": there.uid,
             "resourceVersion": str(there.version),
             "annotations": {annotation: text},
+            **UNTRACKED,
         }
         if there.owner != job.uid:
             meta["ownerReferences"] = [owner_reference(job)]
