@@ -52,20 +52,20 @@ _RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{_NAMESPACE}"
 class ControlPlane:
     """Control plane, operator, one namespace and one node; leaving the context ends it all.
 
-    ``nodes`` more are devcluster's own, on which pods run as processes.
+    ``nodes`` more are devcluster's own, on which pods run as processes. ``gogc`` is the API server's.
     """
 
-    def __init__(self, nodes: int = 0) -> None:
+    def __init__(self, nodes: int = 0, gogc: int | None = None) -> None:
         self._nodes = nodes
+        self._gogc = gogc
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ControlPlane:
         # Nobody renews the node's Lease: the controllers that would call the node lost are left out.
         controllers = [name for name in DEFAULT_CONTROLLERS if name not in _NODE_CONTROLLERS]
+        options = Options(controllers=controllers, server_names=[NEAR], apiserver_gogc=self._gogc)
         with contextlib.ExitStack() as stack:
-            self._cluster = stack.enter_context(
-                Cluster(nodes=self._nodes, options=Options(controllers=controllers, server_names=[NEAR]))
-            )
+            self._cluster = stack.enter_context(Cluster(nodes=self._nodes, options=options))
             self.api: ApiClient = self._cluster.api
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             self._operator_log = folder / "operator.log"

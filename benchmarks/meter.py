@@ -58,6 +58,7 @@ class Meter:
             "operator_cpu_seconds": now.operator_cpu - before.operator_cpu,
             "apiserver_cpu_seconds": now.apiserver_cpu - before.apiserver_cpu,
             "operator_megabytes": self._operator.memory_info().rss / 2**20,
+            "apiserver_megabytes": self._apiserver.memory_info().rss / 2**20,
             **{name: value - before.bytes[name] for name, value in now.bytes.items()},
         }
 

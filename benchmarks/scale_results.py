@@ -51,6 +51,7 @@ FIGURES: Mapping[str, str] = {
     "operator_cpu_seconds": "CPU time of the operator",
     "operator_megabytes": "resident memory of the operator afterwards",
     "apiserver_cpu_seconds": "CPU time of the API server",
+    "apiserver_megabytes": "resident memory of the API server afterwards",
     "swarm_cpu_seconds": "CPU time of the participants' processes",
 }
 

@@ -30,6 +30,7 @@ _COLUMNS: Sequence[tuple[str, str, Callable[[float, int], float] | None]] = (
     ("API server CPU, s", "apiserver_cpu_seconds", None),
     ("participants' CPU, s", "swarm_cpu_seconds", None),
     ("operator memory, MB", "operator_megabytes", None),
+    ("API server memory, MB", "apiserver_megabytes", None),
 )
 """Title, figure, and what is shown of its value at N."""
 _STEPS = (

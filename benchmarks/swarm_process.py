@@ -29,8 +29,9 @@ def main(descriptor: int) -> NoReturn:
     sys.path[0] = str(Path(__file__).parent.parent)
     import elasticjob.establish  # noqa: F401 - and torch with it: whoever leads needs it at once
 
-    gc.collect()
-    gc.freeze()
+    # It lives for one join and its re-joins: what a collector would look through in that time are the other
+    # participants, again and again.
+    gc.disable()
     asyncio.run(_serve(Connection(descriptor)))
     sys.stdout.flush()
     sys.stderr.flush()

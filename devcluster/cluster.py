@@ -336,7 +336,9 @@ class Cluster(ClusterAccess):
     def _make_apiserver(self, name: str, port: int, audit_log: Path) -> Component:
         arguments = commands.apiserver(self._layout, self._options, port, audit_log)
         client = ApiClient(f"https://127.0.0.1:{port}", self.ca_file, self.admin_token)
-        return self._add(name, arguments, lambda pid: listens(pid, port) and client.is_ok("/readyz"))
+        gogc = self._options.apiserver_gogc
+        env = {} if gogc is None else {"GOGC": str(gogc)}
+        return self._add(name, arguments, lambda pid: listens(pid, port) and client.is_ok("/readyz"), env=env)
 
     def _make_controller_manager(self) -> Component:
         port = self._ports.take()

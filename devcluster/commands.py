@@ -65,6 +65,10 @@ class Options:
     """More of them: `DISRUPTION`, `AUTOSCALING`, or any other."""
     extra_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Flags added to (and winning over) ours; keys: etcd, apiserver, controller-manager, scheduler."""
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What is added to the environment of these components: of the API server, also of a second one."""
+    apiserver_gogc: int | None = None
+    """By how many percent the API servers' heaps may grow between two collections; Go's default is 100."""
     token_seconds: float | None = None
     """How often the node agent replaces pods' tokens. Default: when four fifths of their life are over."""
     server_names: Sequence[str] = ()
