@@ -222,6 +222,7 @@ class Agent(Client):
                 self._version = 0
                 yield pause
             except Unavailable:
+                self._ground.unheard(self)
                 yield pause * self.kernel.between(0.8, 1.2)
                 pause = min(10.0, pause * 2)
 
@@ -257,11 +258,17 @@ class Agent(Client):
     def _key(self) -> Key:
         return ("lease", self.name)
 
+    def _identify(self) -> None:
+        if not self._ground.knows(self):
+            raise Unavailable(f"401: the token of pod {self.name}, which is gone")
+
     def _patch(self, voice: LeaseValue) -> int:
+        self._identify()
         return self.api.put(self._key(), voice, version=self._version).version
 
     def _take_over(self, voice: LeaseValue) -> int:
         """Server-side apply: it does not touch what the torchrun before has said of the round it finished."""
+        self._identify()
         there = self.api.items.get(self._key())
         if there is not None and not voice.finished:
             voice = voice._replace(finished=there.value.finished)

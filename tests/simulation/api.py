@@ -196,6 +196,7 @@ class Watch:
         self.version = 0
         self.heard_at = 0.0
         self._stranded_at: float | None = None
+        self._dead_times: list[tuple[float, float]] = []
         self._epoch = 0
         self._due = 0.0
         self._inbox: list[tuple[Key, Item | None, int]] = []
@@ -211,6 +212,7 @@ class Watch:
 
     def close(self) -> None:
         """The client is gone."""
+        self._revive()
         self._epoch += 1
         self.good = False
         if self in self._api.watches:
@@ -233,6 +235,17 @@ class Watch:
             self._epoch += 1
             self._inbox.clear()
             self._api.kernel.after(self._api.kernel.between(*DEAD_SECONDS), self._miss_bookmarks, self._epoch)
+
+    @property
+    def dead_times(self) -> tuple[tuple[float, float], ...]:
+        """From when until when it was stranded."""
+        now = () if self._stranded_at is None else ((self._stranded_at, float("inf")),)
+        return (*self._dead_times, *now)
+
+    def _revive(self) -> None:
+        if self._stranded_at is not None:
+            self._dead_times.append((self._stranded_at, self._api.kernel.now))
+            self._stranded_at = None
 
     def _miss_bookmarks(self, epoch: int) -> None:
         since = self._stranded_at
@@ -297,7 +310,8 @@ class Watch:
             kernel.after(min(5.0, 0.2 * 2**self._tries) * kernel.between(0.5, 1.0), self._connect, epoch)
             return
         self._tries = 0
-        self.good, self._stranded_at, self.heard_at = True, None, kernel.now
+        self._revive()
+        self.good, self.heard_at = True, kernel.now
         gone = self.version == 0 or kernel.rng.random() < 0.1
         if gone:
             at = len(api.log)

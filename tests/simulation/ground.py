@@ -131,3 +131,9 @@ class Ground(Protocol):
 
     def finished(self, agent: Agent, membership: Membership) -> None:
         """The workers have ended well."""
+
+    def unheard(self, agent: Agent) -> None:
+        """A write of its Lease has failed."""
+
+    def knows(self, agent: Agent) -> bool:
+        """Whether the API server accepts its token: that of a pod that is gone for 2 s at most."""

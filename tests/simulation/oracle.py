@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from elasticjob_operator.plan.moves import MOVE_SECONDS
 from elasticjob_operator.plan.status import Charge, JobStatus
 from tests.simulation import traits
 from tests.simulation.agent import Agent
-from tests.simulation.api import Item, Key
+from tests.simulation.api import DEAD_SECONDS, Item, Key
 from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue
 from tests.simulation.pace import Pace
 from tests.simulation.truth import Incident, RoundKey, Truth
@@ -72,9 +73,8 @@ class Oracle:
 
     def __init__(self, now: Any) -> None:
         self._now = now
-        self.slack_seconds = SLACK_SECONDS
-        self.deaf = False
-        """Whether operators may miss for a minute what pods say, of which some are gone after that."""
+        self.deafness: Callable[[], Iterable[tuple[str, float, float]]] = lambda: ()
+        """Which watches of operators were dead without a sign, from when until when; the world sets it."""
         self.pace = Pace(now, _violated)
         self.rounds: dict[tuple[str, int], tuple[Any, ...]] = {}
         """(job UID, round) -> (nonce, members, leader)."""
@@ -104,6 +104,10 @@ class Oracle:
         """By UID, the agents that ended while their workers ran, before there was another round."""
         self.announced: dict[str, tuple[float, ParticipantRecord]] = {}
         """By the UID of its pod, what a participant has announced, and when."""
+        self.unheard: set[tuple[str, RoundKey]] = set()
+        """Who (by UID) has tried in vain to say that it comes from a round, or has finished it,"""
+        self.heard: set[tuple[str, RoundKey]] = set()
+        """and who has said so."""
         self.pods: dict[tuple[str, str], set[str]] = {}
         """(job UID, pod) -> the UIDs of all that ever bore this name."""
 
@@ -131,6 +135,8 @@ class Oracle:
             if known != item.value.record:
                 at = self._now()
             self.announced[item.value.holder] = at, item.value.record
+            last = (item.value.record.last_job_uid, item.value.record.last_round)
+            self.heard.add((item.value.holder, last))
         if key == JOB_KEY:
             value: JobValue = item.value
             same = old is not None and old.uid == item.uid
@@ -274,7 +280,7 @@ class Oracle:
             return
         key = (value.job.uid, r.number)
         known = self.published.get(key)
-        since = (known.at if known is not None else 0.0) - self.slack_seconds
+        since = self._since(known.at if known is not None else 0.0)
         uids = {m.uid for m in before.members()}
         if self.truth.excuses(key, uids, since, before.round.established is not None):
             return
@@ -283,6 +289,20 @@ class Oracle:
         raise Violation(
             "I5", f"round {r.number} is broken ({r.cause}: {r.message}) and nothing has happened to it"
         )
+
+    def _since(self, at: float) -> float:
+        """From when on what happens may end a round that was published then: operators hear of it within a
+        minute, or, while their watches are dead, when these are opened anew."""
+        since = at - SLACK_SECONDS
+        for _, start, end in sorted(self.deafness(), key=lambda times: times[1], reverse=True):
+            if start < since <= end:
+                since = start
+        return max(since, at - SLACK_SECONDS - DEAD_SECONDS[1])
+
+    def _deaf(self, since: float, until: float, *watches: str) -> bool:
+        """Whether one of these watches was dead meanwhile: what pods said may be missed, if they are gone
+        after that."""
+        return any(name in watches and start < until and end > since for name, start, end in self.deafness())
 
     def _silence(self, uid: str, before: JobStatus, status: JobStatus) -> None:
         """Nobody is given up for not having come back who has announced itself for the next round."""
@@ -333,23 +353,25 @@ class Oracle:
         for key, known in self.published.items():
             if key[0] != uid or known.until == float("inf"):
                 continue
-            since = known.at - self.slack_seconds
+            since, late = self._since(known.at), known.until + MOVE_SECONDS
             allowed = self.truth.accounts(key, known.uids, since, known.until)
             later = (other.uids for k, other in self.published.items() if k[0] == uid and k[1] > key[1])
             gone = known.uids.difference(*later)  # for good: what becomes of them may explain the end
-            if self.deaf and self.restarts_in_place:
+            if self.restarts_in_place and self._deaf(since, late, "pods"):
                 gone = known.uids  # of several ends the pod shows the last
-            allowed |= self.truth.accounts(key, gone, since, known.until + MOVE_SECONDS)
+            allowed |= self.truth.accounts(key, gone, since, late)
             if not known.established:
                 allowed.add(INFRASTRUCTURE)
             ended_at = self.closed.get(uid, float("inf"))
-            too_soon = SCALING in allowed or self.restarts_in_place or ended_at < known.until + MOVE_SECONDS
-            too_soon = too_soon or self.deaf
+            too_soon = SCALING in allowed or self.restarts_in_place or ended_at < late
+            too_soon = too_soon or self._deaf(since, late, "pods", "leases", "nodes")
+            if any((who, key) in self.unheard - self.heard for who in known.uids):
+                allowed.add(INFRASTRUCTURE)  # whatever it has to say of the end, it is given up before
             if known.echoes and too_soon:
                 allowed.add(APPLICATION)  # all goes on, or is over, before anybody has told the root
             if unseen.intersection(range(key[1], known.next)) and INFRASTRUCTURE in allowed:
                 allowed.add(PREEMPTION)  # whoever deletes a pod for its node: nothing is left to tell by
-            if self.deaf and PREEMPTION in allowed:
+            if PREEMPTION in allowed and self._deaf(since, known.until, "pods"):
                 allowed.add(INFRASTRUCTURE)  # its notice is missed, and it is gone
             # A round Lease that was set forward by hand gives a broken round a higher number.
             names = [charged[number] for number in range(key[1], known.next) if number in charged]
@@ -373,9 +395,12 @@ class Oracle:
     def _alone(self, uid: str) -> bool:
         """Whether this agent ended as a member of a round to which nothing else has happened."""
         known = self.died_in_round.get(uid)
-        if known is None or known.rescaled or self.deaf:
+        if known is None or known.rescaled:
             return False
-        return self.truth.roots(known.uids, known.at - self.slack_seconds, known.until) == 1
+        since = self._since(known.at)
+        if self._deaf(since, known.until, "pods", "leases", "nodes"):
+            return False
+        return self.truth.roots(known.uids, since, known.until) == 1
 
     def _judge_root(self, value: JobValue) -> None:
         """Where workers of one pod alone have failed by their own fault, that pod is the root."""
@@ -384,7 +409,7 @@ class Oracle:
         known = self.published.get(key)
         if failure is None or known is None or known.next != key[1] + 1:
             return
-        allowed = self.truth.accounts(key, known.uids, known.at - self.slack_seconds, known.until)
+        allowed = self.truth.accounts(key, known.uids, self._since(known.at), known.until)
         roots = {who for who in self.truth.failed_in(key) if who != "*"}
         if allowed == {APPLICATION} and len(roots) == 1 and failure.uid not in roots:
             text = f"the root failure of round {key[1]} is said to be {failure.pod}: {failure.message}"

@@ -155,7 +155,8 @@ def _check_rest(w: World) -> None:
 
 def _check_what_is_possible(w: World) -> None:
     """A write that fails for ever: those that have joined train, if they are enough, and the condition names
-    it (I11). Without the status nothing can be decided: who trains goes on, until the round has lost one."""
+    it (I11). Without the status nothing can be decided: who trains goes on, also after the loss of another,
+    until its own workers fail."""
     status, spec = w.status, w.job.job.spec if w.job is not None else JobSpec()
     training = status.condition("Training")
     said = f"{training.reason}: {training.message}" if training is not None else "nothing"
@@ -164,7 +165,10 @@ def _check_what_is_possible(w: World) -> None:
         there = {
             a.uid for a in w.running() if a.in_round is not None and a.in_round.number == status.round.number
         }
-        if status.round.phase == "Active" and status.round.established and 0 < len(there) < len(members):
+        lost = any(w.oracle.dead(uid) or w.cluster.agents[uid].hangs for uid in members)
+        lost = lost or bool(w.oracle.truth.failed_in((w.job_uid, status.round.number)))
+        running = status.round.phase == "Active" and status.round.established is not None
+        if running and not lost and 0 < len(there) < len(members):
             raise Violation("I11", f"{len(there)} of {len(members)} members train on; it says {said}")
         return
     there = {a.uid for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation.agent import Agent
-from tests.simulation.api import DEAD_SECONDS, Client, Item, Key, Refused, Unavailable
+from tests.simulation.api import Client, Item, Key, Refused, Unavailable
 from tests.simulation.operator import JOB_KEY, Operator
 from tests.simulation.owned import ROLE_KEY
 from tests.simulation.traits import OWNED, Failing, Scaler
@@ -55,8 +55,6 @@ def strand(w: World, seconds: float) -> None:
             _strand(w)
             w.kernel.after(seconds * w.kernel.between(0.5, 1.5), again)
 
-    w.oracle.deaf = True
-    w.oracle.slack_seconds += DEAD_SECONDS[1]
     w.api.committed.append(broken)
     w.kernel.after(seconds * w.kernel.between(0.0, 1.0), again)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from elasticjob.contract.records import INLINE_MEMBERS
+from elasticjob.contract.records import INLINE_MEMBERS, State
 from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
@@ -22,6 +22,9 @@ from tests.simulation.owned import Owned
 from tests.simulation.traits import OWNED, Traits, draw
 from tests.simulation.truth import RoundKey
 from tests.simulation.workload import Workload
+
+TOKEN_SECONDS = 2.0
+"""For so long the token of a pod that is gone is accepted."""
 
 
 class World:
@@ -67,6 +70,8 @@ class World:
         self.cluster.owner_is_there = lambda pod: pod.uid.partition("-")[0] in (self.job_uid, "other")
         self._by_address: dict[str, Agent] = {}
         self._shaken: set[str] = set()
+        self._gone: dict[str, float] = {}
+        """Since when the object of a pod is gone, by its UID."""
         self.mended = False
         self._jobs = 0
         self._spec = spec
@@ -83,6 +88,12 @@ class World:
         if self.others:
             self.workload = Workload(kernel, self.api, self._wanted)
         self.operators: list[Operator] = []
+        self.oracle.deafness = lambda: (
+            (name, *times)
+            for operator in self.operators
+            for name, watch in operator.watches.items()
+            for times in watch.dead_times
+        )
         self.start_operator()
 
     # -- the world as agents see it (``Ground``) -----------------------------------------------------------
@@ -133,6 +144,16 @@ class World:
         how = "late" * failure.late or "from its peer's loss" * failure.echo or f"with {failure.code}"
         self.kernel.say(f"a worker of {agent.name} fails in round {membership.number} {how}")
         self.oracle.agent_failed(agent, membership, failure.echo or failure.late)
+
+    def unheard(self, agent: Agent) -> None:
+        """A write of its Lease has failed."""
+        record = agent.core.announced
+        if record is not None and (agent.core.membership is None or record.state == State.SUCCEEDED.value):
+            self.oracle.unheard.add((agent.uid, (record.last_job_uid, record.last_round)))
+
+    def knows(self, agent: Agent) -> bool:
+        """Whether the API server accepts its token."""
+        return self.kernel.now - self._gone.get(agent.uid, self.kernel.now) < TOKEN_SECONDS
 
     def finished(self, agent: Agent, membership: Membership) -> None:
         """The workers have ended well."""
@@ -415,6 +436,7 @@ class World:
             if item is None:
                 assert old is not None
                 self.kernel.say(f"pod {key[1]} is gone")
+                self._gone[old.uid] = self.kernel.now
                 if not self._watched():
                     self.oracle.happens(old.uid, INFRASTRUCTURE, harmless=True)  # nobody can tell why
             elif old is None:
