@@ -297,8 +297,8 @@ class Operator(Client):
     _stood_still = False
 
     def thaw(self) -> None:
-        """SIGCONT: the pulse notices that it stood still."""
-        self._stood_still = True
+        """SIGCONT: the pulse notices that it stood still, if it did."""
+        self._stood_still |= self.frozen
         super().thaw()
 
     def _plan_and_write(self, item: Item, fresh: bool) -> Script:
