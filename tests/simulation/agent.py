@@ -43,6 +43,8 @@ class Agent(Client):
         self.uid = pod.uid
         self.exit_code = 137
         self.exit_reason = ""
+        self.prepares = False
+        """Its container's command does something else, before torchrun."""
         self.hangs = False
         """It stands still for ever, and nothing is wrong with its machine."""
         self._network = network
@@ -128,7 +130,9 @@ class Agent(Client):
         if self.frozen:
             self.when_thawed(self.terminate)
             return
-        if self.in_rendezvous:
+        if self.prepares:
+            self.kernel.after(self.kernel.between(0.05, 1.0), self.end, 0)
+        elif self.in_rendezvous:
             record = self.core.leaving()
             if record is not None:
                 self._say(self._voice._replace(record=record))
@@ -294,6 +298,11 @@ class Agent(Client):
     # -- torch's main thread -------------------------------------------------------------------------------
 
     def _torch(self) -> Script:
+        until = self.kernel.now + self._ground.before_torchrun()
+        while self.kernel.now < until:
+            self.prepares = True
+            yield until - self.kernel.now
+        self.prepares = False
         yield self.kernel.between(0.5, 2.0)
         failure: FailureReport | None = None
         while True:

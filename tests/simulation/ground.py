@@ -105,6 +105,9 @@ class Ground(Protocol):
     def done(self, agent: Agent) -> bool:
         """Whether the training of the torchrun that this agent runs is done."""
 
+    def before_torchrun(self) -> float:
+        """For how many seconds a container's command does something else first."""
+
     def after_torchrun(self, agent: Agent) -> After:
         """What follows in its container."""
 

@@ -110,6 +110,12 @@ def _complete_at_the_barrier(p: Any) -> bool:
     return True
 
 
+def _whoever_ended_well(p: Any) -> str:
+    joined = any(p.alive(pod) and p.participant(pod) is not None for pod in p.observed.pods)
+    ended = (pod.name for pod in p.observed.pods if pod.mine and pod.exited_well and not p.superseded(pod))
+    return "" if p.round.number or joined or p.job.spec.template is None else next(ended, "")
+
+
 def _never_charge(p: Any) -> None:
     p.set(accounts=tuple(replace(a, charges=()) for a in p.status.accounts))
 
@@ -156,9 +162,19 @@ MUTATIONS = [
         "commands",
     ),
     Mutation(
+        ("I8",),
+        "who is taken away has never joined",
+        lifecycle,
+        "_never_joined",
+        _whoever_ended_well,
+        136,
+        "commands",
+    ),
+    Mutation(
         ("Remains",), "sidecars hold places", pods, "_delete_held_by_sidecars", lambda _: None, 26, "sidecars"
     ),
     Mutation(("I14",), "nothing is paced", pacing, "pause", lambda _: 0.0, 14, "broken"),
+    Mutation(("I14",), "growth need not last", pacing, "larger_left", lambda _: 0.0, 1974, "broken"),
     Mutation(("I10",), "growth never asks whether it can", scaling, "decide", _form_at_once, 37, "scale"),
     Mutation(("I10",), "a success is no hindrance", scaling, "_has_succeeded", lambda _: False, 184, "scale"),
 ]

@@ -44,11 +44,13 @@ class Scaler(NamedTuple):
 
 class Commands(NamedTuple):
     """What containers run after torchrun: something that takes ``seconds`` and fails ``failures`` times, or
-    torchrun again, ``torchruns`` in all."""
+    torchrun again, ``torchruns`` in all. ``before`` it something that takes so long, and ends well when it is
+    told to end."""
 
     seconds: float
     failures: int
     torchruns: int
+    before: float
 
 
 OWNED = ("role", "policy", "event")
@@ -112,7 +114,8 @@ def _scaler(rng: random.Random) -> Scaler:
 
 
 def _commands(rng: random.Random) -> Commands:
-    return Commands(rng.choice((0.0, 1.0, 8.0, 60.0)), rng.choice((0, 0, 1, 2)), rng.choice((1, 1, 2)))
+    after = rng.choice((0.0, 1.0, 8.0, 60.0)), rng.choice((0, 0, 1, 2)), rng.choice((1, 1, 2))
+    return Commands(*after, rng.choice((0.0, 0.0, 20.0)))
 
 
 def _failing(rng: random.Random) -> Failing:

@@ -165,6 +165,13 @@ class World:
         needed = self.behaviour.needed
         return needed is not None and (agent.stage < self.stage or self.progress >= needed)
 
+    def before_torchrun(self) -> float:
+        """How long its container does something else first."""
+        commands = self.traits.commands
+        if commands is None or self.others or not commands.before:
+            return 0.0
+        return commands.before * self.kernel.between(0.5, 1.0)
+
     def after_torchrun(self, agent: Agent) -> After:
         """What follows in its container."""
         commands = self.traits.commands
