@@ -47,6 +47,8 @@ class Agent(Client):
         """Its container's command does something else, before torchrun."""
         self.hangs = False
         """It stands still for ever, and nothing is wrong with its machine."""
+        self.goes_on = False
+        """Its torchrun has ended well, and its container's command has not."""
         self._network = network
         self._ground = ground
         self._pinned = job_uid
@@ -324,7 +326,9 @@ class Agent(Client):
         after = self._ground.after_torchrun(self)
         if after.seconds or after.again:
             self._end_torchrun()
+            self.goes_on = True
             yield after.seconds
+            self.goes_on = False
         if after.again:
             self.stage += 1
             self._begin()

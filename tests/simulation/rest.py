@@ -14,6 +14,8 @@ from tests.simulation.world import World
 
 SETTLE_SECONDS = 600.0
 REST_SECONDS = 120.0
+JOIN_SECONDS = 10.0
+"""For torchruns that follow others in their containers to begin a round."""
 SUSPEND_SECONDS = 120.0
 """The bound for the pods of a suspended job to end: their grace, and a node that has to be NotReady first."""
 
@@ -68,23 +70,37 @@ def settle(w: World) -> None:
 
 
 def _come_to_rest(w: World) -> None:
-    w.kernel.run(SETTLE_SECONDS)
+    _pass_time(w, SETTLE_SECONDS)
     _check_rest(w)
     number, phase = w.status.round.number, w.status.round.phase
-    passes = w.operators[-1].passes
-    w.kernel.run(REST_SECONDS)
+    passes, began = w.operators[-1].passes, w.kernel.now
+    _pass_time(w, REST_SECONDS)
     if w.traits.broken is not None and not w.traits.broken.mended:
         return
-    goes_on = w.status.round.number == number + 1 and w.status.round.cause == STARTED_AGAIN
-    if (w.status.round.number, w.status.round.phase) not in (
-        (number, phase),
-        (number, "Closed"),
-    ) and not goes_on:
-        raise Violation("Liveness", f"round {number} {phase} became {w.status.round} without a cause")
+    now = w.status.round
+    again = w.traits.commands is not None and (now.number, now.cause) == (number + 1, STARTED_AGAIN)
+    if not again and (now.number, now.phase) not in ((number, phase), (number, "Closed")):
+        raise Violation("Liveness", f"round {number} {phase} became {now} without a cause")
     often = 1.2 if _failing_for_ever(w) and not _writes_status(w) else 0.5
-    if w.operators[-1].passes - passes > often * REST_SECONDS:
+    if w.operators[-1].passes - passes > often * (w.kernel.now - began):
         raise Violation("Liveness", f"{w.operators[-1].passes - passes} passes for nothing")
     _check_rest(w)
+
+
+def _pass_time(w: World, seconds: float) -> None:
+    """So much of it in which no command goes on after its torchrun has ended well, nor just did: what it does
+    then takes the time that it takes, and it may run torchrun again."""
+    commands = w.traits.commands
+    if commands is None:
+        w.kernel.run(seconds)
+        return
+    until = w.kernel.now + seconds + commands.torchruns * (commands.seconds + JOIN_SECONDS)
+    last = float("-inf")
+    while seconds > 0 and w.kernel.now < until:
+        w.kernel.run(1.0)
+        if any(agent.goes_on and not agent.hangs for agent in w.running()):
+            last = w.kernel.now
+        seconds -= w.kernel.now > last + JOIN_SECONDS
 
 
 def _failing_for_ever(w: World) -> bool:

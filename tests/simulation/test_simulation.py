@@ -14,12 +14,15 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from elasticjob_operator.plan.model import JobSpec
 from tests.simulation import traits
 from tests.simulation.faults import HARMFUL, HARMLESS
+from tests.simulation.ground import Behaviour
 from tests.simulation.history import check, play
 from tests.simulation.kernel import Kernel
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.rest import settle
+from tests.simulation.traits import Commands, Traits
 from tests.simulation.world import World
 
 pytestmark = pytest.mark.timeout(3600)
@@ -48,6 +51,16 @@ def test_what_is_due_at_one_moment_happens_in_order() -> None:
         kernel.run(kernel.between(0.0, 0.004))
     kernel.run(1.0)
     assert happened == list(range(100))
+
+
+@pytest.mark.parametrize("torchruns", [1, 2])
+@pytest.mark.parametrize("needed", [480.0, 570.0, 650.0])
+def test_rest_is_not_looked_for_while_a_command_goes_on(needed: float, torchruns: int) -> None:
+    """Training is over shortly before the world is looked at, and what follows torchrun takes its time."""
+    for seed in range(5):
+        world = World(seed, spec=JobSpec(replicas=2, template={}), behaviour=Behaviour(needed))
+        world.traits = Traits(commands=Commands(60.0, 0, torchruns, 0.0))
+        settle(world)
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 10))
