@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import logging
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import kopf
@@ -48,6 +48,26 @@ class _Running:
 
 
 running = _Running()
+
+
+class _NothingToCompare(kopf.DiffBaseStorage):
+    """kopf would copy the whole of each job that it hears of, and keep the rest of it to tell handlers of
+    changes what is new. There are no such handlers, and a status may have a megabyte."""
+
+    def build(
+        self, *, body: kopf.Body, extra_fields: Iterable[kopf.FieldSpec] | None = None
+    ) -> kopf.BodyEssence:
+        """What is compared: nothing."""
+        del body, extra_fields
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        """What was stored: nothing."""
+        del body
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Store nothing."""
 
 
 class _Connection(kopf.ConnectionInfo):
@@ -148,6 +168,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = ForEver((0.2, 0.5, 1.0, 2.0, 5.0))
     settings.process.ultimate_exiting_timeout = 10
+    settings.persistence.diffbase_storage = _NothingToCompare()
 
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
