@@ -174,7 +174,6 @@ MUTATIONS = [
         ("Remains",), "sidecars hold places", pods, "_delete_held_by_sidecars", lambda _: None, 26, "sidecars"
     ),
     Mutation(("I14",), "nothing is paced", pacing, "pause", lambda _: 0.0, 14, "broken"),
-    Mutation(("I14",), "growth need not last", pacing, "larger_left", lambda _: 0.0, 1974, "broken"),
     Mutation(("I10",), "growth never asks whether it can", scaling, "decide", _form_at_once, 37, "scale"),
     Mutation(("I10",), "a success is no hindrance", scaling, "_has_succeeded", lambda _: False, 184, "scale"),
 ]
