@@ -150,7 +150,7 @@ MUTATIONS = [
         ("Liveness",), "each failure is an outage", answers._Scope, "is_outage", _any_doubt, 44, "neighbour"
     ),
     Mutation(
-        ("Silence",), "what a dead watch brings is believed", Operator, "_look", _no_look, 56, "stranded"
+        ("Silence",), "what a dead watch brings is believed", Operator, "_look", _no_look, 933, "stranded"
     ),
     Mutation(
         ("I8",),
