@@ -221,7 +221,6 @@ def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
         return True
     mates = [m for m in status.members() if m.uid != agent.uid]
     hanging = {a.uid for a in w.running() if a.hangs}
-    finished = any(m.uid == agent.uid and m.state == "Succeeded" for m in status.members())
-    return (agent.in_round is not None or finished) and all(
+    return (agent.in_round is not None or agent.goes_on) and all(
         m.state == "Succeeded" or m.uid in hanging for m in mates
     )
