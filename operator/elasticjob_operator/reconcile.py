@@ -26,6 +26,7 @@ from typing import Any
 
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob.contract.text import one_line
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.attempts import POLICY, READING, RIGHTS, STATUS
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
@@ -62,7 +63,7 @@ from elasticjob_operator.plan.planner import plan as real_plan
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.settings import Settings
 
-Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[str, float]], Plan]
+Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[WaitKey, float]], Plan]
 Key = tuple[str, str]
 
 _FIRST_BACK_OFF = 0.2

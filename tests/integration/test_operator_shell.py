@@ -25,6 +25,7 @@ from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION, pod_name
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
+from elasticjob.rounds.waits import RoundWait, WaitKey
 from elasticjob_operator.act.injection import HANDLER_DIR
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import APPLY_PATCH, MERGE_PATCH, Client, Json
@@ -78,6 +79,9 @@ def kubeconfig(api_server: ClusterAccess, account: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv(ACCOUNT, str(account))
 
 
+FIRST = WaitKey(RoundWait.LAST_CALL)
+
+
 class StubPlanner:
     """Wants round ``number`` in ``phase``, and whatever ``actions`` says."""
 
@@ -93,10 +97,10 @@ class StubPlanner:
         self.participants: tuple[ParticipantStatus, ...] = ()
         self.seen: list[Observed] = []
         self.seen_at: list[float] = []
-        self.timers: list[Mapping[str, float]] = []
+        self.timers: list[Mapping[WaitKey, float]] = []
 
     def __call__(
-        self, job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[str, float]
+        self, job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[WaitKey, float]
     ) -> Plan:
         self.seen.append(observed)
         self.seen_at.append(time.monotonic())
@@ -116,7 +120,7 @@ class StubPlanner:
             pod_names=self.pod_names,
             actions=self.actions(job, observed),
             events=self.events,
-            timers={"first": now.mono, **timers},
+            timers={FIRST: now.mono, **timers},
             given_up=given_up,
         )
 
@@ -1007,7 +1011,7 @@ def test_a_write_that_fails_holds_up_nothing_but_itself(
             )
             scene.planner.pod_names = ("mnist-0-0", "mnist-1-0", "mnist-7-0")
             scene.wire.error, scene.wire.fail_at = error, write
-            first = scene.planner.timers[-1]["first"]
+            first = scene.planner.timers[-1][FIRST]
             for number in (1, 2, 3):
                 scene.planner.number = number
                 operator.reconciler.mark(scene.namespace, "mnist")
@@ -1016,7 +1020,7 @@ def test_a_write_that_fails_holds_up_nothing_but_itself(
                     await scene.round_is(number, "Broken")
             await until(lambda: any("etcd" in t.why for t in scene.planner.seen[-1].troubles), "it is told")
             assert scene.wire.failed <= 6
-            assert scene.planner.timers[-1]["first"] == first, "no timer starts again"
+            assert scene.planner.timers[-1][FIRST] == first, "no timer starts again"
             others = {"POST pods", "DELETE pods"} - {write}
             if write in ("PATCH roles", "PATCH serviceaccounts", "PATCH rolebindings"):
                 others -= {"POST pods"}  # it could not write its Lease

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.plan.model import CreatePod, DeleteLease, DeletePod, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
@@ -52,7 +53,7 @@ class OtherOperator:
     record: RoundRecord | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
     leases: dict[str, Participant] = field(default_factory=dict)
-    timers: dict[str, float] = field(default_factory=dict)
+    timers: dict[WaitKey, float] = field(default_factory=dict)
 
     def see(self, *what: str) -> None:
         """Its watches bring what is there now; nothing named: everything."""

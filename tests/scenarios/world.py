@@ -20,6 +20,7 @@ from elasticjob.contract.records import (
     RoundReport,
 )
 from elasticjob.core import participant
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.plan.model import (
     CleanPodPolicy,
@@ -63,7 +64,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
     pods: dict[str, Pod] = field(default_factory=dict)
     node_states: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Participant] = field(default_factory=dict)
-    timers: dict[str, float] = field(default_factory=dict)
+    timers: dict[WaitKey, float] = field(default_factory=dict)
     mono: float = 0.0
     wall: float = 0.0
     version: int = 0

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from elasticjob.contract.records import Outcome, ParticipantRecord, RoundRecord
 from elasticjob.core.participant import Membership, Participant
 from elasticjob.core.rounds import Candidate, Form, Wait, decide
+from elasticjob.rounds import waits
 from elasticjob_operator.observe import answers
 from elasticjob_operator.plan import (
     conditions,
@@ -143,7 +144,7 @@ MUTATIONS = [
     Mutation(("I7",), "nobody takes pods away", ends, "taken_away", lambda *_: None),
     Mutation(("Suspension",), "suspension is overlooked", suspension, "wanted", lambda _: False),
     Mutation(("Liveness",), "hangs are overlooked", progress, "hang", lambda _: []),
-    Mutation(("Liveness",), "nobody asks for the next pass", context.Timers, "wake", lambda *_: None),
+    Mutation(("Liveness",), "nobody asks for the next pass", waits.Waits, "wake", lambda *_: None),
     Mutation(("I11",), "a write that fails ends the pass", Operator, "failed", _end_the_pass, 67, "writes"),
     Mutation(("I11",), "failing writes are not told", conditions, "_stuck", lambda _: "", 11, "writes"),
     Mutation(

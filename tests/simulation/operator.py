@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import INLINE_MEMBERS, MemberList, RoundRecord
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.attempts import ROUND, STATUS, VERBS, Attempts, Target, target_of
 from elasticjob_operator.observe import errors
 from elasticjob_operator.observe.answers import Answers
@@ -127,7 +128,7 @@ class Operator(Client):
         self.api_path = True
         self.wall, self.mono = wall, mono
         self.cache = Cache()
-        self.timers: dict[str, float] = {}
+        self.timers: dict[WaitKey, float] = {}
         self._own = random.Random(kernel.rng.getrandbits(32))
         """For nonces: a pass more or less changes nothing else of the history."""
         self.inline_members = INLINE_MEMBERS

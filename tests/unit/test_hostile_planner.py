@@ -26,6 +26,7 @@ from elasticjob.contract.records import (
     RoundReport,
 )
 from elasticjob.contract.text import one_line
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.observe import objects
 from elasticjob_operator.plan.model import (
     Action,
@@ -155,7 +156,7 @@ def test_the_planner_decides_whatever_pods_and_leases_say(data: st.DataObject) -
     spec = data.draw(st.sampled_from(list(specs())))
     job = Job("default", "mnist", "uid", 1, spec)
     status = JobStatus()
-    timers: dict[str, float] = {}
+    timers: dict[WaitKey, float] = {}
     for number in range(3):
         pods = data.draw(st.lists(hostile.pod("mnist", NAMES, "uid"), max_size=5))
         leases = data.draw(st.lists(hostile.lease("mnist", NAMES, IDS), max_size=5))
@@ -244,7 +245,7 @@ def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:
     assert "and 980 more pods" in decided.status.ignored[-1].message
     assert sum(event.reason == "ParticipantIgnored" for event in decided.events) == 20
     bad = [replace(lease, problem="bad") for lease in bad]
-    world, status, timers = a_world(*bad, count=1000), JobStatus(attempts=(0, 0, 0)), dict[str, float]()
+    world, status, timers = a_world(*bad, count=1000), JobStatus(attempts=(0, 0, 0)), dict[WaitKey, float]()
     seen = set()
     for second in range(0, 30, 3):
         decided = plan(JOB, status, world, Now(WALL + timedelta(seconds=second), second, "n"), timers)
@@ -255,7 +256,7 @@ def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:
 
 def test_garbage_that_changes_all_the_time_is_written_rarely() -> None:
     """Neither the status nor the Events follow each new garbage."""
-    status, timers = JobStatus(attempts=(0, 0, 0)), dict[str, float]()
+    status, timers = JobStatus(attempts=(0, 0, 0)), dict[WaitKey, float]()
     statuses, told = set(), 0
     for tenth in range(300):
         world = a_world(replace(joined(0), record=None, problem=f"garbage {tenth}"), joined(1), joined(2))

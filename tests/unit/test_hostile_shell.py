@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.answers import Answers
@@ -136,7 +137,7 @@ def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
     news: list[str] = []
     store: Store[objects.SeenLease] = Store(lambda item: news.append(item.name), lambda: 0.0)
     sizes = set()
-    status, timers, memory = JobStatus(attempts=(0,)), dict[str, float](), Memory()
+    status, timers, memory = JobStatus(attempts=(0,)), dict[WaitKey, float](), Memory()
     for version in range(1, 50_001):
         record = ParticipantRecord(f"id-{version}", "Joining", "10.0.0.1:80").dump()
         raw = {
@@ -167,7 +168,7 @@ def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
 def test_a_hundred_thousand_leases_that_claim_a_job_are_taken_away_piece_by_piece() -> None:
     lease = objects.read_lease({"metadata": {"name": "x"}, "spec": {"holderIdentity": "nobody"}}).participant
     world = Observed(leases={f"claims-{i}": lease for i in range(100_000)})
-    status, timers, actions = JobStatus(), dict[str, float](), 0
+    status, timers, actions = JobStatus(), dict[WaitKey, float](), 0
     for second in (0, 11):
         decided = plan(read_job(JOB).job, status, world, Now(NOW, second, "n"), timers)
         status, timers = decided.status, dict(decided.timers)

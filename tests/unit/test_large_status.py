@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from elasticjob.contract.records import ParticipantRecord
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
@@ -42,7 +43,7 @@ def seen(back: int) -> Observed:
 def test_joins_of_thousands_reach_the_status_every_few_seconds() -> None:
     """Each write was a megabyte, and there was one a second while all of them joined."""
     status, writes = broken(), []
-    timers: dict[str, float] = {}
+    timers: dict[WaitKey, float] = {}
     for second in range(20):
         now = Now(WALL + timedelta(seconds=second), float(second), "nonce")
         decided = plan(JOB, status, seen(100 + 50 * second), now, timers)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import nodes
-from elasticjob_operator.plan.context import Pass, Timers
+from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import DeletePod, Job, JobSpec, Now, Observed, Pod
 from elasticjob_operator.plan.status import Account, Charge, JobStatus
+from elasticjob_operator.plan.waits import JobWait
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -19,12 +22,13 @@ def a_pass(
     minutes: float = 0,
     template: bool = True,
     before: JobStatus | None = None,
+    began: Mapping[WaitKey, float] | None = None,
 ) -> Pass:
     spec = JobSpec(replicas=2, template={} if template else None)
     status = status or JobStatus()
     now = Now(WALL + timedelta(minutes=minutes), 60.0 * minutes, "nonce")
     job = Job("ns", "job", "uid", 1, spec)
-    return Pass(job, before or status, observed or Observed(), now, Timers({}, now.mono), status)
+    return Pass(job, before or status, observed or Observed(), now, Waits(began or {}, now.mono), status)
 
 
 def test_excluding_again_for_the_same_reason_changes_nothing() -> None:
@@ -109,9 +113,9 @@ def test_force_only_where_the_node_is_dead_for_sure() -> None:
     )
 
     def forced(pod: Pod, template: bool = True) -> list[DeletePod]:
-        timers = {f"gone:{pod.uid}": 0.0, f"force:{pod.uid}": 0.0}
-        p = a_pass(observed=Observed((pod,)), minutes=2, template=template)
-        p.timers = Timers(timers, 120.0)
+        kinds = (JobWait.NODE_GONE, JobWait.FORCED_DELETION)
+        began = {WaitKey(kind, pod.uid): 0.0 for kind in kinds}
+        p = a_pass(observed=Observed((pod,)), minutes=2, template=template, began=began)
         nodes.clear_dead_nodes(p)
         return [action for action in p.actions if isinstance(action, DeletePod) and action.force]
 

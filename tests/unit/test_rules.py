@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan import failures, moves, rules
 from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, HANG, SCALING, WORKER_FAILED, Evidence
-from elasticjob_operator.plan.context import Pass, Timers
+from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Action, Exit, Job, JobSpec, Now, Observed, Pod, Rule
 from elasticjob_operator.plan.status import Charge, JobStatus, RoundHistory, RoundStatus
 
@@ -26,7 +27,7 @@ def a_pass(
     status = JobStatus(round=replace(BROKEN, number=number))
     now = Now(WALL + timedelta(seconds=after), after, "nonce")
     job = Job("default", "mnist", "uid", 1, spec or JobSpec(template={}))
-    p = Pass(job, status, Observed(pods=pods), now, Timers({}, after), status)
+    p = Pass(job, status, Observed(pods=pods), now, Waits({}, after), status)
     failures.refresh_accounts(p)
     return p
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.access import Access
 from elasticjob_operator.act.attempts import Attempts, Target
 from elasticjob_operator.act.pace import Reservation
@@ -57,7 +58,7 @@ class Renewals:
 class Memory:
     """``timers`` are the planner's, valid while ``continuity`` of the observation has not changed."""
 
-    timers: Mapping[str, float] = field(default_factory=dict)
+    timers: Mapping[WaitKey, float] = field(default_factory=dict)
     continuity: tuple[int, ...] = ()
     access: Access | None = None
     missed_since: float | None = None

@@ -12,6 +12,7 @@ from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import CreatePod, Pod
 from elasticjob_operator.plan.status import Condition, with_condition
+from elasticjob_operator.plan.waits import JobWait
 
 UNJOINED_SECONDS = 60.0
 """How long a container may run without joining before the status names it."""
@@ -104,7 +105,7 @@ def _stuck(p: Pass) -> str:
         return f"; {listed(cut_off)}: {are} not ready"
     for pod in p.observed.pods:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
-        if silent and p.timers.left(f"unjoined:{pod.uid}", UNJOINED_SECONDS) == 0:
+        if silent and p.waits.left(JobWait.UNJOINED, pod.uid, UNJOINED_SECONDS) == 0:
             return (
                 f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined: its log may say why; "
                 f"its command must run {_torchrun(p)}"

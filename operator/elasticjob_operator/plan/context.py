@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from elasticjob.contract.records import ParticipantRecord, Phase, State, endpoint_at
+from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
     Do,
@@ -19,59 +21,13 @@ from elasticjob_operator.plan.model import (
     Pod,
 )
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
+from elasticjob_operator.plan.waits import JobWait
 
 RENEWALS_PER_SECOND = 50
 """What the API server has to bear of all those who wait."""
 
 NODE_GONE_SECONDS = 2.0
 """How long a node must stay deleted: a watch that lags tells of its return after its end."""
-
-
-class Timers:
-    """When this planner first saw each thing that it waits for, by its own monotonic clock (I9).
-
-    A timer that a pass does not ask for is forgotten: it starts again when the wait begins again.
-    """
-
-    def __init__(self, old: Mapping[str, float], now: float) -> None:
-        self._old = old
-        self._now = now
-        self.kept: dict[str, float] = {}
-        self.wake_after: float | None = None
-
-    def elapsed(self, key: str) -> float:
-        """Seconds since the first of the unbroken series of passes that asked for this timer."""
-        start = self.kept.get(key, self._old.get(key, self._now))
-        self.kept[key] = start
-        return self._now - start
-
-    def left(self, key: str, limit: float) -> float:
-        """Seconds until ``limit`` is over, 0 when it is; schedules a pass for that moment."""
-        left = max(0.0, limit - self.elapsed(key))
-        if left > 0:
-            self.wake(left)
-        return left
-
-    def begins(self, key: str) -> bool:
-        """Whether this is the first of the unbroken series of passes that asked for this timer."""
-        first = key not in self.kept and key not in self._old
-        self.elapsed(key)
-        return first
-
-    def runs(self, key: str) -> bool:
-        """Whether this timer was asked for in the pass before, or in this one; it then goes on."""
-        if key not in self.kept and key not in self._old:
-            return False
-        self.elapsed(key)
-        return True
-
-    def restart(self, key: str) -> None:
-        """Let the timer start now."""
-        self.kept[key] = self._now
-
-    def wake(self, seconds: float) -> None:
-        """Ask for another pass after so many seconds at the latest."""
-        self.wake_after = seconds if self.wake_after is None else min(self.wake_after, seconds)
 
 
 @dataclass
@@ -82,7 +38,7 @@ class Pass:
     before: JobStatus
     observed: Observed
     now: Now
-    timers: Timers
+    waits: Waits
     status: JobStatus
     actions: list[Do] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -106,6 +62,11 @@ class Pass:
     def __post_init__(self) -> None:
         self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.mine}
         self.pods_by_name: dict[str, Pod] = {p.name: p for p in self.observed.pods}
+        self._on_deleted_nodes: set[str] = {
+            pod.uid
+            for pod in self.observed.pods
+            if pod.node_gone and self.waits.left(JobWait.NODE_GONE, pod.uid, NODE_GONE_SECONDS) == 0
+        }
         # Asked a dozen times for each pod in each pass.
         self._leaving: set[str] = {
             pod.uid
@@ -137,17 +98,13 @@ class Pass:
         if _differs(self.round, changes):
             self.status = replace(self.status, round=replace(self.round, **changes))
 
-    def left_since(self, since: datetime, limit: float, key: str) -> float:
+    def left_since(self, since: datetime, limit: float, kind: enum.Enum, about: str | int) -> float:
         """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.
 
         Restarts and gaps don't begin it anew. This operator's own clock counts beside it, for a wall clock
         that was set back.
         """
-        passed = max((self.now.wall - since).total_seconds(), self.timers.elapsed(key))
-        left = max(0.0, limit - passed)
-        if left > 0:
-            self.timers.wake(left)
-        return left
+        return self.waits.left(kind, about, limit, (self.now.wall - since).total_seconds())
 
     def bar_from_leading(self, pod: str) -> None:
         """This pod shall not lead the next round. Those that are gone need not be told."""
@@ -221,17 +178,12 @@ class Pass:
         """
         result = []
         taken: dict[str, str] = {}
-        needed = self.round.phase != "Active" or self.round.members < self.job.spec.pods
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) else None
             record = lease.record if lease is not None else None
             if lease is None or record is None or record.state != State.JOINING.value:
                 continue
             if self.silent_announcement(pod) is not None:
-                if needed:
-                    self.timers.wake(
-                        self.observed.renew_seconds
-                    )  # neither silence nor a renewal makes an event
                 continue
             if not self.in_time(record):
                 continue
@@ -315,7 +267,7 @@ class Pass:
         """Whether the pod's node is gone for good: its object has been deleted, or somebody who must know has
         declared it out of service while its kubelet is silent."""
         if pod.node_gone:
-            return self.timers.left(f"gone:{pod.uid}", NODE_GONE_SECONDS) == 0
+            return pod.uid in self._on_deleted_nodes
         return pod.out_of_service and not pod.node_ready
 
     def superseded(self, pod: Pod) -> bool:

@@ -11,6 +11,7 @@ from elasticjob.contract.records import State
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Exit, Pod
+from elasticjob_operator.plan.waits import JobWait
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
@@ -93,7 +94,7 @@ def unexplained(p: Pass, pod: Pod) -> float:
         return 0.0
     if p.job.spec.template is None or taken_away(p, pod, pod.name) is not None or node_trouble(p, pod):
         return 0.0
-    return p.timers.left(f"unexplained:{pod.uid}", EXPLAINED_SECONDS)
+    return p.waits.left(JobWait.END_EXPLAINED, pod.uid, EXPLAINED_SECONDS)
 
 
 def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = None) -> Evidence | None:

@@ -14,6 +14,7 @@ from elasticjob.core.rounds import listed
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import Ignored, ParticipantStatus
+from elasticjob_operator.plan.waits import JobWait
 
 MAX_IGNORED = 20
 MAX_MESSAGE = 300
@@ -42,7 +43,7 @@ def describe(p: Pass) -> None:
         last = shown[-1]
         shown[-1] = Ignored(last.pod, one_line(f"(and {more} more pods) {last.message}", MAX_MESSAGE))
     changed = [entry for entry in shown if entry.pod in before and before[entry.pod] != entry]
-    if changed and p.timers.left("ignored", REFRESH_SECONDS) > 0:
+    if changed and p.waits.left(JobWait.IGNORED_REFRESH, "", REFRESH_SECONDS) > 0:
         shown = [before.get(entry.pod, entry) for entry in shown]
     p.set(ignored=tuple(shown))
 
@@ -50,7 +51,7 @@ def describe(p: Pass) -> None:
 def tell(p: Pass) -> None:
     """An Event for each pod that is new in the status. After the status is as it will be written."""
     if p.status.ignored != p.before.ignored:
-        p.timers.restart("ignored")
+        p.waits.restart(JobWait.IGNORED_REFRESH)
     before = {entry.pod for entry in p.before.ignored}
     for entry in p.status.ignored:
         if entry.pod not in before:

@@ -19,6 +19,7 @@ from elasticjob_operator.plan.model import DeleteJob
 from elasticjob_operator.plan.pods import LINGER_SECONDS
 from elasticjob_operator.plan.rounds import projection
 from elasticjob_operator.plan.status import ParticipantStatus
+from elasticjob_operator.plan.waits import JobWait
 
 LONGEST_PIECE_SECONDS = 60.0
 """Of the time that counts for ``joinTimeoutSeconds``."""
@@ -106,10 +107,10 @@ def expire(p: Pass) -> None:
     ending = own and any(pod.mine and not pod.ended for pod in p.observed.pods)
     left = max(0.0, _left(p, end, max(seconds, LINGER_SECONDS) if ending else seconds))
     if left > 0 or not p.before.finished:
-        p.timers.wake(left)
+        p.waits.wake(left)
         return
     if record is None or projection(p).ahead_of(record):
-        p.timers.wake(CLOSING_SECONDS)  # our own write of the Lease makes no event
+        p.waits.wake(CLOSING_SECONDS)  # our own write of the Lease makes no event
         return
     p.actions.append(DeleteJob(f"its ttlSecondsAfterFinished, {seconds} s, is over"))
 
@@ -166,7 +167,7 @@ def _check_deadline(p: Pass) -> bool:
         return False
     left = _left(p, since, seconds)
     if left > 0:
-        p.timers.wake(left)
+        p.waits.wake(left)
         return False
     text = f"the job was active for longer than its activeDeadlineSeconds, {seconds} s"
     _close(p, Outcome.FAILED, "DeadlineExceeded", text)
@@ -189,7 +190,7 @@ def _check_join_timeout(p: Pass) -> bool:
     passed, latest = float(r.held_seconds), 0.0
     if r.held is not None:
         by_wall = (p.now.wall - r.held).total_seconds()
-        own = p.timers.elapsed(f"held:{r.held:%Y%m%d%H%M%S}")
+        own = p.waits.elapsed(JobWait.IDLE, f"{r.held:%Y%m%d%H%M%S}")
         latest = min(max(by_wall, own, 0.0), 2 * piece)
         passed += latest
     if holds and passed >= limit:
@@ -208,7 +209,7 @@ def _check_join_timeout(p: Pass) -> bool:
         )
         latest = passed - whole
     if holds:
-        p.timers.wake(max(0.1, min(limit - passed, piece - latest)))
+        p.waits.wake(max(0.1, min(limit - passed, piece - latest)))
     return False
 
 

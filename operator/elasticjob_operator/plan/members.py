@@ -26,11 +26,13 @@ from elasticjob.contract.records import (
     State,
 )
 from elasticjob.contract.text import one_line
+from elasticjob.rounds.waits import RoundWait
 from elasticjob_operator.plan import ends, nodes
 from elasticjob_operator.plan.causes import STARTED_AGAIN, WORKER_FAILED, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Participant, Pod
 from elasticjob_operator.plan.status import Named, ParticipantStatus
+from elasticjob_operator.plan.waits import JobWait
 
 ACCUSED_SECONDS = 2.0
 """How long fewer than half of the members may accuse the leader before they are the ones given up."""
@@ -133,7 +135,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         if pod.exited_well and not left and not leaving:
             # Who is told to stop may end with 0, too; by whom is said when the pod has ended as a whole.
             waits = not pod.ended and not pod.deleting
-            if waits and p.timers.left(f"ended:{pod.uid}", ENDED_WELL_SECONDS) > 0:
+            if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
             if ends.taken_away(p, pod, who, member.rank) is None:
                 return ("Lost" if over else _DONE if own else "Succeeded"), None
@@ -223,7 +225,7 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not p.leaving(pod):
             waits = not pod.ended and not pod.deleting
-            if waits and p.timers.left(f"ended:{pod.uid}", ENDED_WELL_SECONDS) > 0:
+            if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return "Succeeded", None
             if ends.taken_away(p, pod, who, member.rank) is None:
                 return _DONE, None
@@ -339,10 +341,10 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
     not renewed three times. A kubelet that died alone takes no training with it."""
     if member.state == "Unreachable":
         return True
-    silent = lease.silent if lease is not None else p.timers.elapsed(f"unheard:{member.uid}")
+    silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.uid)
     left = 3 * renew_seconds(member) - silent
     if left >= 0:
-        p.timers.wake(left + 1)  # silence makes no event
+        p.waits.wake(left + 1)  # silence makes no event
     else:
         p.silent.add(member.pod)
         p.given_up.add(member.pod)
@@ -377,7 +379,7 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     late = LEADER_STALE_SECONDS if member.rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
     left = late - lease.silent
     if left >= 0:
-        p.timers.wake(left + 1)  # silence makes no event
+        p.waits.wake(left + 1)  # silence makes no event
     return left >= 0
 
 
@@ -415,7 +417,7 @@ def _accusations(p: Pass) -> list[Evidence]:
         return []
     leader = members[0]
     others = len(members) - 1
-    waited = p.timers.elapsed(f"accused:{p.round.number}")
+    waited = p.waits.elapsed(RoundWait.ACCUSATION, p.round.number)
     believed = 2 * len(accusers) > others
     if others == 1:
         verdict = _one_against_the_leader(p, leader, accusers[0], waited)
@@ -430,7 +432,7 @@ def _accusations(p: Pass) -> list[Evidence]:
         if p.round.phase == "Broken" and p.round.cause == "Unreachable" and p.round.charged is None:
             p.set_round(cause="")  # that was its word
         return _unreachable(p, {leader.id: f"{text}: {said}" if said else text})
-    if p.round.phase != "Active" or p.timers.left(f"accused:{p.round.number}", ACCUSED_SECONDS) > 0:
+    if p.round.phase != "Active" or p.waits.left(RoundWait.ACCUSATION, p.round.number, ACCUSED_SECONDS) > 0:
         return []
     p.given_up.update(m.pod for m in accusers)
     return _unreachable(
@@ -510,5 +512,5 @@ def _one_against_the_leader(
         return True
     if lease.silent < waited:
         return False
-    p.timers.wake(LEADER_STALE_SECONDS - lease.silent + 0.1)  # silence makes no event
+    p.waits.wake(LEADER_STALE_SECONDS - lease.silent + 0.1)  # silence makes no event
     return None

@@ -22,6 +22,7 @@ from elasticjob.contract.records import (
     RoundRecord,
     RoundReport,
 )
+from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.status import JobStatus
 
 WAIT_RENEW_SECONDS = 5
@@ -320,12 +321,13 @@ class Plan:
     Lease (the Role's resourceNames). ``record``: the projection of ``status`` for the round Lease, and
     ``members`` that for the Lease of a large round's member list, to be written before it;
     ``actions`` in order. ``wake_after``: seconds until the next pass is due without any event, or None.
-    ``timers``: the planner's memory of when it first saw what it waits for (monotonic); handed back
-    with the next pass, lost without harm. ``waiting``: how many of this job's participants wait for a
-    round. ``silent``: the pods against which it is used that they have not renewed their Leases.
-    ``given_up``: those on which it passes a verdict for what has not been heard of them. All of them may have
-    spoken, and our watch be late or dead: before it is carried out, the job's pods and Leases are listed and
-    it is planned again; for the silent once for each version of their Leases, for a verdict always.
+    ``waits``: what is waited for, those that end first in front. ``timers``: when each wait began
+    (monotonic); handed back with the next pass, lost without harm. ``waiting``: how many of this job's
+    participants wait for a round. ``silent``: the pods against which it is used that they have not renewed
+    their Leases. ``given_up``: those on which it passes a verdict for what has not been heard of them. All of
+    them may have spoken, and our watch be late or dead: before it is carried out, the job's pods and Leases
+    are listed and it is planned again; for the silent once for each version of their Leases, for a verdict
+    always.
     """
 
     status: JobStatus
@@ -335,7 +337,8 @@ class Plan:
     actions: tuple[Do, ...] = ()
     events: tuple[Event, ...] = ()
     wake_after: float | None = None
-    timers: Mapping[str, float] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
+    timers: Mapping[WaitKey, float] = field(default_factory=dict)
     waiting: int = 0
     silent: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import DeletePod, Pod
 from elasticjob_operator.plan.status import ExcludedNode, JobStatus
+from elasticjob_operator.plan.waits import JobWait
 
 FAILURES = 2
 """So many failures within ``WINDOW`` exclude a node: one may be anybody's bad luck, and a job that loses the
@@ -95,10 +96,10 @@ def clear_dead_nodes(p: Pass) -> None:
     for pod in p.observed.pods:
         if not pod.mine or not pod.deleting or not p.on_dead_node(pod):
             continue
-        waited = p.timers.elapsed(f"force:{pod.uid}")
+        waited = p.waits.elapsed(JobWait.FORCED_DELETION, pod.uid)
         if waited >= FORCE_SECONDS:
             why = "gone" if pod.node_gone else "out of service"
-            p.timers.restart(f"force:{pod.uid}")
+            p.waits.restart(JobWait.FORCED_DELETION, pod.uid)
             p.actions.append(
                 DeletePod(
                     pod.name,
@@ -108,7 +109,7 @@ def clear_dead_nodes(p: Pass) -> None:
                 )
             )
             waited = 0.0
-        p.timers.wake(FORCE_SECONDS - waited)
+        p.waits.wake(FORCE_SECONDS - waited)
 
 
 def _drop(p: Pass) -> None:
@@ -117,7 +118,7 @@ def _drop(p: Pass) -> None:
     if kept != p.status.excluded_nodes:
         p.set(excluded_nodes=kept)
     for entry in kept:
-        p.timers.wake((entry.until - wall).total_seconds())
+        p.waits.wake((entry.until - wall).total_seconds())
 
 
 def _judge(p: Pass) -> None:
@@ -155,9 +156,13 @@ def _lift(p: Pass) -> None:
     stuck = [pod for pod in p.observed.pods if _pending(p, pod) and pod.unschedulable]
     stuck = [pod for pod in stuck if avoided.intersection(pod.avoids)]
     placed = sum(p.alive(pod) and pod.node_ready and bool(pod.node) for pod in p.observed.pods)
-    if not stuck or placed >= p.status.min_replicas or p.timers.left("lift", LIFT_SECONDS) > 0:
+    if (
+        not stuck
+        or placed >= p.status.min_replicas
+        or p.waits.left(JobWait.EXCLUSION_LIFTED, "", LIFT_SECONDS) > 0
+    ):
         return
-    p.timers.restart("lift")
+    p.waits.restart(JobWait.EXCLUSION_LIFTED)
     in_the_way = {name for pod in stuck for name in pod.avoids}
     first = next(n for n in p.status.excluded_nodes if n.lifted is None and n.name in in_the_way)
     text = (
@@ -184,7 +189,7 @@ def _replace_unheard(p: Pass) -> None:
         new = pod.node and not pod.node_ready and p.alive(pod) and pod.uid not in p.status.member_uids
         if not new or p.participant(pod) is not None:
             continue
-        if p.timers.left(f"notready:{pod.uid}", NOT_READY_SECONDS) == 0:
+        if p.waits.left(JobWait.NODE_READY, pod.uid, NOT_READY_SECONDS) == 0:
             p.event("PodReplaced", f"{pod.name} has not joined, and its node {pod.node} is not ready", True)
             unheard.append(pod)
     p.supersede(unheard)

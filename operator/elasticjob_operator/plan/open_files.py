@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from elasticjob.core.open_files import needed
 from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.waits import JobWait
 
 
 def shortage(p: Pass) -> str:
@@ -30,5 +31,5 @@ def shortage(p: Pass) -> str:
 def tell(p: Pass) -> None:
     """Say it once in an Event, for as long as it is so."""
     text = shortage(p)
-    if text and p.timers.begins("open files"):
+    if text and p.waits.begins(JobWait.OPEN_FILES_TOLD):
         p.event("TooFewOpenFiles", text, warning=True)

@@ -25,6 +25,7 @@ from elasticjob_operator.plan.causes import NEVER_CHARGED, PLANNED, PREEMPTION, 
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import Setback
+from elasticjob_operator.plan.waits import JobWait
 
 HEALTHY_SECONDS = 60.0
 """A round that has lived for so long since it was established is well, and so is each of its members."""
@@ -59,7 +60,7 @@ def round_left(p: Pass) -> float:
     """Seconds until the next round may be published."""
     if p.round.broken is None or _was_well(p):
         return 0.0
-    return p.left_since(p.round.broken, pause(early_ends(p) - 1), f"pause:{p.round.number}")
+    return p.left_since(p.round.broken, pause(early_ends(p) - 1), JobWait.ROUND_BACKOFF, p.round.number)
 
 
 def note_setbacks(p: Pass) -> None:
@@ -78,7 +79,7 @@ def note_setbacks(p: Pass) -> None:
             if ended and over and not (pod.deleting or pod.exited_well or _was_taken_away(p, pod)):
                 _note(p, known, pod.slot, pod.name, spared=True, joined=True)
         elif pod.deleting:
-            if not p.timers.runs(_surplus(pod.name)):
+            if not p.waits.continues(JobWait.SURPLUS, pod.name):
                 _note(p, known, pod.slot, pod.name, spared=True)
         elif ended:
             joined = p.participant(pod) is not None and not _was_taken_away(p, pod)
@@ -104,7 +105,7 @@ def note_given_up(p: Pass) -> None:
 
 def note_surplus(p: Pass, pod: Pod) -> None:
     """This pod is deleted because too many are there: that is no setback."""
-    p.timers.elapsed(_surplus(pod.name))
+    p.waits.elapsed(JobWait.SURPLUS, pod.name)
 
 
 def slot_left(p: Pass, slot: int) -> float:
@@ -112,7 +113,7 @@ def slot_left(p: Pass, slot: int) -> float:
     setback = _setback(p, slot)
     if setback is None:
         return _not_listed_left(p, slot)
-    return p.left_since(setback.time, pause(setback.count), f"setback:{setback.pod}")
+    return p.left_since(setback.time, pause(setback.count), JobWait.SLOT_BACKOFF, setback.pod)
 
 
 def _not_listed_left(p: Pass, slot: int) -> float:
@@ -126,7 +127,7 @@ def _not_listed_left(p: Pass, slot: int) -> float:
     if pod.uid in p.status.member_uids and _was_taken_away(p, pod):
         return 0.0
     usual = sorted(setback.count for setback in listed)[len(listed) // 2]
-    return p.left_since(listed[-1].time, pause(usual), f"setback:{name}")
+    return p.left_since(listed[-1].time, pause(usual), JobWait.SLOT_BACKOFF, name)
 
 
 def unproven(p: Pass, slot: int | None) -> float:
@@ -134,7 +135,7 @@ def unproven(p: Pass, slot: int | None) -> float:
     setback = _setback(p, slot)
     if setback is None or not setback.joined:
         return 0.0
-    return p.left_since(setback.time, PROOF * pause(setback.joined), f"proof:{setback.pod}")
+    return p.left_since(setback.time, PROOF * pause(setback.joined), JobWait.SLOT_PROBATION, setback.pod)
 
 
 def change_left(p: Pass) -> float:
@@ -149,7 +150,7 @@ def change_left(p: Pass) -> float:
         changes += 1
     if p.round.established is None:
         return 0.0
-    return p.left_since(p.round.established, pause(changes - 1), f"change:{p.round.number}")
+    return p.left_since(p.round.established, pause(changes - 1), JobWait.SCALING_BACKOFF, p.round.number)
 
 
 def growth_left(p: Pass) -> float:
@@ -162,7 +163,7 @@ def growth_left(p: Pass) -> float:
         in_vain += 1
     if not in_vain or p.round.start is None:
         return 0.0
-    return p.left_since(p.round.start, pause(in_vain), f"growth:{p.round.number}")
+    return p.left_since(p.round.start, pause(in_vain), JobWait.GROWTH_BACKOFF, p.round.number)
 
 
 def larger_left(p: Pass) -> float:
@@ -200,10 +201,6 @@ def _keep(p: Pass, known: dict[int, Setback]) -> None:
     setbacks = tuple(sorted(most, key=lambda s: s.time))
     if setbacks != p.status.setbacks:
         p.set(setbacks=setbacks)
-
-
-def _surplus(pod: str) -> str:
-    return f"surplus:{pod}"
 
 
 def _setback(p: Pass, slot: int | None) -> Setback | None:

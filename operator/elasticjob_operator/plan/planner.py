@@ -1,7 +1,7 @@
 """The planner: from what is wanted and what is seen to what shall be done. Pure.
 
 One call is one pass. It may run at any time and any number of times: what it decides follows from the
-status (the truth), from what is observed now, and from timers that may be lost without harm.
+status (the truth), from what is observed now, and from when waits began, which may be lost without harm.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
+from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import (
     budget,
     conditions,
@@ -26,9 +27,10 @@ from elasticjob_operator.plan import (
     scaling,
     suspension,
 )
-from elasticjob_operator.plan.context import Pass, Timers
+from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.waits import JobWait
 
 MAX_WAITING = 100
 """Pods beyond those wanted that are listed with the participants: anybody may make pods with the label."""
@@ -41,9 +43,10 @@ SOFT_RATE = 400
 megabyte, which the API server parses, checks and hands to each watch while everybody joins."""
 
 
-def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[str, float]) -> Plan:
-    """Decide one pass. Never raises on what comes from pods; ``timers`` are those of the pass before."""
-    p = Pass(job, status, observed, now, Timers(timers, now.mono), status)
+def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[WaitKey, float]) -> Plan:
+    """Decide one pass. Never raises on what comes from pods. ``timers``: when the waits of the pass before
+    began."""
+    p = Pass(job, status, observed, now, Waits(timers, now.mono), status)
     p.set(
         observed_generation=job.generation,
         start=status.start or now.wall,
@@ -70,8 +73,9 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         pod_names=pods.writers(p),
         actions=tuple(p.actions),
         events=tuple(p.events),
-        wake_after=p.timers.wake_after,
-        timers=p.timers.kept,
+        wake_after=p.waits.wake_after,
+        waits=p.waits.declared,
+        timers=p.waits.began,
         waiting=0 if p.status.finished else p.waiting_participants(),
         silent=tuple(sorted(p.silent)),
         given_up=tuple(sorted(p.given_up)),
@@ -83,7 +87,7 @@ def meanwhile(job: Job, status: JobStatus, observed: Observed, now: Now, decided
 
     Its round is projected, the pods that it names are made, those that it has given up are deleted.
     """
-    p = Pass(job, status, observed, now, Timers({}, now.mono), status, waiting=decided.record.waiting)
+    p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting)
     known = status.start is not None
     return replace(
         decided,
@@ -134,29 +138,35 @@ def _list_waiting(p: Pass) -> None:
     """Those who have joined and are not members stand behind the members in ``status.participants``."""
     waiting = tuple(entry for _, entry in p.joined())
     p.set(participants=p.status.members() + waiting[: p.job.spec.pods + MAX_WAITING])
+    needed = p.round.phase != "Active" or p.round.members < p.job.spec.pods
+    if needed and any(p.silent_announcement(pod) is not None for pod in p.observed.pods):
+        p.waits.wake(p.observed.renew_seconds)  # a renewal makes no event
 
 
 def _soften(p: Pass) -> None:
     """Keep the status as it was if nothing but joins and sentences changed less than a second ago, or nothing
     but progress less than a minute ago."""
     if p.status is not p.before and _hard(p.status) != _hard(p.before):
-        p.timers.restart("soft")
-        p.timers.restart("progress")
+        p.waits.restart(JobWait.STATUS_THROTTLE)
+        p.waits.restart(JobWait.PROGRESS_THROTTLE)
         # What was decided may begin a wait that no event ends, and our own writes make none.
-        p.timers.wake(0)
+        p.waits.wake(0)
         return
     reported = p.status.progress is not None and not p.status.finished
-    late = reported and p.timers.left("progress", progress.REPORT_SECONDS) == 0
+    late = reported and p.waits.left(JobWait.PROGRESS_THROTTLE, "", progress.REPORT_SECONDS) == 0
     if late:
-        p.timers.restart("progress")
-        p.timers.wake(progress.REPORT_SECONDS)
+        p.waits.restart(JobWait.PROGRESS_THROTTLE)
+        p.waits.wake(progress.REPORT_SECONDS)
     elif p.status is p.before or progress.without(p.status) == progress.without(p.before):
-        p.timers.restart("soft")
+        p.waits.restart(JobWait.STATUS_THROTTLE)
         p.status = p.before
-    elif p.timers.left("soft", max(SOFT_SECONDS, len(p.status.participants) / SOFT_RATE)) > 0:
+    elif (
+        p.waits.left(JobWait.STATUS_THROTTLE, "", max(SOFT_SECONDS, len(p.status.participants) / SOFT_RATE))
+        > 0
+    ):
         p.status = p.before
     else:
-        p.timers.restart("soft")
+        p.waits.restart(JobWait.STATUS_THROTTLE)
 
 
 def _hard(status: JobStatus) -> JobStatus:

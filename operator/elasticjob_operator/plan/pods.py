@@ -23,6 +23,7 @@ from elasticjob_operator.plan.model import (
     LabelStandby,
     Pod,
 )
+from elasticjob_operator.plan.waits import JobWait
 
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
@@ -60,7 +61,7 @@ def keep_pods(p: Pass) -> None:
 def _tell_labels(p: Pass, live: list[Pod]) -> None:
     """Say once that somebody has changed labels which say what a pod's name says."""
     for pod in live:
-        if pod.mislabeled and p.timers.begins(f"labels:{pod.uid}:{pod.mislabeled}"):
+        if pod.mislabeled and p.waits.begins(JobWait.LABELS_TOLD, f"{pod.uid}:{pod.mislabeled}"):
             text = f"labels of {pod.name} have been changed ({pod.mislabeled}): its name counts"
             p.event("LabelsIgnored", f"{text}, it is attempt {pod.attempt} of slot {pod.slot}", warning=True)
 
@@ -94,7 +95,7 @@ def clean_up(p: Pass) -> None:
                 p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
             continue
         never_ran = not pod.running and pod.exit is None
-        if never_ran or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0:
+        if never_ran or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0:
             p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
 
 
@@ -102,7 +103,7 @@ def drop_orphans(p: Pass) -> None:
     """Delete the Leases of pods that are gone."""
     orphans = (name for name in p.observed.leases if name not in p.pods_by_name)
     for name in islice(orphans, MAX_ORPHANS):
-        if p.timers.left(f"orphan:{name}", ORPHAN_SECONDS) == 0:
+        if p.waits.left(JobWait.ORPHAN, name, ORPHAN_SECONDS) == 0:
             p.given_up.add(name)
             p.actions.append(DeleteLease(name))
 
@@ -254,11 +255,11 @@ def _delete_given_up(p: Pass) -> None:
         if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
             continue
         if pod.uid in lost:
-            if lost[pod.uid] or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0:
+            if lost[pod.uid] or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0:
                 p.actions.append(DeletePod(pod.name, pod.uid, lost[pod.uid] or "its round is over"))
         elif p.superseded(pod) and (
             # One that says that it ends does so by itself, and whose doing that was is still to be seen.
-            not p.leaving(pod) or p.timers.left(f"linger:{pod.uid}", LINGER_SECONDS) == 0
+            not p.leaving(pod) or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0
         ):
             p.actions.append(DeletePod(pod.name, pod.uid, "a later attempt has taken its slot"))
 
@@ -274,7 +275,7 @@ def _delete_held_by_sidecars(p: Pass) -> None:
             continue
         if pod.uid in done or ends.unexplained(p, pod) > 0:
             continue
-        if p.timers.left(f"accompanied:{pod.uid}", SIDECAR_LINGER_SECONDS) == 0:
+        if p.waits.left(JobWait.SIDECAR, pod.uid, SIDECAR_LINGER_SECONDS) == 0:
             how = ends.describe_exit(pod.exit)
             why = f"its training container has ended with {how}, and other containers keep it from ending"
             p.actions.append(DeletePod(pod.name, pod.uid, why))

@@ -9,6 +9,7 @@ from elasticjob.contract.names import members_lease, pod_name, round_lease
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.records import MemberList, Phase, RoundRecord, State
 from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide, listed
+from elasticjob.rounds.waits import RoundWait
 from elasticjob_operator.plan import members, moves, pacing, progress
 from elasticjob_operator.plan.causes import (
     CHARGED_ONCE,
@@ -26,6 +27,7 @@ from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_round, detection, exhausted, note, renumber, root
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import MAX_ROUNDS, ParticipantStatus, RoundHistory, RoundStatus
+from elasticjob_operator.plan.waits import JobWait
 
 VERDICT_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
@@ -80,7 +82,7 @@ def _wait_renew(p: Pass) -> int:
         return wanted
     if r.phase == Phase.CLOSED.value or not p.waiting_participants():
         return record.wait_renew_seconds
-    late = p.timers.left("renewals", RENEW_CHANGE_SECONDS) == 0
+    late = p.waits.left(JobWait.RENEWAL_CHANGE, "", RENEW_CHANGE_SECONDS) == 0
     return wanted if late else record.wait_renew_seconds
 
 
@@ -190,7 +192,7 @@ def _not_established(p: Pass) -> list[Evidence]:
         text = f"{names} did not reach the leader {leader.pod} in time"
         return [_evidence("NotEstablished", text, absent[0])]
     limit = 2 * p.job.spec.rendezvous.establish_timeout
-    if p.told and p.timers.left(f"establish:{r.number}", limit) == 0:
+    if p.told and p.waits.left(RoundWait.ESTABLISHMENT, r.number, limit) == 0:
         p.bar_from_leading(leader.pod)
         p.given_up.add(leader.pod)
         lease = p.lease_of(leader.uid)
@@ -229,7 +231,7 @@ def form(p: Pass) -> None:
     if isinstance(decision, Wait):
         p.waiting = decision.why
         if decision.seconds is not None:
-            p.timers.wake(decision.seconds)
+            p.waits.wake(decision.seconds)
         doubtful = any(m.state == "Unreachable" for m in p.status.members())
         p.nobody_comes = decision.seconds is None and not doubtful
         return
@@ -238,7 +240,7 @@ def form(p: Pass) -> None:
         return
     if p.job.spec.template is not None and p.status.lost & {pod.uid for pod, _ in joined}:
         p.waiting = "a pod is replaced on another node"  # a rule has just given up one that had joined
-        p.timers.wake(0.1)
+        p.waits.wake(0.1)
         return
     _replace_absent(p, {pod.uid for pod, _ in joined})
     _publish(p, decision.members, {pod.uid: entry for pod, entry in joined})
@@ -284,8 +286,7 @@ def _goes_on(p: Pass) -> bool:
 def _survivors(p: Pass) -> list[Awaited]:
     """Members of the last round that run and that nobody named lost are on their way, for a while."""
     limit = p.job.spec.rendezvous.rejoin
-    key = f"rejoin:{p.round.number}"
-    left = p.timers.left(key, limit) if p.told else float(limit)
+    left = p.waits.left(RoundWait.REJOIN, p.round.number, limit) if p.told else float(limit)
     passed = limit - left
     late = left == 0
     awaited, result = [], []
@@ -309,7 +310,7 @@ def _give_up_unreachable(p: Pass) -> None:
     leader = next(iter(p.status.members()), None)
     suspect = leader is not None and leader.state != "Unreachable" and leader.pod in p.round.not_leading
     limit = SUSPECT_SECONDS if suspect else UNREACHABLE_SECONDS
-    if not p.told or p.timers.left(f"unreachable:{p.round.number}", limit) > 0:
+    if not p.told or p.waits.left(RoundWait.UNREACHABLE, p.round.number, limit) > 0:
         return
     p.given_up.update(m.pod for m in p.status.members() if m.state == "Unreachable")
     p.set_members(
@@ -337,8 +338,8 @@ def _last_call(p: Pass, enough: bool) -> float:
     if not enough:
         return float(rendezvous.start_timeout if first else rendezvous.last_call)
     if since is not None:
-        return p.left_since(since, rendezvous.start_timeout, f"start:{p.round.number}")
-    return p.timers.left(f"lastcall:{p.round.number}", rendezvous.last_call)
+        return p.left_since(since, rendezvous.start_timeout, RoundWait.FIRST_LAST_CALL, p.round.number)
+    return p.waits.left(RoundWait.LAST_CALL, p.round.number, rendezvous.last_call)
 
 
 def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Awaited]:
@@ -389,7 +390,7 @@ def _passed_over(p: Pass, pod: Pod) -> bool:
 
 
 def _verdict_left(p: Pass, name: str) -> float:
-    return p.timers.left(f"verdict:{name}", VERDICT_SECONDS)
+    return p.waits.left(JobWait.SCHEDULING, name, VERDICT_SECONDS)
 
 
 def _hold_back(p: Pass) -> Wait | None:

@@ -13,6 +13,7 @@ from elasticjob_operator.plan.causes import SCALED_UP, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.rounds import SEAT_SECONDS, candidates, end_round, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
+from elasticjob_operator.plan.waits import JobWait
 
 LOOK_AGAIN_SECONDS = 5.0
 """How soon a member that was not fit for a change is looked at again: its renewals make no event."""
@@ -52,7 +53,7 @@ def rescale(p: Pass) -> None:
     ]
     delay = float(p.job.spec.scale_up_delay)
     if have < wanted and joined:
-        delay = p.timers.left(f"scaleup:{p.round.number}", delay)
+        delay = p.waits.left(JobWait.SCALE_UP, p.round.number, delay)
     there = {entry.uid for entry in joined}
     awaited = newcomers(p, there, delay, bool(joined)) if have < wanted else []
     decision = decide(candidates(p, (*staying, *joined)), [*missed, *awaited], _least(p), wanted)
@@ -68,7 +69,7 @@ def rescale(p: Pass) -> None:
                 "earlier pods of its slot ended soon after they had joined"
             )
         if missed and (joined or have > wanted):
-            p.timers.wake(LOOK_AGAIN_SECONDS)
+            p.waits.wake(LOOK_AGAIN_SECONDS)
         return
     pause = pacing.change_left(p)
     if pause > 0:

@@ -1,0 +1,4 @@
+"""Rounds: who takes part, who is lost, when a round ends and when the next one begins. Pure.
+
+Nothing here knows pods, Leases or the operator, reads a clock or does I/O.
+"""
