@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+from elasticjob.rounds.reports import MAX_REPORTS
 from elasticjob_operator.plan.causes import ACCOUNTS
 from elasticjob_operator.plan.ignored import MAX_IGNORED
 from elasticjob_operator.plan.ignored import MAX_MESSAGE as MAX_IGNORED_MESSAGE
-from elasticjob_operator.plan.members import MAX_MEMBER_MESSAGE, MAX_NAMED
+from elasticjob_operator.plan.members import MAX_MEMBER_MESSAGE
 from elasticjob_operator.plan.moves import MAX_ABSENT
 from elasticjob_operator.plan.nodes import MAX_EXCLUDED
 from elasticjob_operator.plan.pacing import MAX_SETBACKS
@@ -114,7 +115,7 @@ def full(members: int = MEMBERS) -> JobStatus:
             establish_failures=9,
             missing=names[1:],
             not_leading=names,
-            named=tuple(Named(name, WALL) for name in names[:MAX_NAMED]),
+            named=tuple(Named(name, WALL) for name in names[:MAX_REPORTS]),
             absent=tuple(Absent(name, entry(0, 0, "").uid, 9_998, 1) for name in names[:MAX_ABSENT]),
         ),
         participants=tuple(entry(n, n, "Lost") for n in range(members))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RoundRecord
-from elasticjob_operator.plan.causes import CHARGED_ONCE
+from elasticjob.rounds.causes import CHARGED_ONCE
 from elasticjob_operator.plan.status import JobStatus
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.watcher import Sight

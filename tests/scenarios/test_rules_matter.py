@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from elasticjob.core import beats
-from elasticjob.core import rounds as core_rounds
-from elasticjob.core.rounds import Candidate, Form
+from elasticjob.rounds import candidates, formation
+from elasticjob.rounds.candidates import Candidate, FormRound
+from elasticjob.rounds.causes import better
 from elasticjob_operator.plan import (
     context,
     ends,
@@ -29,12 +30,13 @@ from elasticjob_operator.plan import (
     scaling,
     suspension,
 )
-from elasticjob_operator.plan.causes import Evidence, better
+from elasticjob_operator.plan.causes import Evidence
 from tests.scenarios.absences import complete_with_the_first, convict_by_silence, ignore_what_ended
 from tests.scenarios.test_scenarios import run
 from tests.unit.test_beats import judge
 
 RACES = Path(__file__).parent / "races"
+REGROW = "shrink_when_no_replacement_comes_and_regrow"
 UNREACHABLE = "evicted_by_the_taint_of_an_unreachable_node"
 
 Mutation = tuple[str, object, str, Any, str]
@@ -43,12 +45,12 @@ _match = rules.match
 _failure_report = members._failure_report
 
 
-def seat_by_slot(candidates: list[Candidate], size: int) -> tuple[Candidate, ...]:
-    return tuple(sorted(candidates, key=lambda c: (c.slot is None, c.slot or 0, c.pod))[:size])
+def rank_by_slot(joined: list[Candidate], size: int) -> tuple[Candidate, ...]:
+    return tuple(sorted(joined, key=lambda c: (c.slot is None, c.slot or 0, c.name))[:size])
 
 
-def decide_without_minimum(candidates: list[Candidate], *_: Any) -> Form:
-    return Form(tuple(candidates))
+def decide_without_minimum(joined: list[Candidate], *_: Any) -> FormRound:
+    return FormRound(tuple(joined))
 
 
 def trusts_no_taint(_: Any, pod: Any) -> bool:
@@ -80,8 +82,8 @@ def a_step_is_enough(p: Any) -> bool:
 
 MUTATIONS: list[Mutation] = [
     ("I1 numbered above both", rounds, "catch_up", lambda _: None, "record_set_forward_by_hand"),
-    ("I2 ranks by rule", core_rounds, "seat", seat_by_slot, "shrink_when_no_replacement_comes_and_regrow"),
-    ("I3 never fewer", rounds, "decide", decide_without_minimum, "account_used_up_fails_the_job"),
+    ("I2 ranks by rule", candidates, "assign_ranks", rank_by_slot, REGROW),
+    ("I3 never fewer", formation, "decide", decide_without_minimum, "account_used_up_fails_the_job"),
     ("I3 bounds break nothing", scaling, "rescale", break_below_minimum, "bounds_that_change_break_nothing"),
     ("I10 the size in one piece", scaling, "_least", lambda _: 1, "growth_without_room_breaks_nothing"),
     (
@@ -204,7 +206,13 @@ MUTATIONS: list[Mutation] = [
         lambda p, pod: p.observed.leases.get(pod.name),
         "participant_from_another_job",
     ),
-    ("survivors are waited for", rounds, "_survivors", lambda _: [], "slow_worker_stop_outlasts_last_call"),
+    (
+        "survivors are waited for",
+        rounds,
+        "expect_members",
+        lambda _: ([], []),
+        "slow_worker_stop_outlasts_last_call",
+    ),
     ("fencing", members, "departed", lambda _: True, "whole_job_cut_off_waits_for_fencing"),
     (
         "the root, not its echoes",

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from elasticjob.contract.records import Outcome, ParticipantRecord, RoundRecord
 from elasticjob.core.participant import Membership, Participant
-from elasticjob.core.rounds import Candidate, Form, Wait, decide
-from elasticjob.rounds import waits
+from elasticjob.rounds import formation, waits
+from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
 from elasticjob_operator.observe import answers
 from elasticjob_operator.plan import (
     conditions,
@@ -62,8 +62,8 @@ def _one_less(record: RoundRecord, announced: ParticipantRecord, rank: int) -> M
     return replace(membership, size=max(1, membership.size - 1))
 
 
-def _decide_without_minimum(candidates: list[Candidate], *_: Any) -> Form | Wait:
-    return Form(tuple(candidates)[:1]) if candidates else Wait(None, "nobody")
+def _decide_without_minimum(candidates: list[Candidate], *_: Any) -> FormRound | Defer:
+    return FormRound(tuple(candidates)[:1]) if candidates else Defer(None, "nobody")
 
 
 def _joined_whoever(p: context.Pass) -> Any:
@@ -81,11 +81,11 @@ def _charge_again(*_: Any, **__: Any) -> bool:
     return False
 
 
-def _decide_with_spares(candidates: Any, awaited: Any, minimum: int, replicas: int) -> Form | Wait:
+def _decide_with_spares(candidates: Any, awaited: Any, minimum: int, replicas: int) -> FormRound | Defer:
     return decide(candidates, awaited, minimum, replicas + 1)
 
 
-def _form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -> Form | Wait:
+def _form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -> FormRound | Defer:
     return decide(candidates, (), 1, replicas)
 
 
@@ -125,7 +125,7 @@ MUTATIONS = [
     Mutation(("I1",), "a number is used again", rounds, "_publish", _same_number_again),
     Mutation(("I1",), "the record may go back", RoundRecord, "ahead_of", lambda *_: False),
     Mutation(("I2",), "the world is one smaller", Participant, "_place", staticmethod(_one_less)),
-    Mutation(("I3",), "no minimum", rounds, "decide", _decide_without_minimum),
+    Mutation(("I3",), "no minimum", formation, "decide", _decide_without_minimum),
     Mutation(("I4",), "whoever has joined may be a member", context.Pass, "joined", _joined_whoever),
     Mutation(("I4", "I5", "Liveness"), "announcements last", context.Pass, "in_time", lambda *_: True, 1295),
     Mutation(("I5",), "silence convicts", members, "_examine", convict_by_silence),
@@ -136,7 +136,7 @@ MUTATIONS = [
     Mutation(("I8",), "one success is enough", lifecycle, "check_success", complete_with_the_first),
     Mutation(("Fencing",), "no fencing", members, "departed", lambda _: True, 367),
     Mutation(("Liveness",), "silent announcements are kept", pods, "_replace_silent", lambda _: None, 1620),
-    Mutation(("I3",), "spares are members, too", rounds, "decide", _decide_with_spares),
+    Mutation(("I3",), "spares are members, too", formation, "decide", _decide_with_spares),
     Mutation(("I7",), "charges never move", moves, "revise", lambda *_: None, 1576),
     Mutation(
         ("I7",), "members that are lost keep their slot", rounds, "_replace_absent", lambda *_: None, 44

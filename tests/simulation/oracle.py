@@ -8,7 +8,8 @@ from typing import Any
 
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob.core.participant import Membership
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, STARTED_AGAIN
+from elasticjob.rounds.causes import Cause
+from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.moves import MOVE_SECONDS
 from elasticjob_operator.plan.status import Charge, JobStatus
@@ -206,9 +207,9 @@ class Oracle:
         self.ids.update({(uid, m.id): r.number for m in members})
         if uid in self.current:
             self.current[uid].until, self.current[uid].next = self._now(), r.number
-            self.current[uid].succeeded = r.cause == STARTED_AGAIN
+            self.current[uid].succeeded = r.cause == Cause.STARTED_AGAIN
             done = self.finished.get((uid, before.round.number), set())
-            if r.cause == STARTED_AGAIN and done != set(range(len(before.members()))):
+            if r.cause == Cause.STARTED_AGAIN and done != set(range(len(before.members()))):
                 raise Violation(
                     "I8", f"round {before.round.number} has not succeeded: only {sorted(done)} have"
                 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elasticjob_operator.plan.causes import WORKER_FAILED
+from elasticjob.rounds.causes import Cause
 
 WINDOW_SECONDS = 600.0
 PACED = 20
@@ -60,7 +60,7 @@ class Pace:
         self.judge()
         self._planned = None
         came, self._came = self._came, self.come()
-        if cause == WORKER_FAILED and self._came - came >= NEW_SECONDS:
+        if cause == Cause.WORKER_FAILED and self._came - came >= NEW_SECONDS:
             return
         since = self._now() - WINDOW_SECONDS
         self._published = [at for at in self._published if at > since] + [self._now()]

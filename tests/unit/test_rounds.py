@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide, seat
+from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, assign_ranks, decide
 
 
 @st.composite
@@ -22,15 +22,15 @@ def candidate_lists(draw: st.DrawFn) -> list[Candidate]:
 
 @given(candidate_lists(), st.integers(1, 12))
 def test_seats_are_distinct_and_as_many_as_possible(candidates: list[Candidate], size: int) -> None:
-    seats = seat(candidates, size)
+    seats = assign_ranks(candidates, size)
     assert len(seats) == min(size, len(candidates)) == len({c.id for c in seats})
     assert set(seats) <= set(candidates)
 
 
 @given(candidate_lists())
 def test_a_survivor_keeps_its_rank_when_newcomers_fill_every_gap(candidates: list[Candidate]) -> None:
-    candidates = [Candidate(c.id, c.pod, c.slot, c.last_rank) for c in candidates]
-    seats = seat(candidates, len(candidates))
+    candidates = [Candidate(c.id, c.name, c.slot, c.last_rank) for c in candidates]
+    seats = assign_ranks(candidates, len(candidates))
     survivors = [c for c in candidates if c.last_rank is not None]
     gaps = max((c.last_rank or 0 for c in survivors), default=-1) + 1 - len(survivors)
     if len(candidates) - len(survivors) >= gaps:
@@ -39,14 +39,14 @@ def test_a_survivor_keeps_its_rank_when_newcomers_fill_every_gap(candidates: lis
 
 @given(candidate_lists())
 def test_the_order_of_survivors_never_changes(candidates: list[Candidate]) -> None:
-    candidates = [Candidate(c.id, c.pod, c.slot, c.last_rank) for c in candidates]
-    order = [c.last_rank for c in seat(candidates, len(candidates)) if c.last_rank is not None]
+    candidates = [Candidate(c.id, c.name, c.slot, c.last_rank) for c in candidates]
+    order = [c.last_rank for c in assign_ranks(candidates, len(candidates)) if c.last_rank is not None]
     assert order == sorted(order)
 
 
 @given(candidate_lists())
 def test_who_may_not_lead_leads_only_if_nobody_may(candidates: list[Candidate]) -> None:
-    seats = seat(candidates, len(candidates))
+    seats = assign_ranks(candidates, len(candidates))
     if any(c.may_lead for c in candidates):
         assert seats[0].may_lead
 
@@ -54,7 +54,7 @@ def test_who_may_not_lead_leads_only_if_nobody_may(candidates: list[Candidate]) 
 def test_a_spare_takes_over_the_lost_rank() -> None:
     spare = Candidate("s", "mnist-3-0", 3)
     left = [Candidate("a", "mnist-0-0", 0, 0), Candidate("c", "mnist-2-0", 2, 2)]
-    assert [c.id for c in seat([*left, spare], 3)] == ["a", "s", "c"]
+    assert [c.id for c in assign_ranks([*left, spare], 3)] == ["a", "s", "c"]
 
 
 @given(candidate_lists(), st.integers(1, 6), st.integers(0, 6), st.lists(st.floats(0, 60), max_size=4))
@@ -63,11 +63,11 @@ def test_a_round_is_never_smaller_than_minimum_nor_larger_than_replicas(
 ) -> None:
     """I3, and I6: what is not formed says what it waits for."""
     replicas = minimum + more
-    decision = decide(candidates, [Awaited("p", left, "why") for left in lefts], minimum, replicas)
-    if isinstance(decision, Form):
+    decision = decide(candidates, [Expected("p", left, "why") for left in lefts], minimum, replicas)
+    if isinstance(decision, FormRound):
         assert minimum <= len(decision.members) <= replicas
     else:
-        assert isinstance(decision, Wait)
+        assert isinstance(decision, Defer)
         assert decision.why
         if len(candidates) >= minimum:
             assert decision.seconds is not None
@@ -76,27 +76,29 @@ def test_a_round_is_never_smaller_than_minimum_nor_larger_than_replicas(
 
 def test_nobody_is_waited_for_once_all_wanted_are_there() -> None:
     candidates = [Candidate(f"id-{i}", f"p-{i}", i) for i in range(2)]
-    assert isinstance(decide(candidates, [Awaited("late", 40.0, "a member of the last round")], 1, 2), Form)
+    assert isinstance(
+        decide(candidates, [Expected("late", 40.0, "a member of the last round")], 1, 2), FormRound
+    )
 
 
 def test_a_spare_keeps_off_the_seat_of_a_member_that_is_on_its_way() -> None:
     candidates = [Candidate("a", "p-0", 0, 0), Candidate("s", "p-2", 2)]
-    late = Awaited("p-1", 45.0, "a member of the last round", patience=1.5)
+    late = Expected("p-1", 45.0, "a member of the last round", rank_held_seconds=1.5)
     decision = decide(candidates, [late], 2, 2)
-    assert decision == Wait(1.5, "2 have joined, 2 are wanted; for a moment no spare takes the place of p-1")
-    patience_is_over = Awaited("p-1", 43.0, "a member of the last round", patience=0.0)
-    assert isinstance(decide(candidates, [patience_is_over], 2, 2), Form)
+    assert decision == Defer(1.5, "2 have joined, 2 are wanted; for a moment no spare takes the place of p-1")
+    patience_is_over = Expected("p-1", 43.0, "a member of the last round", rank_held_seconds=0.0)
+    assert isinstance(decide(candidates, [patience_is_over], 2, 2), FormRound)
     everybody = [Candidate("a", "p-0", 0, 0), Candidate("b", "p-1", 1, 1), Candidate("s", "p-2", 2)]
-    decision = decide(everybody, [Awaited("p-3", 45.0, "a member of the last round", 1.5)], 2, 2)
-    assert isinstance(decision, Form), "no newcomer takes a seat: nothing is gained by waiting"
+    decision = decide(everybody, [Expected("p-3", 45.0, "a member of the last round", 1.5)], 2, 2)
+    assert isinstance(decision, FormRound), "no newcomer takes a seat: nothing is gained by waiting"
     assert [c.id for c in decision.members] == ["a", "b"]
 
 
 def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:
-    members = [Awaited(f"p-{i}", 40.0, "a member of the last round") for i in range(5)]
-    new = [Awaited("slot 7", 5.0, "its pod is being created"), Awaited("p-8", 9.0, "its pod is on node b")]
+    members = [Expected(f"p-{i}", 40.0, "a member of the last round") for i in range(5)]
+    new = [Expected("slot 7", 5.0, "its pod is being created"), Expected("p-8", 9.0, "its pod is on node b")]
     decision = decide([Candidate("id", "p-9", 9)], [*members, *new], 2, 9)
-    assert decision == Wait(
+    assert decision == Defer(
         5.0,
         "1 of 9 have joined, 2 are needed; waiting for slot 7 (its pod is being created) "
         "and p-8 (its pod is on node b) and p-0, p-1, p-2 and 2 more (a member of the last round)",
@@ -104,9 +106,9 @@ def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:
 
 
 def test_the_sentence_has_an_end_however_many_reasons_there_are() -> None:
-    awaited = [Awaited(f"p-{i}", 5.0, f"its pod is on node {i}") for i in range(1000)]
+    awaited = [Expected(f"p-{i}", 5.0, f"its pod is on node {i}") for i in range(1000)]
     decision = decide([Candidate("id", "p", 0)], awaited, 1, 1001)
-    assert decision == Wait(
+    assert decision == Defer(
         5.0,
         "1 of 1001 have joined; waiting for p-0 (its pod is on node 0) and p-1 (its pod is on node 1) "
         "and p-2 (its pod is on node 2) and 997 more; will start with 1 in 5 s",

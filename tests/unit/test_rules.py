@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan import failures, moves, rules
-from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, HANG, SCALING, WORKER_FAILED, Evidence
+from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Action, Exit, Job, JobSpec, Now, Observed, Pod, Rule
 from elasticjob_operator.plan.status import Charge, JobStatus, RoundHistory, RoundStatus
@@ -33,7 +34,7 @@ def a_pass(
 
 
 def worker_failed(pod: str = "mnist-0-0", **fields: object) -> Evidence:
-    return replace(Evidence(WORKER_FAILED, f"a worker of {pod} failed", pod, uid=pod), **fields)  # type: ignore[arg-type]
+    return replace(Evidence(Cause.WORKER_FAILED, f"a worker of {pod} failed", pod, uid=pod), **fields)  # type: ignore[arg-type]
 
 
 evidence = st.builds(
@@ -47,7 +48,7 @@ evidence = st.builds(
     reasons=st.lists(st.sampled_from(["OOMKilled", "Evicted", "Error"]), max_size=2).map(tuple),
     error=st.text(st.characters(), max_size=300),
     milliseconds=st.none() | st.integers(0, 10**6),
-).map(lambda e: e if e.cause == WORKER_FAILED else replace(e, milliseconds=None))
+).map(lambda e: e if e.cause == Cause.WORKER_FAILED else replace(e, milliseconds=None))
 rule = st.one_of(
     st.builds(
         Rule,
@@ -97,7 +98,7 @@ def test_a_failure_is_charged_once_and_says_why(signs: list[Evidence], among: li
 
 @given(
     st.lists(evidence, min_size=1, max_size=4, unique_by=lambda e: (e.cause, e.milliseconds)).filter(
-        lambda found: HANG not in {e.cause for e in found}
+        lambda found: Cause.HANG not in {e.cause for e in found}
     )
 )
 def test_the_root_does_not_depend_on_the_order_in_which_evidence_comes(signs: list[Evidence]) -> None:
@@ -111,15 +112,15 @@ def test_the_root_does_not_depend_on_the_order_in_which_evidence_comes(signs: li
 
 
 def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
-    hang = Evidence(HANG, "no step for 600 s")
+    hang = Evidence(Cause.HANG, "no step for 600 s")
     ecc = worker_failed(error="ECC", exit_code=1)
     spec = JobSpec(template={}, rules=(Rule("gpu", "ExcludeNode", on_error_pattern="ECC"),))
     for order in ([hang, ecc], [ecc, hang]):
         with_rule, without = a_pass(spec), a_pass()
         failures.note(with_rule, order)
         failures.note(without, order)
-        assert (with_rule.round.cause, with_rule.round.rule) == (WORKER_FAILED, "gpu")
-        assert (without.round.cause, without.round.rule) == (HANG, "")
+        assert (with_rule.round.cause, with_rule.round.rule) == (Cause.WORKER_FAILED, "gpu")
+        assert (without.round.cause, without.round.rule) == (Cause.HANG, "")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_the_last_failure_says_how_to_read_on(template: dict[str, object] | None
 
 def test_a_hang_is_everybodys_log() -> None:
     p = a_pass(JobSpec(template={"spec": {"containers": [{"name": "train"}]}}))
-    failures.note(p, [Evidence(HANG, "no step for 600 s")])
+    failures.note(p, [Evidence(Cause.HANG, "no step for 600 s")])
     assert p.status.last_failure is not None
     assert p.status.last_failure.logs == (
         "kubectl -n default logs -l elasticjob.dev/job=mnist -c train --prefix --tail=200"

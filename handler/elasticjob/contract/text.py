@@ -6,6 +6,7 @@ and command a terminal, and those that turn the direction of writing hide what i
 
 from __future__ import annotations
 
+import enum
 import re
 
 _TOKEN = re.compile(r"[!-~]+")
@@ -22,3 +23,13 @@ def one_line(text: str, limit: int) -> str:
 def is_token(text: str, longest: int) -> bool:
     """Whether this is a word of printable ASCII: ids, states, names."""
     return len(text) <= longest and _TOKEN.fullmatch(text) is not None
+
+
+class Word(str, enum.Enum):
+    """One of the fixed words of a field. It is its value wherever it is written."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self.value), spec)

@@ -1,8 +1,10 @@
-"""Why rounds end: every cause, its account, and which evidence is better than which."""
+"""Evidence against a round, the account that each cause is charged to, and which evidence explains more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from elasticjob.rounds.causes import Cause, better
 
 APPLICATION = "application"
 INFRASTRUCTURE = "infrastructure"
@@ -11,60 +13,21 @@ SCALING = "scaling"
 
 ACCOUNTS = (APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING)
 
-CAUSES: dict[str, str] = {
-    # A change announced before.
-    "Suspended": SCALING,
-    "Resumed": SCALING,
-    "ScaledDown": SCALING,
-    "ScaledUp": SCALING,
-    # A pod taken away with notice: by the scheduler or a node's shutdown, by the eviction API, by hand.
-    "Preempted": PREEMPTION,
-    "Evicted": PREEMPTION,
-    "PodDeleted": PREEMPTION,
-    # A pod or node lost.
-    "OutOfMemory": APPLICATION,
-    "NodeLost": INFRASTRUCTURE,
-    "NodePressure": INFRASTRUCTURE,
-    "PodLost": INFRASTRUCTURE,
-    "PodRestarted": INFRASTRUCTURE,
-    "PodFailed": APPLICATION,
-    # Unreachable or silent members.
-    "Unreachable": INFRASTRUCTURE,
-    "LeaderUnreachable": INFRASTRUCTURE,
-    "DidNotRejoin": INFRASTRUCTURE,
-    "NotEstablished": INFRASTRUCTURE,
-    # Hangs, worker errors, and what is left. A worker error that a rule matches comes before a hang.
-    "Hang": APPLICATION,
-    "WorkerFailed": APPLICATION,
-    "RecordAhead": INFRASTRUCTURE,
-    "MemberLeft": INFRASTRUCTURE,
-    # No loss at all: the round has succeeded, and the members' commands go on with another torchrun.
-    "StartedAgain": SCALING,
+CAUSES_OF: dict[str, tuple[Cause, ...]] = {
+    APPLICATION: (Cause.OUT_OF_MEMORY, Cause.POD_FAILED, Cause.HANG, Cause.WORKER_FAILED),
+    INFRASTRUCTURE: (
+        *(Cause.NODE_LOST, Cause.NODE_PRESSURE, Cause.POD_LOST, Cause.POD_RESTARTED),
+        *(Cause.UNREACHABLE, Cause.LEADER_UNREACHABLE, Cause.DID_NOT_REJOIN, Cause.NOT_ESTABLISHED),
+        *(Cause.RECORD_AHEAD, Cause.MEMBER_LEFT),
+    ),
+    PREEMPTION: (Cause.PREEMPTED, Cause.EVICTED, Cause.POD_DELETED),
+    SCALING: (Cause.SUSPENDED, Cause.RESUMED, Cause.SCALED_DOWN, Cause.SCALED_UP, Cause.STARTED_AGAIN),
 }
-"""Cause to account, best evidence first (design, section 7)."""
 
-WORKER_FAILED = "WorkerFailed"
-HANG = "Hang"
+CAUSES: dict[str, str] = {cause.value: account for account, causes in CAUSES_OF.items() for cause in causes}
+"""Cause to account."""
 
-_RANK = {cause: position for position, cause in enumerate(CAUSES)}
-
-ESTABLISHING = frozenset({"NotEstablished", "LeaderUnreachable"})
-"""Causes that end a round before it is established, whatever the members' states."""
-
-CHARGED_ONCE = ESTABLISHING | {"Unreachable", "MemberLeft"}
-"""Causes of which a series of rounds that were never established is charged once."""
-
-CUT_OFF = frozenset({"Unreachable", "LeaderUnreachable"})
-"""Causes that a broken path has, as long as the round was established."""
-
-SCALED_UP = "ScaledUp"
-
-PLANNED = frozenset({SCALED_UP, "ScaledDown"})
-"""Causes that have nothing to do with a failure: the next round was possible before they ended this one."""
-
-STARTED_AGAIN = "StartedAgain"
-
-NEVER_CHARGED = frozenset({"Suspended", "Resumed", STARTED_AGAIN})
+NEVER_CHARGED = frozenset({Cause.SUSPENDED, Cause.RESUMED, Cause.STARTED_AGAIN})
 """Causes that have an account like any other, and are not charged to it: nothing was restarted."""
 
 
@@ -96,11 +59,6 @@ class Evidence:
         return CAUSES[self.cause]
 
 
-def better(cause: str, than: str) -> bool:
-    """Whether this cause explains more than that one. Anything is better than none."""
-    return _RANK.get(cause, len(_RANK)) < _RANK.get(than, len(_RANK))
-
-
 def explains_more(
     cause: str, matched: bool, milliseconds: int | None, than: str, than_matched: bool, than_ms: int | None
 ) -> bool:
@@ -109,10 +67,10 @@ def explains_more(
     ``matched`` says that a rule has something to say on it, which puts a worker error before a hang. Of
     two worker errors the earlier one is the root, and the other its echo; unknown is latest.
     """
-    if cause == than == WORKER_FAILED:
+    if cause == than == Cause.WORKER_FAILED:
         return milliseconds is not None and (than_ms is None or milliseconds < than_ms)
-    if matched and (cause, than) == (WORKER_FAILED, HANG):
+    if matched and (cause, than) == (Cause.WORKER_FAILED, Cause.HANG):
         return True
-    if than_matched and (cause, than) == (HANG, WORKER_FAILED):
+    if than_matched and (cause, than) == (Cause.HANG, Cause.WORKER_FAILED):
         return False
     return better(cause, than)

@@ -7,7 +7,9 @@ Establishing, Suspended, Complete, Failed.
 from __future__ import annotations
 
 from elasticjob.contract.names import pod_name
-from elasticjob.core.rounds import listed
+from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import CreatePod, Pod
@@ -54,11 +56,11 @@ def _training(p: Pass) -> tuple[str, str, str]:
         who = f"round {r.number} with {r.members} of {p.job.spec.replicas} members, leader {r.leader}"
         if r.established is None:
             return "False", "Establishing", f"{who}; waiting for the members to reach the leader{_short(p)}"
-        done = sum(m.state == "Succeeded" for m in p.status.members())
+        done = sum(m.state == MemberState.SUCCEEDED for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{done} have succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
         return "True", "Training", f"{who}{more}{_short(p)}{_held_up(p)}"
-    ended = "" if r.cause == "Resumed" else f"round {r.number} ended: "
+    ended = "" if r.cause == Cause.RESUMED else f"round {r.number} ended: "
     why = f"{ended}{r.message}; " if r.number else ""
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"

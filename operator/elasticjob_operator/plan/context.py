@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from elasticjob.contract.records import ParticipantRecord, Phase, State, endpoint_at
+from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
@@ -224,7 +225,7 @@ class Pass:
         """Whether it has succeeded, or its container has ended with 0 and its pod may still say why."""
         pod = self.pods_by_uid.get(member.uid)
         well = pod is not None and pod.exited_well
-        return member.state == "Succeeded" or (
+        return member.state == MemberState.SUCCEEDED or (
             well and pod is not None and not pod.ended and not pod.deleting
         )
 

@@ -8,6 +8,7 @@ kubelet's reason, the node's state. The sign that names who did it is the best, 
 from __future__ import annotations
 
 from elasticjob.contract.records import State
+from elasticjob.rounds.causes import ESTABLISHING, Cause
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Exit, Pod
@@ -16,22 +17,22 @@ from elasticjob_operator.plan.waits import JobWait
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 DISRUPTIONS = {
-    "PreemptionByScheduler": "Preempted",
-    "EvictionByEvictionAPI": "Evicted",
-    "DeletionByTaintManager": "NodeLost",
-    "DeletionByPodGC": "NodeLost",
+    "PreemptionByScheduler": Cause.PREEMPTED,
+    "EvictionByEvictionAPI": Cause.EVICTED,
+    "DeletionByTaintManager": Cause.NODE_LOST,
+    "DeletionByPodGC": Cause.NODE_LOST,
 }
 """The reasons of DisruptionTarget but for the kubelet's; any other is a preemption by somebody else."""
 
 BY_KUBELET = "TerminationByKubelet"
 
 KUBELET_REASONS = {
-    "Evicted": "NodePressure",
-    "Terminated": "Preempted",
-    "NodeShutdown": "Preempted",
-    "Shutdown": "Preempted",
-    "Preempting": "Preempted",
-    "NodeLost": "NodeLost",
+    "Evicted": Cause.NODE_PRESSURE,
+    "Terminated": Cause.PREEMPTED,
+    "NodeShutdown": Cause.PREEMPTED,
+    "Shutdown": Cause.PREEMPTED,
+    "Preempting": Cause.PREEMPTED,
+    "NodeLost": Cause.NODE_LOST,
 }
 """``status.reason`` of a pod that the kubelet has ended, in the words of all its versions: for want of
 memory or disk, because the machine is shut down (a spot node), for a critical pod."""
@@ -41,7 +42,7 @@ EXPLAINED_SECONDS = 5.0
 is decided of it may be the end of the job."""
 
 EXPLAINED_BY_THE_NODE = frozenset(
-    {"PodLost", "Unreachable", "LeaderUnreachable", "DidNotRejoin", "NotEstablished", "MemberLeft"}
+    ESTABLISHING | {Cause.POD_LOST, Cause.UNREACHABLE, Cause.DID_NOT_REJOIN, Cause.MEMBER_LEFT}
 )
 """Causes that a node's loss explains when it shows afterwards. A pod that was deleted before is none."""
 
@@ -57,9 +58,9 @@ def taken_away(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence
     trouble = node_trouble(p, pod)
     if pod.deleting and trouble:
         text = f"{who} was lost: it is being deleted, and node {pod.node} {trouble}"
-        return _evidence(pod, "NodeLost", text, rank)
+        return _evidence(pod, Cause.NODE_LOST, text, rank)
     if pod.deleting:
-        return _evidence(pod, "PodDeleted", f"{who} is being deleted", rank)
+        return _evidence(pod, Cause.POD_DELETED, f"{who} is being deleted", rank)
     return None
 
 
@@ -70,12 +71,12 @@ def ended(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
         return taken
     if pod.exit is None:
         why = pod.reason or "no reason given"
-        return _evidence(pod, "PodLost", f"{who} was lost: its pod failed ({why})", rank)
-    cause = "PodFailed"
+        return _evidence(pod, Cause.POD_LOST, f"{who} was lost: its pod failed ({why})", rank)
+    cause = Cause.POD_FAILED
     if pod.exit.reason == "OOMKilled":
-        cause = "OutOfMemory"
+        cause = Cause.OUT_OF_MEMORY
     elif pod.exit.code > 128 or pod.exit.code < 0:
-        cause = "PodLost"
+        cause = Cause.POD_LOST
     return _evidence(pod, cause, f"{who} was lost: its {describe_end(pod, pod.exit)}", rank)
 
 
@@ -100,7 +101,7 @@ def unexplained(p: Pass, pod: Pod) -> float:
 def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = None) -> Evidence | None:
     """What the pod of a member that was given up for ``cause`` says now, if that is more than was known.
 
-    Its deletion and its exit code say nothing: that was the operator. Compare by ``causes.better``.
+    Its deletion and its exit code say nothing: that was the operator. Compare by ``better``.
     """
     if pod.exited_well:
         return None
@@ -111,7 +112,7 @@ def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = 
         return ended(p, pod, who, rank)
     trouble = node_trouble(p, pod)
     if trouble and cause in EXPLAINED_BY_THE_NODE:
-        return _evidence(pod, "NodeLost", f"{who} was lost: node {pod.node} {trouble}", rank)
+        return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {trouble}", rank)
     return None
 
 
@@ -119,7 +120,7 @@ def node_lost(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
     """The member is lost with its node."""
     trouble = node_trouble(p, pod)
     silent = "" if p.on_dead_node(pod) else " and nothing is heard from the pod"
-    return _evidence(pod, "NodeLost", f"{who} was lost: node {pod.node} {trouble}{silent}", rank)
+    return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {trouble}{silent}", rank)
 
 
 def node_trouble(p: Pass, pod: Pod) -> str:
@@ -156,17 +157,18 @@ def _disruption(pod: Pod) -> str | None:
     if not pod.disruption or not (over or pod.deleting):
         return None
     if pod.disruption == BY_KUBELET:
-        return "PodLost"
-    return DISRUPTIONS.get(pod.disruption, "Preempted")
+        return Cause.POD_LOST
+    return DISRUPTIONS.get(pod.disruption, Cause.PREEMPTED)
 
 
 def _sentence(pod: Pod, who: str, cause: str) -> str:
-    how = {
-        "Preempted": "was preempted",
-        "Evicted": "was evicted",
-        "NodePressure": f"was evicted from node {pod.node}, which is short of resources",
-        "NodeLost": f"was lost with node {pod.node}",
-    }.get(cause, "was ended by its node")
+    words_of: dict[str, str] = {
+        Cause.PREEMPTED: "was preempted",
+        Cause.EVICTED: "was evicted",
+        Cause.NODE_PRESSURE: f"was evicted from node {pod.node}, which is short of resources",
+        Cause.NODE_LOST: f"was lost with node {pod.node}",
+    }
+    how = words_of.get(cause, "was ended by its node")
     words = pod.message.strip(". ") or pod.disruption or pod.reason
     return f"{who} {how}: {words}"
 
@@ -187,13 +189,13 @@ def _evidence(pod: Pod, cause: str, message: str, rank: int | None) -> Evidence:
     )
 
 
-_EXITS = frozenset({"PodFailed", "PodLost", "OutOfMemory"})
+_EXITS = frozenset({Cause.POD_FAILED, Cause.POD_LOST, Cause.OUT_OF_MEMORY})
 """Causes that a container's exit code belongs to; where somebody took the pod away it is only the echo."""
 
 
 def _reasons(pod: Pod, cause: str) -> tuple[str, ...]:
     """The words by which the API, and ``kubectl``, know this end."""
     words = [pod.exit.reason if pod.exit is not None else "", pod.reason, pod.disruption]
-    if cause == "NodeLost":
+    if cause == Cause.NODE_LOST:
         words.append("NodeLost")
     return tuple(dict.fromkeys(word for word in words if word))

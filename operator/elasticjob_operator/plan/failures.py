@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.names import JOB_LABEL
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import nodes, rules
 from elasticjob_operator.plan.causes import (
     ACCOUNTS,
@@ -218,7 +220,9 @@ def _give_up(p: Pass, uid: str, message: str) -> None:
     """The member in this pod is replaced."""
     p.set_members(
         tuple(
-            replace(m, state="Lost", message=message) if m.uid == uid and m.state != "Lost" else m
+            replace(m, state=MemberState.LOST, message=message)
+            if m.uid == uid and m.state != MemberState.LOST
+            else m
             for m in p.status.members()
         )
     )
@@ -241,7 +245,7 @@ def _logs(p: Pass, sign: Evidence) -> str:
     if pod is not None and pod.failed_init:
         container = f" -c {pod.failed_init}"
     restarted = pod is not None and pod.running and pod.last_exit is not None
-    again = " --previous" if restarted and sign.cause in ("PodRestarted", "OutOfMemory") else ""
+    again = " --previous" if restarted and sign.cause in (Cause.POD_RESTARTED, Cause.OUT_OF_MEMORY) else ""
     return f"{where} {sign.pod}{container}{again}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from elasticjob.contract.records import State
 from elasticjob.contract.text import one_line
-from elasticjob.core.rounds import listed
+from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import Ignored, ParticipantStatus

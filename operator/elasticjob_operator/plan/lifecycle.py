@@ -10,7 +10,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import Outcome, Phase, State
-from elasticjob.core.rounds import listed
+from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends, progress
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import exhausted, short
@@ -35,7 +36,7 @@ def check_success(p: Pass) -> bool:
     own = p.job.spec.template is not None
     if p.round.phase != "Active" or not members:
         return False
-    if any(m.state != "Succeeded" or (own and not m.done) for m in members):
+    if any(m.state != MemberState.SUCCEEDED or (own and not m.done) for m in members):
         return False
     text = f"all {len(members)} members of round {p.round.number} have succeeded"
     _close(p, Outcome.COMPLETE, "Succeeded", text)
@@ -153,7 +154,7 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
     container has ended with 0, and those of which neither is known yet."""
     members = p.status.members()
     own = p.job.spec.template is not None
-    if not own or p.round.phase != "Active" or any(m.state != "Succeeded" for m in members):
+    if not own or p.round.phase != "Active" or any(m.state != MemberState.SUCCEEDED for m in members):
         return [], [], []
     again = [m.pod for m in members if started_again(p, m)]
     done = [m.pod for m in members if m.done]
@@ -245,7 +246,7 @@ def _some_had_succeeded(p: Pass) -> bool:
     if any(_ended_well(p, member) for member in p.status.members()):
         return True
     before = p.before.members()
-    return p.before.round.number == p.round.number and any(m.state == "Succeeded" for m in before)
+    return p.before.round.number == p.round.number and any(m.state == MemberState.SUCCEEDED for m in before)
 
 
 def _ended_well(p: Pass, member: ParticipantStatus) -> bool:

@@ -15,7 +15,6 @@ Lost and Unreachable are verdicts and stay: the witness may be gone at the next 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
@@ -26,16 +25,18 @@ from elasticjob.contract.records import (
     State,
 )
 from elasticjob.contract.text import one_line
-from elasticjob.rounds.waits import RoundWait
-from elasticjob_operator.plan import ends, nodes
-from elasticjob_operator.plan.causes import STARTED_AGAIN, WORKER_FAILED, Evidence
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.judgement import judge
+from elasticjob.rounds.reports import LEADER_STALE_SECONDS
+from elasticjob.rounds.state import MemberState
+from elasticjob_operator.plan import ends
+from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.look import evidence as of_findings
+from elasticjob_operator.plan.look import look
 from elasticjob_operator.plan.model import Participant, Pod
-from elasticjob_operator.plan.status import Named, ParticipantStatus
+from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
-
-ACCUSED_SECONDS = 2.0
-"""How long fewer than half of the members may accuse the leader before they are the ones given up."""
 
 ENDED_WELL_SECONDS = 2.0
 """How long a container that has ended with 0 and not reported its success may have been told to end, while
@@ -47,15 +48,11 @@ _AGAIN = "Again"
 """Left, but for no failure: its command has started torchrun again after the round had succeeded."""
 _AGAIN_TEXT = "its command has started torchrun again"
 
-NAMED_WINDOW = timedelta(minutes=10)
-MAX_NAMED = 100
 MAX_MEMBER_MESSAGE = 200
 """Characters that stand with each member: a thousand workers' messages would not fit into the status."""
 LATE_RENEWALS = 1.5
 """A member whose Lease is older than so many intervals may be cut off from the API server: it is no witness
 for its leader, and would not hear of the end of its round."""
-LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
-"""A leader that has not renewed its Lease for so long is no witness for itself."""
 
 
 def examine(p: Pass) -> list[Evidence]:
@@ -69,19 +66,21 @@ def examine(p: Pass) -> list[Evidence]:
         message = found.message[:MAX_MEMBER_MESSAGE] if found else member.message
         done = state == _DONE
         if done:
-            state = "Succeeded"
+            state = MemberState.SUCCEEDED
         elif state == _AGAIN:
-            state, message = "Left", _AGAIN_TEXT
+            state, message = MemberState.LEFT, _AGAIN_TEXT
         same = (state, message, done) == (member.state, member.message, member.done)
         members.append(member if same else replace(member, state=state, message=message, done=done))
     p.set_members(tuple(members))
     failed = _worker_failures(p)
     reported = {sign.uid for sign in failed}
     # A container that ended because its worker did is that worker's failure, and perhaps an echo.
-    evidence = [sign for sign in evidence if sign.cause != "PodFailed" or sign.uid not in reported] + failed
-    evidence.extend(_accusations(p))
-    evidence.extend(_named_by_leader(p))
-    return evidence
+    evidence = [
+        sign for sign in evidence if sign.cause != Cause.POD_FAILED or sign.uid not in reported
+    ] + failed
+    with look(p) as one:
+        findings = judge(one, bool(evidence))
+    return evidence + of_findings(findings)
 
 
 def departed(p: Pass) -> bool:
@@ -100,7 +99,7 @@ def departed(p: Pass) -> bool:
         record = lease.record if lease is not None else None
         if record is not None and record.id != member.id:
             return True  # also one that was given up, and has announced itself anew all the same
-        if record is None and member.state == "Left":
+        if record is None and member.state == MemberState.LEFT:
             return True
     return False
 
@@ -110,18 +109,18 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     over = p.round.phase != "Active"
     who = f"{member.pod} (group rank {member.rank})"
     pod = p.pods_by_uid.get(member.uid)
-    if member.state == "Lost":
+    if member.state == MemberState.LOST:
         if pod is None or not member.message:  # the latter: it had succeeded
-            return "Lost", None
-        return "Lost", ends.second_thoughts(p, pod, who, p.round.cause, member.rank)
+            return MemberState.LOST, None
+        return MemberState.LOST, ends.second_thoughts(p, pod, who, p.round.cause, member.rank)
     own = p.job.spec.template is not None
-    goes_on = own and (not over or (p.round.cause == STARTED_AGAIN and started_again(p, member)))
-    if member.done or (member.state == "Succeeded" and not goes_on):
+    goes_on = own and (not over or (p.round.cause == Cause.STARTED_AGAIN and started_again(p, member)))
+    if member.done or (member.state == MemberState.SUCCEEDED and not goes_on):
         # What it has done stays done, whatever becomes of its pod; but not for another round.
-        return ("Lost" if over else _DONE if own else "Succeeded"), None
+        return (MemberState.LOST if over else _DONE if own else MemberState.SUCCEEDED), None
     if pod is None:
-        return "Lost", _vanished(p, member, who)
-    if member.state == "Succeeded":
+        return MemberState.LOST, _vanished(p, member, who)
+    if member.state == MemberState.SUCCEEDED:
         return _after_success(p, member, pod, who)
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
@@ -130,7 +129,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if record is not None and not left and record.state == State.SUCCEEDED.value:
         if own and not over:
             return _after_success(p, member, pod, who)
-        return ("Lost" if over else "Succeeded"), None
+        return (MemberState.LOST if over else MemberState.SUCCEEDED), None
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not left and not leaving:
             # Who is told to stop may end with 0, too; by whom is said when the pod has ended as a whole.
@@ -138,38 +137,40 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
             if ends.taken_away(p, pod, who, member.rank) is None:
-                return ("Lost" if over else _DONE if own else "Succeeded"), None
+                return (MemberState.LOST if over else _DONE if own else MemberState.SUCCEEDED), None
         found = ends.ended(p, pod, who, member.rank)
-        if leaving and found.cause in ("PodFailed", "PodLost"):
+        if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
             # It was told to stop, nobody says by whom; its exit code is the echo.
             how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
             found = _evidence(
-                "MemberLeft", member, f"{who} left: its torchrun said that it was ending; {how}"
+                Cause.MEMBER_LEFT, member, f"{who} left: its torchrun said that it was ending; {how}"
             )
-        return "Lost", found
+        return MemberState.LOST, found
     if pod.deleting:
-        return "Lost", ends.taken_away(p, pod, who, member.rank)
+        return MemberState.LOST, ends.taken_away(p, pod, who, member.rank)
     if p.on_dead_node(pod) or (
         ends.node_trouble(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)
     ):
-        return "Lost", ends.node_lost(p, pod, who, member.rank)
+        return MemberState.LOST, ends.node_lost(p, pod, who, member.rank)
     if record is None:
         return member.state, None
-    if left and member.state == "Left" and member.message == _AGAIN_TEXT:
-        return "Left", None
+    if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
+        return MemberState.LEFT, None
     if left:
         if not p.is_of_round(record.last_round) or record.last_job_uid != p.job.uid:
             again = own and not over and record.state == State.JOINING.value
             if again and (_has_finished(p, lease) or _others_have_finished(p)):
-                return "Succeeded", None  # no operator was there to see it say so
+                return MemberState.SUCCEEDED, None  # no operator was there to see it say so
             killed = killed_for_memory(pod, who, member.rank) if pod.restarts > member.restarts else None
             # Containers of ours are never restarted: there it is a second agent.
             ours = p.job.spec.template is not None
             how = "was replaced by another torchrun in its pod" if ours else "was restarted in place"
-            return "Left", killed or _evidence("PodRestarted", member, f"{who} {how}")
-        return "Left", _left_round(p, member, who)
+            return MemberState.LEFT, killed or _evidence(Cause.POD_RESTARTED, member, f"{who} {how}")
+        return MemberState.LEFT, _left_round(p, member, who)
     if leaving:
-        return "Left", _evidence("MemberLeft", member, f"{who} left: its torchrun said that it was ending")
+        return MemberState.LEFT, _evidence(
+            Cause.MEMBER_LEFT, member, f"{who} left: its torchrun said that it was ending"
+        )
     return member.state, None
 
 
@@ -190,7 +191,7 @@ def _others_have_finished(p: Pass) -> bool:
 def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     """``well``, ``again`` where only its successor in the container shows that it has ended, or nothing."""
     pod = p.pods_by_uid.get(member.uid)
-    if member.state == "Succeeded":
+    if member.state == MemberState.SUCCEEDED:
         return "well"
     if pod is None or pod.exit is not None:
         return "well" if pod is not None and pod.exited_well else ""
@@ -210,7 +211,7 @@ def started_again(p: Pass, member: ParticipantStatus) -> bool:
     lease = p.participant(pod) if pod is not None and p.job.spec.template is not None else None
     record = lease.record if lease is not None else None
     again = record is not None and record.id != member.id and record.state == State.JOINING.value
-    return member.state == "Succeeded" and not member.done and again
+    return member.state == MemberState.SUCCEEDED and not member.done and again
 
 
 def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tuple[str, Evidence | None]:
@@ -226,7 +227,7 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
         if pod.exited_well and not p.leaving(pod):
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
-                return "Succeeded", None
+                return MemberState.SUCCEEDED, None
             if ends.taken_away(p, pod, who, member.rank) is None:
                 return _DONE, None
         found = ends.ended(p, pod, who, member.rank)
@@ -235,8 +236,8 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
     elif p.on_dead_node(pod):
         found = ends.node_lost(p, pod, who, member.rank)
     if found is not None:
-        return "Lost", replace(found, message=f"{found.message}; its workers had finished")
-    return ("Succeeded" if p.round.phase == "Active" else _AGAIN), None
+        return MemberState.LOST, replace(found, message=f"{found.message}; its workers had finished")
+    return (MemberState.SUCCEEDED if p.round.phase == "Active" else _AGAIN), None
 
 
 def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
@@ -251,20 +252,22 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     there = p.pods_by_name.get(member.pod)
     if there is not None and there.uid == member.uid:
         return _evidence(
-            "PodDeleted", member, f"{who} was taken from the job: its owner reference was changed or removed"
+            Cause.POD_DELETED,
+            member,
+            f"{who} was taken from the job: its owner reference was changed or removed",
         )
     if member.node and p.observed.nodes is not None and member.node not in p.observed.nodes:
         text = f"{who} was lost: its pod is gone, and node {member.node} is gone or not ready"
-        return replace(_evidence("NodeLost", member, text), reasons=("NodeLost",))
+        return replace(_evidence(Cause.NODE_LOST, member, text), reasons=("NodeLost",))
     if p.job.spec.template is not None:
-        return _evidence("PodDeleted", member, f"{who} is gone: its pod was deleted")
-    return _evidence("PodLost", member, f"{who} was lost: its pod is gone")
+        return _evidence(Cause.POD_DELETED, member, f"{who} is gone: its pod was deleted")
+    return _evidence(Cause.POD_LOST, member, f"{who} was lost: its pod is gone")
 
 
 def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, node: str) -> Evidence:
     """The evidence that a worker of this pod failed."""
     return Evidence(
-        WORKER_FAILED,
+        Cause.WORKER_FAILED,
         f"a worker of {pod} (group rank {rank}) failed: {_said(report)}",
         pod,
         rank,
@@ -287,7 +290,9 @@ def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
     if end is None or end.reason != "OOMKilled":
         return None
     text = f"{who} was restarted in place: its container ended with OOMKilled"
-    return Evidence("OutOfMemory", text, pod.name, rank, end.code, pod.uid, pod.node, reasons=(end.reason,))
+    return Evidence(
+        Cause.OUT_OF_MEMORY, text, pod.name, rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
+    )
 
 
 def _worker_failures(p: Pass) -> list[Evidence]:
@@ -325,10 +330,10 @@ def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     """The member has announced itself anew: for the failure of a worker, or for what nobody says."""
     report = _failure_report(p, member)
     if report is None:
-        return _evidence("MemberLeft", member, f"{who} left the round, and its torchrun gave no reason")
+        return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round, and its torchrun gave no reason")
     if report.late:
         text = f"{who} left the round; later one of its workers failed: {_said(report)}"
-        return _evidence("MemberLeft", member, text)
+        return _evidence(Cause.MEMBER_LEFT, member, text)
     return worker_failure(report, member.pod, member.rank, member.uid, member.node)
 
 
@@ -339,7 +344,7 @@ def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: in
 def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
     """The second witness against a pod on a node that is not ready: it was named lost, or its Lease was
     not renewed three times. A kubelet that died alone takes no training with it."""
-    if member.state == "Unreachable":
+    if member.state == MemberState.UNREACHABLE:
         return True
     silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.uid)
     left = 3 * renew_seconds(member) - silent
@@ -360,7 +365,7 @@ def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
     """Whether somebody who would miss this member's beats is heard of and does not miss them: a node that is
     not ready and a silent Lease may be one and the same path to the API server, and training goes on by
     another."""
-    if p.round.phase != "Active" or p.round.established is None or member.state != "Member":
+    if p.round.phase != "Active" or p.round.established is None or member.state != MemberState.MEMBER:
         return False
     leader, *others = p.status.members()
     witnesses = others if member.rank == 0 else [leader]
@@ -371,7 +376,7 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     """Whether this member of the running round lives as far as its pod, its node and its Lease tell: it says
     in its Lease whom it misses, within seconds."""
     pod = p.pods_by_uid.get(member.uid)
-    lease = p.participant(pod) if pod is not None and member.state == "Member" else None
+    lease = p.participant(pod) if pod is not None and member.state == MemberState.MEMBER else None
     if pod is None or lease is None or lease.record is None or lease.record.id != member.id:
         return False
     if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != State.JOINING.value:
@@ -391,126 +396,6 @@ def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
     return lease.report
 
 
-def _named_by_leader(p: Pass) -> list[Evidence]:
-    """The members that the leader has reported silent, also when the round has ended and it waits for the
-    next."""
-    members = p.status.members()
-    here = bool(members) and members[0].state in ("Member", "Left")
-    report = report_of(p, members[0]) if here else None
-    if report is None:
-        return []
-    silent = set(report.silent)
-    named = {
-        m.id: f"{m.pod} (group rank {m.rank}) is unreachable: {report.message or 'its heartbeats stopped'}"
-        for m in members[1:]
-        if m.rank in silent and m.state == "Member"
-    }
-    suspect_leader(p, members[0], len(named), len(members) - 1)
-    return _unreachable(p, named, report.silent_milliseconds)
-
-
-def _accusations(p: Pass) -> list[Evidence]:
-    """Members that can't reach the leader: more than half of them are right, fewer are cut off themselves."""
-    members = p.status.members()
-    accusers = [m for m in members[1:] if _accuses(p, m)]
-    if not accusers or members[0].state in ("Left", "Lost", "Unreachable"):
-        return []
-    leader = members[0]
-    others = len(members) - 1
-    waited = p.waits.elapsed(RoundWait.ACCUSATION, p.round.number)
-    believed = 2 * len(accusers) > others
-    if others == 1:
-        verdict = _one_against_the_leader(p, leader, accusers[0], waited)
-        if verdict is None:
-            return []
-        believed = verdict
-    if believed:
-        said = next((r.message for m in accusers if (r := report_of(p, m)) is not None and r.message), "")
-        text = f"{len(accusers)} of {others} other members can't reach the leader {leader.pod}"
-        p.bar_from_leading(leader.pod)
-        _take_back(p, {m.id for m in accusers})
-        if p.round.phase == "Broken" and p.round.cause == "Unreachable" and p.round.charged is None:
-            p.set_round(cause="")  # that was its word
-        return _unreachable(p, {leader.id: f"{text}: {said}" if said else text})
-    if p.round.phase != "Active" or p.waits.left(RoundWait.ACCUSATION, p.round.number, ACCUSED_SECONDS) > 0:
-        return []
-    p.given_up.update(m.pod for m in accusers)
-    return _unreachable(
-        p,
-        {
-            m.id: f"{m.pod} (group rank {m.rank}) can't reach the leader {leader.pod}; others can"
-            if others > 1
-            else f"{m.pod} (group rank {m.rank}) can't reach the leader {leader.pod}, which renews its Lease"
-            for m in accusers
-            if m.state == "Member"
-        },
-    )
-
-
-def _take_back(p: Pass, ids: set[str]) -> None:
-    """Whom a leader named that is itself the one who is cut off is waited for again."""
-    p.set_members(
-        tuple(
-            replace(m, state="Member", message="") if m.id in ids and m.state == "Unreachable" else m
-            for m in p.status.members()
-        )
-    )
-
-
-def _unreachable(p: Pass, named: dict[str, str], silent: int | None = None) -> list[Evidence]:
-    """Take the members with these ids for unreachable, and for lost the second time; the evidence. ``silent``
-    is for how many milliseconds they were when that was said."""
-    if not named:
-        return []
-    wall = p.now.wall
-    recent = tuple(n for n in p.round.named if wall - n.time < NAMED_WINDOW)
-    again = {n.pod for n in recent}
-    evidence = []
-    members = []
-    for m in p.status.members():
-        if m.id in named:
-            cause = "LeaderUnreachable" if m.rank == 0 else "Unreachable"
-            twice = m.pod in again
-            text = named[m.id] + ", for the second time within ten minutes" * twice
-            if twice:
-                nodes.exclude(p, m.node, text)
-            evidence.append(replace(_evidence(cause, m, text), detect_milliseconds=silent))
-            m = replace(m, state="Lost" if twice else "Unreachable", message=text)
-        members.append(m)
-    p.set_members(tuple(members))
-    fresh = tuple(Named(m.pod, wall) for m in members if m.id in named and m.pod not in again)
-    p.set_round(named=(*recent, *fresh)[-MAX_NAMED:])
-    return evidence
-
-
-def suspect_leader(p: Pass, leader: ParticipantStatus, named: int, others: int) -> None:
-    """A leader that reaches fewer than half of several others may be the one who is cut off: it shall not
-    lead the next round."""
-    if others >= 2 and 2 * named > others:
-        p.bar_from_leading(leader.pod)
-
-
 def _accuses(p: Pass, member: ParticipantStatus) -> bool:
     report = report_of(p, member)
-    return report is not None and report.leader_lost and member.state != "Lost"
-
-
-def _one_against_the_leader(
-    p: Pass, leader: ParticipantStatus, accuser: ParticipantStatus, waited: float
-) -> bool | None:
-    """Of two members one accuses the other: is it right? None: not known yet.
-
-    It is if the leader's port refuses connections, or if the leader has not renewed its Lease in time. A
-    leader that has renewed it since the accusation is well, and the accuser's path is not.
-    """
-    report = report_of(p, accuser)
-    if report is not None and report.refused:
-        return True
-    lease = p.lease_of(leader.uid)
-    if lease is None or p.is_stale(lease, LEADER_STALE_SECONDS):
-        p.given_up.add(leader.pod)
-        return True
-    if lease.silent < waited:
-        return False
-    p.waits.wake(LEADER_STALE_SECONDS - lease.silent + 0.1)  # silence makes no event
-    return None
+    return report is not None and report.leader_lost and member.state != MemberState.LOST

@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from elasticjob.rounds.causes import Cause, better
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends, members, rules
-from elasticjob_operator.plan.causes import NEVER_CHARGED, WORKER_FAILED, Evidence, better, explains_more
+from elasticjob_operator.plan.causes import NEVER_CHARGED, Evidence, explains_more
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import cut, enforce, failure_of, settle_pod
 from elasticjob_operator.plan.model import Rule
@@ -79,12 +81,12 @@ def _revise_absent(p: Pass) -> None:
 def absent(p: Pass, joined: set[str]) -> tuple[Absent, ...]:
     """Whom the status has to remember when a round is published: members of the one before of which nothing
     was heard, while the loss of a peer would explain its end better than what did."""
-    if p.round.charged is None or not better("DidNotRejoin", p.round.cause):
+    if p.round.charged is None or not better(Cause.DID_NOT_REJOIN, p.round.cause):
         return p.round.absent
     fresh = tuple(
         Absent(m.pod, m.uid, p.round.number, m.rank)
         for m in p.status.members()
-        if m.state == "Member" and m.uid not in joined
+        if m.state == MemberState.MEMBER and m.uid not in joined
     )
     return (*p.round.absent, *fresh)[-MAX_ABSENT:]
 
@@ -120,12 +122,12 @@ def _what_became_of(p: Pass, entry: Absent) -> Evidence | None:
     if pod is None:
         return None
     who = f"{entry.pod} (group rank {entry.rank})"
-    sign = ends.second_thoughts(p, pod, who, "DidNotRejoin", entry.rank)
+    sign = ends.second_thoughts(p, pod, who, Cause.DID_NOT_REJOIN, entry.rank)
     if sign is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:
         return ends.ended(p, pod, who, entry.rank)
     if sign is None and p.superseded(pod):
         text = f"{who} did not come back after round {entry.round}"
-        return Evidence("DidNotRejoin", text, pod.name, entry.rank, uid=pod.uid, node=pod.node)
+        return Evidence(Cause.DID_NOT_REJOIN, text, pod.name, entry.rank, uid=pod.uid, node=pod.node)
     return sign
 
 
@@ -139,9 +141,9 @@ def _hindsight(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
             found.append(ends.second_thoughts(p, pod, who, charge.cause, failure.rank))
         age = (p.now.wall - charge.time).total_seconds()
         ended_last = pod.restarts == failure.restarts + 1
-        if charge.cause == "PodRestarted" and ended_last and age <= RESTART_SECONDS:
+        if charge.cause == Cause.POD_RESTARTED and ended_last and age <= RESTART_SECONDS:
             found.append(members.killed_for_memory(pod, who, failure.rank))
-    if charge.cause == WORKER_FAILED and failure.round is not None:
+    if charge.cause == Cause.WORKER_FAILED and failure.round is not None:
         found.append(_earlier_failure(p, failure, failure.round))
     return [sign for sign in found if sign is not None]
 

@@ -20,8 +20,10 @@ from datetime import timedelta
 from itertools import pairwise
 
 from elasticjob.contract.names import pod_name
+from elasticjob.rounds.causes import PLANNED, Cause
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends
-from elasticjob_operator.plan.causes import NEVER_CHARGED, PLANNED, PREEMPTION, SCALED_UP, SCALING
+from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALING
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import Setback
@@ -94,7 +96,7 @@ def note_given_up(p: Pass) -> None:
     known = {s.slot: s for s in p.status.setbacks}
     for member in p.before.members():
         pod = p.pods_by_uid.get(member.uid)
-        if member.state in ("Lost", "Succeeded") or pod is None or pod.slot is None:
+        if member.state in (MemberState.LOST, MemberState.SUCCEEDED) or pod is None or pod.slot is None:
             continue
         gone = pod.deleting or pod.ended or pod.exit is not None or ends.node_trouble(p, pod)
         if not gone and (pod.uid in p.status.lost or p.superseded(pod)):
@@ -158,7 +160,7 @@ def growth_left(p: Pass) -> float:
     ended had no place in the next: they were gone by then, or another operator saw them otherwise."""
     in_vain = 0
     for formed, before in pairwise(p.status.rounds):
-        if formed.cause != SCALED_UP or formed.members > before.members:
+        if formed.cause != Cause.SCALED_UP or formed.members > before.members:
             break
         in_vain += 1
     if not in_vain or p.round.start is None:
@@ -171,7 +173,7 @@ def larger_left(p: Pass) -> float:
     between them: ten times 1, 2, 4 ... 60 s from the second on, until a larger one lives for a minute."""
     early = []
     for after, formed, before in zip(p.status.rounds, p.status.rounds[1:], p.status.rounds[2:], strict=False):
-        if formed.cause != SCALED_UP or formed.members <= before.members or formed.end is None:
+        if formed.cause != Cause.SCALED_UP or formed.members <= before.members or formed.end is None:
             continue
         if p.now.wall - formed.end > FORGET or (formed.end - formed.start).total_seconds() >= HEALTHY_SECONDS:
             break
@@ -180,7 +182,7 @@ def larger_left(p: Pass) -> float:
     if not early:
         return 0.0
     end, number = early[0]
-    return p.left_since(end, PROOF * pause(len(early) - 1), f"larger:{number}")
+    return p.left_since(end, PROOF * pause(len(early) - 1), JobWait.GROWTH_BACKOFF, f"larger {number}")
 
 
 def _note(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
+from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import (
     budget,
@@ -174,7 +175,8 @@ def _hard(status: JobStatus) -> JobStatus:
     return replace(
         progress.without(status),
         participants=tuple(
-            replace(m, state="Member", message="") if m.state == "Left" else m for m in status.members()
+            replace(m, state=MemberState.MEMBER, message="") if m.state == MemberState.LEFT else m
+            for m in status.members()
         ),
         conditions=tuple(replace(c, message="") for c in status.conditions),
         ignored=(),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from elasticjob.contract.names import pod_name
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends, nodes, pacing
 from elasticjob_operator.plan.causes import PREEMPTION, Evidence
 from elasticjob_operator.plan.context import Pass
@@ -208,7 +209,7 @@ def _replace_silent(p: Pass) -> None:
     if lost:
         p.set_members(
             tuple(
-                replace(m, state="Lost", message=lost[m.uid]) if m.uid in lost else m
+                replace(m, state=MemberState.LOST, message=lost[m.uid]) if m.uid in lost else m
                 for m in p.status.members()
             )
         )
@@ -250,7 +251,7 @@ def _known(p: Pass) -> set[str]:
 
 def _delete_given_up(p: Pass) -> None:
     """Pods of members that were given up, and running pods of a slot that a later attempt has taken."""
-    lost = {m.uid: m.message for m in p.status.members() if m.state == "Lost"}
+    lost = {m.uid: m.message for m in p.status.members() if m.state == MemberState.LOST}
     for pod in p.observed.pods:
         if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
             continue

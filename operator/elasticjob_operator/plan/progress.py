@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import ProgressReport
+from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.members import report_of
@@ -84,7 +85,7 @@ def hang(p: Pass) -> list[Evidence]:
     if report is None or not report.hung or p.job.spec.hang_timeout is None:
         return []
     text = f"training hangs: {report.message or 'no step'}; the pods' logs have the stacks of all workers"
-    return [Evidence("Hang", text, detect_milliseconds=report.silent_milliseconds)]
+    return [Evidence(Cause.HANG, text, detect_milliseconds=report.silent_milliseconds)]
 
 
 def stuck(p: Pass) -> str:

@@ -8,40 +8,34 @@ from dataclasses import replace
 from elasticjob.contract.names import members_lease, pod_name, round_lease
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.records import MemberList, Phase, RoundRecord, State
-from elasticjob.core.rounds import Awaited, Candidate, Form, Wait, decide, listed
-from elasticjob.rounds.waits import RoundWait
+from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed
+from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
+from elasticjob.rounds.establishment import continues_series, take_established
+from elasticjob.rounds.formation import ended, expect_members, last_call, published
+from elasticjob.rounds.formation import form as form_round
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import members, moves, pacing, progress
-from elasticjob_operator.plan.causes import (
-    CHARGED_ONCE,
-    CUT_OFF,
-    ESTABLISHING,
-    HANG,
-    NEVER_CHARGED,
-    PLANNED,
-    SCALING,
-    STARTED_AGAIN,
-    WORKER_FAILED,
-    Evidence,
-)
+from elasticjob_operator.plan.causes import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_round, detection, exhausted, note, renumber, root
+from elasticjob_operator.plan.look import evidence as of_findings
+from elasticjob_operator.plan.look import look, named, round_state
 from elasticjob_operator.plan.model import Pod
-from elasticjob_operator.plan.status import MAX_ROUNDS, ParticipantStatus, RoundHistory, RoundStatus
+from elasticjob_operator.plan.status import (
+    MAX_ROUNDS,
+    ParticipantStatus,
+    RoundHistory,
+    RoundStatus,
+    kernel_members,
+)
 from elasticjob_operator.plan.waits import JobWait
 
 VERDICT_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
 
-UNREACHABLE_SECONDS = 3.0
-"""How long a member that was named lost may still come back by itself when there are too few without it."""
-
-SUSPECT_SECONDS = 15.0
-"""The same where the leader itself is suspected: its word alone takes nobody's pod who only needs the time
-that the handler gives workers to stop."""
-
-SEAT_SECONDS = 2.0
-"""How long the seat of a member that is on its way is kept from a spare: members rejoin within milliseconds
-of each other, and a spare is there at once."""
+_GONE = (MemberState.LEFT, MemberState.LOST, MemberState.UNREACHABLE)
+_ENDS_ALONE = ESTABLISHING | {Cause.HANG, Cause.WORKER_FAILED}
+"""Causes that end a round of which no member is gone."""
 
 RENEW_CHANGE_SECONDS = 30.0
 """How long another interval of renewals waits for a write of the round Lease that is due anyway."""
@@ -105,7 +99,7 @@ def catch_up(p: Pass) -> None:
         return
     number = max(p.observed.listed, record.number if record is not None else 0)
     text = f"{what}, the status says round {r.number} {r.phase}: one of them was restored or edited"
-    end_round(p, [Evidence("RecordAhead", text)])
+    end_round(p, [Evidence(Cause.RECORD_AHEAD, text)])
     renumber(p, number + 1)
 
 
@@ -113,9 +107,9 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
     """Break the round: everyone rejoins. The end is in the history at once, its charge follows."""
     wall = p.now.wall
     if p.round.phase == "Active":
-        failures = p.round.establish_failures + 1 if p.round.established is None else 0
+        over = ended(round_state(p.status), "")
         p.set_round(
-            phase=Phase.BROKEN.value,
+            phase=over.phase,
             broken=wall,
             cause="",
             account="",
@@ -123,7 +117,7 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
             message="",
             root_milliseconds=None,
             detect_milliseconds=None,
-            establish_failures=failures,
+            establish_failures=over.establish_failures,
         )
         history = p.status.rounds
         if history and history[0].number == p.round.number:
@@ -135,77 +129,36 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
 
 def watch_active(p: Pass) -> None:
     """A running round: has it been established, is a member lost?"""
-    _take_established(p)
+    with look(p) as one:
+        established = take_established(one)
+    if established:
+        _tell_established(p)
     evidence = members.examine(p)
     if not evidence:
-        evidence = _not_established(p) + progress.hang(p)
-    lost = [m for m in p.status.members() if m.state in ("Left", "Lost", "Unreachable")]
-    if evidence and (lost or any(e.cause in ESTABLISHING | {HANG, WORKER_FAILED} for e in evidence)):
+        evidence = progress.hang(p)
+    lost = [m for m in p.status.members() if m.state in _GONE]
+    if evidence and (lost or any(e.cause in _ENDS_ALONE for e in evidence)):
         end_round(p, evidence)
-    found = p.status.members()
-    if p.round.phase == "Active" and found and all(members.started_again(p, m) for m in found):
+    found_again = p.status.members()
+    if p.round.phase == "Active" and found_again and all(members.started_again(p, m) for m in found_again):
         text = f"round {p.round.number} has succeeded, and its members' commands have started torchrun again"
-        end_round(p, [Evidence(STARTED_AGAIN, text)])
+        end_round(p, [Evidence(Cause.STARTED_AGAIN, text)])
 
 
-def _take_established(p: Pass) -> None:
-    """Take note that the leader reports the round established."""
+def _tell_established(p: Pass) -> None:
+    """The leader reports the round established, as of now."""
     r = p.round
-    report = members.report_of(p, p.status.members()[0]) if r.established is None else None
-    if report is not None and report.established:
-        ended = next((h.end for h in p.status.rounds[1:2] if h.end is not None), None)
-        if r.cause == "Resumed":
-            ended = p.status.active
-        since = ended or r.start or p.now.wall
-        milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
-        p.set_round(established=p.now.wall, establish_failures=0, missing=(), not_leading=())
-        first, *rest = p.status.rounds
-        p.set(rounds=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
-        p.event(
-            "RoundEstablished",
-            f"round {r.number} is established: {_members(r.members)} reached the leader {r.leader}",
-        )
-
-
-def _not_established(p: Pass) -> list[Evidence]:
-    """The evidence that somebody did not arrive in time."""
-    r = p.round
-    if r.established is not None:
-        return []
-    all_members = p.status.members()
-    leader = all_members[0]
-    report = members.report_of(p, leader)
-    missing = set(report.missing) if report is not None else set()
-    absent = [m for m in all_members if m.rank in missing]
-    if absent:
-        members.suspect_leader(p, leader, len(absent), len(all_members) - 1)
-        again = {m.pod for m in absent} & set(r.missing)
-        p.set_round(missing=tuple(m.pod for m in absent))
-        names = listed([m.pod for m in absent])
-        text = f"did not reach the leader {leader.pod} twice in a row"
-        p.set_members(
-            tuple(
-                replace(m, state="Lost", message=f"{m.pod} {text}") if m.pod in again else m
-                for m in p.status.members()
-            )
-        )
-        text = f"{names} did not reach the leader {leader.pod} in time"
-        return [_evidence("NotEstablished", text, absent[0])]
-    limit = 2 * p.job.spec.rendezvous.establish_timeout
-    if p.told and p.waits.left(RoundWait.ESTABLISHMENT, r.number, limit) == 0:
-        p.bar_from_leading(leader.pod)
-        p.given_up.add(leader.pod)
-        lease = p.lease_of(leader.uid)
-        if lease is not None and lease.report_unreadable:
-            # It has said something, perhaps whom it has missed: what nobody can read is no sign against it.
-            return [Evidence("NotEstablished", f"the report of the leader {leader.pod} can't be read")]
-        text = f"the leader {leader.pod} reported nothing for {limit} s"
-        return [_evidence("LeaderUnreachable", text, leader)]
-    return []
-
-
-def _evidence(cause: str, text: str, member: ParticipantStatus) -> Evidence:
-    return Evidence(cause, text, member.pod, member.rank, uid=member.uid, node=member.node)
+    ended = next((h.end for h in p.status.rounds[1:2] if h.end is not None), None)
+    if r.cause == Cause.RESUMED:
+        ended = p.status.active
+    since = ended or r.start or p.now.wall
+    milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
+    first, *rest = p.status.rounds
+    p.set(rounds=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
+    p.event(
+        "RoundEstablished",
+        f"round {r.number} is established: {_members(r.members)} reached the leader {r.leader}",
+    )
 
 
 def form(p: Pass) -> None:
@@ -213,26 +166,26 @@ def form(p: Pass) -> None:
     evidence = members.examine(p)
     note(p, evidence)
     moves.revise(p, evidence)
-    awaited = _survivors(p)
+    with look(p) as one:
+        expected, found = expect_members(one)
+    note(p, of_findings(found))
     last = p.status.members()
-    if last and all(m.state != "Member" for m in last):
+    if last and all(m.state != MemberState.MEMBER for m in last):
         settle(p)
     joined = p.joined()
     ready = candidates(p, (entry for _, entry in joined))
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
-    if not (enough and p.round.cause in PLANNED):  # that has waited for them beside the running round
-        awaited += newcomers(p, {pod.uid for pod, _ in joined}, _last_call(p, enough), enough)
-    if len(ready) + len(awaited) < minimum:
-        _give_up_unreachable(p)
-    decision = decide(ready, awaited, minimum, replicas)
-    if isinstance(decision, Form):
+    with look(p) as one:
+        if not (enough and p.round.cause in PLANNED):  # that has waited for them beside the running round
+            left = last_call(one, enough)
+            expected += newcomers(p, {pod.uid for pod, _ in joined}, left, enough)
+        decision = form_round(one, ready, expected, minimum, replicas)
+    if isinstance(decision, FormRound):
         decision = _hold_back(p) or decision
-    if isinstance(decision, Wait):
+    if isinstance(decision, Defer):
         p.waiting = decision.why
-        if decision.seconds is not None:
-            p.waits.wake(decision.seconds)
-        doubtful = any(m.state == "Unreachable" for m in p.status.members())
+        doubtful = any(m.state == MemberState.UNREACHABLE for m in p.status.members())
         p.nobody_comes = decision.seconds is None and not doubtful
         return
     settle(p)
@@ -268,86 +221,25 @@ def settle(p: Pass) -> None:
 
 def _goes_on(p: Pass) -> bool:
     """Whether this round was never established for what ended the one before."""
-    r = p.round
-    if r.cause not in CHARGED_ONCE or not r.establish_failures:
-        return False
-    if r.establish_failures > 1:
-        return True
     formed = p.status.rounds[0] if p.status.rounds else None
-    if formed is None or r.start is None or formed.cause not in CUT_OFF or formed.number != r.number:
-        return False
+    formed_for = formed.cause if formed is not None and formed.number == p.round.number else ""
     failure = root(p)
-    absent = (
-        set(r.missing) if r.cause == "NotEstablished" else {failure.pod} if failure is not None else set()
-    )
-    return bool(absent) and absent <= {n.pod for n in r.named if n.time <= r.start}
-
-
-def _survivors(p: Pass) -> list[Awaited]:
-    """Members of the last round that run and that nobody named lost are on their way, for a while."""
-    limit = p.job.spec.rendezvous.rejoin
-    left = p.waits.left(RoundWait.REJOIN, p.round.number, limit) if p.told else float(limit)
-    passed = limit - left
-    late = left == 0
-    awaited, result = [], []
-    for member in p.status.members():
-        if member.state in ("Member", "Unreachable") and late:
-            text = f"{member.pod} (group rank {member.rank}) did not rejoin within {limit} s (rejoinSeconds)"
-            p.given_up.add(member.pod)
-            note(p, [_evidence("DidNotRejoin", text, member)])
-            member = replace(member, state="Lost", message=text)
-        elif member.state == "Member":
-            kept = SUSPECT_SECONDS if p.round.cause in PLANNED else SEAT_SECONDS  # they were fit a moment ago
-            patience = max(0.0, kept - passed)
-            awaited.append(Awaited(member.pod, left, "a member of the last round", patience))
-        result.append(member)
-    p.set_members(tuple(result))
-    return awaited
-
-
-def _give_up_unreachable(p: Pass) -> None:
-    """Without those named lost there are too few: replace them soon, not after ``rejoinSeconds``."""
-    leader = next(iter(p.status.members()), None)
-    suspect = leader is not None and leader.state != "Unreachable" and leader.pod in p.round.not_leading
-    limit = SUSPECT_SECONDS if suspect else UNREACHABLE_SECONDS
-    if not p.told or p.waits.left(RoundWait.UNREACHABLE, p.round.number, limit) > 0:
-        return
-    p.given_up.update(m.pod for m in p.status.members() if m.state == "Unreachable")
-    p.set_members(
-        tuple(replace(m, state="Lost") if m.state == "Unreachable" else m for m in p.status.members())
-    )
+    return continues_series(round_state(p.status), formed_for, failure.pod if failure is not None else "")
 
 
 def _replace_absent(p: Pass, joined: set[str]) -> None:
     """Who was lost, or named so and is not back when the round forms without it, leaves its slot to a new
     pod; so its own has been charged for, whatever still becomes of it."""
-    absent = (m.uid for m in p.status.members() if m.state in ("Unreachable", "Lost"))
+    absent = (m.uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
     p.supersede(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 
 
-def _last_call(p: Pass, enough: bool) -> float:
-    """For how many seconds newcomers on their way are still waited for, once enough have joined.
-
-    Minutes before the first round are counted from the status: restarts and gaps must not begin them anew.
-    """
-    rendezvous = p.job.spec.rendezvous
-    first = p.round.number == 0 or p.round.cause == "Resumed"
-    since = (p.round.enough or p.now.wall) if first and enough else None
-    if since != p.round.enough:
-        p.set_round(enough=since)
-    if not enough:
-        return float(rendezvous.start_timeout if first else rendezvous.last_call)
-    if since is not None:
-        return p.left_since(since, rendezvous.start_timeout, RoundWait.FIRST_LAST_CALL, p.round.number)
-    return p.waits.left(RoundWait.LAST_CALL, p.round.number, rendezvous.last_call)
-
-
-def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Awaited]:
+def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expected]:
     """Pods on their way, but for those that have ``joined``. With a node they are waited for while there is
     time ``left``; without one never, but for the moment until the scheduler has spoken. Where there are
     ``enough`` without them, nobody waits for a slot whose pods end early again and again."""
     known = p.status.member_uids
-    awaited = []
+    expected = []
     for pod in p.observed.pods:
         if not p.alive(pod) or pod.uid in joined or pod.uid in known or _passed_over(p, pod):
             continue
@@ -355,23 +247,23 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Awai
             continue
         if pod.node:
             if pod.node_ready:
-                awaited.append(Awaited(pod.name, left, f"its pod is on node {pod.node}"))
+                expected.append(Expected(pod.name, left, f"its pod is on node {pod.node}"))
         elif not pod.unschedulable:
-            awaited.append(Awaited(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
+            expected.append(Expected(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
     if p.job.spec.template is not None:
-        awaited += (_being_made(p, slot, enough) for slot in p.missing_slots() if not _refused_pod(p, slot))
-    return awaited
+        expected += (_being_made(p, slot, enough) for slot in p.missing_slots() if not _refused_pod(p, slot))
+    return expected
 
 
-def _being_made(p: Pass, slot: int, enough: bool) -> Awaited:
+def _being_made(p: Pass, slot: int, enough: bool) -> Expected:
     pause = pacing.slot_left(p, slot)
     if pause > 0:
-        return Awaited(
+        return Expected(
             f"slot {slot}",
             0.0 if enough else pause,
             f"its last pods ended early, the next is created in {pause:.0f} s",
         )
-    return Awaited(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being created")
+    return Expected(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being created")
 
 
 def _refused_pod(p: Pass, slot: int) -> bool:
@@ -393,12 +285,12 @@ def _verdict_left(p: Pass, name: str) -> float:
     return p.waits.left(JobWait.SCHEDULING, name, VERDICT_SECONDS)
 
 
-def _hold_back(p: Pass) -> Wait | None:
+def _hold_back(p: Pass) -> Defer | None:
     """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
     if not members.departed(p):
         pods = listed([m.pod for m in p.status.members()])
         p.reason = "WaitingForFencing"
-        return Wait(
+        return Defer(
             None,
             f"no member of the last round is known to have stopped ({pods}), and a new round beside it would "
             "train twice; if their machines are off, delete the Node objects or taint them out-of-service",
@@ -406,11 +298,11 @@ def _hold_back(p: Pass) -> Wait | None:
     left = pacing.round_left(p)
     if left > 0:
         count = pacing.early_ends(p)
-        return Wait(left, f"{count} rounds in a row ended without progress; next try in {left:.0f} s")
+        return Defer(left, f"{count} rounds in a row ended without progress; next try in {left:.0f} s")
     return None
 
 
-def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, ParticipantStatus]) -> None:
+def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, ParticipantStatus]) -> None:
     """Write down the next round: its number, members in rank order, leader, and why it is formed."""
     progress.settle(p)
     if progress.stuck(p):
@@ -418,10 +310,11 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
     before, wall = p.round, p.now.wall
     by_pod = {entry.pod: entry for entry in entries.values()}
     chosen = tuple(
-        replace(by_pod[c.pod], rank=rank, state="Member", message="") for rank, c in enumerate(seats)
+        replace(by_pod[c.name], rank=rank, state=MemberState.MEMBER.value, message="")
+        for rank, c in enumerate(ranked)
     )
     leader = chosen[0]
-    number = before.number + 1
+    following = published(round_state(p.status), kernel_members(chosen), p.now.nonce, wall)
     cause = before.cause if before.number else "Started"
     account = before.account if before.number else ""
     message = before.message if before.number else "the first round"
@@ -432,29 +325,29 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
     chosen_ids = {m.id for m in chosen}
     p.set(
         round=RoundStatus(
-            number=number,
-            phase=Phase.ACTIVE.value,
-            nonce=p.now.nonce,
+            number=following.number,
+            phase=following.phase,
+            nonce=following.nonce,
             leader=leader.pod,
             leader_endpoint=leader.address,
             members=len(chosen),
             processes=sum(counts) if len(counts) == len(chosen) else None,
-            start=wall,
+            start=following.start,
             cause=cause,
             account=account,
             message=message,
-            establish_failures=before.establish_failures,
+            establish_failures=following.establish_failures,
             early_ends=pacing.early_ends(p),
-            missing=before.missing,
-            not_leading=before.not_leading,
-            named=before.named,
+            missing=following.unarrived,
+            not_leading=following.ineligible_leaders,
+            named=named(following),
             absent=moves.absent(p, set(entries)),
         ),
         participants=chosen
         + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),
         rounds=(
             RoundHistory(
-                number,
+                following.number,
                 cause,
                 len(chosen),
                 wall,
@@ -466,7 +359,9 @@ def _publish(p: Pass, seats: tuple[Candidate, ...], entries: dict[str, Participa
             *p.status.rounds,
         )[:MAX_ROUNDS],
     )
-    p.event("RoundPublished", f"round {number} begins with {_members(len(chosen))}; reason: {message}")
+    p.event(
+        "RoundPublished", f"round {following.number} begins with {_members(len(chosen))}; reason: {message}"
+    )
 
 
 def _members(count: int) -> str:
@@ -479,6 +374,6 @@ def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
     said = []
     for member in chosen:
         old = before.get(member.rank)
-        if old is not None and old.uid != member.uid and old.state == "Lost":
+        if old is not None and old.uid != member.uid and old.state == MemberState.LOST:
             said.append(f"{member.pod} took over group rank {member.rank}")
     return listed(said)

@@ -12,10 +12,11 @@ from typing import Any
 
 import re2
 
+from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import INFRASTRUCTURE, SCALING, Evidence
 from elasticjob_operator.plan.model import Action, Rule
 
-EXIT_CODE_CAUSES = frozenset({"WorkerFailed", "PodFailed", "PodLost", "OutOfMemory"})
+EXIT_CODE_CAUSES = frozenset({Cause.WORKER_FAILED, Cause.POD_FAILED, Cause.POD_LOST, Cause.OUT_OF_MEMORY})
 """Causes whose exit code is how a worker or the training container ended by itself."""
 
 

@@ -7,11 +7,14 @@ anew, with them and those who have joined (I10). ``decide``, which forms that ro
 from __future__ import annotations
 
 from elasticjob.contract.records import State
-from elasticjob.core.rounds import Awaited, Wait, decide, listed, reasons
+from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.formation import RANK_HELD_SECONDS
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import members, pacing
-from elasticjob_operator.plan.causes import SCALED_UP, Evidence
+from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.rounds import SEAT_SECONDS, candidates, end_round, newcomers
+from elasticjob_operator.plan.rounds import candidates, end_round, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -49,15 +52,17 @@ def rescale(p: Pass) -> None:
     unfit = {m.id: why for m in p.status.members() if (why := _unfit(p, m))}
     staying = [m for m in p.status.members() if m.id not in unfit]
     missed = [
-        Awaited(m.pod, SEAT_SECONDS, unfit[m.id], SEAT_SECONDS) for m in p.status.members() if m.id in unfit
+        Expected(m.pod, RANK_HELD_SECONDS, unfit[m.id], RANK_HELD_SECONDS)
+        for m in p.status.members()
+        if m.id in unfit
     ]
     delay = float(p.job.spec.scale_up_delay)
     if have < wanted and joined:
         delay = p.waits.left(JobWait.SCALE_UP, p.round.number, delay)
     there = {entry.uid for entry in joined}
-    awaited = newcomers(p, there, delay, bool(joined)) if have < wanted else []
-    decision = decide(candidates(p, (*staying, *joined)), [*missed, *awaited], _least(p), wanted)
-    if isinstance(decision, Wait):
+    expected = newcomers(p, there, delay, bool(joined)) if have < wanted else []
+    decision = decide(candidates(p, (*staying, *joined)), [*missed, *expected], _least(p), wanted)
+    if isinstance(decision, Defer):
         why = f"waiting for {reasons(missed)}" if missed else decision.why
         fixed = have < wanted and not missed and p.job.spec.min_replicas is None
         how = f" (to {wanted} at once, since minReplicas is not set)" if fixed else ""
@@ -77,7 +82,7 @@ def rescale(p: Pass) -> None:
         p.growth = f"to {change}: in {pause:.0f} s, since the number wanted changes again and again"
         return
     if have > wanted:
-        end_round(p, [Evidence("ScaledDown", f"scaled down from {have} to {wanted} members")])
+        end_round(p, [Evidence(Cause.SCALED_DOWN, f"scaled down from {have} to {wanted} members")])
         return
     left = pacing.growth_left(p)
     if left > 0:
@@ -90,7 +95,7 @@ def rescale(p: Pass) -> None:
         )
         return
     names, to = listed([entry.pod for entry in joined]), len(decision.members)
-    end_round(p, [Evidence(SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
+    end_round(p, [Evidence(Cause.SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
 
 
 def _has_succeeded(p: Pass) -> bool:
@@ -98,7 +103,7 @@ def _has_succeeded(p: Pass) -> bool:
     for what has been finished would be done again."""
     for member in p.status.members():
         pod = p.pods_by_uid.get(member.uid)
-        if member.state == "Succeeded" or (pod is not None and pod.exited_well):
+        if member.state == MemberState.SUCCEEDED or (pod is not None and pod.exited_well):
             return True
     return False
 

@@ -14,6 +14,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from elasticjob.rounds.state import Member, MemberState
+
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
 MAX_CHARGES = 20
@@ -367,6 +369,11 @@ class JobStatus:
         return tuple(sorted((p for p in self.participants if p.rank is not None), key=lambda p: p.rank or 0))
 
     @cached_property
+    def kernel_members(self) -> tuple[Member, ...]:
+        """The members, as the round kernel knows them."""
+        return kernel_members(self._members)
+
+    @cached_property
     def member_ids(self) -> frozenset[str]:
         """The ids of the members."""
         return frozenset(m.id for m in self._members)
@@ -379,7 +386,7 @@ class JobStatus:
     @cached_property
     def lost(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
-        return frozenset(m.uid for m in self._members if m.state == "Lost")
+        return frozenset(m.uid for m in self._members if m.state == MemberState.LOST)
 
     def dump(self) -> dict[str, Any]:
         """The status as JSON, without what is absent."""
@@ -393,6 +400,11 @@ class JobStatus:
         from elasticjob_operator.plan.status_json import parse
 
         return parse(fields or {})
+
+
+def kernel_members(members: Iterable[ParticipantStatus]) -> tuple[Member, ...]:
+    """Members, as the kernel knows them."""
+    return tuple(Member(m.id, m.pod, m.uid, m.rank or 0, m.state, m.message, m.node) for m in members)
 
 
 def with_condition(

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob.core.rounds import listed
+from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.causes import CAUSES, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import DeletePod
@@ -35,11 +37,11 @@ def suspend(p: Pass) -> None:
     if p.status.is_true("Suspended"):
         return
     if p.round.phase == "Active":
-        end_round(p, [Evidence("Suspended", _SUSPENDED)])
+        end_round(p, [Evidence(Cause.SUSPENDED, _SUSPENDED)])
     else:
         settle(p)
-        if p.round.cause == "Resumed":  # and suspended again before there was a round
-            p.set_round(cause="Suspended", message=_SUSPENDED)
+        if p.round.cause == Cause.RESUMED:  # and suspended again before there was a round
+            p.set_round(cause=Cause.SUSPENDED, message=_SUSPENDED)
     charge_early_ends(p)
     _supersede(p)
     p.event("Suspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
@@ -70,8 +72,8 @@ def resume(p: Pass) -> None:
     p.event("Resumed", _RESUMED)
     if p.round.number > 0:
         p.set_round(
-            cause="Resumed",
-            account=CAUSES["Resumed"],
+            cause=Cause.RESUMED,
+            account=CAUSES[Cause.RESUMED],
             message=_RESUMED,
             rule="",
             root_milliseconds=None,
@@ -89,4 +91,4 @@ def resume(p: Pass) -> None:
 def _supersede(p: Pass) -> None:
     """No pod of now counts for its slot any more, and what becomes of it is no evidence."""
     p.set(attempts=tuple(attempt + 1 if attempt >= 0 else attempt for attempt in p.status.attempts))
-    p.set_members(tuple(replace(m, state="Lost", message=_SUSPENDED) for m in p.status.members()))
+    p.set_members(tuple(replace(m, state=MemberState.LOST, message=_SUSPENDED) for m in p.status.members()))

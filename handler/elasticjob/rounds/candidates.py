@@ -1,7 +1,6 @@
 """Who is in the next round, in which order, and whether to wait for somebody. Pure.
 
-It lives with the handler, not with the operator, because a participant may one day run it where no
-operator is installed.
+A round starts as soon as everyone who can be expected has joined, up to the size that is wanted.
 """
 
 from __future__ import annotations
@@ -18,37 +17,37 @@ class Candidate:
     """A live participant that has announced itself and may be a member.
 
     ``last_rank`` is its rank in the round before, None for a newcomer; ``slot`` orders newcomers
-    (those without one come last, by pod name). ``may_lead`` is False for one that members could not
+    (those without one come last, by name). ``may_lead`` is False for one that members could not
     reach as leader.
     """
 
     id: str
-    pod: str
+    name: str
     slot: int | None = None
     last_rank: int | None = None
     may_lead: bool = True
 
 
 @dataclass(frozen=True)
-class Awaited:
-    """Somebody who is on the way. ``left`` are the seconds for which it is still waited for; ``patience``
-    those for which its seat is kept from a newcomer that is there already."""
+class Expected:
+    """A participant that is on its way. ``wait_seconds``: for how long it is still waited for.
+    ``rank_held_seconds``: for how long no newcomer gets its rank."""
 
-    pod: str
-    left: float
+    name: str
+    wait_seconds: float
     why: str
-    patience: float = 0.0
+    rank_held_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
-class Form:
+class FormRound:
     """Publish a round with these members, in rank order."""
 
     members: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True)
-class Wait:
+class Defer:
     """Do not publish yet. ``seconds`` until the answer changes by itself; None: only an event changes it."""
 
     seconds: float | None
@@ -57,43 +56,43 @@ class Wait:
 
 def decide(
     candidates: Sequence[Candidate],
-    awaited: Iterable[Awaited],
+    expected: Iterable[Expected],
     minimum: int,
     replicas: int,
-) -> Form | Wait:
+) -> FormRound | Defer:
     """Complete the round as soon as everyone who can be expected has joined, up to ``replicas``.
 
     Below ``minimum`` it waits without limit. The answer carries its sentence. A spare that is quicker than a
-    member of the round before does not take its seat at once.
+    member of the round before does not take its rank at once.
     """
     joined = len(candidates)
     if joined >= replicas:
-        seats = seat(candidates, replicas)
-        patience = [a for a in awaited if a.patience > 0]
-        if patience and any(c.last_rank is None for c in seats):
-            return Wait(
-                min(a.patience for a in patience),
+        ranked = assign_ranks(candidates, replicas)
+        held = [e for e in expected if e.rank_held_seconds > 0]
+        if held and any(c.last_rank is None for c in ranked):
+            return Defer(
+                min(e.rank_held_seconds for e in held),
                 f"{joined} have joined, {replicas} are wanted; for a moment no spare takes the place of "
-                f"{_names(patience)}",
+                f"{_names(held)}",
             )
-        return Form(seats)
-    outstanding = sorted((a for a in awaited if a.left > 0), key=lambda a: a.left)
+        return FormRound(ranked)
+    outstanding = sorted((e for e in expected if e.wait_seconds > 0), key=lambda e: e.wait_seconds)
     if joined >= minimum and not outstanding:
-        return Form(seat(candidates, replicas))
+        return FormRound(assign_ranks(candidates, replicas))
     have = f"{joined} of {replicas} have joined"
     if joined >= minimum:
-        return Wait(
-            outstanding[0].left,
+        return Defer(
+            outstanding[0].wait_seconds,
             f"{have}; waiting for {reasons(outstanding)}; "
-            f"will start with {joined} in {outstanding[-1].left:.0f} s",
+            f"will start with {joined} in {outstanding[-1].wait_seconds:.0f} s",
         )
     need = f"{have}, {minimum} are needed"
     if outstanding:
-        return Wait(outstanding[0].left, f"{need}; waiting for {reasons(outstanding)}")
-    return Wait(None, f"{need}; nobody else is on the way")
+        return Defer(outstanding[0].wait_seconds, f"{need}; waiting for {reasons(outstanding)}")
+    return Defer(None, f"{need}; nobody else is on the way")
 
 
-def seat(candidates: Iterable[Candidate], size: int) -> tuple[Candidate, ...]:
+def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate, ...]:
     """Choose at most ``size`` candidates and put them in rank order.
 
     Members of the round before come first, lowest rank first, then newcomers by slot. A survivor keeps
@@ -104,22 +103,22 @@ def seat(candidates: Iterable[Candidate], size: int) -> tuple[Candidate, ...]:
     ordered = sorted(candidates, key=_preference)[:size]
     survivors = {c.last_rank: c for c in ordered if c.last_rank is not None}
     newcomers = [c for c in ordered if c.last_rank is None]
-    seats: list[Candidate] = []
+    ranked: list[Candidate] = []
     for rank in range(max(survivors, default=-1) + 1):
         if rank in survivors:
-            seats.append(survivors[rank])
+            ranked.append(survivors[rank])
         elif newcomers:
-            seats.append(newcomers.pop(0))
-    seats.extend(newcomers)
-    if seats and not seats[0].may_lead:
-        other = next((i for i, c in enumerate(seats) if c.may_lead), None)
+            ranked.append(newcomers.pop(0))
+    ranked.extend(newcomers)
+    if ranked and not ranked[0].may_lead:
+        other = next((i for i, c in enumerate(ranked) if c.may_lead), None)
         if other is not None:
-            seats[0], seats[other] = seats[other], seats[0]
-    return tuple(seats)
+            ranked[0], ranked[other] = ranked[other], ranked[0]
+    return tuple(ranked)
 
 
 def _preference(c: Candidate) -> tuple[bool, int, bool, int, str]:
-    return (c.last_rank is None, c.last_rank or 0, c.slot is None, c.slot or 0, c.pod)
+    return (c.last_rank is None, c.last_rank or 0, c.slot is None, c.slot or 0, c.name)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -128,16 +127,16 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
-def _names(awaited: Sequence[Awaited]) -> str:
-    return listed([a.pod for a in awaited])
+def _names(expected: Sequence[Expected]) -> str:
+    return listed([e.name for e in expected])
 
 
-def reasons(awaited: Sequence[Awaited]) -> str:
-    """Those who are awaited, each with its reason: ``a, b (one reason) and c (another)``."""
+def reasons(expected: Sequence[Expected]) -> str:
+    """Those who are expected, each with its reason: ``a, b (one reason) and c (another)``."""
     groups: dict[str, list[str]] = {}
-    for one in awaited:
-        groups.setdefault(one.why, []).append(one.pod)
+    for one in expected:
+        groups.setdefault(one.why, []).append(one.name)
     said = list(groups.items())[:_REASONS]
-    more = len(awaited) - sum(len(names) for _, names in said)
+    more = len(expected) - sum(len(names) for _, names in said)
     parts = [f"{listed(names)} ({why})" for why, names in said]
     return " and ".join(parts) + (f" and {more} more" if more else "")

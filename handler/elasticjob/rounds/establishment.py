@@ -1,0 +1,76 @@
+"""Whether a round is established: every member has reached the leader before its workers start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.causes import CHARGED_ONCE, CUT_OFF, Cause
+from elasticjob.rounds.reports import suspect_leader
+from elasticjob.rounds.state import Finding, Look, MemberState, RoundState
+from elasticjob.rounds.waits import RoundWait
+
+
+def take_established(look: Look) -> bool:
+    """Take note that the leader reports the round established. Returns whether that is new."""
+    leader = look.state.leader
+    if leader is None or look.state.established is not None:
+        return False
+    report = look.report_of(leader)
+    if report is None or not report.established:
+        return False
+    look.set(established=look.wall, establish_failures=0, unarrived=(), ineligible_leaders=())
+    return True
+
+
+def find_not_established(look: Look) -> list[Finding]:
+    """What speaks against a round that is not established in time.
+
+    Members that have not reached their leader twice in a row are lost. A leader that reports nothing shall
+    not lead the next round.
+    """
+    r, leader = look.state, look.state.leader
+    if r.established is not None or leader is None:
+        return []
+    heard = look.heard.get(leader.id)
+    report = heard.report if heard is not None else None
+    missing = set(report.missing) if report is not None else set()
+    absent = [m for m in r.members if m.rank in missing]
+    if absent:
+        suspect_leader(look, leader, len(absent), len(r.members) - 1)
+        again = f"did not reach the leader {leader.name} twice in a row"
+        look.set_members(
+            {
+                m.id: replace(m, state=MemberState.LOST.value, message=f"{m.name} {again}")
+                for m in absent
+                if m.name in r.unarrived
+            }
+        )
+        look.set(unarrived=tuple(m.name for m in absent))
+        names = listed([m.name for m in absent])
+        text = f"{names} did not reach the leader {leader.name} in time"
+        return [Finding(Cause.NOT_ESTABLISHED, text, absent[0])]
+    limit = 2 * look.limits.establish
+    if not look.readable or look.waits.left(RoundWait.ESTABLISHMENT, r.number, limit) > 0:
+        return []
+    look.bar_from_leading(leader.name)
+    look.judged_unheard.add(leader.name)
+    if heard is not None and heard.unreadable:
+        # It has said something, perhaps who did not arrive: what nobody can read does not speak against it.
+        return [Finding(Cause.NOT_ESTABLISHED, f"the report of the leader {leader.name} can't be read")]
+    text = f"the leader {leader.name} reported nothing for {limit} s"
+    return [Finding(Cause.LEADER_UNREACHABLE, text, leader)]
+
+
+def continues_series(r: RoundState, formed_for: str, failed: str) -> bool:
+    """Whether a round that has ended was never established for what ended the one before: one broken path
+    is one failure. ``formed_for`` is the cause for which the round was formed, "" if that is not known;
+    ``failed`` names the participant whose failure has ended it, if any."""
+    if r.cause not in CHARGED_ONCE or not r.establish_failures:
+        return False
+    if r.establish_failures > 1:
+        return True
+    if r.start is None or formed_for not in CUT_OFF:
+        return False
+    absent = set(r.unarrived) if r.cause == Cause.NOT_ESTABLISHED else {failed} - {""}
+    return bool(absent) and absent <= {n.name for n in r.unreachable_reports if n.time <= r.start}

@@ -1,0 +1,116 @@
+"""Between two rounds: who is waited for, when the next round begins, and with which members. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from elasticjob.contract.records import Phase
+from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, decide
+from elasticjob.rounds.causes import PLANNED, Cause
+from elasticjob.rounds.state import Finding, Look, Member, MemberState, RoundState
+from elasticjob.rounds.waits import RoundWait
+
+UNREACHABLE_SECONDS = 3.0
+"""How long a member that was reported unreachable may still rejoin when there are too few without it."""
+
+DOUBTFUL_LEADER_SECONDS = 15.0
+"""The same where the leader that has reported it is itself in doubt: its word alone takes no participant that
+only needs the time that the handler gives workers to stop."""
+
+RANK_HELD_SECONDS = 2.0
+"""How long no spare gets the rank of a member that is on its way: members rejoin within milliseconds of each
+other, and a spare is there at once."""
+
+
+def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
+    """The members of the last round that are on their way, and those that are given up because they have not
+    rejoined in time."""
+    r, limit = look.state, look.limits.rejoin
+    left = look.waits.left(RoundWait.REJOIN, r.number, limit) if look.readable else float(limit)
+    expected, found, lost = [], [], {}
+    for m in r.members:
+        if m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) and left == 0:
+            text = f"{m.name} (group rank {m.rank}) did not rejoin within {limit} s (rejoinSeconds)"
+            look.judged_unheard.add(m.name)
+            found.append(Finding(Cause.DID_NOT_REJOIN, text, m))
+            lost[m.id] = replace(m, state=MemberState.LOST.value, message=text)
+        elif m.state == MemberState.MEMBER:
+            # After a planned change all were fit a moment ago.
+            held = DOUBTFUL_LEADER_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
+            rank_held = max(0.0, held - (limit - left))
+            expected.append(Expected(m.name, left, "a member of the last round", rank_held))
+    look.set_members(lost)
+    return expected, found
+
+
+def last_call(look: Look, enough: bool) -> float:
+    """For how many seconds newcomers on their way are still waited for, once enough have joined.
+
+    Minutes before the first round are counted from the state: restarts and gaps do not begin them anew.
+    """
+    r = look.state
+    first = r.number == 0 or r.resumed
+    since = (r.quorum_time or look.wall) if first and enough else None
+    look.set(quorum_time=since)
+    limit = look.limits.first_last_call if first else look.limits.last_call
+    if not enough:
+        return float(limit)
+    if since is not None:
+        passed = (look.wall - since).total_seconds()
+        return look.waits.left(RoundWait.FIRST_LAST_CALL, r.number, limit, passed)
+    return look.waits.left(RoundWait.LAST_CALL, r.number, limit)
+
+
+def form(
+    look: Look,
+    candidates: Sequence[Candidate],
+    expected: Sequence[Expected],
+    minimum: int,
+    wanted: int,
+) -> FormRound | Defer:
+    """Whether the next round can begin, and with which members in which order. Where too few are left without
+    the unreachable members, those are soon given up."""
+    if len(candidates) + len(expected) < minimum:
+        _give_up_unreachable(look)
+    decision = decide(candidates, expected, minimum, wanted)
+    if isinstance(decision, Defer) and decision.seconds is not None:
+        look.waits.wake(decision.seconds)
+    return decision
+
+
+def _give_up_unreachable(look: Look) -> None:
+    r, leader = look.state, look.state.leader
+    doubtful = (
+        leader is not None and leader.state != MemberState.UNREACHABLE and leader.name in r.ineligible_leaders
+    )
+    limit = DOUBTFUL_LEADER_SECONDS if doubtful else UNREACHABLE_SECONDS
+    if not look.readable or look.waits.left(RoundWait.UNREACHABLE, r.number, limit) > 0:
+        return
+    unreachable = [m for m in r.members if m.state == MemberState.UNREACHABLE]
+    look.judged_unheard.update(m.name for m in unreachable)
+    look.set_members({m.id: replace(m, state=MemberState.LOST.value) for m in unreachable})
+
+
+def published(state: RoundState, chosen: Sequence[Member], nonce: str, wall: datetime) -> RoundState:
+    """The next round, with these members in rank order. What concerns a path that stays broken goes on:
+    failed establishments, who was not reached, and who was reported unreachable."""
+    return replace(
+        state,
+        number=state.number + 1,
+        phase=Phase.ACTIVE.value,
+        nonce=nonce,
+        members=tuple(replace(m, rank=rank) for rank, m in enumerate(chosen)),
+        cause="",
+        start=wall,
+        established=None,
+        resumed=False,
+        quorum_time=None,
+    )
+
+
+def ended(state: RoundState, cause: str) -> RoundState:
+    """The round when it is over; its members rejoin."""
+    failures = state.establish_failures + 1 if state.established is None else 0
+    return replace(state, phase=Phase.BROKEN.value, cause=cause, establish_failures=failures)

@@ -1,0 +1,159 @@
+"""What members report of each other: the leader of members, and members of the leader.
+
+More than half of the other members are right against their leader; fewer are cut off themselves. Of two
+members, the leader's port and its signs of life decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from elasticjob.contract.records import LEADER_RENEW_SECONDS
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.state import Finding, Heard, Look, Member, MemberState, UnreachableReport
+from elasticjob.rounds.waits import RoundWait
+
+ACCUSED_SECONDS = 2.0
+"""How long fewer than half of the members may accuse the leader before they are the ones given up."""
+
+LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
+"""A leader that has not renewed its announcement for so long is no witness for itself."""
+
+REPORT_WINDOW = timedelta(minutes=10)
+"""Who is reported unreachable twice within it is lost."""
+
+MAX_REPORTS = 100
+
+_GONE = (MemberState.LEFT, MemberState.LOST, MemberState.UNREACHABLE)
+
+
+def find_unreachable(look: Look) -> list[Finding]:
+    """Take the members' reports in: mark those that are unreachable, and say why."""
+    return [*_accusations(look), *_reported_by_leader(look)]
+
+
+def accuses(look: Look, member: Member) -> bool:
+    """Whether this member reports that it can't reach the leader."""
+    report = look.report_of(member)
+    return report is not None and report.leader_lost and member.state != MemberState.LOST
+
+
+def suspect_leader(look: Look, leader: Member, missed: int, others: int) -> None:
+    """A leader that reaches fewer than half of several others may be the one that is cut off: it shall not
+    lead the next round."""
+    if others >= 2 and 2 * missed > others:
+        look.bar_from_leading(leader.name)
+
+
+def _reported_by_leader(look: Look) -> list[Finding]:
+    """The members that the leader reports silent, also when the round has ended and it waits for the next."""
+    leader = look.state.leader
+    if leader is None or leader.state not in (MemberState.MEMBER, MemberState.LEFT):
+        return []
+    report = look.report_of(leader)
+    if report is None:
+        return []
+    silent = set(report.silent)
+    why = report.message or "its heartbeats stopped"
+    others = look.state.members[1:]
+    reported = {
+        m.id: f"{m.name} (group rank {m.rank}) is unreachable: {why}"
+        for m in others
+        if m.rank in silent and m.state == MemberState.MEMBER
+    }
+    suspect_leader(look, leader, len(reported), len(others))
+    return _unreachable(look, reported, report.silent_milliseconds)
+
+
+def _accusations(look: Look) -> list[Finding]:
+    members = look.state.members
+    accusers = [m for m in members[1:] if accuses(look, m)]
+    if not accusers or members[0].state in _GONE:
+        return []
+    leader, others, number = members[0], len(members) - 1, look.state.number
+    waited = look.waits.elapsed(RoundWait.ACCUSATION, number)
+    believed = 2 * len(accusers) > others
+    if others == 1:
+        verdict = _one_against_the_leader(look, leader, accusers[0], waited)
+        if verdict is None:
+            return []
+        believed = verdict
+    if believed:
+        return _believe(look, leader, accusers, others)
+    if not look.state.active or look.waits.left(RoundWait.ACCUSATION, number, ACCUSED_SECONDS) > 0:
+        return []
+    look.judged_unheard.update(m.name for m in accusers)
+    doubted = "others can" if others > 1 else None
+    return _unreachable(
+        look,
+        {
+            m.id: f"{m.name} (group rank {m.rank}) can't reach the leader {leader.name}"
+            + (f"; {doubted}" if doubted else ", which renews its Lease")
+            for m in accusers
+            if m.state == MemberState.MEMBER
+        },
+    )
+
+
+def _believe(look: Look, leader: Member, accusers: list[Member], others: int) -> list[Finding]:
+    said = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
+    text = f"{len(accusers)} of {others} other members can't reach the leader {leader.name}"
+    look.bar_from_leading(leader.name)
+    wronged = {m.id for m in accusers if m.state == MemberState.UNREACHABLE}
+    look.set_members(
+        {
+            m.id: replace(m, state=MemberState.MEMBER.value, message="")
+            for m in look.state.members
+            if m.id in wronged
+        }
+    )
+    if not look.state.active and look.state.cause == Cause.UNREACHABLE:
+        look.set(cause="")  # that was its word
+    return _unreachable(look, {leader.id: f"{text}: {said}" if said else text})
+
+
+def _one_against_the_leader(look: Look, leader: Member, accuser: Member, waited: float) -> bool | None:
+    """Of two members one accuses the other: is it right? None: not known yet.
+
+    It is if the leader's port refuses connections, or if the leader has not renewed its announcement in time.
+    A leader that has renewed it since the accusation is well, and the accuser's path is not.
+    """
+    report = look.report_of(accuser)
+    if report is not None and report.refused:
+        return True
+    heard: Heard | None = look.heard.get(leader.id)
+    if heard is None or heard.silent > LEADER_STALE_SECONDS:
+        if heard is not None:
+            look.judged_silent.add(leader.name)
+        look.judged_unheard.add(leader.name)
+        return True
+    if heard.silent < waited:
+        return False
+    look.waits.wake(LEADER_STALE_SECONDS - heard.silent + 0.1)  # silence makes no event
+    return None
+
+
+def _unreachable(look: Look, reported: dict[str, str], silent: int | None = None) -> list[Finding]:
+    """Take the members with these ids for unreachable, and for lost the second time. ``silent`` is for how
+    many milliseconds they were when that was said."""
+    if not reported:
+        return []
+    recent = tuple(r for r in look.state.unreachable_reports if look.wall - r.time < REPORT_WINDOW)
+    before = {r.name for r in recent}
+    found, changed = [], {}
+    for m in look.state.members:
+        if m.id not in reported:
+            continue
+        twice = m.name in before
+        text = reported[m.id] + ", for the second time within ten minutes" * twice
+        if twice:
+            look.avoid.append((m.place, text))
+        cause = Cause.LEADER_UNREACHABLE if m.rank == 0 else Cause.UNREACHABLE
+        found.append(Finding(cause, text, m, silent))
+        state = MemberState.LOST if twice else MemberState.UNREACHABLE
+        changed[m.id] = replace(m, state=state.value, message=text)
+    look.set_members(changed)
+    fresh = tuple(UnreachableReport(m.name, look.wall) for m in changed.values() if m.name not in before)
+    look.set(unreachable_reports=(*recent, *fresh)[-MAX_REPORTS:])
+    return found

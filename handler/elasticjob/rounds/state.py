@@ -1,0 +1,161 @@
+"""What is known of a round and of its members, and one look at it. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from elasticjob.contract.records import Phase, RoundReport
+from elasticjob.contract.text import Word
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.limits import Limits
+from elasticjob.rounds.waits import Waits
+
+
+class MemberState(Word):
+    """The state of a member of a round.
+
+    * Member: nothing speaks against it.
+    * Succeeded: its workers have finished this round well.
+    * Left: it has left the round and lives: it has announced itself anew, or says that it ends.
+    * Unreachable: a peer that must know has reported it; it may still come back by itself.
+    * Lost: it will not come back.
+
+    Unreachable and Lost stay: the witness may be gone at the next look.
+    """
+
+    MEMBER = "Member"
+    SUCCEEDED = "Succeeded"
+    LEFT = "Left"
+    UNREACHABLE = "Unreachable"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a round. ``id`` is that of its announcement; ``key`` tells its incarnation from others of
+    the same ``name``; ``place`` is where it runs, with others that may be lost together with it."""
+
+    id: str
+    name: str
+    key: str
+    rank: int
+    state: str = MemberState.MEMBER.value
+    message: str = ""
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class UnreachableReport:
+    """Somebody that must know has reported this participant unreachable."""
+
+    name: str
+    time: datetime
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """One round: everything that has to survive from one look to the next.
+
+    ``number`` 0 with phase Broken is the time before the first round. ``cause``: why a round that is over has
+    ended. ``established``: when the leader reported that every member had reached it. ``resumed``: the next
+    round is waited for as long as the first. ``quorum_time``: since when enough have joined for the first
+    round. ``establish_failures``: how many rounds in a row were not established; ``unarrived``: who did not
+    reach the leader of the last of them. ``ineligible_leaders``: who could not be reached as a leader.
+    ``unreachable_reports``: who was reported unreachable of late, in whatever round.
+    """
+
+    number: int = 0
+    phase: str = Phase.BROKEN.value
+    nonce: str = ""
+    members: tuple[Member, ...] = ()
+    cause: str = ""
+    start: datetime | None = None
+    established: datetime | None = None
+    resumed: bool = False
+    quorum_time: datetime | None = None
+    establish_failures: int = 0
+    unarrived: tuple[str, ...] = ()
+    ineligible_leaders: tuple[str, ...] = ()
+    unreachable_reports: tuple[UnreachableReport, ...] = ()
+
+    @property
+    def leader(self) -> Member | None:
+        """The member with rank 0."""
+        return self.members[0] if self.members else None
+
+    @property
+    def active(self) -> bool:
+        """Whether the round runs."""
+        return self.phase == Phase.ACTIVE.value
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What was heard from a member. ``report``: what it says of this very round. ``unreadable``: it has made
+    a report that can't be read. ``silent``: for how many seconds nothing was heard of it."""
+
+    report: RoundReport | None = None
+    unreadable: bool = False
+    silent: float = 0.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that speaks against the round, on one of its members or on none.
+
+    ``detect_milliseconds``: how long it took to be noticed, where the witness knows.
+    """
+
+    cause: Cause
+    message: str
+    member: Member | None = None
+    detect_milliseconds: int | None = None
+
+
+@dataclass
+class Look:
+    """One look at a round: the state, what was heard of the members (by id), and what came of it.
+
+    ``readable``: whether the participants can read this state: nobody is judged by what it could not read.
+    ``wall`` is for what people read and for windows; ``waits`` has the clock for judgements.
+    """
+
+    state: RoundState
+    limits: Limits
+    waits: Waits
+    wall: datetime
+    heard: Mapping[str, Heard] = field(default_factory=dict)
+    readable: bool = True
+    present: frozenset[str] | None = None
+    """The names of all participants that are there, if that is known."""
+    judged_unheard: set[str] = field(default_factory=set)
+    """Names of members that were judged by what has not been heard of them."""
+    judged_silent: set[str] = field(default_factory=set)
+    """Names of members against which their silence was used."""
+    avoid: list[tuple[str, str]] = field(default_factory=list)
+    """Places that new participants had better avoid, and why."""
+
+    def set(self, **changes: Any) -> None:
+        """Change the state."""
+        if any(getattr(self.state, name) != value for name, value in changes.items()):
+            self.state = replace(self.state, **changes)
+
+    def set_members(self, changed: Mapping[str, Member]) -> None:
+        """Replace the members with these ids."""
+        if changed:
+            self.set(members=tuple(changed.get(m.id, m) for m in self.state.members))
+
+    def report_of(self, member: Member) -> RoundReport | None:
+        """What this member says of this round."""
+        heard = self.heard.get(member.id)
+        return heard.report if heard is not None else None
+
+    def bar_from_leading(self, name: str) -> None:
+        """This participant shall not lead the next round. Those that are gone are forgotten."""
+        barred = {
+            other for other in self.state.ineligible_leaders if self.present is None or other in self.present
+        }
+        self.set(ineligible_leaders=tuple(sorted({*barred, name})))
