@@ -32,6 +32,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from elasticjob import advice, open_files
+from elasticjob.active_round import ActiveRound
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.api.leases import LeaseApi
 from elasticjob.contract import names
@@ -55,7 +56,7 @@ from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV
 from elasticjob.step_files import StepFiles
-from elasticjob.stores import StoreConnection, StoreGone, disconnect
+from elasticjob.stores import StoreGone
 from elasticjob.torch_agent import Call, Failed, caller, given_up, local_world_size
 from elasticjob.torch_version import workers_may_share_agent_store
 from elasticjob.worker_failures import RoundWorkers
@@ -100,17 +101,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._api = open_api()
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers = OwnServers()
-        self._store: RoundStore | None = None
-        self._connection: StoreConnection | None = None
+        self._round: ActiveRound | None = None
         self._watch = MemberWatch(self._core, self._lease, self._watcher.doubt)
         self._steps = StepFiles()
-        self._workers: RoundWorkers | None = None
         self._call = Call()
-        self._told = False
-        self._in_round = False
-        self._guard = WorkersGuard(
-            self._core, settings.worker_stop, lambda: self._in_round, lambda: self._workers
-        )
+        self._guard = WorkersGuard(self._core, settings.worker_stop, self._round_workers)
         self._first = True
         self._shut = False
 
@@ -145,10 +140,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         Waits for the workers' stacks to be written if the round is over because it hung: whenever torch asks,
         all of them live, and it stops them only after this.
         """
-        if self._in_round and self._core.over():
-            self._told = True
-            if self._workers is not None:
-                self._workers.stopping()
+        active = self._round
+        if active is not None and self._core.over():
+            active.workers.stopping()
             self._guard.dump()
             return 1
         return 0
@@ -182,17 +176,16 @@ class K8sRendezvousHandler(RendezvousHandler):
         if self._shut:
             return True
         self._shut = True
-        store = self._store
-        if store is not None and store.passed and store.rank == 0:
-            self._linger(store)
+        active = self._round
+        if active is not None and active.store.passed and active.store.rank == 0:
+            self._linger(active.store)
         failures = given_up(sys.exc_info()[1])
-        if failures and (report := self._failure(failures)) is not None:
+        if active is not None and failures and (report := active.failure(failures)) is not None:
             self._lease.say(failure=report.dump())
         self._lease.flush(FLUSH_SECONDS)
         self._stop_threads()
         self._servers.close()
         self._steps.remove()
-        self._in_round = False  # a guard that is still to fire must kill nobody who is no worker of ours
         self._ended()
         return True
 
@@ -200,28 +193,16 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _leave_round(self, failures: Sequence[Failed]) -> FailureReport | None:
         """Put the round before behind us; the report of its workers' failure if any failed by themselves."""
-        report = self._failure(failures)
-        membership = self._core.membership
-        if membership is not None and self._in_round:
+        active, report = self._round, None
+        if active is not None:
+            report = active.failure(failures)
             over = self._core.over() or ("its store is gone" if report is None else "")
             if over:
-                logger.info("round %d is over: %s", membership.number, over)
-            self._watch.look_back(self._with_own_limits(membership))
-        self._in_round, self._told = False, False
+                logger.info("round %d is over: %s", active.membership.number, over)
+            self._watch.look_back(active.membership)
         self._watch.carry_progress()
         self._watch.leave()
-        self._drop_connections()
-        return report
-
-    def _failure(self, failures: Sequence[Failed]) -> FailureReport | None:
-        """The report on the first worker that failed in this round; none on workers that were started with
-        ranks assigned locally, which were never of the round."""
-        m, store, workers = self._core.membership, self._store, self._workers
-        if m is None or workers is None or not self._in_round or (store is not None and store.degraded):
-            return None
-        report = workers.failure(m.number, m.rank, failures)
-        if report is not None:
-            logger.info("round %d: a local worker failed: %s", m.number, report.message)
+        self._close_round()
         return report
 
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
@@ -231,7 +212,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         asked = False
         while True:
             with self._bell:
-                step = self._core.next_step()
+                step = self._core.take_step()
                 if not isinstance(step, (Enter, AnnounceAgain, Stop)):
                     self._check(deadline)
                     self._bell.wait(1.0)
@@ -367,17 +348,14 @@ class K8sRendezvousHandler(RendezvousHandler):
             if few:
                 logger.warning("%s", few)
         self._servers.establish(done.workers_server)
-        self._connection = done.connection
-        self._store = RoundStore(
+        store = RoundStore(
             done.connection, leads, m.rank, m.size, self._core.over, self._succeeded, self._core.closed_well
         )
-        store = self._store
         steps = self._steps.renew()
         self._watch.begin(m, self._settings.stall_timeout, steps, lambda: store.passed)
-        self._workers = RoundWorkers(self._call.agent)
-        self._in_round = True
+        self._round = ActiveRound(m, store, done.connection, RoundWorkers(self._call.agent))
         if self._core.over():
-            self._workers.over()
+            self._round.workers.over()
         os.environ[names.ROUND_ENV] = str(m.number)
         os.environ.setdefault(FAULTHANDLER_ENV, "1")
         host, _ = parse_endpoint(m.leader)
@@ -390,7 +368,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             " (this agent)" * leads,
         )
         return RendezvousInfo(
-            self._store,  # type: ignore[arg-type]  # torch calls methods, it does not look at the type
+            store,  # type: ignore[arg-type]  # torch calls methods, it does not look at the type
             m.rank,
             m.size,
             RendezvousStoreInfo(host, done.workers_port),
@@ -436,29 +414,26 @@ class K8sRendezvousHandler(RendezvousHandler):
         with self._bell:
             if not self._core.observe(record):
                 return
-            over, workers = self._in_round and bool(self._core.over()), self._workers
+            active = self._round if self._core.over() else None
             self._bell.notify_all()
-        if over:
-            if workers is not None:
-                workers.over()
+        if active is not None:
+            active.workers.over()
             self._guard.freeze()
             self._guard.kill_in_time()
 
-    def _drop_connections(self) -> None:
+    def _close_round(self) -> None:
+        active, self._round = self._round, None  # a guard that is still to fire kills nobody from now on
         self._watch.stop_beats()
-        if self._connection is not None:
-            self._connection.close()
-            m = self._core.membership
-            if m is not None and m.rank != 0:
-                disconnect(m.leader)
-            self._connection.join()
-        if self._workers is not None:
-            self._workers.close()
-        self._connection = self._store = self._workers = None
+        if active is not None:
+            active.close()
+
+    def _round_workers(self) -> RoundWorkers | None:
+        active = self._round
+        return active.workers if active is not None else None
 
     def _stop_threads(self) -> None:
         self._watch.stop_looking_back()
-        self._drop_connections()
+        self._close_round()
         self._watcher.stop()
         self._lease.stop()
 

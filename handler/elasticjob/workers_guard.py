@@ -26,19 +26,14 @@ LIST_AGAIN_SECONDS = 0.5
 class WorkersGuard:
     """Sees to it that the workers of a round that is over end within ``patience`` seconds.
 
-    ``in_round`` tells whether this agent still is in its round, ``workers`` what is known of the workers.
+    ``workers`` tells what is known of the workers, None while this agent is in no round.
     """
 
     def __init__(
-        self,
-        core: Participant,
-        patience: float,
-        in_round: Callable[[], bool],
-        workers: Callable[[], RoundWorkers | None],
+        self, core: Participant, patience: float, workers: Callable[[], RoundWorkers | None]
     ) -> None:
         self._core = core
         self._patience = patience
-        self._in_round = in_round
         self._workers = workers
         self._stacks = StackDump()
         self._guarded = 0
@@ -52,7 +47,7 @@ class WorkersGuard:
         m = self._core.membership
         if m is None or not self._core.hung():
             return
-        self._stacks.freeze(m.number, lambda: self._in_round() and self._core.hung())
+        self._stacks.freeze(m.number, lambda: self._workers() is not None and self._core.hung())
 
         def dump() -> None:
             if self._core.hung():
@@ -81,11 +76,11 @@ class WorkersGuard:
                 pids = children(os.getpid())
             except OSError as error:
                 logger.debug("the workers can't be listed, trying again: %s", error)
-                if self._in_round():
+                if self._workers() is not None:
                     _later(LIST_AGAIN_SECONDS, kill)
                 return
             still = self._core.membership
-            if self._in_round() and still is not None and still.number == m.number:
+            if self._workers() is not None and still is not None and still.number == m.number:
                 self._say_stopping()
                 self._stacks.dump()
                 killed = kill_process_groups(pids)

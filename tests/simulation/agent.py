@@ -353,7 +353,7 @@ class Agent(Client):
             self._announce(failure)
             failure = None
             while True:
-                step = self.core.next_step()
+                step = self.core.take_step()
                 if isinstance(step, Enter):
                     break
                 if isinstance(step, Stop):

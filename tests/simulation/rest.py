@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob_operator.plan.causes import INFRASTRUCTURE, STARTED_AGAIN
+from elasticjob.rounds.causes import Cause
+from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
@@ -78,7 +79,7 @@ def _come_to_rest(w: World) -> None:
     if w.traits.broken is not None and not w.traits.broken.mended:
         return
     now = w.status.round
-    again = w.traits.commands is not None and (now.number, now.cause) == (number + 1, STARTED_AGAIN)
+    again = w.traits.commands is not None and (now.number, now.cause) == (number + 1, Cause.STARTED_AGAIN)
     if not again and (now.number, now.phase) not in ((number, phase), (number, "Closed")):
         raise Violation("Liveness", f"round {number} {phase} became {now} without a cause")
     often = 1.2 if _failing_for_ever(w) and not _writes_status(w) else 0.5

@@ -130,7 +130,7 @@ def test_a_participant_knows_that_its_round_hung(phase: str, cause: str, number:
         "uid", 3, "Active", "n", ("a",), "127.0.0.1:1", size=1, leader_id="a", hang_timeout_seconds=60
     )
     participant.observe(one)
-    step = participant.next_step()
+    step = participant.take_step()
     assert isinstance(step, Enter)
     assert step.membership.hang_timeout == 60
     assert not participant.hung()

@@ -470,10 +470,10 @@ def test_the_exit_barrier_of_torch_2_4(leases: Leases, start: Start) -> None:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    store = handlers[0]._store
-    assert store is not None
-    assert store.passed
-    assert store.all_passed()
+    active = handlers[0]._round
+    assert active is not None
+    assert active.store.passed
+    assert active.store.all_passed()
 
 
 def test_torch_2_4_and_2_5_let_rank_0s_worker_serve_the_store(

@@ -72,7 +72,7 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(member_watch, "Beats", make)
     core = joined(ROUND)
-    step = core.next_step()
+    step = core.take_step()
     assert isinstance(step, Enter)
     said = Said()
     watch = MemberWatch(core, said, lambda _: None)

@@ -24,12 +24,12 @@ def joined(record: RoundRecord | None = None, new_id: str = "mine", uid: str = "
 
 def running() -> Participant:
     core = joined(ROUND)
-    assert isinstance(core.next_step(), Enter)
+    assert isinstance(core.take_step(), Enter)
     return core
 
 
 def test_enters_the_round_that_has_its_id() -> None:
-    step = joined(ROUND, "other").next_step()
+    step = joined(ROUND, "other").take_step()
     assert isinstance(step, Enter)
     m = step.membership
     assert (m.number, m.rank, m.size, m.leader) == (1, 1, 2, "h:1")
@@ -38,19 +38,19 @@ def test_enters_the_round_that_has_its_id() -> None:
 
 def test_who_has_no_place_announces_itself_for_the_next_round_and_waits() -> None:
     core = joined(ROUND, "third")
-    assert isinstance(core.next_step(), AnnounceAgain)
+    assert isinstance(core.take_step(), AnnounceAgain)
     record = core.announce("third-2", "h:1", False, "1")
     assert (record.seen("job"), record.last_round) == (1, 0)
-    assert isinstance(core.next_step(), Wait)
+    assert isinstance(core.take_step(), Wait)
     core.observe(replace(ROUND, phase="Broken", waiting="1 of 2"))
-    assert core.next_step() == Wait("1 of 2"), "what was announced during the round is for the next one"
+    assert core.take_step() == Wait("1 of 2"), "what was announced during the round is for the next one"
 
 
 @pytest.mark.parametrize("phase", ["Active", "Broken"])
 def test_an_announcement_from_before_a_round_that_was_missed_is_made_anew(phase: str) -> None:
     """It may have been a member's of that round, and nobody remembers (I4)."""
     core = joined(replace(ROUND, number=2, phase=phase), "third")
-    assert isinstance(core.next_step(), AnnounceAgain)
+    assert isinstance(core.take_step(), AnnounceAgain)
     assert core.announce("third-2", "h:1", False, "1").seen("job") == 2
 
 
@@ -60,20 +60,20 @@ def test_an_announcement_is_for_the_job_that_was_seen() -> None:
     assert core.announced is not None
     assert core.announced.seen("job-2") == 0
     core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", members=()))
-    assert isinstance(core.next_step(), Wait)
+    assert isinstance(core.take_step(), Wait)
     core.observe(replace(ROUND, job_uid="job-2", members=("other", "x"), leader_id="other"))
-    assert isinstance(core.next_step(), Enter)
+    assert isinstance(core.take_step(), Enter)
 
 
 LARGE = replace(ROUND, members=(), size=40, leader_id="mine")
 
 
 def test_of_a_large_round_the_leader_knows_its_rank_and_the_others_ask() -> None:
-    step = joined(LARGE).next_step()
+    step = joined(LARGE).take_step()
     assert isinstance(step, Enter)
     assert (step.membership.rank, step.membership.size) == (0, 40)
     core = joined(LARGE, "other")
-    step = core.next_step()
+    step = core.take_step()
     assert isinstance(step, Enter)
     assert (step.membership.rank, step.membership.size) == (ASK, 40)
     assert core.over() == ""
@@ -83,33 +83,33 @@ def test_of_a_large_round_the_leader_knows_its_rank_and_the_others_ask() -> None
 
 def test_who_is_no_member_of_a_large_round_did_not_come_from_it() -> None:
     core = joined(LARGE, "other")
-    core.next_step()
+    core.take_step()
     core.no_member()
     record = core.announce("other-2", "h:1", False, "1")
     assert (record.last_round, record.seen("job")) == (0, 1)
-    assert isinstance(core.next_step(), Wait)
+    assert isinstance(core.take_step(), Wait)
 
 
 def test_a_large_round_that_broke_before_its_leader_told_the_ranks_is_left() -> None:
     core = joined(LARGE, "other")
-    core.next_step()
+    core.take_step()
     core.observe(replace(LARGE, phase="Broken"))
     assert core.over()
-    assert isinstance(core.next_step(), AnnounceAgain)
+    assert isinstance(core.take_step(), AnnounceAgain)
     assert core.announce("other-2", "h:1", False, "1").last_round == 1, "it may come from there"
 
 
 def test_a_round_that_broke_before_it_was_entered_is_left() -> None:
     core = joined(replace(ROUND, phase="Broken"))
-    assert isinstance(core.next_step(), AnnounceAgain)
+    assert isinstance(core.take_step(), AnnounceAgain)
     record = core.announce("mine-2", "h:1", False, "1")
     assert (record.last_job_uid, record.last_round) == ("job", 1)
 
 
 def test_the_end_of_the_job() -> None:
     closed = replace(ROUND, phase=Phase.CLOSED.value, outcome=Outcome.COMPLETE.value, message="done")
-    assert joined(closed, "third").next_step() == Stop(True, "done")
-    assert joined(replace(closed, outcome="Failed"), "third").next_step() == Stop(False, "done")
+    assert joined(closed, "third").take_step() == Stop(True, "done")
+    assert joined(replace(closed, outcome="Failed"), "third").take_step() == Stop(False, "done")
 
 
 def test_over_if_and_only_if_the_record_says_so() -> None:
@@ -176,3 +176,13 @@ def test_success_names_the_round_and_keeps_the_id() -> None:
     assert record is not None
     assert (record.id, record.state, record.last_round) == ("mine", "Succeeded", 1)
     assert core.leaving() is None
+
+
+def test_asking_what_comes_next_changes_nothing() -> None:
+    core = joined(ROUND)
+    assert isinstance(core.next_step(), Enter)
+    assert core.membership is None
+    core.observe(replace(ROUND, phase="Broken"))
+    assert isinstance(core.next_step(), AnnounceAgain)
+    assert core.membership is None
+    assert core.announce("mine-2", "h:1", False, "1").last_round == 0, "it was asked, and did not go"

@@ -51,9 +51,11 @@ class Enter:
 
 @dataclass(frozen=True)
 class AnnounceAgain:
-    """The announced id will never be a member: take a new one."""
+    """The announced id will never be a member: take a new one. ``membership``: of the round that was over
+    before it could be entered, if it was one of its members."""
 
     why: str
+    membership: Membership | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class Participant:
         """What an announced participant shall do now.
 
         An announcement is for one round, so whoever has no place in that makes the next at once: it can be
-        let in whenever this round ends.
+        let in whenever this round ends. Asking changes nothing.
         """
         record, announced = self.latest, self.announced
         if record is None or announced is None:
@@ -142,10 +144,17 @@ class Participant:
         rank = self._rank(record, announced.id) if seen == record.number - 1 else None
         if rank is None:
             return AnnounceAgain(f"round {record.number} was formed without this pod")
-        self.membership = self._place(record, announced, rank)
+        place = self._place(record, announced, rank)
         if not running:
-            return AnnounceAgain(f"round {record.number} was over before this pod could enter it")
-        return Enter(self.membership)
+            return AnnounceAgain(f"round {record.number} was over before this pod could enter it", place)
+        return Enter(place)
+
+    def take_step(self) -> Enter | AnnounceAgain | Stop | Wait:
+        """The next step, which is taken: the place that it gives in a round is this participant's."""
+        step = self.next_step()
+        if isinstance(step, (Enter, AnnounceAgain)) and step.membership is not None:
+            self.membership = step.membership
+        return step
 
     @staticmethod
     def _rank(record: RoundRecord, own_id: str) -> int | None:

@@ -1,0 +1,49 @@
+"""What belongs to one round of an agent: it is made when the round is established, and closed once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from elasticjob.contract.records import FailureReport
+from elasticjob.core.participant import Membership
+from elasticjob.round_store import RoundStore
+from elasticjob.stores import StoreConnection, disconnect
+from elasticjob.torch_agent import Failed
+from elasticjob.worker_failures import RoundWorkers
+
+logger = logging.getLogger(__name__)
+
+
+class ActiveRound:
+    """One agent's place in a round, its store, the connection to the leader, and its workers."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        store: RoundStore,
+        connection: StoreConnection,
+        workers: RoundWorkers,
+    ) -> None:
+        self.membership = membership
+        self.store = store
+        self.workers = workers
+        self._connection = connection
+
+    def failure(self, failures: Sequence[Failed]) -> FailureReport | None:
+        """The report on the first worker that failed in this round; none on workers that were started with
+        ranks assigned locally, which were never of the round."""
+        if self.store.degraded:
+            return None
+        report = self.workers.failure(self.membership.number, self.membership.rank, failures)
+        if report is not None:
+            logger.info("round %d: a local worker failed: %s", self.membership.number, report.message)
+        return report
+
+    def close(self) -> None:
+        """Disconnect from the leader; its server may go from now on."""
+        self._connection.close()
+        if self.membership.rank != 0:
+            disconnect(self.membership.leader)
+        self._connection.join()
+        self.workers.close()
