@@ -1,0 +1,10 @@
+"""From "something about this job is new" to a pass over it: level-triggered, one pass at a time per job.
+
+The parts and their names are those of controller-runtime:
+
+* ``registry``: what is known of each job;
+* ``job_source``: what brings it: the watch of jobs, and lists of them;
+* ``queue``: which jobs need a pass, and when;
+* ``reconciler``: one pass over one job: observe, plan, act, tell;
+* ``controller``: runs them, on the leading operator.
+"""
