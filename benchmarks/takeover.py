@@ -21,10 +21,10 @@ import psutil
 from benchmarks.k8s import NODE, ControlPlane
 from elasticjob.contract import names
 from elasticjob.contract.records import ParticipantRecord
+from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe import client as client_module
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials
-from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
 
 _NAMESPACE = "bench"
@@ -97,11 +97,11 @@ async def _one(client: Client, gate: asyncio.Semaphore, number: int) -> None:
 
 async def _take_over() -> dict[str, Any]:
     client = Client(Credentials())
-    reconciler = Reconciler(client, Settings(namespaces=(_NAMESPACE,)))
-    reconciler.start(leading=False)
+    controller = Controller(client, Settings(namespaces=(_NAMESPACE,)))
+    controller.start(leading=False)
     counting = Counting()
     try:
-        await reconciler.world.synced()
+        await controller.world.synced()
         gc.collect()
         process = psutil.Process()
         before = process.memory_info().rss
@@ -109,15 +109,15 @@ async def _take_over() -> dict[str, Any]:
         longest = 0.0
         client_module._object = counting.object
         began = time.monotonic()
-        leading = asyncio.create_task(reconciler.lead())
-        while not leading.done() or not reconciler.passes or reconciler.under_way():
+        leading = asyncio.create_task(controller.lead())
+        while not leading.done() or not controller.passes or controller.under_way():
             due = time.monotonic() + _TICK_SECONDS
             await asyncio.sleep(_TICK_SECONDS)
             longest = max(longest, time.monotonic() - due)
             highest = max(highest, process.memory_info().rss)
         await leading
         return {
-            "pods": len(reconciler.world.pods),
+            "pods": len(controller.world.pods),
             "seconds": round(time.monotonic() - began, 2),
             "requests": dict(counting.requests),
             "MB read": round(counting.bytes / 1e6, 1),
@@ -127,7 +127,7 @@ async def _take_over() -> dict[str, Any]:
             "MiB more at most": round((highest - before) / 2**20),
         }
     finally:
-        await reconciler.aclose()
+        await controller.aclose()
         await client.aclose()
 
 

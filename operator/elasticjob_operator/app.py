@@ -2,7 +2,7 @@
 (``kopf run`` asks for the user's name unless ``POD_ID`` or ``--id`` is there.)
 
 kopf is the shell: process, log-in, the watch of ElasticJobs. Its handlers are ``on.event`` only, so
-that it writes nothing into the user's objects and puts no finalizer on them; the work is in ``reconcile``.
+that it writes nothing into the user's objects and puts no finalizer on them; the work is in ``controller``.
 With leader election (``leadership``) several processes may run; one of them acts.
 """
 
@@ -20,12 +20,14 @@ from aiohttp import web
 
 from elasticjob.api.tls import relax
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
+from elasticjob_operator.act.paths import jobs_path
+from elasticjob_operator.controller import job_source
+from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.elector import Elector, identity
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials, load
 from elasticjob_operator.observe.errors import ApiError, Forbidden, NotFound
-from elasticjob_operator.reconcile import JOBS_PAGE, Reconciler
 from elasticjob_operator.settings import Settings, from_environment
 
 _RETRY_SECONDS = 2.0
@@ -39,7 +41,7 @@ class _Running:
 
     settings: Settings | None = None
     client: Client | None = None
-    reconciler: Reconciler | None = None
+    controller: Controller | None = None
     elector: Elector | None = None
     election: asyncio.Task[None] | None = None
     own_client: Client | None = None
@@ -112,7 +114,7 @@ async def login(**_: Any) -> kopf.ConnectionInfo:
 
 @kopf.on.startup()
 async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
-    """Configure kopf, wait for the resource to be there, and start the reconciler."""
+    """Configure kopf, wait for the resource to be there, and start the controller."""
     configure(settings)
     chosen = running.settings or from_environment()
     health = Health()
@@ -131,18 +133,18 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
             answers=running.own_client.answers,
         )
     await _resource(running.client, chosen)
-    reconciler = running.reconciler = Reconciler(running.client, chosen)
-    reconciler.start(leading=running.elector is None)
+    controller = running.controller = Controller(running.client, chosen)
+    controller.start(leading=running.elector is None)
     if running.elector is not None:
-        running.election = asyncio.create_task(_stand(running.elector, reconciler), name="election")
-    health.reconciler, health.elector, health.election = reconciler, running.elector, running.election
+        running.election = asyncio.create_task(_stand(running.elector, controller), name="election")
+    health.controller, health.elector, health.election = controller, running.elector, running.election
     log.info("serving %s", ", ".join(chosen.namespaces) or "all namespaces")
 
 
-async def _stand(elector: Elector, reconciler: Reconciler) -> None:
+async def _stand(elector: Elector, controller: Controller) -> None:
     """Stand for election once everything has been listed: who can't read all that, must not lead."""
-    await reconciler.world.synced()
-    await elector.run(reconciler.lead, reconciler.follow)
+    await controller.world.synced()
+    await elector.run(controller.lead, controller.follow)
 
 
 class ForEver:
@@ -161,7 +163,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.peering.standalone = True
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
-    settings.watching.chunk_size = JOBS_PAGE
+    settings.watching.chunk_size = job_source.PAGE
     settings.watching.connect_timeout = 10
     settings.watching.inactivity_timeout = 70
     settings.watching.reconnect_backoff = 0.2
@@ -174,12 +176,12 @@ def configure(settings: kopf.OperatorSettings) -> None:
 @kopf.on.event(GROUP, VERSION, PLURAL)
 async def job_event(event: Any, **_: Any) -> None:
     """Hand the object over; nothing is decided here."""
-    if running.reconciler is None:
+    if running.controller is None:
         return
     if event["type"] == "DELETED":
-        running.reconciler.job_deleted(event["object"])
+        running.controller.source.deleted(event["object"])
     else:
-        running.reconciler.job_watched(event["object"])
+        running.controller.source.watched(event["object"])
 
 
 @kopf.on.cleanup()
@@ -188,8 +190,8 @@ async def cleanup(**_: Any) -> None:
     if running.election is not None:
         running.election.cancel()
         await asyncio.gather(running.election, return_exceptions=True)
-    if running.reconciler is not None:
-        await running.reconciler.aclose()
+    if running.controller is not None:
+        await running.controller.aclose()
     if running.elector is not None:
         await running.elector.release()
     for client in (running.client, running.own_client):
@@ -197,14 +199,13 @@ async def cleanup(**_: Any) -> None:
             await client.aclose()
     if running.probes is not None:
         await running.probes.cleanup()
-    running.reconciler = running.elector = running.election = None
+    running.controller = running.elector = running.election = None
     running.client = running.own_client = running.probes = None
 
 
 async def _resource(client: Client, settings: Settings) -> None:
     """Wait until ElasticJobs are served: kopf looks for the resource only once."""
-    scope = f"/namespaces/{settings.namespaces[0]}" if settings.namespaces else ""
-    path = f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}"
+    path = jobs_path(settings.namespaces[0] if settings.namespaces else "")
     said = ""
     while True:
         try:

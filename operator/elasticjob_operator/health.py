@@ -23,11 +23,11 @@ from typing import Any
 
 from aiohttp import web
 
+from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials
 from elasticjob_operator.observe.errors import ApiError
-from elasticjob_operator.reconcile import Reconciler
 
 _ASK_SECONDS = 2.5
 """Less than a probe's own time limit."""
@@ -39,7 +39,7 @@ class Health:
     """See the module. What is None has not been made yet."""
 
     def __init__(self, ask: Callable[[str], Awaitable[bool]] | None = None) -> None:
-        self.reconciler: Reconciler | None = None
+        self.controller: Controller | None = None
         self.elector: Elector | None = None
         self.election: asyncio.Task[None] | None = None
         self._ask = ask or answers
@@ -49,24 +49,24 @@ class Health:
 
     async def not_alive(self) -> list[str]:
         """Why this process should be restarted; nothing: it should not."""
-        if self.reconciler is None:
+        if self.controller is None:
             return []
-        problems = [f"the task {name} has ended" for name in self.reconciler.ended]
+        problems = [f"the task {name} has ended" for name in self.controller.ended]
         if self.election is not None and self.election.done():
             problems.append("the task that stands for election has ended")
-        limit = self.reconciler.settings.max_pass
+        limit = self.controller.settings.max_pass
         if self.elector is not None and self.elector.busy_seconds() > limit:
             problems.append(f"the election has hung for {self.elector.busy_seconds():.0f} s")
-        hung = {who: took for who, took in self.reconciler.under_way().items() if took > limit}
+        hung = {who: took for who, took in self.controller.under_way().items() if took > limit}
         problems += [f"the pass over {who} has hung for {took:.0f} s" for who, took in hung.items()]
-        return problems + await self._blind(self.reconciler)
+        return problems + await self._blind(self.controller)
 
     async def not_ready(self) -> list[str]:
         """Why this process could not act now."""
-        if self.reconciler is None:
+        if self.controller is None:
             return ["starting; the log says what is waited for"]
         problems = []
-        for informer in self.reconciler.world.informers():
+        for informer in self.controller.world.informers():
             if not informer.synced.is_set():
                 problems.append(f"{informer.path} could not be listed yet")
             elif informer.good_since is None and not informer.forbidden:
@@ -75,14 +75,14 @@ class Health:
 
     def report(self) -> dict[str, Any]:
         """What else there is to say, for people."""
-        if self.reconciler is None:
+        if self.controller is None:
             return {}
-        now = self.reconciler.clock()
-        ages = {i.path: round(now - i.heard_at, 1) for i in self.reconciler.world.informers()}
+        now = self.controller.clock()
+        ages = {i.path: round(now - i.heard_at, 1) for i in self.controller.world.informers()}
         answer: dict[str, Any] = {
             "heardSeconds": {path: age for path, age in ages.items() if age < float("inf")},
-            "loopLagSeconds": round(self.reconciler.world.loop_lag, 3),
-            "jobs": len(self.reconciler.jobs()),
+            "loopLagSeconds": round(self.controller.world.loop_lag, 3),
+            "jobs": len(self.controller.registry),
         }
         if self.elector is not None:
             answer["election"] = self.elector.report()
@@ -111,11 +111,11 @@ class Health:
         body = {what: not problems, "problems": problems, **self.report()}
         return web.json_response(body, status=503 if problems else 200)
 
-    async def _blind(self, reconciler: Reconciler) -> list[str]:
-        now, limit = reconciler.clock(), reconciler.settings.max_silence
-        heard = {i.path: i.heard_at for i in reconciler.world.informers() if not i.forbidden}
-        heard.update(reconciler.jobs_heard_at())
-        since = {p: max(t, reconciler.started_at, self._excused.get(p, t)) for p, t in heard.items()}
+    async def _blind(self, controller: Controller) -> list[str]:
+        now, limit = controller.clock(), controller.settings.max_silence
+        heard = {i.path: i.heard_at for i in controller.world.informers() if not i.forbidden}
+        heard.update(controller.source.last_event_at())
+        since = {p: max(t, controller.started_at, self._excused.get(p, t)) for p, t in heard.items()}
         silent = [path for path, moment in since.items() if now - moment > limit]
         there = await asyncio.gather(*(self._ask(path) for path in silent))
         self._excused.update({path: now for path, yes in zip(silent, there, strict=True) if not yes})

@@ -23,9 +23,9 @@ from typing import Any
 
 from elasticjob_operator import __main__
 from elasticjob_operator.act.apply import Applier
+from elasticjob_operator.controller.job_source import JobSource
 from elasticjob_operator.observe.client import Client, WatchBatch
 from elasticjob_operator.observe.world import World
-from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
 
 FAULTS = Path(os.environ["FAULTS"])
@@ -33,8 +33,8 @@ LIMIT = 2.0
 
 _real_choose = __main__.choose
 _real_watch = Client.watch
-_real_watched = Reconciler.job_watched
-_real_list = Reconciler._list_jobs
+_real_watched = JobSource.watched
+_real_list = JobSource.list_jobs
 _real_status = Applier.write_status
 _real_pulse = World.pulse
 
@@ -76,12 +76,12 @@ async def _watch(self: Client, path: str, params: Mapping[str, str]) -> AsyncGen
         await batches.aclose()
 
 
-def _watched(self: Reconciler, raw: dict[str, Any]) -> None:
+def _watched(self: JobSource, raw: dict[str, Any]) -> None:
     if not _on("blind-jobs"):
         _real_watched(self, raw)
 
 
-async def _list(self: Reconciler, namespace: str) -> int:
+async def _list(self: JobSource, namespace: str) -> int:
     if _on("list"):
         raise KeyError("items")
     return await _real_list(self, namespace)
@@ -109,8 +109,8 @@ async def _pulse(self: World) -> None:
 if __name__ == "__main__":
     __main__.choose = _choose  # type: ignore[assignment]
     Client.watch = _watch  # type: ignore[method-assign]
-    Reconciler.job_watched = _watched  # type: ignore[method-assign]
-    Reconciler._list_jobs = _list  # type: ignore[method-assign]
+    JobSource.watched = _watched  # type: ignore[method-assign]
+    JobSource.list_jobs = _list  # type: ignore[method-assign]
     Applier.write_status = _status  # type: ignore[method-assign,assignment]
     World.pulse = _pulse  # type: ignore[method-assign]
     __main__.main()

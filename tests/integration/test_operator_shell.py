@@ -28,6 +28,7 @@ from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob.rounds.waits import RoundWait, WaitKey
 from elasticjob_operator.act.injection import HANDLER_DIR
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe.client import APPLY_PATCH, MERGE_PATCH, Client, Json
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import (
@@ -40,7 +41,6 @@ from elasticjob_operator.observe.errors import (
 )
 from elasticjob_operator.plan.model import CreatePod, DeletePod, Event, Job, Now, Observed, Plan
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
-from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
 from tests import operator_account
 
@@ -198,7 +198,7 @@ class WiredClient(Client):
 
 
 class Operator:
-    """A reconciler in the test's own loop; the feed stands for kopf."""
+    """A controller in the test's own loop; the feed stands for kopf."""
 
     def __init__(self, namespace: str, planner: StubPlanner, wire: Wire) -> None:
         self.namespace = namespace
@@ -208,11 +208,11 @@ class Operator:
             patch.setenv("KUBECONFIG", os.environ[ACCOUNT])
             self.client = WiredClient(Credentials())
         self.client.wire = wire
-        self.reconciler = Reconciler(self.client, Settings(namespaces=(namespace,)), planner)
+        self.controller = Controller(self.client, Settings(namespaces=(namespace,)), planner)
         self._feed: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self.reconciler.start()
+        self.controller.start()
         self.resume_feed()
 
     async def pause_feed(self) -> None:
@@ -223,9 +223,12 @@ class Operator:
     def resume_feed(self) -> None:
         self._feed = asyncio.get_running_loop().create_task(self._watch_jobs())
 
+    def round(self) -> RoundStatus:
+        return next(iter(self.controller.registry)).view.status.round
+
     async def stop(self) -> None:
         await self.pause_feed()
-        await self.reconciler.aclose()
+        await self.controller.aclose()
         await self.client.aclose()
 
     async def _watch_jobs(self) -> None:
@@ -234,14 +237,14 @@ class Operator:
             try:
                 page = await self.client.get(path)
                 for raw in page["items"]:
-                    self.reconciler.job_changed(raw)
+                    self.controller.source.changed(raw)
                 query = {"resourceVersion": page["metadata"]["resourceVersion"]}
                 async for batch in self.client.watch(path, query):
                     for kind, raw in batch:
                         if kind == "DELETED":
-                            self.reconciler.job_deleted(raw)
+                            self.controller.source.deleted(raw)
                         elif kind != "BOOKMARK":
-                            self.reconciler.job_changed(raw)
+                            self.controller.source.changed(raw)
             except (ApiError, Gone):
                 await asyncio.sleep(0.2)
 
@@ -390,9 +393,9 @@ def test_writes_come_in_the_order_of_the_protocol(namespace: str) -> None:
             assert set(writes[1:6]) == {*(f"POST {kind}" for kind in owned), "POST leases"}
             assert writes[6:] == ["POST pods", "POST pods"], "each pod was made once"
             # A pass without news writes nothing.
-            passes = operator.reconciler.passes
+            passes = operator.controller.passes
             await scene.poke()
-            await until(lambda: operator.reconciler.passes > passes, "one more pass")
+            await until(lambda: operator.controller.passes > passes, "one more pass")
             await asyncio.sleep(0.1)
             assert scene.wire.writes == writes
         assert JobStatus.parse((await scene.job())["status"]).round.number == 1
@@ -432,7 +435,7 @@ def test_a_conflict_is_read_again_and_planned_again(namespace: str) -> None:
             await operator.pause_feed()
             await scene.poke()  # which the operator does not hear of
             scene.planner.number = 1
-            operator.reconciler.mark(scene.namespace, "mnist")
+            operator.controller.enqueue(scene.namespace, "mnist")
             await scene.round_is(1, "Broken")
         job = await scene.job()
         assert "poked" in job["metadata"]["annotations"]
@@ -500,7 +503,7 @@ def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(namespa
         await scene.make_job()
         async with scene.operator() as operator:
             await scene.round_is(0, "Broken")
-            world = operator.reconciler.world
+            world = operator.controller.world
             listed: list[str] = []
             read_again = world.read_again
 
@@ -511,9 +514,7 @@ def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(namespa
             world.read_again = counted  # type: ignore[method-assign]
             scene.planner.message = "our own words"
             await scene.poke()
-            await until(
-                lambda: scene.planner.message == operator.reconciler.jobs()[0].status.round.message, ""
-            )
+            await until(lambda: scene.planner.message == operator.round().message, "")
             assert not listed, "what we have written ourselves tells nothing new"
             await scene.announce("mnist-0-0", "abcdefgh")
             status = JobStatus(round=RoundStatus(number=3, phase="Broken", message="a predecessor's words"))
@@ -533,15 +534,15 @@ def test_leases_are_listed_before_anybody_is_given_up(namespace: str) -> None:
         await scene.make_job()
         async with scene.operator() as operator:
             await scene.round_is(0, "Broken")
-            for informer in operator.reconciler.world.informers():
+            for informer in operator.controller.world.informers():
                 informer._take = lambda _batch: None  # type: ignore[assignment, method-assign]
             await scene.announce("mnist-0-0", "abcdefgh")
             awaited = ["mnist-0-0"]
             scene.planner.given_up = lambda seen: tuple(pod for pod in awaited if pod not in seen.leases)
             scene.planner.message = "nobody"
-            passes, before = operator.reconciler.passes, len(scene.planner.seen)
+            passes, before = operator.controller.passes, len(scene.planner.seen)
             await scene.poke()
-            await until(lambda: operator.reconciler.passes > passes, "another pass")
+            await until(lambda: operator.controller.passes > passes, "another pass")
             await scene.message_is("nobody")
             assert "mnist-0-0" not in scene.planner.seen[before].leases, "first by what the watch has brought"
             assert "mnist-0-0" in scene.planner.seen[-1].leases
@@ -625,18 +626,18 @@ def test_a_pod_that_is_there_when_the_status_is_written_is_not_made_again(namesp
         scene.wire.held["POST pods"] = pods
         async with scene.operator() as operator:
             await until(lambda: scene.wire.writes.count("POST pods") == 2, "the pods are being made")
-            await until(lambda: not operator.reconciler.under_way(), "the pass has left them behind")
+            await until(lambda: not operator.controller.under_way(), "the pass has left them behind")
             scene.wire.held["PATCH elasticjobs"] = status
             scene.planner.number, before = 1, len(scene.wire.writes)
             await scene.poke()
             await until(lambda: len(scene.wire.writes) > before, "the status is being written")
             assert not scene.planner.seen[-1].pods
             pods.set()
-            await until(lambda: len(operator.reconciler.world.pods) == 2, "the pods are there")
+            await until(lambda: len(operator.controller.world.pods) == 2, "the pods are there")
             status.set()
             await scene.round_is(1, "Broken")
             await until(
-                lambda: len(scene.planner.seen[-1].pods) == 2 and not operator.reconciler.under_way(),
+                lambda: len(scene.planner.seen[-1].pods) == 2 and not operator.controller.under_way(),
                 "the planner has seen them",
             )
         assert scene.wire.writes.count("POST pods") == 2
@@ -657,10 +658,10 @@ def test_a_write_that_fails_slowly_makes_no_passes_while_it_is_under_way(namespa
             scene.wire.held["POST pods"] = asyncio.Event()
             scene.wire.fail_at, before = "", len(scene.wire.writes)
             await until(lambda: "POST pods" in scene.wire.writes[before:], "it does not answer")
-            await until(lambda: not operator.reconciler.under_way(), "the pass has left it behind")
-            passes = operator.reconciler.passes
+            await until(lambda: not operator.controller.under_way(), "the pass has left it behind")
+            passes = operator.controller.passes
             await asyncio.sleep(2)
-            assert operator.reconciler.passes - passes < 10
+            assert operator.controller.passes - passes < 10
 
     play(namespace, scenario)
 
@@ -671,8 +672,8 @@ def test_pods_are_deleted_by_uid(namespace: str) -> None:
         scene.planner.actions = create_missing
         async with scene.operator() as operator:
             await scene.pods_are("mnist-0-0", "mnist-1-0")
-            await until(lambda: len(operator.reconciler.world.pods) == 2, "both pods are known")
-            uids = {p.name: p.uid for p in operator.reconciler.world.pods.all()}
+            await until(lambda: len(operator.controller.world.pods) == 2, "both pods are known")
+            uids = {p.name: p.uid for p in operator.controller.world.pods.all()}
 
             def actions(_job: Job, observed: Observed) -> Actions:
                 there = {p.name for p in observed.pods if not p.deleting}
@@ -801,10 +802,10 @@ def test_a_name_less_in_the_role_holds_nothing_up(namespace: str) -> None:
 
             await eventually(granted, "the Role")
             writes = scene.wire.writes.count("PATCH roles/mnist-elasticjob")
-            passes = operator.reconciler.passes
+            passes = operator.controller.passes
             scene.planner.pod_names = ("mnist-0-0",)
             await scene.poke()
-            await until(lambda: operator.reconciler.passes > passes, "a pass without one name")
+            await until(lambda: operator.controller.passes > passes, "a pass without one name")
             scene.planner.pod_names = ("mnist-0-0", "mnist-1-1")
             await scene.poke()
 
@@ -843,9 +844,9 @@ def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_come_b
         async with scene.operator() as operator:
             await eventually(there, "the Role")
             await scene.admin.delete(path)
-            passes = operator.reconciler.passes
+            passes = operator.controller.passes
             await scene.poke()
-            await until(lambda: operator.reconciler.passes > passes, "a pass while the round runs")
+            await until(lambda: operator.controller.passes > passes, "a pass while the round runs")
             assert not await there()
             scene.planner.phase = "Broken"
             await scene.poke()
@@ -860,9 +861,9 @@ def test_events_are_counted_up(namespace: str) -> None:
         scene.planner.events = (Event("RoundBroken", "pod x was lost", warning=True),)
         async with scene.operator() as operator:
             for _ in range(3):
-                passes = operator.reconciler.passes
+                passes = operator.controller.passes
                 await scene.poke()
-                await until(lambda before=passes: operator.reconciler.passes > before, "one more pass")  # type: ignore[misc]
+                await until(lambda before=passes: operator.controller.passes > before, "one more pass")  # type: ignore[misc]
 
             async def counted() -> bool:
                 page = await scene.admin.get(f"/api/v1/namespaces/{scene.namespace}/events")
@@ -881,15 +882,15 @@ def test_the_waiting_sentence_is_written_rarely_and_a_phase_at_once(namespace: s
         async with scene.operator() as operator:
             await scene.round_is(0, "Broken")
             for sentence in ("one", "two", "three"):
-                passes = operator.reconciler.passes
+                passes = operator.controller.passes
                 scene.planner.waiting = sentence
-                operator.reconciler.mark(scene.namespace, "mnist")
-                await until(lambda: operator.reconciler.passes > passes, "one more pass")  # noqa: B023
+                operator.controller.enqueue(scene.namespace, "mnist")
+                await until(lambda: operator.controller.passes > passes, "one more pass")  # noqa: B023
             record = await scene.record()
             assert record is not None
             assert record.waiting == "one"
             scene.planner.number = 1
-            operator.reconciler.mark(scene.namespace, "mnist")
+            operator.controller.enqueue(scene.namespace, "mnist")
             await scene.round_is(1, "Broken")
             record = await scene.record()
             assert record is not None
@@ -903,16 +904,16 @@ def test_timers_are_kept_and_start_again_after_a_gap(namespace: str) -> None:
         await scene.make_job()
         async with scene.operator() as operator:
             await scene.round_is(0, "Broken")
-            await until(lambda: operator.reconciler.world.trusted(scene.namespace), "the watches are there")
+            await until(lambda: operator.controller.world.trusted(scene.namespace), "the watches are there")
             for _ in range(2):
-                passes = operator.reconciler.passes
-                operator.reconciler.mark(scene.namespace, "mnist")
-                await until(lambda: operator.reconciler.passes > passes, "one more pass")  # noqa: B023
+                passes = operator.controller.passes
+                operator.controller.enqueue(scene.namespace, "mnist")
+                await until(lambda: operator.controller.passes > passes, "one more pass")  # noqa: B023
             assert scene.planner.timers[-1], "timers come back"
-            for informer in operator.reconciler.world.informers():
+            for informer in operator.controller.world.informers():
                 informer.stalled()
             count = len(scene.planner.timers)
-            operator.reconciler.mark(scene.namespace, "mnist")
+            operator.controller.enqueue(scene.namespace, "mnist")
             await until(lambda: len(scene.planner.timers) > count, "one more pass")
             assert scene.planner.timers[-1] == {}
 
@@ -924,12 +925,12 @@ def test_errors_back_off_whatever_happens_meanwhile(namespace: str) -> None:
         await scene.make_job()
         async with scene.operator() as operator:
             await scene.round_is(0, "Broken")
-            await until(lambda: operator.reconciler.world.trusted(scene.namespace), "the watches are there")
+            await until(lambda: operator.controller.world.trusted(scene.namespace), "the watches are there")
             scene.wire.fail_at = "PATCH elasticjobs"
             scene.planner.number = 1
             began = time.monotonic()
             while time.monotonic() < began + 2.0:
-                operator.reconciler.mark(scene.namespace, "mnist")
+                operator.controller.enqueue(scene.namespace, "mnist")
                 await asyncio.sleep(0.01)
             # After 0, 0.2, 0.6, 1.4 s, and then at most once a second as long as there is news.
             assert 3 <= scene.wire.failed <= 7
@@ -954,7 +955,7 @@ def test_a_pod_that_is_refused_holds_up_nothing_else(namespace: str) -> None:
             await scene.round_is(0, "Broken")
             for number in range(1, 6):
                 scene.planner.number = number
-                operator.reconciler.mark(scene.namespace, "mnist")
+                operator.controller.enqueue(scene.namespace, "mnist")
                 await scene.round_is(number, "Broken")
             assert scene.wire.writes.count("POST pods") <= 4
 
@@ -995,14 +996,16 @@ def test_a_write_that_fails_holds_up_nothing_but_itself(
         scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
         async with scene.operator() as operator:
             await scene.pods_are("mnist-0-0", "mnist-1-0")
-            await until(lambda: operator.reconciler.world.trusted(scene.namespace), "the watches are there")
+            await until(lambda: operator.controller.world.trusted(scene.namespace), "the watches are there")
 
             def under_way() -> bool:
-                operator.reconciler.mark(scene.namespace, "mnist")
+                operator.controller.enqueue(scene.namespace, "mnist")
                 return len(scene.planner.seen[-1].pods) == 2 and bool(scene.planner.timers[-1])
 
             await until(under_way, "timers run")
-            memory = next(iter(operator.reconciler._entries.values())).memory
+            entry = operator.controller.registry.get(scene.namespace, "mnist")
+            assert entry is not None
+            memory = entry.memory
             memory.access = memory.network_policy = None
             doomed = scene.planner.seen[-1].pods[0]
             scene.planner.actions = lambda _job, observed: (
@@ -1014,8 +1017,8 @@ def test_a_write_that_fails_holds_up_nothing_but_itself(
             first = scene.planner.timers[-1][FIRST]
             for number in (1, 2, 3):
                 scene.planner.number = number
-                operator.reconciler.mark(scene.namespace, "mnist")
-                await until(lambda: operator.reconciler.jobs()[0].status.round.number == number, "the status")  # noqa: B023
+                operator.controller.enqueue(scene.namespace, "mnist")
+                await until(lambda: operator.round().number == number, "the status")  # noqa: B023
                 if write != "PATCH leases/mnist-round":
                     await scene.round_is(number, "Broken")
             await until(lambda: any("etcd" in t.why for t in scene.planner.seen[-1].troubles), "it is told")
@@ -1041,10 +1044,10 @@ def test_the_list_finds_what_the_watch_missed(namespace: str) -> None:
             await scene.round_is(0, "Broken")
             await operator.pause_feed()
             await scene.admin.delete(job_path(scene.namespace, "mnist"))
-            await operator.reconciler.relist(scene.namespace)
-            assert operator.reconciler.jobs() == []
+            await operator.controller.source.relist(scene.namespace)
+            assert len(operator.controller.registry) == 0
             made = await scene.make_job()
-            await operator.reconciler.relist(scene.namespace)
+            await operator.controller.source.relist(scene.namespace)
 
             async def served() -> bool:
                 record = await scene.record()
@@ -1063,7 +1066,7 @@ def test_the_list_finds_what_the_watch_missed(namespace: str) -> None:
 
             await eventually(there, "its policy is there")
             await scene.admin.delete(policy)
-            await operator.reconciler.relist(scene.namespace)
+            await operator.controller.source.relist(scene.namespace)
             await eventually(there, "the policy that somebody deleted is there again")
 
     play(namespace, scenario)
@@ -1082,7 +1085,7 @@ def test_whoever_missed_a_jobs_end_learns_it_when_its_lease_goes(namespace: str)
             await scene.admin.delete(job_path(scene.namespace, "mnist"))
             with contextlib.suppress(NotFound):  # the garbage collector may have been first
                 await scene.admin.delete(f"{scene.leases}/mnist-round")
-            await until(lambda: not operator.reconciler.jobs(), "the operator has forgotten the job")
+            await until(lambda: not len(operator.controller.registry), "the operator has forgotten the job")
             assert scene.wire.writes.count("POST leases") == 2
 
     play(namespace, scenario)
@@ -1095,20 +1098,19 @@ def test_a_list_does_not_bring_back_a_job_that_went_while_it_was_under_way(
         await scene.make_job()
         async with scene.operator() as operator:
             await scene.round_is(0, "Broken")
-            api = operator.reconciler._api
-            get = api.get
+            get = operator.client.get
 
             async def slow(path: str, params: Mapping[str, str] | None = None) -> Json:
                 page = await get(path, params)
                 if path.endswith("/elasticjobs"):
                     assert page["items"]
                     await scene.admin.delete(job_path(scene.namespace, "mnist"))
-                    await until(lambda: not operator.reconciler.jobs(), "the watch has told of it")
+                    await until(lambda: not len(operator.controller.registry), "the watch has told of it")
                 return page
 
-            monkeypatch.setattr(api, "get", slow)
-            await operator.reconciler.relist(scene.namespace)
-            assert operator.reconciler.jobs() == []
+            monkeypatch.setattr(operator.client, "get", slow)
+            await operator.controller.source.relist(scene.namespace)
+            assert len(operator.controller.registry) == 0
 
     play(namespace, scenario)
 
@@ -1119,7 +1121,7 @@ def test_the_informer_survives_the_api_server(namespace: str, devcluster: Cluste
         await scene.make_job()
         scene.planner.actions = create_missing
         async with scene.operator() as operator:
-            world = operator.reconciler.world
+            world = operator.controller.world
             await scene.pods_are("mnist-0-0", "mnist-1-0")
             scene.planner.actions = lambda _job, _observed: ()
             second = await asyncio.to_thread(devcluster.second_apiserver)
@@ -1154,11 +1156,11 @@ import sys
 sys.path.insert(0, {tests!r})
 import functools
 from elasticjob_operator import __main__, app
-from elasticjob_operator.reconcile import Reconciler
+from elasticjob_operator.controller.controller import Controller
 from tests.integration.test_operator_shell import StubPlanner, create_missing
 planner = StubPlanner()
 planner.number, planner.actions = 2, create_missing
-app.Reconciler = functools.partial(Reconciler, plan=planner)
+app.Controller = functools.partial(Controller, plan=planner)
 sys.argv = ["operator", *{arguments!r}]
 __main__.main()
 """

@@ -16,9 +16,9 @@ from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe.client import Client, Json
 from elasticjob_operator.observe.credentials import Credentials
-from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
@@ -74,25 +74,25 @@ def test_another_tenants_job_has_its_lease_and_its_pods_first(tenants: tuple[str
 
     async def main() -> None:
         client = Client(Credentials())
-        reconciler = Reconciler(client, Settings(namespaces=tenants, max_passes=4))
-        reconciler.start()
+        controller = Controller(client, Settings(namespaces=tenants, max_passes=4))
+        controller.start()
         try:
             for number in range(JOBS):
                 raw = await client.create(
                     job_path(slow, "").rstrip("/"), job(slow, f"slow-{number}", REPLICAS)
                 )
-                reconciler.job_changed(raw)
+                controller.source.changed(raw)
             async with asyncio.timeout(DEADLINE):
                 while await leases(client, slow) < JOBS:  # what is left to do for these jobs is to make pods
                     await asyncio.sleep(0.02)
                 raw = await client.create(job_path(other, "").rstrip("/"), job(other, "quick", 4))
-                reconciler.job_changed(raw)
+                controller.source.changed(raw)
                 while await pods(client, other) < 4:
                     await asyncio.sleep(0.02)
             assert await pods(client, slow) == 0
             await client.get(f"/apis/coordination.k8s.io/v1/namespaces/{other}/leases/quick-round")
         finally:
-            await reconciler.aclose()
+            await controller.aclose()
             await client.aclose()
 
     asyncio.run(main())

@@ -1,6 +1,6 @@
 """The operator's shell in small: informers' caches, passes, and writes in the order of the protocol.
 
-It keeps the rules of ``reconcile.py`` and ``act/``: a pass starts from a status at least as new as the
+It keeps the rules of ``controller/`` and ``act/``: a pass starts from a status at least as new as the
 operator's own last write; the status is written first, with its version; the round Lease never goes
 back; what is stale is read again from the API server; timers die with every gap; a write that fails waits
 for itself and holds up nothing else; nobody is given up for a silence before pods and Leases were listed; a

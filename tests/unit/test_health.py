@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from elasticjob_operator.app import _stand
+from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
-from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
 
 PODS = "/api/v1/namespaces/here/pods"
@@ -30,18 +30,18 @@ class Nobody:
 
 
 class Scene:
-    """A reconciler that has heard of everything at 0, and whose clock is the test's."""
+    """A controller that has heard of everything at 0, and whose clock is the test's."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.api = Nobody()
         settings = Settings(namespaces=("here",), max_silence=SILENCE)
-        self.reconciler = Reconciler(cast(Api, self.api), settings, clock=lambda: self.now)
+        self.controller = Controller(cast(Api, self.api), settings, clock=lambda: self.now)
         self.asked: list[str] = []
         self.answers: set[str] = {PODS, LEASES, NODES, JOBS}
         self.health = Health(self._ask)
-        self.health.reconciler = self.reconciler
-        for informer in self.reconciler.world.informers():
+        self.health.controller = self.controller
+        for informer in self.controller.world.informers():
             informer.synced.set()
         self.heard(PODS, LEASES, NODES)
 
@@ -50,7 +50,7 @@ class Scene:
         return path in self.answers
 
     def heard(self, *paths: str) -> None:
-        for informer in self.reconciler.world.informers():
+        for informer in self.controller.world.informers():
             if informer.path in paths:
                 informer.heard_at = informer.good_since = self.now
 
@@ -98,7 +98,7 @@ def test_an_outage_restarts_nobody_and_the_time_after_it_counts_anew() -> None:
 
 def test_what_is_forbidden_for_good_is_not_waited_for() -> None:
     async def scenario(scene: Scene) -> None:
-        nodes = list(scene.reconciler.world.informers())[-1]
+        nodes = list(scene.controller.world.informers())[-1]
         nodes.forbidden, nodes.good_since = True, None
         scene.now = SILENCE + 1
         scene.heard(PODS, LEASES)
@@ -110,22 +110,22 @@ def test_what_is_forbidden_for_good_is_not_waited_for() -> None:
 
 def test_the_watch_of_jobs_owes_what_a_list_has_shown() -> None:
     async def scenario(scene: Scene) -> None:
-        scene.reconciler.job_watched(scene.job(5))
+        scene.controller.source.watched(scene.job(5))
         scene.now = 1000.0
         scene.heard(PODS, LEASES, NODES)
         assert await scene.health.not_alive() == []
-        scene.reconciler.job_changed(scene.job(6))
+        scene.controller.source.changed(scene.job(6))
         for scene.now in (1001.0, 1001.0 + SILENCE):
             scene.heard(PODS, LEASES, NODES)
             assert await scene.health.not_alive() == []
-        scene.reconciler.job_changed(scene.job(7))  # it owes since version 6
+        scene.controller.source.changed(scene.job(7))  # it owes since version 6
         scene.now += 1
         assert await scene.health.not_alive() == [
             f"nothing was heard of {JOBS} for 181 s, and the API server answers"
         ]
-        scene.reconciler.job_watched(scene.job(6))  # late, but it lives
+        scene.controller.source.watched(scene.job(6))  # late, but it lives
         assert await scene.health.not_alive() == []
-        scene.reconciler.job_watched(scene.job(7))
+        scene.controller.source.watched(scene.job(7))
         scene.now += 10 * SILENCE
         scene.heard(PODS, LEASES, NODES)
         assert await scene.health.not_alive() == []
@@ -135,10 +135,11 @@ def test_the_watch_of_jobs_owes_what_a_list_has_shown() -> None:
 
 def test_a_pass_hangs_if_nothing_fails_meanwhile() -> None:
     async def scenario(scene: Scene) -> None:
-        limit = scene.reconciler.settings.max_pass
-        scene.reconciler.job_watched(scene.job(5))
-        (entry,) = scene.reconciler._entries.values()
-        entry.pass_since = 0.0
+        limit = scene.controller.settings.max_pass
+        scene.controller.queue.open()
+        scene.controller.source.watched(scene.job(5))
+        (entry,) = scene.controller.registry
+        assert scene.controller.queue.get(entry.request) is not None, "a pass begins, and does not end"
         scene.now = limit + 1
         scene.heard(PODS, LEASES, NODES)
         assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
@@ -161,8 +162,7 @@ def test_tasks_that_end_and_an_election_that_hangs() -> None:
         async def broken() -> None:
             raise KeyError("items")
 
-        task = asyncio.create_task(broken(), name="relist")
-        task.add_done_callback(scene.reconciler._ended)
+        task = scene.controller.keep_running(broken(), "relist")
         scene.health.election = asyncio.create_task(asyncio.sleep(0))
         place = Place("system", "operator", Timing())
         scene.health.elector = Elector(cast(Api, scene.api), place, "me", now=lambda: scene.now)
@@ -172,9 +172,9 @@ def test_tasks_that_end_and_an_election_that_hangs() -> None:
             "the task that stands for election has ended",
         ]
         scene.health.election = None
-        scene.reconciler.ended.clear()
+        scene.controller.ended.clear()
         scene.health.elector._busy_since = 0.0
-        scene.now = scene.reconciler.settings.max_pass + 1
+        scene.now = scene.controller.settings.max_pass + 1
         scene.heard(PODS, LEASES, NODES)
         assert await scene.health.not_alive() == ["the election has hung for 601 s"]
 
@@ -190,9 +190,9 @@ def test_who_has_not_listed_everything_does_not_stand_for_election() -> None:
 
     async def scenario(scene: Scene) -> None:
         election = Election()
-        leases = list(scene.reconciler.world.informers())[1]
+        leases = list(scene.controller.world.informers())[1]
         leases.synced.clear()
-        standing = asyncio.create_task(_stand(cast(Elector, election), scene.reconciler))
+        standing = asyncio.create_task(_stand(cast(Elector, election), scene.controller))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not election.stands
@@ -205,14 +205,14 @@ def test_who_has_not_listed_everything_does_not_stand_for_election() -> None:
 
 def test_who_starts_is_alive_and_not_ready() -> None:
     async def scenario(scene: Scene) -> None:
-        pods = next(iter(scene.reconciler.world.informers()))
+        pods = next(iter(scene.controller.world.informers()))
         pods.synced.clear()
         assert await scene.health.not_ready() == [f"{PODS} could not be listed yet"]
         pods.synced.set()
         pods.good_since = None
         assert await scene.health.not_ready() == [f"the watch of {PODS} is interrupted"]
         assert await scene.health.not_alive() == []
-        scene.health.reconciler = None
+        scene.health.controller = None
         assert await scene.health.not_ready() == ["starting; the log says what is waited for"]
         assert await scene.health.not_alive() == []
 

@@ -16,6 +16,7 @@ from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
@@ -27,7 +28,6 @@ from elasticjob_operator.observe.store import Store
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
 from tests.unit import hostile
 
@@ -244,7 +244,7 @@ def a_job(name: str, version: int = 1, **status: Any) -> Json:
     return {**JOB, "metadata": meta, "status": status}
 
 
-def play(scenario: Callable[[ManyJobs, Reconciler], Awaitable[None]]) -> None:
+def play(scenario: Callable[[ManyJobs, Controller], Awaitable[None]]) -> None:
     def planner(job: Job, *rest: Any) -> Plan:
         if job.name == "raises":
             raise OverflowError(UTF8_ESCAPES)
@@ -252,24 +252,24 @@ def play(scenario: Callable[[ManyJobs, Reconciler], Awaitable[None]]) -> None:
 
     async def main() -> None:
         api = ManyJobs()
-        reconciler = Reconciler(api, Settings(), planner)  # type: ignore[arg-type]
-        reconciler.start()
+        controller = Controller(api, Settings(), planner)  # type: ignore[arg-type]
+        controller.start()
         try:
-            await scenario(api, reconciler)
+            await scenario(api, controller)
         finally:
-            await reconciler.aclose()
+            await controller.aclose()
 
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> None:
-    async def scenario(api: ManyJobs, reconciler: Reconciler) -> None:
+    async def scenario(api: ManyJobs, controller: Controller) -> None:
         for name in ("raises", "refused", "well", "unreadable"):
-            reconciler.job_changed(a_job(name))
+            controller.source.changed(a_job(name))
         while len({e["reason"] + e["involvedObject"]["name"] for e in api.events}) < 2:
             await asyncio.sleep(0.01)
-        reconciler.job_changed(a_job("unreadable", 10_000, accounts=5))
-        reconciler.job_changed(a_job("well", 10_000, replicas=5))
+        controller.source.changed(a_job("unreadable", 10_000, accounts=5))
+        controller.source.changed(a_job("well", 10_000, replicas=5))
         api.version = 10_001
         while "StatusUnreadable" not in {e["reason"] for e in api.events}:
             await asyncio.sleep(0.01)
@@ -285,7 +285,7 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
             assert event["message"].isprintable()
 
         def well() -> bool:
-            by_name = {view.job.name: view for view in reconciler.jobs()}
+            by_name = {entry.view.job.name: entry.view for entry in controller.registry}
             return by_name["well"].status.condition("Training") is not None
 
         while not well():
@@ -298,10 +298,10 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
     "odd", [{"round": {"number": []}}, {"accounts": 5}, {"conditions": [{"type": []}]}, {"attempts": "x"}]
 )
 def test_a_status_that_nobody_can_read_stops_no_list_of_jobs(odd: Json) -> None:
-    async def scenario(api: ManyJobs, reconciler: Reconciler) -> None:
-        reconciler.job_changed(a_job("odd", 1, **odd))
-        reconciler.job_changed(a_job("well"))
-        assert [view.job.name for view in reconciler.jobs()] == ["well"]
+    async def scenario(api: ManyJobs, controller: Controller) -> None:
+        controller.source.changed(a_job("odd", 1, **odd))
+        controller.source.changed(a_job("well"))
+        assert [entry.request.name for entry in controller.registry] == ["well"]
         del api
 
     play(scenario)

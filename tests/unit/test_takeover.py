@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
+from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
@@ -21,7 +22,6 @@ from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.reconcile import Reconciler
 from elasticjob_operator.settings import Settings
 
 JOBS = "/apis/elasticjob.dev/v1alpha1/elasticjobs"
@@ -137,26 +137,26 @@ def status_of(name: str, finished: bool) -> Json:
     return plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status.dump()
 
 
-def take_over(cluster: Cluster, then: Callable[[Reconciler], Awaitable[None]]) -> None:
+def take_over(cluster: Cluster, then: Callable[[Controller], Awaitable[None]]) -> None:
     async def main() -> None:
-        reconciler = Reconciler(cluster, Settings())  # type: ignore[arg-type]
-        reconciler.start(leading=False)
+        controller = Controller(cluster, Settings())  # type: ignore[arg-type]
+        controller.start(leading=False)
         try:
-            await reconciler.world.synced()
+            await controller.world.synced()
             cluster.asked.clear()
-            await reconciler.lead()
-            await quiet(reconciler)
-            await then(reconciler)
+            await controller.lead()
+            await quiet(controller)
+            await then(controller)
         finally:
-            await reconciler.aclose()
+            await controller.aclose()
 
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-async def quiet(reconciler: Reconciler) -> None:
+async def quiet(controller: Controller) -> None:
     passes = -1
-    while passes != reconciler.passes or reconciler.under_way():
-        passes = reconciler.passes
+    while passes != controller.passes or controller.under_way():
+        passes = controller.passes
         await asyncio.sleep(0.1)
 
 
@@ -167,7 +167,7 @@ def test_a_takeover_reads_lists_and_nothing_for_one_job() -> None:
         cluster.job(name, **status_of(name, finished=number % 2 == 0))
         cluster.pod(name, 0)
 
-    async def then(_: Reconciler) -> None:
+    async def then(_: Controller) -> None:
         reads = {what: times for what, times in cluster.asked.items() if what.startswith(("GET", "LIST"))}
         assert reads == {f"LIST {path}": 1 for path in (JOBS, PODS, LEASES, *OWNED.values())}
 
@@ -186,17 +186,17 @@ def test_what_jobs_own_is_written_once_and_mended_where_it_has_changed() -> None
             what: times for what, times in cluster.asked.items() if what.partition(" ")[2] in OWNED and times
         }
 
-    async def first(_: Reconciler) -> None:
+    async def first(_: Controller) -> None:
         assert writes() == {f"POST {kind}": 10 for kind in OWNED}
 
-    async def second(reconciler: Reconciler) -> None:
+    async def second(controller: Controller) -> None:
         assert writes() == {}, "a successor finds all as it would write it"
         cluster.items[OWNED["networkpolicies"]].pop(0)
         cluster.items[OWNED["roles"]][1]["rules"][0]["verbs"].append("delete")
         cluster.items[OWNED["rolebindings"]].pop(2)
-        object.__setattr__(reconciler.settings, "relist_seconds", 0.1)
-        await reconciler.relist("")
-        await quiet(reconciler)
+        object.__setattr__(controller.settings, "relist_seconds", 0.1)
+        await controller.source.relist("")
+        await quiet(controller)
         mended = {"POST networkpolicies": 1, "PATCH roles": 1, "PATCH serviceaccounts": 1}
         assert writes() == {**mended, "PATCH rolebindings": 1, "POST rolebindings": 1}
 
@@ -209,16 +209,16 @@ def test_jobs_that_have_ended_cost_nothing_at_a_takeover_or_a_relist() -> None:
     for number in range(10):
         cluster.job(f"job{number}", **status_of(f"job{number}", finished=True))
 
-    async def then(reconciler: Reconciler) -> None:
+    async def then(controller: Controller) -> None:
         await asyncio.sleep(0.3)
         settled = {what for what in cluster.asked if not what.startswith("LIST")}
-        passes = reconciler.passes
+        passes = controller.passes
         cluster.asked.clear()
-        object.__setattr__(reconciler.settings, "relist_seconds", 0.1)
-        await reconciler.relist("")
-        while reconciler.passes < passes + 10:
+        object.__setattr__(controller.settings, "relist_seconds", 0.1)
+        await controller.source.relist("")
+        while controller.passes < passes + 10:
             await asyncio.sleep(0.01)
-        await quiet(reconciler)
+        await quiet(controller)
         assert dict(cluster.asked) == {f"LIST {JOBS}": 1}
         assert settled == {"POST leases"}, "their round Leases were not there"
 
@@ -278,13 +278,13 @@ def test_plans_that_are_costly_leave_the_cpu_to_others(monkeypatch: pytest.Monke
     cluster.job("large")
     clock = itertools.count(0.0, 0.1)
 
-    async def news(reconciler: Reconciler) -> None:
+    async def news(controller: Controller) -> None:
         monkeypatch.setattr(time, "thread_time", lambda: next(clock))  # so long each plan seems to take
-        before, began = reconciler.passes, time.monotonic()
+        before, began = controller.passes, time.monotonic()
         while time.monotonic() - began < 2.0:
-            reconciler.mark("ns", "large")
+            controller.enqueue("ns", "large")
             await asyncio.sleep(0.01)
-        passes, seconds = reconciler.passes - before, time.monotonic() - began
+        passes, seconds = controller.passes - before, time.monotonic() - began
         assert 2 <= passes <= 2 + seconds / 0.2
 
     take_over(cluster, news)

@@ -64,7 +64,7 @@ class Applier:
         self._projector = Projector(api, world, clock)
         self._pods = PodWriter(api, world, handler_image)
         self._pace = Pace(clock, world.behind)
-        self.recorder = Recorder(api, clock)
+        self._recorder = Recorder(api, clock)
 
     def may_project(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """Whether the round Lease is not ahead of this record. Raises Stale."""
@@ -134,18 +134,19 @@ class Applier:
 
     def note(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
         """Take note of a write or a reading that has failed, and tell of it."""
-        self._tell(job, memory, note(job, memory, target, error, self._clock()))
+        self.tell(job, memory, note(job, memory, target, error, self._clock()))
 
     def _batch(self, job: Job, memory: Memory) -> Batch:
         def late(events: list[Event]) -> None:
-            self._tell(job, memory, events)
+            self.tell(job, memory, events)
             self._world.retry(job)
 
         return Batch(job, memory, self._clock, self._spawn, late)
 
-    def _tell(self, job: Job, memory: Memory, events: list[Event]) -> None:
+    def tell(self, job: Job, memory: Memory, events: Sequence[Event]) -> None:
+        """Send Events, behind the back of the pass."""
         if events:
-            self._spawn(self.recorder.send(job, events, memory), "events")
+            self._spawn(self._recorder.send(job, events, memory), "events")
 
     def _possible(self, job: Job, plan: Plan, memory: Memory) -> Sequence[Do]:
         """The actions without the making of pods that could not train, or would be open to others.

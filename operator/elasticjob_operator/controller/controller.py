@@ -1,0 +1,197 @@
+"""Runs passes: one worker for each job that needs one, fairly between namespaces, on the leading operator.
+
+A change adds its job to the work queue, and a worker makes the pass. Changes that arrive during a pass cost
+one more pass together. There is no other coalescing: nothing sleeps between an event and the plan.
+
+Of several operators, those that do not lead keep their view up to date and make no pass. The one that takes
+over reads all jobs again, and no clock about silence is older than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from elasticjob_operator.act.apply import Applier
+from elasticjob_operator.act.memory import Stale, Vanished
+from elasticjob_operator.controller.job_source import JobSource
+from elasticjob_operator.controller.queue import WorkQueue
+from elasticjob_operator.controller.reconciler import Planner, Reconciler
+from elasticjob_operator.controller.registry import JobEntry, Registry, Request
+from elasticjob_operator.controller.tasks import Tasks
+from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, Unavailable
+from elasticjob_operator.observe.turns import Turns
+from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.model import Event
+from elasticjob_operator.plan.planner import plan as real_plan
+from elasticjob_operator.settings import Settings
+
+_MAX_SLOW_PASSES = 10_000
+"""Each job has one, and all that it does is wait for the API server."""
+
+log = logging.getLogger("elasticjob.operator")
+
+
+class Controller:
+    """See the module. ``start`` runs it in the current event loop, ``aclose`` ends it.
+
+    Passes are made between ``lead`` and ``follow``; without an election ``start`` leads.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Settings,
+        plan: Planner = real_plan,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.started_at = clock()
+        self.ended: list[str] = []
+        """Tasks that never end and have ended."""
+        self._background, self._watches, self._workers = Tasks(), Tasks(), Tasks()
+        """The last are all that write."""
+        call_later = asyncio.get_running_loop().call_later
+        self.queue: WorkQueue[Request] = WorkQueue(clock, call_later, self._start_worker)
+        self.registry = Registry(changed=self.queue.add, forgotten=self.queue.discard)
+        self.world = World(api, settings.namespaces, self.enqueue, clock)
+        applier = Applier(api, self.world, clock, settings.handler_image, self._workers.spawn)
+        self.source = JobSource(api, settings, self.registry, self.queue, self.world, applier, clock)
+        self.reconciler = Reconciler(
+            api, self.registry, self.world, applier, plan, clock, self.source.changed
+        )
+        self._api = api
+        self._applier = applier
+        self._turns = Turns(settings.max_passes, _MAX_SLOW_PASSES, _MAX_SLOW_PASSES)
+
+    @property
+    def passes(self) -> int:
+        """How many passes were planned."""
+        return self.reconciler.passes
+
+    def start(self, leading: bool = True) -> None:
+        """Start the informers and, with ``leading``, the passes once everything has been listed."""
+        if leading:
+            self._background.spawn(self._take_over(), "first lists")
+        else:
+            self._watch()
+        self.keep_running(self.world.pulse(), "pulse")
+        self.keep_running(self.source.run(), "relist")
+
+    def keep_running(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Begin work that must never end: if it does, it is one of the ``ended``."""
+
+        def note(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                self.ended.append(task.get_name())
+
+        task = self._background.spawn(work, name)
+        task.add_done_callback(note)
+        return task
+
+    async def lead(self) -> None:
+        """Take over: read again what another operator may have written, then make passes.
+
+        Returns when they have begun. May be cancelled; call ``follow`` then.
+        """
+        await self.world.synced()
+        await self._take_over()
+
+    async def follow(self) -> None:
+        """Make no further pass, and break off those under way, between two of their writes or during one."""
+        self.queue.close()
+        await self._workers.cancel()
+
+    async def aclose(self) -> None:
+        """End all tasks. What they have not written, the next operator writes."""
+        self.queue.close()
+        for tasks in (self._background, self._workers, self._watches):
+            await tasks.cancel()
+
+    def enqueue(self, namespace: str, name: str) -> None:
+        """Something about this job is new."""
+        entry = self.registry.get(namespace, name)
+        if entry is not None:
+            self.queue.add(entry.request)
+
+    def under_way(self) -> dict[str, float]:
+        """The jobs with a pass under way, and for how many seconds. Time during an outage of the API server
+        does not count."""
+        now, answers = self.clock(), self._api.answers
+        return {
+            str(request): now - max(since, answers.good_since(request.namespace))
+            for request, since in self.queue.working.items()
+            if not answers.is_outage(request.namespace, now)
+        }
+
+    async def _take_over(self) -> None:
+        """List the jobs, and then all pods and Leases: these are at least as new as what any status tells of
+        them, whoever wrote it. Nothing is read for one job alone."""
+        await self.source.list_all()
+        self.registry.start_afresh()
+        # A watch that died while this operator stood by shows it only by its silence, and so late.
+        try:
+            await self._watches.cancel()
+        finally:
+            self.world.anew()
+            self._watch()
+        await self.world.synced()
+        await self.source.compare_all_owned()
+        self.queue.open()
+        for entry in self.registry:
+            self.queue.add(entry.request)
+
+    def _watch(self) -> None:
+        for informer in self.world.informers():
+            self._watches.spawn(informer.run(), f"informer {informer.path}")
+
+    def _start_worker(self, request: Request) -> None:
+        self._workers.spawn(self._work(request), f"worker {request}")
+
+    async def _work(self, request: Request) -> None:
+        """Wait for a turn, then make a pass over this job if it still needs one."""
+        async with self._turns.of(request.namespace):
+            entry, work = self.registry.find(request), self.queue.get(request)
+            if entry is None or work is None:
+                return
+            try:
+                await self._reconcile(entry, work.news)
+            finally:
+                self.queue.done(request, rest_until=entry.rest_until)
+
+    async def _reconcile(self, entry: JobEntry, hurried: bool) -> None:
+        """One pass, and when the next is due without news. Errors become a delay."""
+        request = entry.request
+        try:
+            after = await self.reconciler.reconcile(entry, hurried)
+        except Vanished:
+            self.registry.forget(entry)
+        except (ApiError, Stale) as error:
+            # The first, then every tenth: an outage must not fill the log with every try of every job.
+            level = logging.WARNING if self.queue.failures(request) % 10 == 0 else logging.DEBUG
+            log.log(level, "%s: the pass ended early: %s", request, error)
+            trouble = str(error) if isinstance(error, (Forbidden, Invalid)) else ""
+            retry_after = error.retry_after if isinstance(error, Unavailable) else None
+            self._retry(entry, trouble, retry_after or 0.0)
+        except Exception as error:
+            # One job must not end the service for all the others.
+            log.exception("%s: the pass failed", request)
+            self._retry(entry, f"{type(error).__name__}: {error}")
+        else:
+            self.queue.forget(request)
+            if after is not None and not entry.gone:
+                self.queue.add_after(request, after)
+
+    def _retry(self, entry: JobEntry, trouble: str, at_least: float = 0.0) -> None:
+        """Try again later. Every tenth time an Event says so to people who do not see our log."""
+        if trouble and self.queue.failures(entry.request) % 10 == 0:
+            text = f"the operator can't go on with this job and tries again, later and later: {trouble}"
+            event = Event("PassFailed", text, warning=True)
+            self._applier.tell(entry.view.job, entry.memory, [event])
+        if not entry.gone:
+            self.queue.add_rate_limited(entry.request, at_least)

@@ -1,0 +1,260 @@
+"""One pass over one job: observe, plan, act, tell.
+
+A pass starts only from a status at least as new as our own last write: the registry has the newest of what
+the watch brought and what our writes returned. If something turns out to be old, the job is read again and
+planned again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+from elasticjob.rounds.waits import WaitKey
+from elasticjob_operator.act.apply import Applier, earliest
+from elasticjob_operator.act.attempts import POLICY, READING, RIGHTS, STATUS
+from elasticjob_operator.act.memory import Memory, Stale, Vanished
+from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.controller.registry import JobEntry, Registry
+from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.errors import ApiError, NotFound, NotLeading, TooLarge
+from elasticjob_operator.observe.spec import JobView, MalformedJob
+from elasticjob_operator.observe.world import World
+from elasticjob_operator.plan.budget import BUDGET_BYTES, trim
+from elasticjob_operator.plan.model import WAIT_RENEW_SECONDS, CreatePod, Event, Job, Now, Observed, Plan
+from elasticjob_operator.plan.planner import meanwhile
+from elasticjob_operator.plan.status import JobStatus
+
+Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[WaitKey, float]], Plan]
+
+_COSTLY_SECONDS, _REST = 0.02, 2.0
+"""After a plan that took longer, as one of 1,000 pods does, the job rests for twice that time. While pods
+join by the thousand, news comes faster than plans can be made, and would keep a CPU busy."""
+_SMALLEST_STATUS = 16 * 1024
+"""Bytes; with less of a status it is not tried."""
+_REREADS = 5
+
+log = logging.getLogger("elasticjob.operator")
+
+
+class Decision(NamedTuple):
+    """A plan, and what it was made from."""
+
+    observed: Observed
+    now: Now
+    plan: Plan
+
+
+class Reconciler:
+    """See the module. ``changed`` gets the job that was created under the same name, if a pass finds one."""
+
+    def __init__(
+        self,
+        api: Api,
+        registry: Registry,
+        world: World,
+        applier: Applier,
+        plan: Planner,
+        clock: Callable[[], float],
+        changed: Callable[[Json], None],
+    ) -> None:
+        self._api = api
+        self._registry = registry
+        self._world = world
+        self._applier = applier
+        self._plan = plan
+        self._clock = clock
+        self._changed = changed
+        self.passes = 0
+        """How many passes were planned."""
+
+    async def reconcile(self, entry: JobEntry, hurried: bool) -> float | None:
+        """One pass. Returns after how many seconds the next is due without any news. ``hurried``: there is
+        news of the job. Raises ApiError, Stale, Vanished."""
+        fresh = entry.memory.stale
+        if fresh:
+            await self._read_again(entry)
+            entry.memory.stale = False
+        for attempt in range(_REREADS):
+            view = entry.view
+            if entry.gone or view.deleting or not view.ours:
+                return None
+            if view.status != entry.covered_status:
+                # Somebody else wrote it: a predecessor, or another operator that leads or believes so. It may
+                # tell of Leases and pods that our watches have not brought yet.
+                await self._world.read_again(view.job)
+                entry.covered_status = view.status
+            try:
+                decision = await self._decide(entry, view)
+                return await self._act(entry, view, decision, fresh, hurried)
+            except Stale as error:
+                log.info("%s: reading again: %s", entry.request, error)
+                if attempt == _REREADS - 1:
+                    raise
+                await self._read_again(entry)
+                fresh = True
+        return None
+
+    async def _decide(self, entry: JobEntry, view: JobView) -> Decision:
+        """Observe and plan; once more if a verdict rests on what was not heard."""
+        self.passes += 1
+        memory, job = entry.memory, view.job
+        decision = self._observe_and_plan(entry, view)
+        silent = decision.plan.silent
+        if decision.plan.given_up or self._world.versions(job, silent).items() - memory.silent.items():
+            # What they have not said may be what we have not heard: our watch may be late, or dead.
+            await self._world.look(job, silent)
+            if entry.gone or entry.view is not view:
+                raise Stale("the job has changed while its participants were looked at")
+            decision = self._observe_and_plan(entry, view)
+            memory.silent = self._world.versions(job, decision.plan.silent)
+        plan = decision.plan
+        self._registry.set_waiting(entry, plan.waiting)
+        if memory.status_budget < BUDGET_BYTES:
+            plan = replace(plan, status=trim(plan.status, memory.status_budget))
+        return decision._replace(plan=plan)
+
+    def _observe_and_plan(self, entry: JobEntry, view: JobView) -> Decision:
+        memory, job = entry.memory, view.job
+        continuity = self._world.continuity(job.namespace)
+        if memory.continuity != continuity or not self._world.trusted(job.namespace):
+            memory.timers = {}
+        if memory.continuity != continuity:
+            memory.attempts.again(passing=True)
+        memory.continuity = continuity
+        if view.status == JobStatus():
+            memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
+        now = Now(wall=datetime.now(timezone.utc), mono=self._clock(), nonce=secrets.token_hex(4))
+        observed = self._world.observe(job)
+        told = observed.record.wait_renew_seconds if observed.record is not None else WAIT_RENEW_SECONDS
+        observed = replace(
+            observed,
+            troubles=memory.attempts.troubles(),
+            waiting=self._registry.waiting,
+            renew_seconds=memory.renewals.told(told, now.mono),
+        )
+        began = time.thread_time()
+        plan = self._plan(job, view.status, observed, now, memory.timers)
+        cost = time.thread_time() - began
+        if cost > _COSTLY_SECONDS:
+            entry.rest_until = self._clock() + _REST * cost
+        return Decision(observed, now, plan)
+
+    async def _act(
+        self, entry: JobEntry, view: JobView, decision: Decision, fresh: bool, hurried: bool
+    ) -> float | None:
+        """Write what was decided: the status first, pods last; then tell."""
+        memory, job = entry.memory, view.job
+        observed, now, decided = decision
+        may_project = self._applier.may_project(job, decided.record, fresh)
+        written = await self._write_status(entry, view, decided, hurried)
+        if written is None:
+            # What was decided is not; what waits for its time goes on waiting.
+            memory.timers = {**decided.timers, **memory.timers}
+            decided = meanwhile(job, view.status, observed, now, decided)
+            may_project = (
+                self._applier.may_project(job, decided.record, True) and view.status.start is not None
+            )
+        else:
+            memory.timers = decided.timers
+            _log(view, decided)
+        if entry.view.deleting or entry.gone:
+            return None  # it was deleted while the status was written: no pod is made from now on
+        if written in (None, view) and self._makes_pods(job, decided, memory):
+            decided = await self._check_job(entry, view, decided)
+        else:
+            memory.attempts.done(READING)
+        events: tuple[Event, ...] = decided.events
+        try:
+            rest = await self._applier.write_rest(job, decided, memory, may_project, hurried)
+            events += rest.events
+        finally:
+            self._applier.tell(job, memory, events)
+        return earliest(decided.wake_after, rest.wake_after)
+
+    async def _write_status(
+        self, entry: JobEntry, view: JobView, decided: Plan, hurried: bool
+    ) -> JobView | None:
+        """The job after the write, None if the status could not be written, or has to wait."""
+        attempts = entry.memory.attempts
+        if decided.status != view.status and not attempts.due(STATUS, self._clock(), hurried):
+            return None
+        try:
+            written = await self._applier.write_status(view, decided)
+        except NotLeading:
+            raise
+        except ApiError as error:
+            if isinstance(error, TooLarge) and entry.memory.status_budget > _SMALLEST_STATUS:
+                # The spec, or what else stands in the object, has taken the room.
+                entry.memory.status_budget //= 2
+            self._applier.note(view.job, entry.memory, STATUS, error)
+            return None
+        attempts.done(STATUS)
+        self._registry.wrote(entry, written)
+        return written
+
+    async def _check_job(self, entry: JobEntry, view: JobView, decided: Plan) -> Plan:
+        """Pods are about to be made, and no write has tested that the job is as we know it: pods that vanish
+        may be the first that our watches tell of its deletion. Where it can't be read, none are made."""
+        others = tuple(action for action in decided.actions if not isinstance(action, CreatePod))
+        if not entry.memory.attempts.due(READING, self._clock()):
+            return replace(decided, actions=others)
+        try:
+            await self._read_again(entry)
+        except NotLeading:
+            raise
+        except ApiError as error:
+            self._applier.note(view.job, entry.memory, READING, error)
+            return replace(decided, actions=others)
+        entry.memory.attempts.done(READING)
+        if entry.view.version != view.version:
+            raise Stale("the job has changed, and pods were about to be made for it")
+        return decided
+
+    def _makes_pods(self, job: Job, decided: Plan, memory: Memory) -> bool:
+        """Whether the plan makes a pod whose turn has come."""
+        reserved = memory.pods_reserved
+        if reserved is not None and (reserved.at > self._clock() or self._world.behind()):
+            return False
+        return self._applier.makes_pods(job, decided, memory)
+
+    async def _read_again(self, entry: JobEntry) -> None:
+        job = entry.view.job
+        try:
+            raw = await self._api.get(job_path(job.namespace, job.name))
+        except NotFound as error:
+            raise Vanished(str(error)) from error
+        if raw["metadata"]["uid"] != job.uid:
+            self._changed(raw)
+            raise Vanished("made anew under the same name")
+        try:
+            self._registry.read_again(entry, raw)
+        except MalformedJob as error:
+            raise ApiError(f"GET {job.name}", 0, "Malformed", str(error)) from error
+        await self._applier.refresh_round(job)
+
+
+def _log(before: JobView, decided: Plan) -> None:
+    """One log line for each decision."""
+    who = f"{before.job.namespace}/{before.job.name}"
+    old, new = before.status.round, decided.status.round
+    if (old.number, old.phase) != (new.number, new.phase):
+        log.info(
+            "%s: round %d %s, %d members, leader %s, cause %s: %s",
+            who,
+            new.number,
+            new.phase,
+            new.members,
+            new.leader or "none",
+            new.cause or "none",
+            new.message or new.outcome or "-",
+        )
+    for event in decided.events:
+        log.log(
+            logging.WARNING if event.warning else logging.INFO, "%s: %s: %s", who, event.reason, event.message
+        )
