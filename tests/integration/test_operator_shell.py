@@ -834,16 +834,16 @@ def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_come_b
         scene.planner.pod_names = ("mnist-0-0",)
         scene.planner.participants = (ParticipantStatus("abcd", "mnist-0-0", "uid-0", "Member", rank=0),)
         await scene.make_job()
-        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}/roles/mnist-elasticjob"
+        rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}"
 
-        async def there() -> bool:
+        async def there(kind: str = "roles") -> bool:
             with contextlib.suppress(NotFound):
-                return bool(await scene.admin.get(path))
+                return bool(await scene.admin.get(f"{rbac}/{kind}/mnist-elasticjob"))
             return False
 
         async with scene.operator() as operator:
-            await eventually(there, "the Role")
-            await scene.admin.delete(path)
+            await eventually(lambda: there("rolebindings"), "what is written after the Role")
+            await scene.admin.delete(f"{rbac}/roles/mnist-elasticjob")
             passes = operator.controller.passes
             await scene.poke()
             await until(lambda: operator.controller.passes > passes, "a pass while the round runs")
