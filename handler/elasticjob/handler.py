@@ -40,7 +40,6 @@ from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MEMBER_RENEW_SECONDS,
     FailureReport,
-    MemberList,
     RoundRecord,
     RoundReport,
     format_endpoint,
@@ -50,8 +49,8 @@ from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Partic
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
+from elasticjob.round_source import LeaseRoundSource, RoundSource
 from elasticjob.round_store import RoundStore
-from elasticjob.round_watcher import RoundWatcher
 from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV
@@ -96,13 +95,13 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._ended = ended
         self._bell = threading.Condition()
         self._core = Participant(settings.job_uid)
-        self._watcher = RoundWatcher(open_api(), names.round_lease(settings.job), self._observed)
         labels = {names.JOB_LABEL: settings.job}
         self._api = open_api()
+        self._source: RoundSource = LeaseRoundSource(open_api(), self._api, settings.job, self._observed)
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers = OwnServers()
         self._round: ActiveRound | None = None
-        self._watch = MemberWatch(self._core, self._lease, self._watcher.doubt)
+        self._watch = MemberWatch(self._core, self._lease, self._source.doubt)
         self._steps = StepFiles()
         self._call = Call()
         self._guard = WorkersGuard(self._core, settings.worker_stop, self._round_workers)
@@ -228,7 +227,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 continue
             self._renew_while_waiting()
             now = time.monotonic()
-            self._watcher.doubt_while_waiting(now, announced, self._lease.renew_seconds)
+            self._source.doubt_while_waiting(now, announced, self._lease.renew_seconds)
             if self._core.latest is None and not asked and now - began > NO_JOB_SECONDS:
                 asked = True
                 self._ask_for_job()
@@ -240,7 +239,7 @@ class K8sRendezvousHandler(RendezvousHandler):
     def _announce(self, failure: FailureReport | None = None) -> None:
         """Offer a store (any joiner may turn out to lead) and write the participant record with a new id,
         the failure report with it, in one write."""
-        for thread in (self._watcher, self._lease):
+        for thread in (self._source, self._lease):
             thread.refusal.forget()  # what was in the last round is not what this wait is judged by
         server = self._servers.offer()
         host = self._settings.local_addr or "127.0.0.1"
@@ -258,7 +257,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._lease.say(participant=record.dump())
         if self._first:
             self._first = False
-            self._watcher.start()
+            self._source.start()
         self._renew_while_waiting()
 
     def _renew_while_waiting(self) -> None:
@@ -269,21 +268,21 @@ class K8sRendezvousHandler(RendezvousHandler):
         """Reasons to give up waiting."""
         if self._lease.superseded:
             raise RendezvousStateError(self._lease.superseded)
-        for thread in (self._watcher, self._lease):
+        for thread in (self._source, self._lease):
             for kind, limit, text in (
                 (Forbidden, self._patience(thread), advice.forbidden),
                 (Unauthorized, TOKEN_SECONDS, advice.unauthorized),
             ):
                 seconds = thread.refusal.lasted(kind)
                 if seconds > limit:
-                    trouble = self._watcher.trouble or self._lease.trouble
+                    trouble = self._source.trouble or self._lease.trouble
                     raise RendezvousStateError(text(self._settings, trouble, seconds))
         if time.monotonic() > deadline:
             raise RendezvousTimeoutError(
                 f"no round within {self._settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
             )
 
-    def _patience(self, thread: RoundWatcher | LeaseWriter) -> float:
+    def _patience(self, thread: RoundSource | LeaseWriter) -> float:
         """For how long a 403 is waited out: long, if the operator may still grant what this pod never had. It
         writes the rights of its own pods anew, and who has denied them something may think better of it."""
         if self._settings.job_uid:
@@ -297,8 +296,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             raise RendezvousStateError(advice.no_job(self._settings))
 
     def _waiting_text(self, seconds: float) -> str:
-        trouble = self._lease.trouble or self._watcher.trouble
-        for thread in (self._lease, self._watcher):
+        trouble = self._lease.trouble or self._source.trouble
+        for thread in (self._lease, self._source):
             refused = thread.refusal.lasted(Forbidden)
             if refused > 0 and self._patience(thread) > RBAC_SECONDS:
                 return advice.not_granted(self._settings, thread.trouble, refused)
@@ -327,10 +326,10 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._settings.local_addr,
             self._bell,
             self._core.over,
-            self._watcher.good_for,
+            self._source.good_for,
             lambda report: self._lease.say(report=report.dump()),
             self.use_agent_store,
-            self._list_members,
+            self._source.members,
         )
         done = attempt.run()
         if done is None and attempt.no_member:
@@ -373,11 +372,6 @@ class K8sRendezvousHandler(RendezvousHandler):
             m.size,
             RendezvousStoreInfo(host, done.workers_port),
         )
-
-    def _list_members(self) -> MemberList:
-        """The ids of a large round's members. Raises ApiError, RecordError."""
-        lease = self._api.read(names.members_lease(self._settings.job))
-        return MemberList.parse(lease.annotations.get(names.MEMBERS_ANNOTATION, ""))
 
     def _with_own_limits(self, m: Membership) -> Membership:
         s = self._settings
@@ -434,7 +428,7 @@ class K8sRendezvousHandler(RendezvousHandler):
     def _stop_threads(self) -> None:
         self._watch.stop_looking_back()
         self._close_round()
-        self._watcher.stop()
+        self._source.stop()
         self._lease.stop()
 
     @contextmanager

@@ -440,7 +440,7 @@ class Operator(Client):
         return Observed(tuple(sorted(pods, key=lambda p: p.name)), leases, record, ready, listed=listed)
 
     def _check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
-        """``Projector.check``."""
+        """``LeaseRoundPublisher.check``."""
         listed = self.cache.items.get(LIST_KEY)
         if listed is not None and not fresh and _list_ahead(listed.value, job, record.number):
             raise Stale
@@ -460,7 +460,7 @@ class Operator(Client):
         return self.api.put(JOB_KEY, JobValue(item.value.job, decided.status), version=item.version)
 
     def _list(self, job: Job, members: MemberList) -> Script:
-        """``Projector._list``."""
+        """``LeaseRoundPublisher._list``."""
         there = self.cache.items.get(LIST_KEY)
         try:
             if there is not None and there.value.job_uid != job.uid:
@@ -485,7 +485,7 @@ class Operator(Client):
             raise Stale from error
 
     def _project(self, job: Job, record: RoundRecord) -> Script:
-        """``Projector.write``. Returns seconds until a postponed write is due."""
+        """``LeaseRoundPublisher.write``. Returns seconds until a postponed write is due."""
         there = self.cache.items.get(ROUND_KEY)
         try:
             if there is not None and there.value.job_uid != job.uid:

@@ -15,7 +15,7 @@ import pytest
 from torch.distributed import PrefixStore
 
 from devcluster.wait import wait_for
-from elasticjob import round_watcher
+from elasticjob import round_source
 from elasticjob.api import leases
 from elasticjob.api.connection import Connection, _pool
 from elasticjob.api.errors import Unavailable
@@ -25,7 +25,7 @@ from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.lease_writer import LeaseWriter
-from elasticjob.round_watcher import RoundWatcher
+from elasticjob.round_source import LeaseRoundSource
 from elasticjob.step_files import StepReader
 from elasticjob.stores import KeyValueStore, serve
 from tests.unit.test_participant import ROUND
@@ -152,9 +152,9 @@ def test_a_watch_that_was_answered_may_be_silent_for_longer(
 def test_a_watch_in_doubt_is_opened_anew_and_one_that_lives_is_not(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(round_watcher, "RENEWAL_SECONDS", 0.0)
+    monkeypatch.setattr(round_source, "RENEWAL_SECONDS", 0.0)
     seen: list[RoundRecord] = []
-    watcher = RoundWatcher(server.connect(), "job-round", seen.append)
+    watcher = LeaseRoundSource(server.connect(), server.connect(), "job", seen.append)
     watcher.start()
     try:
         wait_for(lambda: len(seen) == 1, DEADLINE, "the first record")

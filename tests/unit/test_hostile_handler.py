@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from devcluster.wait import wait_for
-from elasticjob import round_watcher
+from elasticjob import round_source
 from elasticjob.api.leases import Lease
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import (
@@ -28,7 +28,7 @@ from elasticjob.contract.records import (
 from elasticjob.core.participant import Participant
 from elasticjob.core.progress import ProgressJudge
 from elasticjob.progress import LAYOUT
-from elasticjob.round_watcher import RoundWatcher
+from elasticjob.round_source import LeaseRoundSource
 from elasticjob.step_files import StepReader
 from elasticjob.torch_agent import Failed, _text
 from elasticjob.worker_failures import RoundWorkers, describe, first_noticed
@@ -100,9 +100,9 @@ class EndingApi:
 
 
 def test_a_watch_that_ends_at_once_is_not_opened_as_fast_as_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_watcher, "MIN_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(round_source, "MIN_PAUSE_SECONDS", 3600.0)
     api = EndingApi()
-    watcher = RoundWatcher(api, "job-round", pytest.fail)  # type: ignore[arg-type]
+    watcher = LeaseRoundSource(api, api, "job", pytest.fail)  # type: ignore[arg-type]
     watcher.start()
     try:
         assert api.first.wait(60)
@@ -141,7 +141,7 @@ class OddApi:
 )
 def test_the_watch_survives_whatever_arrives(odd: Any) -> None:
     seen: list[RoundRecord] = []
-    watcher = RoundWatcher(OddApi([odd]), "job-round", seen.append)  # type: ignore[arg-type]
+    watcher = LeaseRoundSource(OddApi([odd]), OddApi([odd]), "job", seen.append)  # type: ignore[arg-type]
     watcher.start()
     try:
         wait_for(lambda: seen, 60, "the record that came after it", interval=0.02)
@@ -153,11 +153,11 @@ def test_what_nobody_can_read_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It stands there at each new watch."""
-    monkeypatch.setattr(round_watcher, "MIN_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(round_source, "MIN_PAUSE_SECONDS", 0.001)
     caplog.set_level(logging.DEBUG)
     seen: list[RoundRecord] = []
     odd = [Lease("1", "", [ROUND_ANNOTATION]) for _ in range(5)]  # type: ignore[arg-type]
-    watcher = RoundWatcher(OddApi(odd), "job-round", seen.append)  # type: ignore[arg-type]
+    watcher = LeaseRoundSource(OddApi(odd), OddApi(odd), "job", seen.append)  # type: ignore[arg-type]
     watcher.start()
     try:
         wait_for(lambda: seen, 60, "the record that came after it", interval=0.02)

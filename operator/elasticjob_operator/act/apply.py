@@ -23,7 +23,7 @@ from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.pace import Pace
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pods import PodWriter
-from elasticjob_operator.act.projection import Projector
+from elasticjob_operator.act.round_publisher import LeaseRoundPublisher, RoundPublisher
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
 from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
@@ -61,14 +61,14 @@ class Applier:
         self._world = world
         self._clock = clock
         self._spawn = spawn
-        self._projector = Projector(api, world, clock)
+        self._publisher: RoundPublisher = LeaseRoundPublisher(api, world, clock)
         self._pods = PodWriter(api, world, handler_image)
         self._pace = Pace(clock, world.behind)
         self._recorder = Recorder(api, clock)
 
     def may_project(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """Whether the round Lease is not ahead of this record. Raises Stale."""
-        return self._projector.check(job, record, fresh)
+        return self._publisher.check(job, record, fresh)
 
     async def write_status(self, view: JobView, plan: Plan) -> JobView:
         """The first half. Returns the job after the write. Raises Stale, Vanished, ApiError."""
@@ -98,7 +98,7 @@ class Applier:
         postponed: list[float | None] = []
 
         async def project() -> None:
-            postponed.append(await self._projector.write(job, plan.record, plan.members, memory))
+            postponed.append(await self._publisher.write(job, plan.record, plan.members, memory))
 
         if may_project:
             before.add(ROUND, project, hurried)
@@ -206,7 +206,7 @@ class Applier:
 
     async def refresh_round(self, job: Job) -> None:
         """Read the round Lease from the API server."""
-        await self._projector.refresh(job)
+        await self._publisher.refresh(job)
 
     def _doubt_rights(self, plan: Plan, memory: Memory) -> float | None:
         """Members that don't come back may have lost their rights: somebody may have deleted the Role, and

@@ -1,7 +1,6 @@
-"""The thread that watches the round Lease and hands every record on.
+"""Where an agent learns about rounds: one small interface, and the round Lease behind it.
 
-It never gives up: without a record nothing changes for a running round (I5). What goes wrong is kept in
-``trouble`` for the log of whoever waits.
+A source never gives up: without a record nothing changes for a running round (I5).
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from elasticjob.api.errors import ApiError
 from elasticjob.api.leases import LeaseApi
 from elasticjob.api.refusal import Refusal
-from elasticjob.contract.names import ROUND_ANNOTATION
-from elasticjob.contract.records import RecordError, RoundRecord
+from elasticjob.contract import names
+from elasticjob.contract.records import MemberList, RecordError, RoundRecord
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +29,47 @@ QUIET_SECONDS, QUIET_RENEWALS = 20.0, 4
 """For so long, or so many renewals of a waiting participant, a watch may bring nothing while it waits."""
 
 
-class RoundWatcher:
-    """Watches one Lease by name; ``changed`` is called from the thread for every readable record."""
+class RoundSource(Protocol):
+    """Brings the record of the round. It calls a function that it was made with, from a thread of its own,
+    for every readable record.
 
-    def __init__(self, api: LeaseApi, lease: str, changed: Callable[[RoundRecord], None]) -> None:
+    ``trouble`` is the last error in words, "" while all is well; ``refusal`` tells for how long requests have
+    been answered 401 or 403.
+    """
+
+    trouble: str
+    refusal: Refusal
+
+    def start(self) -> None:
+        """Begin to bring records."""
+
+    def stop(self) -> None:
+        """Bring no more."""
+
+    def good_for(self) -> float:
+        """For how many seconds the source has been without a gap; 0 while it is not."""
+
+    def doubt(self, since: float) -> None:
+        """Something happened at ``since`` (monotonic) that a record would tell of."""
+
+    def doubt_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
+        """This agent has waited for a record since ``announced``."""
+
+    def members(self) -> MemberList:
+        """The ids of a large round's members, which its record does not have. Raises ApiError,
+        RecordError."""
+
+
+class LeaseRoundSource:
+    """Watches the job's round Lease. ``reader`` reads while the watch of ``api`` goes on."""
+
+    def __init__(
+        self, api: LeaseApi, reader: LeaseApi, job: str, changed: Callable[[RoundRecord], None]
+    ) -> None:
         self._api = api
-        self._lease = lease
+        self._reader = reader
+        self._job = job
+        self._lease = names.round_lease(job)
         self._changed = changed
         self._stop = threading.Event()
         self._good_since: float | None = None
@@ -87,6 +122,11 @@ class RoundWatcher:
                 max(announced, now - max(QUIET_SECONDS, QUIET_RENEWALS * renew_seconds) * self._spread)
             )
 
+    def members(self) -> MemberList:
+        """The ids of a large round's members. Raises ApiError, RecordError."""
+        lease = self._reader.read(names.members_lease(self._job))
+        return MemberList.parse(lease.annotations.get(names.MEMBERS_ANNOTATION, ""))
+
     def _run(self) -> None:
         pause = MIN_PAUSE_SECONDS
         while not self._stop.is_set():
@@ -98,7 +138,7 @@ class RoundWatcher:
                     self.refusal.saw(None)
                     self.trouble = ""
                     if lease is not None:
-                        self._read(lease.annotations.get(ROUND_ANNOTATION, ""))
+                        self._read(lease.annotations.get(names.ROUND_ANNOTATION, ""))
                         pause = MIN_PAUSE_SECONDS
                     if self._stop.is_set():
                         return

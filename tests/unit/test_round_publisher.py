@@ -11,7 +11,7 @@ import pytest
 from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION
 from elasticjob.contract.records import MemberList, RoundRecord
 from elasticjob_operator.act.memory import Memory, Stale
-from elasticjob_operator.act.projection import Projector
+from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.observe.objects import SeenLease, read_lease
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.plan.model import Job, JobSpec
@@ -35,7 +35,7 @@ class Namespace:
             if isinstance(record, MemberList):
                 name, key = LIST_LEASE, MEMBERS_ANNOTATION
             self.saw_lease(self._put(name, {key: record.dump()}))
-        self.projector = Projector(cast(Any, self), cast(Any, self), lambda: 0.0)
+        self.projector = LeaseRoundPublisher(cast(Any, self), cast(Any, self), lambda: 0.0)
 
     def write(self, record: RoundRecord, members: MemberList | None, memory: Memory | None = None) -> None:
         asyncio.run(self.projector.write(JOB, record, members, memory or Memory()))

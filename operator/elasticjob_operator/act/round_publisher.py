@@ -1,4 +1,6 @@
-"""The round Lease: a projection of the status that never goes back.
+"""How a round's record reaches the pods: one small interface, and the round Lease behind it.
+
+The record is a projection of the status that never goes back.
 
 Participants read nothing else. So before it is written, it is compared with what is there: a Lease that
 is ahead of the plan means that the plan's status was stale (status and Leases arrive over two watches).
@@ -12,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from elasticjob.contract.names import (
     JOB_LABEL,
@@ -38,7 +40,25 @@ WAITING_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-class Projector:
+class RoundPublisher(Protocol):
+    """Publishes the record of a job's round."""
+
+    def check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
+        """Whether the record may be published. Raises Stale if what it was planned on must be read again.
+
+        ``fresh``: job and record were read for this very pass.
+        """
+
+    async def write(
+        self, job: Job, record: RoundRecord, members: MemberList | None, memory: Memory
+    ) -> float | None:
+        """Publish. Returns seconds until a postponed write is due, if there is one. Raises Stale, NotOurs."""
+
+    async def refresh(self, job: Job) -> None:
+        """Read again what is published."""
+
+
+class LeaseRoundPublisher:
     """Writes round Leases."""
 
     def __init__(self, api: Api, world: World, clock: Callable[[], float]) -> None:
