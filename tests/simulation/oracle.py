@@ -372,8 +372,8 @@ class Oracle:
                 allowed.add(APPLICATION)  # all goes on, or is over, before anybody has told the root
             if unseen.intersection(range(key[1], known.next)) and INFRASTRUCTURE in allowed:
                 allowed.add(PREEMPTION)  # whoever deletes a pod for its node: nothing is left to tell by
-            if PREEMPTION in allowed and self._deaf(since, known.until, "pods"):
-                allowed.add(INFRASTRUCTURE)  # its notice is missed, and it is gone
+            if {PREEMPTION, APPLICATION} & allowed and self._deaf(since, known.until, "pods"):
+                allowed.add(INFRASTRUCTURE)  # the notice, or how it has ended, is missed, and the pod is gone
             # A round Lease that was set forward by hand gives a broken round a higher number.
             names = [charged[number] for number in range(key[1], known.next) if number in charged]
             must = known.established and not known.suspended and not known.succeeded
