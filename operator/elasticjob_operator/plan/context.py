@@ -68,7 +68,8 @@ class Pass:
             for pod in self.observed.pods
             if pod.node_gone and self.waits.left(JobWait.NODE_GONE, pod.uid, NODE_GONE_SECONDS) == 0
         }
-        # Asked a dozen times for each pod in each pass.
+        self._alive: set[str] | None = None
+        self._alive_for: tuple[object, object] = ((), ())
         self._leaving: set[str] = {
             pod.uid
             for pod in self.observed.pods
@@ -252,13 +253,19 @@ class Pass:
     def alive(self, pod: Pod) -> bool:
         """Whether the pod counts for its slot: ours, not ended, not on its way out, not given up, and not on
         a node that is gone for good."""
+        known = (self.status.attempts, self.status.participants)
+        if self._alive is None or self._alive_for[0] is not known[0] or self._alive_for[1] is not known[1]:
+            # Asked a dozen times for each pod in each pass.
+            self._alive_for = known
+            self._alive = {one.uid for one in self.observed.pods if self._counts(one)}
+        return pod.uid in self._alive
+
+    def _counts(self, pod: Pod) -> bool:
         if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
             return False
         if self.superseded(pod) or self.leaving(pod) or self.on_dead_node(pod):
             return False
-        if self.job.spec.template is None:
-            return True
-        return pod.uid not in self.status.lost
+        return self.job.spec.template is None or pod.uid not in self.status.lost
 
     def leaving(self, pod: Pod) -> bool:
         """Whether the pod's agent has said that it ends without having succeeded."""
