@@ -133,7 +133,7 @@ class JobRun:
             "apiVersion": "elasticjob.dev/v1alpha1",
             "kind": "ElasticJob",
             "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": {"replicas": 2, "handler": "Image", "template": template, **spec},
+            "spec": {"replicas": 2, "handlerSource": "Image", "template": template, **spec},
         }
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
 

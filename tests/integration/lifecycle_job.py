@@ -45,7 +45,7 @@ class PlayedJob:
             "apiVersion": "elasticjob.dev/v1alpha1",
             "kind": "ElasticJob",
             "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": {"replicas": 2, "handler": "Image", "template": template, **spec},
+            "spec": {"replicas": 2, "handlerSource": "Image", "template": template, **spec},
         }
         self._kubectl("apply", "-f", "-", input=json.dumps(body))
 

@@ -104,7 +104,12 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
                 limits[account] = Limit(int(options[account]), 3600)
         rendezvous = {
             key: int(options[key])
-            for key in ("start_timeout", "last_call", "rejoin", "establish_timeout", "join_timeout")
+            for key in (
+                "initial_last_call_timeout",
+                "last_call_timeout",
+                "rejoin_timeout",
+                "establish_timeout",
+            )
             if key in options
         }
         self.job = replace(
@@ -117,6 +122,9 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
                 min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
                 spares=int(options.get("spares", spec.spares)),
                 hang_timeout=int(options["hang"]) if "hang" in options else spec.hang_timeout,
+                idle_deadline=(
+                    int(options["idle_deadline"]) if "idle_deadline" in options else spec.idle_deadline
+                ),
                 max_rounds_without_progress=(
                     int(options["stuck"]) if "stuck" in options else spec.max_rounds_without_progress
                 ),
