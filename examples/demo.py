@@ -214,7 +214,7 @@ class Story:
 
     def rank_0(self) -> str:
         """The pod that leads the present round."""
-        return str(self.status["round"]["leader"])
+        return str(self.status["currentRound"]["leaderPodName"])
 
     def kill(self, pod: str) -> None:
         """End rank 0."""
@@ -229,7 +229,7 @@ class Story:
             self.status = json.loads(answer.stdout).get("status", {})
             self._tell()
             if self.condition("Failed") == "True":
-                raise Failure(self.status["round"].get("message", "the job has failed"))
+                raise Failure(self.status["currentRound"].get("message", "the job has failed"))
             return bool(until())
 
         wait_for(look, TRAIN_SECONDS, what, interval=0.1)
@@ -238,7 +238,7 @@ class Story:
         training = next((c for c in self.status.get("conditions", ()) if c["type"] == "Training"), None)
         if training is None:
             return
-        now = self.status.get("round", {})
+        now = self.status.get("currentRound", {})
         line = f"{training['reason']:<15} round {now.get('number', 0)}  {training['message']}"
         if line == self.last_said:
             return
@@ -248,7 +248,7 @@ class Story:
 
 def report(story: Story, victim: str, seconds: float) -> None:
     """The figures of the run; raises Failure if one of the promises was not kept."""
-    rounds = list(reversed(story.status["rounds"]))
+    rounds = list(reversed(story.status["roundHistory"]))
     print(f"\n  {'round':<6}{'members':<9}{'cause':<12}{'account':<16}{'rendezvous':<12}why")
     for one in rounds:
         rendezvous = f"{one['rendezvousMilliseconds']} ms" if "rendezvousMilliseconds" in one else "-"

@@ -33,21 +33,27 @@ def job(
         "status": {
             "observedGeneration": 1,
             "restarts": len(charges),
-            "round": {
+            "currentRound": {
                 "number": number,
                 "phase": phase,
                 "nonce": f"n{number}",
-                "leader": "job-0-0",
+                "leaderPodName": "job-0-0",
                 "leaderEndpoint": "h:1",
                 "members": len(ids),
                 "cause": "WorkerFailed",
                 "establishedTime": TIME,
             },
             "participants": [
-                {"id": one, "pod": f"job-{rank}-0", "uid": str(rank), "state": "Member", "rank": rank}
+                {
+                    "id": one,
+                    "podName": f"job-{rank}-0",
+                    "podUID": str(rank),
+                    "state": "Member",
+                    "groupRank": rank,
+                }
                 for rank, one in enumerate(ids)
             ],
-            "rounds": [
+            "roundHistory": [
                 {"number": n, "startTime": TIME, "cause": "c", "members": 2} for n in range(number, 0, -1)
             ],
             "accounts": [{"name": "application", "charges": charges}],
@@ -101,12 +107,12 @@ def test_a_good_history_has_no_violation(checker: Checker) -> None:
 @pytest.mark.parametrize(
     ("invariant", "history"),
     [
-        ("I1: status.round went back", [SECOND, job()]),
-        ("I1: status.round went back", [job(phase="Broken"), job()]),
+        ("I1: status.currentRound went back", [SECOND, job()]),
+        ("I1: status.currentRound went back", [job(phase="Broken"), job()]),
         ("I1: the round Lease went back", [lease(1, "Broken"), lease(1)]),
         ("I1: round 1 is", [job(), lease(1, ids=("aaaa", "eeee"))]),
-        ("I1: round 1 is", [job(), changed(job(), lambda s: s["round"].update(nonce="other"))]),
-        ("I2", [changed(job(), lambda s: s["participants"][1].update(rank=2))]),
+        ("I1: round 1 is", [job(), changed(job(), lambda s: s["currentRound"].update(nonce="other"))]),
+        ("I2", [changed(job(), lambda s: s["participants"][1].update(groupRank=2))]),
         ("I3", [job(ids=("aaaa",))]),
         ("I3", [job(ids=("aaaa", "bbbb", "cccc"))]),
         ("I4: the id aaaa is in the rounds 1 and 2", [job(), job(2, ids=("aaaa", "dddd"))]),

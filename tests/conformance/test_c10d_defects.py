@@ -163,7 +163,7 @@ def test_d6_many_join_with_a_constant_number_of_requests_each(stage: Stage) -> N
     stage.round_is(2, MANY - 1)
     joining = _by_pod(list(requests_of(stage.cluster, stage.job.name, offset)))
     writes = {pod: [r for r in done if r.verb in WRITES] for pod, done in joining.items()}
-    leader = stage.job.round()["leader"]
+    leader = stage.job.round()["leaderPodName"]
     assert max(len(done) for pod, done in writes.items() if pod != leader) <= 2, _worst(writes)
     assert len(writes[leader]) <= 4, "it reports, too"
 

@@ -172,13 +172,13 @@ class JobRun:
         return found
 
     def round(self) -> dict[str, Any]:
-        """status.round, {} before the first."""
-        found: dict[str, Any] = self.status().get("round", {})
+        """status.currentRound, {} before the first."""
+        found: dict[str, Any] = self.status().get("currentRound", {})
         return found
 
     def rounds(self) -> list[dict[str, Any]]:
         """The history, oldest first."""
-        return list(reversed(self.status().get("rounds", [])))
+        return list(reversed(self.status().get("roundHistory", [])))
 
     def history(self) -> str:
         """A line for each round: why it was formed, and the milliseconds until its cause was noticed, until
@@ -206,7 +206,7 @@ class JobRun:
             raise AssertionError(f"{error}\n{status[:6000]}") from None
 
     def training(self, number: int, members: int | None = None) -> dict[str, Any]:
-        """Wait until this round, or a later one, trains (has made a step); returns status.round."""
+        """Wait until this round, or a later one, trains (has made a step); returns status.currentRound."""
 
         def trains() -> dict[str, Any] | None:
             now = self.round()
@@ -241,7 +241,7 @@ class JobRun:
 
     def member(self, rank: int) -> dict[str, Any]:
         """The participant in status that has this rank."""
-        found: dict[str, Any] = next(p for p in self.status()["participants"] if p.get("rank") == rank)
+        found: dict[str, Any] = next(p for p in self.status()["participants"] if p.get("groupRank") == rank)
         return found
 
     def events(self, reason: str) -> list[str]:

@@ -112,7 +112,7 @@ class OthersRun(JobRun):
 
     def ranks(self) -> dict[str, int]:
         """Rank by pod name, as the status has it."""
-        return {p["pod"]: p["rank"] for p in self.status()["participants"] if "rank" in p}
+        return {p["podName"]: p["groupRank"] for p in self.status()["participants"] if "groupRank" in p}
 
     def ranks_by_index(self) -> dict[int, int]:
         """Rank by completion index, as the status has it; the index is read from the pod."""

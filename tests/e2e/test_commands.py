@@ -79,6 +79,6 @@ def test_processes_are_those_that_the_command_asks_for(job: JobRun) -> None:
     job.wait_for(lambda: "establishedTime" in job.round(), "the round is established")
     env = job.pods()[f"{job.name}-0-0"]["spec"]["containers"][0]["env"]
     assert {"name": "PET_NPROC_PER_NODE", "value": "1"} in env
-    assert (job.round()["members"], job.round()["processes"]) == (1, 8)
+    assert (job.round()["members"], job.round()["worldSize"]) == (1, 8)
     job.stop()
     job.complete()

@@ -31,15 +31,20 @@ def test_a_rule_on_the_root_fails_the_job_and_the_echo_decides_nothing(job: JobR
     assert condition["message"].startswith("a worker of job-1-0 (group rank 1) failed: exit code 42")
     assert condition["message"].endswith("; rule bad-input: FailJob")
     status = job.status()
-    assert status["round"]["rule"] == "bad-input"
+    assert status["currentRound"]["rule"] == "bad-input"
     failure = status["lastFailure"]
-    assert (failure["pod"], failure["rank"], failure["exitCode"], failure["round"]) == ("job-1-0", 1, 42, 1)
+    assert (failure["podName"], failure["groupRank"], failure["exitCode"], failure["round"]) == (
+        "job-1-0",
+        1,
+        42,
+        1,
+    )
     assert "node" in failure
-    assert failure["logs"] == f"kubectl -n {job.namespace} logs job-1-0 -c train"
-    assert job.cluster.kubectl(*shlex.split(failure["logs"])[1:], check=False).returncode == 0
+    assert failure["logsCommand"] == f"kubectl -n {job.namespace} logs job-1-0 -c train"
+    assert job.cluster.kubectl(*shlex.split(failure["logsCommand"])[1:], check=False).returncode == 0
     (application,) = (a for a in status["accounts"] if a["name"] == "application")
     (charge,) = application["charges"]
-    assert (charge["round"], charge["cause"], charge["node"]) == (1, "WorkerFailed", failure["node"])
+    assert (charge["round"], charge["cause"], charge["nodeName"]) == (1, "WorkerFailed", failure["nodeName"])
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def test_suspended_in_the_middle_of_training_and_resumed(job: JobRun) -> None:
     job.wait_for(lambda: job.condition("Suspended").get("status") == "True", "Suspended")
     job.wait_for(lambda: not job.pods(), "the pods are gone")
     held, steps = job.status(), len(job.steps())
-    assert (held["round"]["number"], held["round"]["phase"], held["round"]["cause"]) == (
+    assert (held["currentRound"]["number"], held["currentRound"]["phase"], held["currentRound"]["cause"]) == (
         1,
         "Broken",
         "Suspended",
@@ -52,8 +52,8 @@ def test_complete_with_a_spare_and_deleted_at_once(job: JobRun) -> None:
     job.apply(replicas=1, spares=1, ttlSecondsAfterFinished=0)
     job.training(1, members=1)
     job.wait_for(lambda: "Standby" in [p["state"] for p in job.status()["participants"]], "one stands by")
-    spare = next(p["pod"] for p in job.status()["participants"] if p["state"] == "Standby")
-    logs = [job.cluster.nodes.logs_path(job.namespace, pod) for pod in (spare, job.member(0)["pod"])]
+    spare = next(p["podName"] for p in job.status()["participants"] if p["state"] == "Standby")
+    logs = [job.cluster.nodes.logs_path(job.namespace, pod) for pod in (spare, job.member(0)["podName"])]
     job.stop()
     gone(job)
     assert any("members of round 1 have succeeded" in text for text in job.events("Complete"))

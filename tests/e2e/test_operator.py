@@ -120,7 +120,7 @@ def test_deleted_and_created_again_under_the_same_name(job: JobRun) -> None:
     assert again.get()["metadata"]["uid"] != old
     assert record(again)["jobUID"] == again.get()["metadata"]["uid"]
     uids = {p["metadata"]["ownerReferences"][0]["uid"] for p in again.pods().values()}
-    members = {p["pod"] for p in again.status()["participants"]}
+    members = {p["podName"] for p in again.status()["participants"]}
     assert len(members) == 2
     assert again.get()["metadata"]["uid"] in uids
     again.stop()

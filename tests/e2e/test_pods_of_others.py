@@ -160,7 +160,7 @@ def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
     finally:
         cluster.kubectl("delete", "namespace", elsewhere.namespace, "--wait=false")
     assert others.round()["number"] == 1
-    assert {p["pod"] for p in others.status()["participants"]} == {"a", "b"}
+    assert {p["podName"] for p in others.status()["participants"]} == {"a", "b"}
     assert neighbour.status()["participants"] == []
     others.stop()
     others.complete()
@@ -294,7 +294,7 @@ def test_a_leader_s_limit_of_open_files_that_will_not_do_is_told(others: OthersR
     )
     others.wait_for(lambda: few in others.condition("Training").get("message", ""), "the condition says so")
     others.wait_for(lambda: others.events("TooFewOpenFiles") == [few], "and an Event, once")
-    assert (others.round()["members"], others.round()["processes"]) == (1, 2), "the round goes on"
+    assert (others.round()["members"], others.round()["worldSize"]) == (1, 2), "the round goes on"
     others.stop()
     others.complete()
 

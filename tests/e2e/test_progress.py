@@ -32,10 +32,10 @@ def test_a_hang_is_broken_up_and_leaves_every_worker_s_stack_in_the_log(job: Job
         lambda: _in_round(job, 2), "the second round's first step is in the status", seconds=60
     )
     assert progress["firstStep"] == 41, "it resumed from its checkpoint"
-    assert {entry["cause"] for entry in progress["lost"]} == {"Started", "Hang"}
+    assert {entry["cause"] for entry in progress["lostByCause"]} == {"Started", "Hang"}
     assert 0 <= progress["goodputPercent"] < 100
     first, second = job.rounds()
-    assert first["step"] == 40
+    assert first["lastStep"] == 40
     assert first["firstStepMilliseconds"] >= first["rendezvousMilliseconds"]
     assert second["firstStepMilliseconds"] >= second["rendezvousMilliseconds"]
     job.stop()

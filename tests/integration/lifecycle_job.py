@@ -121,12 +121,16 @@ class PlayedJob:
             self._lease(name, {PARTICIPANT_ANNOTATION: record.dump()})
 
     def round(self, number: int) -> dict[str, Any]:
-        """Wait until this round is formed, and let its leader report it established; returns status.round."""
-        self.wait_for(lambda: self.status().get("round", {}).get("number") == number, f"round {number}")
-        now = self.status()["round"]
-        self._lease(now["leader"], {REPORT_ANNOTATION: RoundReport(now["nonce"], established=True).dump()})
+        """Wait until this round is formed, and let its leader report it established; returns it."""
+        self.wait_for(
+            lambda: self.status().get("currentRound", {}).get("number") == number, f"round {number}"
+        )
+        now = self.status()["currentRound"]
+        self._lease(
+            now["leaderPodName"], {REPORT_ANNOTATION: RoundReport(now["nonce"], established=True).dump()}
+        )
         self.is_true("Training")
-        found: dict[str, Any] = self.status()["round"]
+        found: dict[str, Any] = self.status()["currentRound"]
         return found
 
     def wait_for(self, predicate: Callable[[], Any], message: str) -> None:

@@ -84,7 +84,7 @@ def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJ
         )
     assert running(job, "job-1-2") != bad
     job.join("job-1-2")
-    job.wait_for(lambda: job.status()["round"]["phase"] == "Broken", "the round is broken to grow")
+    job.wait_for(lambda: job.status()["currentRound"]["phase"] == "Broken", "the round is broken to grow")
     job.join("job-0-0")
     assert job.round(4)["members"] == 2
     charged = job.charges()

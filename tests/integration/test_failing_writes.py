@@ -133,7 +133,7 @@ def test_a_round_forms_without_the_pod_that_cannot_be_made(job: PlayedJob, hangs
     train(job)
     with failing(job, PODS, hangs):
         job.cluster.kubectl("-n", job.namespace, "delete", "pod", "job-2-0", "--wait=false")
-        job.wait_for(lambda: job.status()["round"]["phase"] == "Broken", "round 1 is broken")
+        job.wait_for(lambda: job.status()["currentRound"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
         says(job, "job-2-1: can't be created: ")
@@ -150,7 +150,7 @@ def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> No
     train(job)
     with failing(job, ROLES):
         job.cluster.kubectl("-n", job.namespace, "delete", "pod", "job-2-0", "--wait=false")
-        job.wait_for(lambda: job.status()["round"]["phase"] == "Broken", "round 1 is broken")
+        job.wait_for(lambda: job.status()["currentRound"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
         says(job, "the pods' ServiceAccount, Role and RoleBinding: can't be written: ")
@@ -171,7 +171,7 @@ def test_a_status_that_cannot_be_written_holds_up_its_job_alone(job: PlayedJob, 
         other.runs("other-0-0")
         other.join("other-0-0")
         other.round(1)
-        assert job.status()["round"]["number"] == 1
+        assert job.status()["currentRound"]["number"] == 1
         lease = job.cluster.read(f"/apis/coordination.k8s.io/v1/namespaces/{job.namespace}/leases/job-round")
         record = json.loads(lease["metadata"]["annotations"]["elasticjob.dev/round"])
         assert (record["round"], record["phase"]) == (1, "Active"), "nothing is projected that is not written"

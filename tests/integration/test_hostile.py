@@ -206,16 +206,17 @@ def test_a_pod_that_writes_garbage_hurts_no_other_job_nor_its_own(
     assert members == 2
     assert writes.sent > 20, writes.sent
     bad.wait_for(
-        lambda: [entry["pod"] for entry in bad.status().get("ignored", [])] == ["bad-1-0"], "it is named"
+        lambda: [entry["podName"] for entry in bad.status().get("ignoredPods", [])] == ["bad-1-0"],
+        "it is named",
     )
-    message = bad.status()["ignored"][0]["message"]
+    message = bad.status()["ignoredPods"][0]["message"]
     assert message.isprintable()
     assert "is ignored: " in bad.condition("Training")["message"]
     described = installed.kubectl("-n", namespace, "describe", "elasticjob", "bad").stdout
     assert "ParticipantIgnored" in described
     assert "\x1b" not in described
-    assert good.status()["round"]["number"] == 1
-    assert not good.status().get("ignored")
+    assert good.status()["currentRound"]["number"] == 1
+    assert not good.status().get("ignoredPods")
     log = operator.log.read_text()
     assert "Traceback" not in log
     assert "\x1b" not in log

@@ -25,7 +25,7 @@ def test_a_job_that_is_made_suspended_has_no_pods_until_it_is_resumed(job: Playe
     job.is_true("Suspended")
     status = job.status()
     assert job.condition("Training")["reason"] == "Suspended"
-    assert (status["round"]["number"], status["attempts"], "activeTime" in status) == (0, [], False)
+    assert (status["currentRound"]["number"], status["attempts"], "activeTime" in status) == (0, [], False)
     assert not job.pods()
     job.set(suspend=False)
     job.runs("job-0-0", "job-1-0")
@@ -55,18 +55,18 @@ def test_a_running_round_ends_with_the_suspension_and_the_number_goes_on(
         "the Leases of the pods are gone",
     )
     held = job.status()
-    assert held["round"]["number"] == 1
-    assert (held["round"]["phase"], held["round"]["cause"]) == ("Broken", "Suspended")
+    assert held["currentRound"]["number"] == 1
+    assert (held["currentRound"]["phase"], held["currentRound"]["cause"]) == ("Broken", "Suspended")
     assert held["replicas"] == 0
     assert held["accounts"] == before["accounts"]
-    assert [r["number"] for r in held["rounds"]] == [1]
+    assert [r["number"] for r in held["roundHistory"]] == [1]
     job.set(suspend=False)
     job.runs("job-0-1", "job-1-1")
     job.join("job-0-1", "job-1-1")
     round = job.round(2)
     assert (round["cause"], round["account"]) == ("Resumed", "scaling")
     status = job.status()
-    assert [r["cause"] for r in status["rounds"]] == ["Resumed", "Started"]
+    assert [r["cause"] for r in status["roundHistory"]] == ["Resumed", "Started"]
     assert status["startTime"] == before["startTime"]
     assert status["activeTime"] > before["activeTime"]
     assert status["restarts"] == 0
@@ -89,10 +89,10 @@ def test_suspending_and_resuming_faster_than_pods_go(job: PlayedJob) -> None:
     job.runs("job-0-3", "job-1-3")
     job.join("job-0-3", "job-1-3")
     job.round(2)
-    assert {p["pod"] for p in job.status()["participants"]} == {"job-0-3", "job-1-3"}
+    assert {p["podName"] for p in job.status()["participants"]} == {"job-0-3", "job-1-3"}
     job.wait_for(lambda: set(job.pods()) == {"job-0-3", "job-1-3"}, "the old pods are gone")
     assert set(job.charges().values()) == {0}
-    assert job.status()["round"]["number"] == 2
+    assert job.status()["currentRound"]["number"] == 2
 
 
 def test_a_deadline_ends_the_job(job: PlayedJob) -> None:
@@ -106,7 +106,7 @@ def test_a_deadline_ends_the_job(job: PlayedJob) -> None:
     assert failed["reason"] == "DeadlineExceeded"
     assert "activeDeadlineSeconds" in failed["message"]
     status = job.status()
-    assert (status["round"]["phase"], status["round"]["outcome"]) == ("Closed", "Failed")
+    assert (status["currentRound"]["phase"], status["currentRound"]["outcome"]) == ("Closed", "Failed")
     assert "completionTime" in status
 
 

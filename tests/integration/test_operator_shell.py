@@ -105,15 +105,17 @@ class StubPlanner:
         self.seen.append(observed)
         self.seen_at.append(time.monotonic())
         self.timers.append(timers)
-        number = max(self.number, status.round.number)
+        number = max(self.number, status.current_round.number)
         if observed.record is not None and observed.record.number > number:
             number = observed.record.number + 1
         given_up = self.given_up(observed)
         message = f"given up: {', '.join(given_up)}" if given_up else self.message
         wanted = RoundStatus(number=number, phase=self.phase, message=message)
         if self.phase == "Active":
-            wanted = replace(wanted, nonce=f"n{number}", leader="mnist-0-0", leader_endpoint="10.0.0.1:1")
-        after = replace(status, round=wanted, participants=self.participants)
+            wanted = replace(
+                wanted, nonce=f"n{number}", leader_pod_name="mnist-0-0", leader_endpoint="10.0.0.1:1"
+            )
+        after = replace(status, current_round=wanted, participants=self.participants)
         return Plan(
             status=after,
             record=project(job, after, self.waiting),
@@ -126,15 +128,15 @@ class StubPlanner:
 
 
 def project(job: Job, status: JobStatus, waiting: str = "") -> RoundRecord:
-    active = status.round.phase == "Active"
+    active = status.current_round.phase == "Active"
     return RoundRecord(
         job_uid=job.uid,
-        number=status.round.number,
-        phase=status.round.phase,
-        nonce=status.round.nonce,
+        number=status.current_round.number,
+        phase=status.current_round.phase,
+        nonce=status.current_round.nonce,
         members=("abcd",) if active else (),
-        leader=status.round.leader_endpoint,
-        message=status.round.message,
+        leader=status.current_round.leader_endpoint,
+        message=status.current_round.message,
         waiting=waiting,
     )
 
@@ -224,7 +226,7 @@ class Operator:
         self._feed = asyncio.get_running_loop().create_task(self._watch_jobs())
 
     def round(self) -> RoundStatus:
-        return next(iter(self.controller.registry)).view.status.round
+        return next(iter(self.controller.registry)).view.status.current_round
 
     async def stop(self) -> None:
         await self.pause_feed()
@@ -316,7 +318,7 @@ class Scene:
 
         async def is_there() -> bool:
             status = (await self.admin.get(path)).get("status", {})  # none before there is something to say
-            text = status.get("round", {}).get("message", "")
+            text = status.get("currentRound", {}).get("message", "")
             said.append(text) if text not in said else None
             return bool(text == message)
 
@@ -398,7 +400,7 @@ def test_writes_come_in_the_order_of_the_protocol(namespace: str) -> None:
             await until(lambda: operator.controller.passes > passes, "one more pass")
             await asyncio.sleep(0.1)
             assert scene.wire.writes == writes
-        assert JobStatus.parse((await scene.job())["status"]).round.number == 1
+        assert JobStatus.parse((await scene.job())["status"]).current_round.number == 1
 
     play(namespace, scenario)
 
@@ -414,7 +416,9 @@ def test_an_operator_that_dies_between_two_writes_resumes(namespace: str, kill_a
         async with scene.operator():
             await asyncio.wait_for(scene.wire.killed.wait(), DEADLINE)
         if kill_at == "POST leases":
-            assert JobStatus.parse((await scene.job())["status"]).round.number == 3, "the status came first"
+            assert JobStatus.parse((await scene.job())["status"]).current_round.number == 3, (
+                "the status came first"
+            )
             assert await scene.record() is None
         scene.wire.kill_at = ""
         scene.planner.number = 0  # all that the next operator knows is in the API server
@@ -439,7 +443,7 @@ def test_a_conflict_is_read_again_and_planned_again(namespace: str) -> None:
             await scene.round_is(1, "Broken")
         job = await scene.job()
         assert "poked" in job["metadata"]["annotations"]
-        assert JobStatus.parse(job["status"]).round.number == 1
+        assert JobStatus.parse(job["status"]).current_round.number == 1
 
     play(namespace, scenario)
 
@@ -480,7 +484,9 @@ def test_a_stale_status_is_noticed_by_the_lease(namespace: str) -> None:
             # Before the writes: the operator may plan the moment that it sees the Lease.
             passes = len(scene.planner.seen)
             scene.planner.message = "by another operator"
-            status = JobStatus(round=RoundStatus(number=5, phase="Broken", message="by another operator"))
+            status = JobStatus(
+                current_round=RoundStatus(number=5, phase="Broken", message="by another operator")
+            )
             await scene.admin.patch(
                 job_path(scene.namespace, "mnist") + "/status", {"status": status.dump()}, MERGE_PATCH
             )
@@ -517,7 +523,9 @@ def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(namespa
             await until(lambda: scene.planner.message == operator.round().message, "")
             assert not listed, "what we have written ourselves tells nothing new"
             await scene.announce("mnist-0-0", "abcdefgh")
-            status = JobStatus(round=RoundStatus(number=3, phase="Broken", message="a predecessor's words"))
+            status = JobStatus(
+                current_round=RoundStatus(number=3, phase="Broken", message="a predecessor's words")
+            )
             await scene.admin.patch(
                 job_path(scene.namespace, "mnist") + "/status", {"status": status.dump()}, MERGE_PATCH
             )
@@ -832,7 +840,9 @@ def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_come_b
     async def scenario(scene: Scene) -> None:
         scene.planner.number, scene.planner.phase = 1, "Active"
         scene.planner.pod_names = ("mnist-0-0",)
-        scene.planner.participants = (ParticipantStatus("abcd", "mnist-0-0", "uid-0", "Member", rank=0),)
+        scene.planner.participants = (
+            ParticipantStatus("abcd", "mnist-0-0", "uid-0", "Member", group_rank=0),
+        )
         await scene.make_job()
         rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}"
 

@@ -89,7 +89,7 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     job.is_true("Failed")
     charged = job.status()["lastFailure"]
     assert charged["message"].endswith(": init container elasticjob-handler ended with exit code 1")
-    assert charged["logs"].endswith(" -c elasticjob-handler")
+    assert charged["logsCommand"].endswith(" -c elasticjob-handler")
 
 
 def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -> None:

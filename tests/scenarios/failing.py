@@ -34,8 +34,8 @@ class FailureCommands:
         another than the current one (then ``rank`` says which it had), ``late=yes`` that the round was known
         to be over. ``stays=yes``: the agent gives up and keeps its id.
         """
-        number = int(what.get("round", self.status.round.number))
-        ranks = {m.pod: m.rank for m in self.status.members()}
+        number = int(what.get("round", self.status.current_round.number))
+        ranks = {m.pod_name: m.group_rank for m in self.status.members()}
         for name in names:
             if not stays:
                 self._join(name, number)
@@ -91,7 +91,7 @@ class FailureCommands:
         """Say every charge in full."""
         for account in self.status.accounts:
             for c in account.charges:
-                node = f" on node {c.node}" if c.node else ""
+                node = f" on node {c.node_name}" if c.node_name else ""
                 self.trace.append(f"{account.name}: {name_of(c)} {c.cause}{node}: {c.message}")
         self.trace.append(f"restarts: {self.status.restarts}")
 
@@ -103,28 +103,30 @@ class FailureCommands:
             return
         code = "unknown" if failure.exit_code is None else str(failure.exit_code)
         self.trace.append(
-            f"round {failure.round}, {failure.pod} rank {failure.rank} node {failure.node or '-'}, "
-            f"exit code {code}: {failure.message}"
+            f"round {failure.round}, {failure.pod_name} rank {failure.group_rank} "
+            f"node {failure.node_name or '-'}, exit code {code}: {failure.message}"
         )
-        self.trace.append(failure.logs)
+        self.trace.append(failure.logs_command)
 
     def do_why(self) -> None:
         """Say what the history has on why each round was formed, newest first."""
-        for h in self.status.rounds:
+        for h in self.status.round_history:
             by = f" by rule {h.rule}" if h.rule else ""
             self.trace.append(f"round {h.number} {h.cause} {h.account or 'uncharged'}{by}: {h.message}")
 
 
 def name_of(charge: Charge) -> str:
     """What the charge is for."""
-    return charge.pod if charge.round is None else f"round {charge.round}"
+    return charge.pod_name if charge.round is None else f"round {charge.round}"
 
 
 def charges(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """What was charged, or moved."""
     before = {name_of(c): (a.name, c.cause) for a in old.accounts for c in a.charges}
     now = {name_of(c): (a.name, c.cause) for a in new.accounts for c in a.charges}
-    beside = {name_of(c): c.beside for a in new.accounts for c in a.charges if c.beside is not None}
+    beside = {
+        name_of(c): c.during_round for a in new.accounts for c in a.charges if c.during_round is not None
+    }
     for key, (account, cause) in now.items():
         if key not in before:
             yield f"charge {account}: {key}" + (f", beside round {beside[key]}" if key in beside else "")

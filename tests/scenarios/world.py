@@ -165,7 +165,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
         another pod."""
         for name in names:
             slot = name.rpartition("-")[2]
-            again = any(member.pod == name for member in self.status.members())
+            again = any(member.pod_name == name for member in self.status.members())
             self.pods[name] = Pod(
                 name,
                 f"uid-{name}" + "-again" * again,
@@ -222,8 +222,8 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
             lease = self.leases[name]
             assert lease.record is not None
             record = replace(lease.record, state="Succeeded", last_job_uid=self.job.uid)
-            record = replace(record, last_round=self.status.round.number)
-            self.leases[name] = replace(lease, record=record, finished=self.status.round.nonce)
+            record = replace(record, last_round=self.status.current_round.number)
+            self.leases[name] = replace(lease, record=record, finished=self.status.current_round.nonce)
 
     def do_leave(self, *names: str) -> None:
         """Participants say that they end without having succeeded."""
@@ -234,14 +234,14 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
 
     def do_establish(self) -> None:
         """The leader reports the round established."""
-        self.do_report(self.status.round.leader, established="yes")
+        self.do_report(self.status.current_round.leader_pod_name, established="yes")
 
     def do_report(self, *names: str, **what: str) -> None:
         """Members report: ``established=yes missing=a,b silent=a,b leader=lost`` or ``refused``."""
-        ranks = {entry.pod: entry.rank or 0 for entry in self.status.members()}
+        ranks = {entry.pod_name: entry.group_rank or 0 for entry in self.status.members()}
         for name in names:
             report = RoundReport(
-                self.status.round.nonce,
+                self.status.current_round.nonce,
                 established="established" in what,
                 missing=tuple(ranks[pod] for pod in what.get("missing", "").split(",") if pod),
                 silent=tuple(ranks[pod] for pod in what.get("silent", "").split(",") if pod),
@@ -382,7 +382,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
 
     def _join(self, name: str, last: int | None) -> None:
         self.ids += 1
-        number = self.status.round.number if last is None else last
+        number = self.status.current_round.number if last is None else last
         record = ParticipantRecord(
             f"id-{self.ids}",
             "Joining",
@@ -390,7 +390,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
             last_job_uid=self.job.uid if number else "",
             last_round=number,
             seen_job_uid=self.job.uid,
-            seen_round=self.status.round.number,
+            seen_round=self.status.current_round.number,
         )
         old = self.leases.get(name)
         fresh = Participant(name, self.pods[name].uid, record)
@@ -513,11 +513,11 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
 
 def _differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """What the status says now and did not say before, a line each."""
-    a, b = old.round, new.round
+    a, b = old.current_round, new.current_round
     if (a.number, a.phase) != (b.number, b.phase):
         text = f"round {b.number} {b.phase}"
         if b.phase == "Active":
-            text += " [" + " ".join(m.pod for m in new.members()) + "]"
+            text += " [" + " ".join(m.pod_name for m in new.members()) + "]"
         yield f"{text} {b.cause}: {b.message}" if b.cause else text
     elif b.cause != a.cause:
         yield f"cause {b.cause}: {b.message}"
@@ -525,10 +525,10 @@ def _differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
         yield f"established {b.number}"
     yield from charges(old, new)
     yield from exclusions(old, new)
-    states = {m.pod: m.state for m in old.members()}
+    states = {m.pod_name: m.state for m in old.members()}
     for member in new.members():
-        if member.state != states.get(member.pod, "Member") and member.state in ("Lost", "Unreachable"):
-            yield f"{member.state.lower()} {member.pod}"
+        if member.state != states.get(member.pod_name, "Member") and member.state in ("Lost", "Unreachable"):
+            yield f"{member.state.lower()} {member.pod_name}"
     for condition in new.conditions:
         before = old.condition(condition.type)
         changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)

@@ -72,8 +72,7 @@ def _joined_whoever(p: context.Pass) -> Any:
         lease = p.observed.leases.get(pod.name)
         record = lease.record if lease is not None else None
         if pod.mine and not pod.ended and record is not None and record.state == "Joining" and pod.ip:
-            entry = ParticipantStatus(record.id, pod.name, pod.uid, "Joining", pod.slot)
-            result.append((pod, replace(entry, address=record.endpoint)))
+            result.append((pod, ParticipantStatus(record.id, pod.name, pod.uid, "Joining", pod.slot)))
     return tuple(result)
 
 

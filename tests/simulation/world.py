@@ -417,15 +417,20 @@ class World:
         """What people would want to read in a trace."""
         if key == JOB_KEY and item is not None:
             a = old.value.status if old is not None else JobStatus()
-            b = item.value.status
-            if (a.round.number, a.round.phase) != (b.round.number, b.round.phase):
-                members = " ".join(m.pod for m in b.members()) if b.round.phase == "Active" else ""
-                self.kernel.say(
-                    f"status: round {b.round.number} {b.round.phase} [{members}] "
-                    f"{b.round.cause}: {b.round.message}"
+            b: JobStatus = item.value.status
+            if (a.current_round.number, a.current_round.phase) != (
+                b.current_round.number,
+                b.current_round.phase,
+            ):
+                members = (
+                    " ".join(m.pod_name for m in b.members()) if b.current_round.phase == "Active" else ""
                 )
-            elif a.round.established is None and b.round.established is not None:
-                self.kernel.say(f"status: round {b.round.number} is established")
+                self.kernel.say(
+                    f"status: round {b.current_round.number} {b.current_round.phase} [{members}] "
+                    f"{b.current_round.cause}: {b.current_round.message}"
+                )
+            elif a.current_round.established is None and b.current_round.established is not None:
+                self.kernel.say(f"status: round {b.current_round.number} is established")
         elif key == ROUND_KEY:
             self.kernel.say(
                 "record: deleted" if item is None else f"record: {item.value.number} {item.value.phase}"

@@ -66,9 +66,9 @@ def test_names_are_those_of_the_contract() -> None:
 
 
 def test_phases_are_those_of_the_contract() -> None:
-    assert FIELDS["status.round.phase"]["enum"] == [phase.value for phase in Phase]
+    assert FIELDS["status.currentRound.phase"]["enum"] == [phase.value for phase in Phase]
     for outcome in Outcome:
-        assert outcome.value in FIELDS["status.round.outcome"]["description"]
+        assert outcome.value in FIELDS["status.currentRound.outcome"]["description"]
 
 
 def test_the_schema_has_every_field_that_the_operator_writes_and_no_other() -> None:
@@ -130,7 +130,7 @@ def test_the_status_refuses_nothing_but_wrong_types_and_unknown_states() -> None
     restricted = {path for path, field in fields(STATUS, "status") if "enum" in field}
     assert restricted == {
         "status.conditions[].status",
-        "status.round.phase",
+        "status.currentRound.phase",
         "status.participants[].state",
         "status.accounts[].name",
     }

@@ -208,10 +208,10 @@ def test_the_other_pods_form_a_round_without_the_one_that_writes_garbage(garbage
         }
     ).participant
     decided = passes(a_world(bad, joined(1), joined(2)))
-    members = [m.pod for m in decided.status.members()]
+    members = [m.pod_name for m in decided.status.members()]
     assert {"mnist-1-0", "mnist-2-0"} <= set(members)
     assert ("mnist-0-0" in members) == (bad.record is not None and bad.record.state == "Joining")
-    names = [entry.pod for entry in decided.status.ignored]
+    names = [entry.pod_name for entry in decided.status.ignored_pods]
     unusable = bool(bad.problem) or (bad.record is not None and bad.record.state == "Napping")
     assert names == (["mnist-0-0"] if unusable else [])
     told = [event.message for event in decided.events if event.reason == "ParticipantIgnored"]
@@ -220,9 +220,9 @@ def test_the_other_pods_form_a_round_without_the_one_that_writes_garbage(garbage
 
 def test_of_two_with_one_id_one_is_a_member_and_the_other_is_named() -> None:
     decided = passes(a_world(joined(0, "twin"), joined(1, "twin"), joined(2)))
-    assert [m.pod for m in decided.status.members()] == ["mnist-0-0", "mnist-2-0"]
-    (ignored,) = decided.status.ignored
-    assert ignored.pod == "mnist-1-0"
+    assert [m.pod_name for m in decided.status.members()] == ["mnist-0-0", "mnist-2-0"]
+    (ignored,) = decided.status.ignored_pods
+    assert ignored.pod_name == "mnist-1-0"
     assert ignored.message == "participant record: its id twin is that of mnist-0-0"
     waiting = passes(a_world(joined(0, "twin"), joined(1, "twin")), seconds=(0,)).status.condition("Training")
     assert waiting is not None
@@ -233,16 +233,16 @@ def test_a_pod_with_another_jobs_label_is_named() -> None:
     world = a_world(joined(0), joined(1), joined(2))
     strangers = tuple(replace(pod, mine=pod.slot != 2) for pod in world.pods)
     decided = passes(replace(world, pods=strangers))
-    assert [m.pod for m in decided.status.members()] == ["mnist-0-0", "mnist-1-0"]
-    assert [entry.pod for entry in decided.status.ignored] == ["mnist-2-0"]
-    assert "none of the pods created for it" in decided.status.ignored[0].message
+    assert [m.pod_name for m in decided.status.members()] == ["mnist-0-0", "mnist-1-0"]
+    assert [entry.pod_name for entry in decided.status.ignored_pods] == ["mnist-2-0"]
+    assert "none of the pods created for it" in decided.status.ignored_pods[0].message
 
 
 def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:
     bad = [replace(joined(i), record=None, problem=hostile.ESCAPES * 20) for i in range(1000)]
     decided = passes(a_world(*bad, count=1000))
-    assert len(decided.status.ignored) == 20
-    assert "and 980 more pods" in decided.status.ignored[-1].message
+    assert len(decided.status.ignored_pods) == 20
+    assert "and 980 more pods" in decided.status.ignored_pods[-1].message
     assert sum(event.reason == "ParticipantIgnored" for event in decided.events) == 20
     bad = [replace(lease, problem="bad") for lease in bad]
     world, status, timers = a_world(*bad, count=1000), JobStatus(attempts=(0, 0, 0)), dict[WaitKey, float]()
@@ -250,7 +250,7 @@ def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:
     for second in range(0, 30, 3):
         decided = plan(JOB, status, world, Now(WALL + timedelta(seconds=second), second, "n"), timers)
         status, timers = decided.status, dict(decided.timers)
-        seen.add(status.ignored[-1].message)
+        seen.add(status.ignored_pods[-1].message)
     assert seen == {"(and 980 more pods) bad"}, "nothing is new"
 
 
@@ -263,7 +263,7 @@ def test_garbage_that_changes_all_the_time_is_written_rarely() -> None:
         now = Now(WALL + timedelta(seconds=tenth / 10), tenth / 10, "nonce")
         decided = plan(JOB, status, world, now, timers)
         status, timers = decided.status, dict(decided.timers)
-        statuses.add(status.ignored)
+        statuses.add(status.ignored_pods)
         told += sum(event.reason == "ParticipantIgnored" for event in decided.events)
     assert told == 1
     assert 2 <= len(statuses) <= 5, "in 30 seconds"
@@ -271,8 +271,8 @@ def test_garbage_that_changes_all_the_time_is_written_rarely() -> None:
 
 def test_a_step_report_from_beyond_all_time_is_refused_or_bounded() -> None:
     formed = passes(a_world(joined(0), joined(1), joined(2)))
-    leader = replace(joined(0), report=RoundReport(formed.status.round.nonce, established=True))
-    most = ProgressReport(formed.status.round.nonce, 2**53 - 2, 2**53 - 1, 10**11, 3 * 10**11)
+    leader = replace(joined(0), report=RoundReport(formed.status.current_round.nonce, established=True))
+    most = ProgressReport(formed.status.current_round.nonce, 2**53 - 2, 2**53 - 1, 10**11, 3 * 10**11)
     world = a_world(replace(leader, progress=most), joined(1), joined(2))
     trained = passes(world, formed.status, seconds=(400, 401, 500))
     assert trained.status.progress is not None
@@ -286,9 +286,9 @@ def test_a_step_report_from_beyond_all_time_is_refused_or_bounded() -> None:
 
 def test_a_leader_that_misses_somebody_who_does_not_exist_is_given_up_in_time() -> None:
     formed = passes(a_world(joined(0), joined(1), joined(2)))
-    leader = replace(joined(0), report=RoundReport(formed.status.round.nonce, missing=(77,)))
+    leader = replace(joined(0), report=RoundReport(formed.status.current_round.nonce, missing=(77,)))
     world = replace(a_world(leader, joined(1), joined(2)), record=formed.record)
-    assert passes(world, formed.status, seconds=(400, 431)).status.round.cause == "LeaderUnreachable"
+    assert passes(world, formed.status, seconds=(400, 431)).status.current_round.cause == "LeaderUnreachable"
 
 
 @pytest.mark.parametrize("nproc", ["²", "٣", "9" * 3000, "-1", "8 ", "\x1b[2J", "Auto"])
@@ -312,7 +312,7 @@ def test_a_workers_message_is_one_line_for_people_and_as_it_was_for_rules() -> N
     check(decided)
     assert decided.status.last_failure is not None
     assert "failed: first [31m ERROR second xxx" in decided.status.last_failure.message
-    assert decided.status.round.rule == "r", "the pattern looks at lines"
+    assert decided.status.current_round.rule == "r", "the pattern looks at lines"
 
 
 def test_a_participant_of_one_job_changes_no_plan_of_another() -> None:

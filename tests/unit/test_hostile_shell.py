@@ -295,7 +295,8 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
 
 
 @pytest.mark.parametrize(
-    "odd", [{"round": {"number": []}}, {"accounts": 5}, {"conditions": [{"type": []}]}, {"attempts": "x"}]
+    "odd",
+    [{"currentRound": {"number": []}}, {"accounts": 5}, {"conditions": [{"type": []}]}, {"attempts": "x"}],
 )
 def test_a_status_that_nobody_can_read_stops_no_list_of_jobs(odd: Json) -> None:
     async def scenario(api: ManyJobs, controller: Controller) -> None:

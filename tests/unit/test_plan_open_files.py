@@ -56,8 +56,8 @@ def test_a_limit_below_the_size_that_is_wanted_is_told_once() -> None:
     assert "may open" not in message(w)
     assert scale(w, 100) == [SENTENCE]
     assert SENTENCE in message(w)
-    assert w.status.round.number == 1
-    assert w.status.round.phase == "Active", "it stops nothing"
+    assert w.status.current_round.number == 1
+    assert w.status.current_round.phase == "Active", "it stops nothing"
     w.do("exit mnist-1-0 137")
     w.make_passes()
     assert SENTENCE in message(w), "also while the next round forms"

@@ -25,7 +25,7 @@ BROKEN = RoundStatus(number=3, phase="Broken", established=WALL, broken=WALL)
 def a_pass(
     spec: JobSpec | None = None, *, pods: tuple[Pod, ...] = (), after: float = 0.0, number: int = 3
 ) -> Pass:
-    status = JobStatus(round=replace(BROKEN, number=number))
+    status = JobStatus(current_round=replace(BROKEN, number=number))
     now = Now(WALL + timedelta(seconds=after), after, "nonce")
     job = Job("default", "mnist", "uid", 1, spec or JobSpec(template={}))
     p = Pass(job, status, Observed(pods=pods), now, Waits({}, after), status)
@@ -184,10 +184,10 @@ def test_a_charge_that_moves_stays_one(
     charged = _charge_of(p)
     account = p.round.account
     p.set(
-        round=RoundStatus(
+        current_round=RoundStatus(
             number=4, phase="Active", cause=cause, account=account, message="it ended; b took over"
         ),
-        rounds=(RoundHistory(4, cause, 1, WALL, account, message="it ended; b took over"),),
+        round_history=(RoundHistory(4, cause, 1, WALL, account, message="it ended; b took over"),),
     )
     p.now = now
     for _ in range(2 if again else 1):
@@ -195,15 +195,17 @@ def test_a_charge_that_moves_stays_one(
     moved = _charge_of(p)
     assert p.status.restarts == 1
     assert (moved.round, moved.time) == (charged.round, charged.time)
-    assert p.status.rounds[0].cause == p.round.cause == moved.cause
-    assert p.status.rounds[0].message.endswith("; b took over")
+    assert p.status.round_history[0].cause == p.round.cause == moved.cause
+    assert p.status.round_history[0].message.endswith("; b took over")
     assert (
-        p.status.rounds[0].account == p.round.account == next(a.name for a in p.status.accounts if a.charges)
+        p.status.round_history[0].account
+        == p.round.account
+        == next(a.name for a in p.status.accounts if a.charges)
     )
     if moved.cause != cause:
         assert after <= moves.MOVE_SECONDS
         assert p.status.last_failure is not None
-        assert p.status.rounds[0].message == f"{p.status.last_failure.message}; b took over"
+        assert p.status.round_history[0].message == f"{p.status.last_failure.message}; b took over"
         assert [e.reason for e in p.events].count("ChargeMoved") >= 1
 
 
@@ -233,13 +235,13 @@ def test_the_last_failure_says_how_to_read_on(template: dict[str, object] | None
     p = a_pass(JobSpec(template=template))
     failures.note(p, [worker_failed()])
     assert p.status.last_failure is not None
-    assert p.status.last_failure.logs == command
+    assert p.status.last_failure.logs_command == command
 
 
 def test_a_hang_is_everybodys_log() -> None:
     p = a_pass(JobSpec(template={"spec": {"containers": [{"name": "train"}]}}))
     failures.note(p, [Evidence(Cause.HANG, "no step for 600 s")])
     assert p.status.last_failure is not None
-    assert p.status.last_failure.logs == (
+    assert p.status.last_failure.logs_command == (
         "kubectl -n default logs -l elasticjob.dev/job=mnist -c train --prefix --tail=200"
     )

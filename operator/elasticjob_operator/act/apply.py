@@ -197,7 +197,7 @@ class Applier:
         """The actions without the making of pods that are not yet due (``pace``), and after how many seconds
         the next are. One that has been tried has a pause of its own."""
         new = list(self._new(job, actions, memory).values())
-        trained = plan.status.round.number > 0 and len(new) < job.spec.pods
+        trained = plan.status.current_round.number > 0 and len(new) < job.spec.pods
         due, memory.pods_reserved, wait = self._pace.due(
             job.namespace, len(new), trained, memory.pods_reserved
         )
@@ -212,7 +212,7 @@ class Applier:
         """Members that don't come back may have lost their rights: somebody may have deleted the Role, and
         the next look at it (``survey``) may be minutes away. So it is written anew, once for each round.
         Seconds until then."""
-        r = plan.status.round
+        r = plan.status.current_round
         missed = r.phase == "Broken" and any(m.state == "Member" for m in plan.status.members())
         if not missed or memory.rights_doubted == r.number:
             memory.missed_since = None

@@ -242,7 +242,7 @@ class Reconciler:
 def _log(before: JobView, decided: Plan) -> None:
     """One log line for each decision."""
     who = f"{before.job.namespace}/{before.job.name}"
-    old, new = before.status.round, decided.status.round
+    old, new = before.status.current_round, decided.status.current_round
     if (old.number, old.phase) != (new.number, new.phase):
         log.info(
             "%s: round %d %s, %d members, leader %s, cause %s: %s",
@@ -250,7 +250,7 @@ def _log(before: JobView, decided: Plan) -> None:
             new.number,
             new.phase,
             new.members,
-            new.leader or "none",
+            new.leader_pod_name or "none",
             new.cause or "none",
             new.message or new.outcome or "-",
         )

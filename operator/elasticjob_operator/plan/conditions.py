@@ -53,7 +53,9 @@ def _describe_suspension(p: Pass) -> None:
 def _training(p: Pass) -> tuple[str, str, str]:
     r = p.round
     if r.phase == "Active":
-        who = f"round {r.number} with {r.members} of {p.job.spec.replicas} members, leader {r.leader}"
+        who = (
+            f"round {r.number} with {r.members} of {p.job.spec.replicas} members, leader {r.leader_pod_name}"
+        )
         if r.established is None:
             return "False", "Establishing", f"{who}; waiting for the members to reach the leader{_short(p)}"
         done = sum(m.state == MemberState.SUCCEEDED for m in p.status.members())

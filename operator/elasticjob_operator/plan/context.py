@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from elasticjob.contract.records import ParticipantRecord, Phase, State, endpoint_at
+from elasticjob.contract.records import ParticipantRecord, Phase, State
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
@@ -81,7 +81,7 @@ class Pass:
     @property
     def round(self) -> RoundStatus:
         """The round as this pass has it."""
-        return self.status.round
+        return self.status.current_round
 
     @property
     def told(self) -> bool:
@@ -98,7 +98,7 @@ class Pass:
     def set_round(self, **changes: Any) -> None:
         """Change the round in the status."""
         if _differs(self.round, changes):
-            self.status = replace(self.status, round=replace(self.round, **changes))
+            self.status = replace(self.status, current_round=replace(self.round, **changes))
 
     def left_since(self, since: datetime, limit: float, kind: enum.Enum, about: str | int) -> float:
         """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.
@@ -138,12 +138,12 @@ class Pass:
     def is_of_round(self, number: int) -> bool:
         """Whether who names this number means the round. One that ended for a Lease that was ahead has got
         another number; its members know it by that under which it was formed, or by what the Lease said."""
-        formed = self.status.rounds[0].number if self.status.rounds else self.round.number
+        formed = self.status.round_history[0].number if self.status.round_history else self.round.number
         return formed <= number <= self.round.number
 
     def set_members(self, members: tuple[ParticipantStatus, ...]) -> None:
         """Replace the members in the status; the others follow them."""
-        others = tuple(p for p in self.status.participants if p.rank is None)
+        others = tuple(p for p in self.status.participants if p.group_rank is None)
         self.set(participants=members + others)
 
     def waiting_participants(self) -> int:
@@ -204,14 +204,13 @@ class Pass:
                     pod,
                     ParticipantStatus(
                         id=record.id,
-                        pod=pod.name,
-                        uid=pod.uid,
+                        pod_name=pod.name,
+                        pod_uid=pod.uid,
                         state=state,
                         slot=pod.slot,
-                        address=endpoint_at(record, pod.ip),
-                        node=pod.node,
-                        nproc=record.nproc,
-                        restarts=pod.restarts,
+                        node_name=pod.node,
+                        local_world_size=int(record.nproc) if record.nproc.isdecimal() else None,
+                        container_restarts=pod.restarts,
                     ),
                 )
             )
@@ -224,7 +223,7 @@ class Pass:
 
     def _has_done_its_part(self, member: ParticipantStatus) -> bool:
         """Whether it has succeeded, or its container has ended with 0 and its pod may still say why."""
-        pod = self.pods_by_uid.get(member.uid)
+        pod = self.pods_by_uid.get(member.pod_uid)
         well = pod is not None and pod.exited_well
         return member.state == MemberState.SUCCEEDED or (
             well and pod is not None and not pod.ended and not pod.deleting

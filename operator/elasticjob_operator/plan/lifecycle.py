@@ -56,7 +56,8 @@ def check_accounts(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             f"{account.name.capitalize()}RestartsExhausted",
-            f"failurePolicy.{account.name} allows {account.limit} restart{'s' * (account.limit != 1)}"
+            f"failurePolicy.{account.name} allows {account.max_restarts} "
+            f"restart{'s' * (account.max_restarts != 1)}"
             f"{window}, and {account.used} {'was' if account.used == 1 else 'were'} needed{last}",
         )
         return True
@@ -156,9 +157,9 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
     own = p.job.spec.template is not None
     if not own or p.round.phase != "Active" or any(m.state != MemberState.SUCCEEDED for m in members):
         return [], [], []
-    again = [m.pod for m in members if started_again(p, m)]
-    done = [m.pod for m in members if m.done]
-    return again, done, [m.pod for m in members if m.pod not in again and not m.done]
+    again = [m.pod_name for m in members if started_again(p, m)]
+    done = [m.pod_name for m in members if m.done]
+    return again, done, [m.pod_name for m in members if m.pod_name not in again and not m.done]
 
 
 def _check_deadline(p: Pass) -> bool:
@@ -246,11 +247,13 @@ def _some_had_succeeded(p: Pass) -> bool:
     if any(_ended_well(p, member) for member in p.status.members()):
         return True
     before = p.before.members()
-    return p.before.round.number == p.round.number and any(m.state == MemberState.SUCCEEDED for m in before)
+    return p.before.current_round.number == p.round.number and any(
+        m.state == MemberState.SUCCEEDED for m in before
+    )
 
 
 def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     if pod is None or not pod.exited_well:
         return False
     lease = p.participant(pod)
@@ -261,9 +264,9 @@ def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
 def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
     """The job is over: the round is Closed for good."""
     wall = p.now.wall
-    history = p.status.rounds
+    history = p.status.round_history
     if history and history[0].end is None:
-        p.set(rounds=(replace(history[0], end=wall), *history[1:]))
+        p.set(round_history=(replace(history[0], end=wall), *history[1:]))
     p.set_round(
         phase=Phase.CLOSED.value, outcome=outcome.value, message=message, broken=p.round.broken or wall
     )

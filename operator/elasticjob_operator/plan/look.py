@@ -42,7 +42,7 @@ def look(p: Pass) -> Iterator[Look]:
 
 def round_state(status: JobStatus) -> RoundState:
     """The status's round, as the kernel knows it."""
-    r = status.round
+    r = status.current_round
     broken = r.phase == "Broken"
     return RoundState(
         number=r.number,
@@ -86,12 +86,12 @@ def _heard(p: Pass) -> dict[str, Heard]:
     """What was heard of the leader, and of the members that say something of this round."""
     found = {}
     for member in p.status.members():
-        lease = p.lease_of(member.uid)
+        lease = p.lease_of(member.pod_uid)
         if lease is None:
             continue
         report = lease.report
         ours = report is not None and report.nonce == p.round.nonce
-        if ours or member.rank == 0:
+        if ours or member.group_rank == 0:
             found[member.id] = Heard(report if ours else None, lease.report_unreadable, lease.silent)
     return found
 

@@ -92,7 +92,7 @@ def departed(p: Pass) -> bool:
     if not members:
         return True
     for member in members:
-        pod = p.pods_by_uid.get(member.uid)
+        pod = p.pods_by_uid.get(member.pod_uid)
         if pod is None or pod.exit is not None or pod.ended or p.on_dead_node(pod):
             return True
         lease = p.participant(pod)
@@ -107,12 +107,12 @@ def departed(p: Pass) -> bool:
 def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     """The member's state, and what speaks against the round, from its pod and its Lease."""
     over = p.round.phase != "Active"
-    who = f"{member.pod} (group rank {member.rank})"
-    pod = p.pods_by_uid.get(member.uid)
+    who = f"{member.pod_name} (group rank {member.group_rank})"
+    pod = p.pods_by_uid.get(member.pod_uid)
     if member.state == MemberState.LOST:
         if pod is None or not member.message:  # the latter: it had succeeded
             return MemberState.LOST, None
-        return MemberState.LOST, ends.second_thoughts(p, pod, who, p.round.cause, member.rank)
+        return MemberState.LOST, ends.second_thoughts(p, pod, who, p.round.cause, member.group_rank)
     own = p.job.spec.template is not None
     goes_on = own and (not over or (p.round.cause == Cause.STARTED_AGAIN and started_again(p, member)))
     if member.done or (member.state == MemberState.SUCCEEDED and not goes_on):
@@ -136,9 +136,9 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
-            if ends.taken_away(p, pod, who, member.rank) is None:
+            if ends.taken_away(p, pod, who, member.group_rank) is None:
                 return (MemberState.LOST if over else _DONE if own else MemberState.SUCCEEDED), None
-        found = ends.ended(p, pod, who, member.rank)
+        found = ends.ended(p, pod, who, member.group_rank)
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
             # It was told to stop, nobody says by whom; its exit code is the echo.
             how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
@@ -147,11 +147,11 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             )
         return MemberState.LOST, found
     if pod.deleting:
-        return MemberState.LOST, ends.taken_away(p, pod, who, member.rank)
+        return MemberState.LOST, ends.taken_away(p, pod, who, member.group_rank)
     if p.on_dead_node(pod) or (
         ends.node_trouble(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)
     ):
-        return MemberState.LOST, ends.node_lost(p, pod, who, member.rank)
+        return MemberState.LOST, ends.node_lost(p, pod, who, member.group_rank)
     if record is None:
         return member.state, None
     if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
@@ -161,7 +161,11 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             again = own and not over and record.state == State.JOINING.value
             if again and (_has_finished(p, lease) or _others_have_finished(p)):
                 return MemberState.SUCCEEDED, None  # no operator was there to see it say so
-            killed = killed_for_memory(pod, who, member.rank) if pod.restarts > member.restarts else None
+            killed = (
+                killed_for_memory(pod, who, member.group_rank)
+                if pod.restarts > member.container_restarts
+                else None
+            )
             # Containers of ours are never restarted: there it is a second agent.
             ours = p.job.spec.template is not None
             how = "was replaced by another torchrun in its pod" if ours else "was restarted in place"
@@ -190,7 +194,7 @@ def _others_have_finished(p: Pass) -> bool:
 
 def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     """``well``, ``again`` where only its successor in the container shows that it has ended, or nothing."""
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     if member.state == MemberState.SUCCEEDED:
         return "well"
     if pod is None or pod.exit is not None:
@@ -207,7 +211,7 @@ def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
 def started_again(p: Pass, member: ParticipantStatus) -> bool:
     """Whether a member that has succeeded announces itself anew: its torchrun has ended well, and its command
     goes on with another one."""
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     lease = p.participant(pod) if pod is not None and p.job.spec.template is not None else None
     record = lease.record if lease is not None else None
     again = record is not None and record.id != member.id and record.state == State.JOINING.value
@@ -228,13 +232,13 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return MemberState.SUCCEEDED, None
-            if ends.taken_away(p, pod, who, member.rank) is None:
+            if ends.taken_away(p, pod, who, member.group_rank) is None:
                 return _DONE, None
-        found = ends.ended(p, pod, who, member.rank)
+        found = ends.ended(p, pod, who, member.group_rank)
     elif pod.deleting:
-        found = ends.taken_away(p, pod, who, member.rank)
+        found = ends.taken_away(p, pod, who, member.group_rank)
     elif p.on_dead_node(pod):
-        found = ends.node_lost(p, pod, who, member.rank)
+        found = ends.node_lost(p, pod, who, member.group_rank)
     if found is not None:
         return MemberState.LOST, replace(found, message=f"{found.message}; its workers had finished")
     return (MemberState.SUCCEEDED if p.round.phase == "Active" else _AGAIN), None
@@ -249,15 +253,15 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     its grace period came while no operator looked; where a controller of others makes the pods, it may have
     removed a failed one.
     """
-    there = p.pods_by_name.get(member.pod)
-    if there is not None and there.uid == member.uid:
+    there = p.pods_by_name.get(member.pod_name)
+    if there is not None and there.uid == member.pod_uid:
         return _evidence(
             Cause.POD_DELETED,
             member,
             f"{who} was taken from the job: its owner reference was changed or removed",
         )
-    if member.node and p.observed.nodes is not None and member.node not in p.observed.nodes:
-        text = f"{who} was lost: its pod is gone, and node {member.node} is gone or not ready"
+    if member.node_name and p.observed.nodes is not None and member.node_name not in p.observed.nodes:
+        text = f"{who} was lost: its pod is gone, and node {member.node_name} is gone or not ready"
         return replace(_evidence(Cause.NODE_LOST, member, text), reasons=("NodeLost",))
     if p.job.spec.template is not None:
         return _evidence(Cause.POD_DELETED, member, f"{who} is gone: its pod was deleted")
@@ -302,7 +306,9 @@ def _worker_failures(p: Pass) -> list[Evidence]:
     for member in p.status.members():
         report = _failure_report(p, member)
         if report is not None and not report.late:
-            found.append(worker_failure(report, member.pod, member.rank, member.uid, member.node))
+            found.append(
+                worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
+            )
     return found
 
 
@@ -312,8 +318,8 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     One that stands in a Lease with the member's own id is the last word of an agent that gave up. Where pods
     may have lived with a job of the same name, it could also be from then: it counts when the pod has ended.
     """
-    lease = p.observed.leases.get(member.pod)
-    if lease is None or lease.holder != member.uid or lease.failure is None:
+    lease = p.observed.leases.get(member.pod_name)
+    if lease is None or lease.holder != member.pod_uid or lease.failure is None:
         return None
     record = lease.record
     if lease.failure.number != p.round.number or record is None:
@@ -321,7 +327,7 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     if record.id != member.id:
         same = record.last_round == p.round.number and record.last_job_uid == p.job.uid
         return lease.failure if same else None
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     over = pod is None or pod.exit is not None or pod.ended
     return lease.failure if over or p.job.spec.template is not None else None
 
@@ -334,11 +340,19 @@ def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     if report.late:
         text = f"{who} left the round; later one of its workers failed: {_said(report)}"
         return _evidence(Cause.MEMBER_LEFT, member, text)
-    return worker_failure(report, member.pod, member.rank, member.uid, member.node)
+    return worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
 
 
 def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: int | None = None) -> Evidence:
-    return Evidence(cause, message, member.pod, member.rank, exit_code, uid=member.uid, node=member.node)
+    return Evidence(
+        cause,
+        message,
+        member.pod_name,
+        member.group_rank,
+        exit_code,
+        uid=member.pod_uid,
+        node=member.node_name,
+    )
 
 
 def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
@@ -346,19 +360,19 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
     not renewed three times. A kubelet that died alone takes no training with it."""
     if member.state == MemberState.UNREACHABLE:
         return True
-    silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.uid)
+    silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.pod_uid)
     left = 3 * renew_seconds(member) - silent
     if left >= 0:
         p.waits.wake(left + 1)  # silence makes no event
     else:
-        p.silent.add(member.pod)
-        p.given_up.add(member.pod)
+        p.silent.add(member.pod_name)
+        p.given_up.add(member.pod_name)
     return left < 0
 
 
 def renew_seconds(member: ParticipantStatus) -> float:
     """How often a member of a running round renews its Lease."""
-    return LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS
+    return LEADER_RENEW_SECONDS if member.group_rank == 0 else MEMBER_RENEW_SECONDS
 
 
 def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
@@ -368,20 +382,20 @@ def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
     if p.round.phase != "Active" or p.round.established is None or member.state != MemberState.MEMBER:
         return False
     leader, *others = p.status.members()
-    witnesses = others if member.rank == 0 else [leader]
+    witnesses = others if member.group_rank == 0 else [leader]
     return any(_is_heard(p, witness) and not _accuses(p, witness) for witness in witnesses)
 
 
 def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     """Whether this member of the running round lives as far as its pod, its node and its Lease tell: it says
     in its Lease whom it misses, within seconds."""
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     lease = p.participant(pod) if pod is not None and member.state == MemberState.MEMBER else None
     if pod is None or lease is None or lease.record is None or lease.record.id != member.id:
         return False
     if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != State.JOINING.value:
         return False
-    late = LEADER_STALE_SECONDS if member.rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
+    late = LEADER_STALE_SECONDS if member.group_rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
     left = late - lease.silent
     if left >= 0:
         p.waits.wake(left + 1)  # silence makes no event
@@ -390,7 +404,7 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
 
 def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
     """What this member says of the current round, if it still is that member."""
-    lease = p.lease_of(member.uid)
+    lease = p.lease_of(member.pod_uid)
     if lease is None or lease.report is None or lease.report.nonce != p.round.nonce:
         return None
     return lease.report

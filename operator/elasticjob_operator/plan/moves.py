@@ -49,7 +49,7 @@ def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
     account, charge = _charge_for(p, failure.round)
     if account is None or charge is None:
         return
-    theirs = [sign for sign in evidence if sign.uid == failure.uid and failure.uid]
+    theirs = [sign for sign in evidence if sign.uid == failure.pod_uid and failure.pod_uid]
     if _came_back(p, failure):
         theirs = []
     for sign in (*theirs, *_hindsight(p, failure, charge)):
@@ -84,9 +84,9 @@ def absent(p: Pass, joined: set[str]) -> tuple[Absent, ...]:
     if p.round.charged is None or not better(Cause.DID_NOT_REJOIN, p.round.cause):
         return p.round.absent
     fresh = tuple(
-        Absent(m.pod, m.uid, p.round.number, m.rank)
+        Absent(m.pod_name, m.pod_uid, p.round.number, m.group_rank)
         for m in p.status.members()
-        if m.state == MemberState.MEMBER and m.uid not in joined
+        if m.state == MemberState.MEMBER and m.pod_uid not in joined
     )
     return (*p.round.absent, *fresh)[-MAX_ABSENT:]
 
@@ -110,7 +110,7 @@ def _heard_of(p: Pass, entry: Absent) -> bool:
 def _came_back(p: Pass, failure: Failure) -> bool:
     """Whether the pod of the root failure has announced itself for the round after, which has been formed:
     what becomes of it now is of that round, or of a later one, even where that ended for something else."""
-    lease = p.lease_of(failure.uid)
+    lease = p.lease_of(failure.pod_uid)
     record = lease.record if lease is not None else None
     number = failure.round or 0
     return record is not None and number < p.round.number and record.seen(p.job.uid) >= number
@@ -134,15 +134,19 @@ def _what_became_of(p: Pass, entry: Absent) -> Evidence | None:
 def _hindsight(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
     """What is known by now of the root failure."""
     found = []
-    pod = p.pods_by_uid.get(failure.uid)
-    who = failure.pod if failure.rank is None else f"{failure.pod} (group rank {failure.rank})"
+    pod = p.pods_by_uid.get(failure.pod_uid)
+    who = (
+        failure.pod_name
+        if failure.group_rank is None
+        else f"{failure.pod_name} (group rank {failure.group_rank})"
+    )
     if pod is not None:
         if not _came_back(p, failure):
-            found.append(ends.second_thoughts(p, pod, who, charge.cause, failure.rank))
+            found.append(ends.second_thoughts(p, pod, who, charge.cause, failure.group_rank))
         age = (p.now.wall - charge.time).total_seconds()
-        ended_last = pod.restarts == failure.restarts + 1
+        ended_last = pod.restarts == failure.container_restarts + 1
         if charge.cause == Cause.POD_RESTARTED and ended_last and age <= RESTART_SECONDS:
-            found.append(members.killed_for_memory(pod, who, failure.rank))
+            found.append(members.killed_for_memory(pod, who, failure.group_rank))
     if charge.cause == Cause.WORKER_FAILED and failure.round is not None:
         found.append(_earlier_failure(p, failure, failure.round))
     return [sign for sign in found if sign is not None]
@@ -150,7 +154,7 @@ def _hindsight(p: Pass, failure: Failure, charge: Charge) -> list[Evidence]:
 
 def _report_of(p: Pass, failure: Failure) -> int | None:
     """When the worker that was charged for failed, if its agent still says so."""
-    lease = p.lease_of(failure.uid)
+    lease = p.lease_of(failure.pod_uid)
     report = lease.failure if lease is not None else None
     return report.milliseconds if report is not None and report.number == failure.round else None
 
@@ -166,7 +170,7 @@ def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
         return None
     first: Evidence | None = None
     for pod in p.observed.pods:
-        lease = p.participant(pod) if pod.mine and pod.uid != failure.uid else None
+        lease = p.participant(pod) if pod.mine and pod.uid != failure.pod_uid else None
         report = lease.failure if lease is not None else None
         if report is None or report.number != number or report.late or report.milliseconds is None:
             continue
@@ -185,7 +189,9 @@ def _move(
     p: Pass, account: Account, charge: Charge, sign: Evidence, rule: Rule | None, pod: str = ""
 ) -> None:
     to, message = rules.account(rule, sign), sign.message + rules.effect(rule)
-    moved = replace(charge, cause=sign.cause, node=sign.node, message=cut(message), pod=pod or charge.pod)
+    moved = replace(
+        charge, cause=sign.cause, node_name=sign.node, message=cut(message), pod_name=pod or charge.pod_name
+    )
     accounts = []
     for a in p.status.accounts:
         without = replace(a, charges=tuple(c for c in a.charges if c != charge))
@@ -209,7 +215,7 @@ def _rewrite(p: Pass, charge: Charge, last: Failure | None, sign: Evidence, rule
     number = charge.round or 0
     to = rules.account(rule, sign)
     name = rule.name if rule is not None else ""
-    formed = [entry for entry in p.status.rounds if entry.number > number][-1:]
+    formed = [entry for entry in p.status.round_history if entry.number > number][-1:]
     for entry in formed:
         before = charge.message
         if last is not None and last.round == number:  # the whole sentence
@@ -217,7 +223,7 @@ def _rewrite(p: Pass, charge: Charge, last: Failure | None, sign: Evidence, rule
         rest = entry.message[len(before) :] if entry.message.startswith(before) else ""
         text = sign.message + rules.effect(rule) + rest
         new: RoundHistory = replace(entry, cause=sign.cause, account=to, rule=name, message=text)
-        p.set(rounds=tuple(new if h is entry else h for h in p.status.rounds))
+        p.set(round_history=tuple(new if h is entry else h for h in p.status.round_history))
         if entry.number == p.round.number and p.round.phase == "Active":
             p.set_round(cause=sign.cause, account=to, message=text)
     if number == p.round.number and p.round.phase == "Broken" and p.round.cause not in NEVER_CHARGED:

@@ -129,7 +129,7 @@ def _judge(p: Pass) -> None:
     for name in dict.fromkeys(node for key, node in failures.items() if before.get(key) != node):
         if counts[name] >= FAILURES and name not in excluded(p):
             last = p.status.last_failure
-            said = f", the last: {last.message}" if last is not None and last.node == name else ""
+            said = f", the last: {last.message}" if last is not None and last.node_name == name else ""
             exclude(p, name, f"{counts[name]} failures within {_words(WINDOW)}{said}")
 
 
@@ -137,16 +137,16 @@ def _failures(p: Pass, status: JobStatus) -> dict[tuple[int | None, str], str]:
     """By round or pod, the node of each infrastructure failure within the window."""
     since = p.now.wall - WINDOW
     found = {
-        (charge.round, charge.pod): charge.node
+        (charge.round, charge.pod_name): charge.node_name
         for account in status.accounts
         if account.name == INFRASTRUCTURE
         for charge in account.charges
-        if charge.node and charge.time > since
+        if charge.node_name and charge.time > since
     }
-    last, r = status.last_failure, status.round
+    last, r = status.last_failure, status.current_round
     over = r.phase == "Broken" and r.account == INFRASTRUCTURE
-    if over and last is not None and last.round == r.number and last.node and last.time > since:
-        found.setdefault((r.number, ""), last.node)
+    if over and last is not None and last.round == r.number and last.node_name and last.time > since:
+        found.setdefault((r.number, ""), last.node_name)
     return found
 
 

@@ -13,7 +13,7 @@ from elasticjob_operator.plan.waits import JobWait
 def shortage(p: Pass) -> str:
     """What people should know of the leader's limit; "" if it will do, or is not known."""
     leader = next(iter(p.status.members()), None)
-    lease = p.lease_of(leader.uid) if leader is not None else None
+    lease = p.lease_of(leader.pod_uid) if leader is not None else None
     if lease is None or lease.record is None or p.round.phase == "Closed":
         return ""
     record = lease.record

@@ -26,7 +26,7 @@ from elasticjob_operator.plan import ends
 from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALING
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
-from elasticjob_operator.plan.status import Setback
+from elasticjob_operator.plan.status import SlotBackoff
 from elasticjob_operator.plan.waits import JobWait
 
 HEALTHY_SECONDS = 60.0
@@ -71,7 +71,9 @@ def note_setbacks(p: Pass) -> None:
         return
     over = p.round.phase == "Broken"
     made_good = {m.slot for m in p.status.members()} if over and has_lived(p) else set()
-    known = {s.slot: s for s in p.status.setbacks if s.slot not in made_good and p.now.wall - s.time < FORGET}
+    known = {
+        s.slot: s for s in p.status.slot_backoffs if s.slot not in made_good and p.now.wall - s.time < FORGET
+    }
     members = p.status.member_uids
     for pod in p.observed.pods:
         if not pod.mine or pod.slot is None or pod.slot in made_good or p.superseded(pod):
@@ -93,9 +95,9 @@ def note_given_up(p: Pass) -> None:
     """The same for members that live and were given up in this pass, of a round that had not lived."""
     if p.job.spec.template is None:
         return
-    known = {s.slot: s for s in p.status.setbacks}
+    known = {s.slot: s for s in p.status.slot_backoffs}
     for member in p.before.members():
-        pod = p.pods_by_uid.get(member.uid)
+        pod = p.pods_by_uid.get(member.pod_uid)
         if member.state in (MemberState.LOST, MemberState.SUCCEEDED) or pod is None or pod.slot is None:
             continue
         gone = pod.deleting or pod.ended or pod.exit is not None or ends.node_trouble(p, pod)
@@ -115,11 +117,11 @@ def slot_left(p: Pass, slot: int) -> float:
     setback = _setback(p, slot)
     if setback is None:
         return _not_listed_left(p, slot)
-    return p.left_since(setback.time, pause(setback.count), JobWait.SLOT_BACKOFF, setback.pod)
+    return p.left_since(setback.time, pause(setback.count), JobWait.SLOT_BACKOFF, setback.pod_name)
 
 
 def _not_listed_left(p: Pass, slot: int) -> float:
-    listed = p.status.setbacks
+    listed = p.status.slot_backoffs
     if len(listed) < MAX_SETBACKS or slot >= len(p.status.attempts):
         return 0.0
     name = pod_name(p.job.name, slot, p.status.attempts[slot])
@@ -137,7 +139,7 @@ def unproven(p: Pass, slot: int | None) -> float:
     setback = _setback(p, slot)
     if setback is None or not setback.joined:
         return 0.0
-    return p.left_since(setback.time, PROOF * pause(setback.joined), JobWait.SLOT_PROBATION, setback.pod)
+    return p.left_since(setback.time, PROOF * pause(setback.joined), JobWait.SLOT_PROBATION, setback.pod_name)
 
 
 def change_left(p: Pass) -> float:
@@ -145,7 +147,7 @@ def change_left(p: Pass) -> float:
     round has lived for a minute, are 1, 2, 4 ... 60 s apart: an autoscaler that oscillates leaves time to
     train."""
     changes = 0
-    for formed in p.status.rounds:
+    for formed in p.status.round_history:
         age = (formed.end or p.now.wall) - formed.start
         if formed.cause not in PLANNED or age.total_seconds() >= HEALTHY_SECONDS:
             break
@@ -159,7 +161,7 @@ def growth_left(p: Pass) -> float:
     """Seconds until the round may be ended for newcomers again, when those for whom the ones before it were
     ended had no place in the next: they were gone by then, or another operator saw them otherwise."""
     in_vain = 0
-    for formed, before in pairwise(p.status.rounds):
+    for formed, before in pairwise(p.status.round_history):
         if formed.cause != Cause.SCALED_UP or formed.members > before.members:
             break
         in_vain += 1
@@ -172,7 +174,9 @@ def larger_left(p: Pass) -> float:
     """Seconds until the round may be ended to grow, when larger ones have ended early, whatever rounds were
     between them: ten times 1, 2, 4 ... 60 s from the second on, until a larger one lives for a minute."""
     early = []
-    for after, formed, before in zip(p.status.rounds, p.status.rounds[1:], p.status.rounds[2:], strict=False):
+    for after, formed, before in zip(
+        p.status.round_history, p.status.round_history[1:], p.status.round_history[2:], strict=False
+    ):
         if formed.cause != Cause.SCALED_UP or formed.members <= before.members or formed.end is None:
             continue
         if p.now.wall - formed.end > FORGET or (formed.end - formed.start).total_seconds() >= HEALTHY_SECONDS:
@@ -186,27 +190,27 @@ def larger_left(p: Pass) -> float:
 
 
 def _note(
-    p: Pass, known: dict[int, Setback], slot: int, pod: str, spared: bool = False, joined: bool = False
+    p: Pass, known: dict[int, SlotBackoff], slot: int, pod: str, spared: bool = False, joined: bool = False
 ) -> None:
     """One more setback of this slot, unless this pod's is known. ``spared``: a first one is no series."""
     before = known.get(slot)
-    if before is not None and before.pod == pod:
+    if before is not None and before.pod_name == pod:
         return
     count, number = (-1 if spared else 0, 0) if before is None else (before.count, before.joined)
     number += joined and not (spared and before is None)
-    known[slot] = Setback(slot, pod, count + 1, p.now.wall, number)
+    known[slot] = SlotBackoff(slot, pod, count + 1, p.now.wall, number)
 
 
-def _keep(p: Pass, known: dict[int, Setback]) -> None:
+def _keep(p: Pass, known: dict[int, SlotBackoff]) -> None:
     # One that is listed stays, so that it is counted on: of those that fail alike the first.
     most = sorted(known.values(), key=lambda s: (-s.count, s.time))[:MAX_SETBACKS]
     setbacks = tuple(sorted(most, key=lambda s: s.time))
-    if setbacks != p.status.setbacks:
-        p.set(setbacks=setbacks)
+    if setbacks != p.status.slot_backoffs:
+        p.set(slot_backoffs=setbacks)
 
 
-def _setback(p: Pass, slot: int | None) -> Setback | None:
-    return next((s for s in p.status.setbacks if s.slot == slot), None)
+def _setback(p: Pass, slot: int | None) -> SlotBackoff | None:
+    return next((s for s in p.status.slot_backoffs if s.slot == slot), None)
 
 
 def _was_well(p: Pass) -> bool:
@@ -227,7 +231,9 @@ def _came_further(p: Pass) -> bool:
     progress = p.status.progress
     if progress is None or progress.round != p.round.number:
         return False
-    before = (h.step for h in p.status.rounds if h.number < p.round.number and h.step is not None)
+    before = (
+        h.last_step for h in p.status.round_history if h.number < p.round.number and h.last_step is not None
+    )
     return progress.step > max(before, default=-1)
 
 

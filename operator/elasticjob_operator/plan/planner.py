@@ -179,6 +179,6 @@ def _hard(status: JobStatus) -> JobStatus:
             for m in status.members()
         ),
         conditions=tuple(replace(c, message="") for c in status.conditions),
-        ignored=(),
-        left_out="",
+        ignored_pods=(),
+        omitted="",
     )

@@ -209,7 +209,7 @@ def _replace_silent(p: Pass) -> None:
     if lost:
         p.set_members(
             tuple(
-                replace(m, state=MemberState.LOST, message=lost[m.uid]) if m.uid in lost else m
+                replace(m, state=MemberState.LOST, message=lost[m.pod_uid]) if m.pod_uid in lost else m
                 for m in p.status.members()
             )
         )
@@ -243,15 +243,15 @@ def _create_missing(p: Pass) -> None:
 def _known(p: Pass) -> set[str]:
     """The pods that are known to have existed. If that of a slot's newest attempt is none of them, an
     operator died before it made it."""
-    known = {entry.pod for entry in p.status.participants}.union(p.pods_by_name)
-    known.update(setback.pod for setback in p.status.setbacks)
-    known.update(charge.pod for account in p.status.accounts for charge in account.charges)
+    known = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
+    known.update(setback.pod_name for setback in p.status.slot_backoffs)
+    known.update(charge.pod_name for account in p.status.accounts for charge in account.charges)
     return known
 
 
 def _delete_given_up(p: Pass) -> None:
     """Pods of members that were given up, and running pods of a slot that a later attempt has taken."""
-    lost = {m.uid: m.message for m in p.status.members() if m.state == MemberState.LOST}
+    lost = {m.pod_uid: m.message for m in p.status.members() if m.state == MemberState.LOST}
     for pod in p.observed.pods:
         if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
             continue

@@ -15,7 +15,7 @@ from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.members import report_of
-from elasticjob_operator.plan.status import JobStatus, Lost, Progress, RoundHistory
+from elasticjob_operator.plan.status import JobStatus, LostTime, Progress, RoundHistory
 
 REPORT_SECONDS = 60.0
 """How often progress is written when nothing else is."""
@@ -25,7 +25,7 @@ def take(p: Pass) -> None:
     """Take in what the leader says of the current round."""
     r = p.round
     report = _report(p)
-    if report is None or r.established is None or not p.status.rounds:
+    if report is None or r.established is None or not p.status.round_history:
         _show(p)
         return
     first_step_time = _later(r.established, report.first_step_milliseconds, p.now.wall)
@@ -41,21 +41,23 @@ def take(p: Pass) -> None:
             round(report.training_milliseconds / steps) if steps else progress.milliseconds_per_step
         ),
         training_milliseconds=report.training_milliseconds,
-        report=p.now.wall if report.step != progress.step else progress.report,
+        last_report=p.now.wall if report.step != progress.step else progress.last_report,
     )
     p.set(progress=progress)
-    history = p.status.rounds[0]
+    history = p.status.round_history[0]
     waited = history.rendezvous_milliseconds
     first = None if waited is None else waited + report.first_step_milliseconds
-    history = replace(history, first_step=report.first_step, step=report.step, first_step_milliseconds=first)
-    p.set(rounds=(history, *p.status.rounds[1:]))
+    history = replace(
+        history, first_step=report.first_step, last_step=report.step, first_step_milliseconds=first
+    )
+    p.set(round_history=(history, *p.status.round_history[1:]))
     _show(p)
 
 
 def settle(p: Pass) -> None:
     """The round is over and its successor is published: its time is counted for good."""
     progress, r = p.status.progress, p.round
-    if progress is None or not p.status.rounds:
+    if progress is None or not p.status.round_history:
         return
     if progress.round == r.number:
         trained = progress.training_milliseconds
@@ -67,7 +69,7 @@ def settle(p: Pass) -> None:
         )
     else:
         # It ended before its first step.
-        formed = p.status.rounds[0]
+        formed = p.status.round_history[0]
         planned = r.established is not None and r.account in (SCALING, PREEMPTION)
         progress = _lose(progress, formed.cause, _milliseconds(progress.counted, r.broken))
         progress = replace(
@@ -105,14 +107,14 @@ def without(status: JobStatus) -> JobStatus:
         return status
     return replace(
         status,
-        progress=Progress(round=status.progress.round, lost=status.progress.lost),
-        rounds=tuple(replace(h, step=None) for h in status.rounds),
+        progress=Progress(round=status.progress.round, lost_by_cause=status.progress.lost_by_cause),
+        round_history=tuple(replace(h, last_step=None) for h in status.round_history),
     )
 
 
 def _report(p: Pass) -> ProgressReport | None:
     leader = next(iter(p.status.members()), None)
-    lease = p.lease_of(leader.uid) if leader is not None else None
+    lease = p.lease_of(leader.pod_uid) if leader is not None else None
     if lease is None or lease.progress is None or lease.progress.nonce != p.round.nonce:
         return None
     return lease.progress
@@ -120,7 +122,7 @@ def _report(p: Pass) -> ProgressReport | None:
 
 def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetime) -> Progress:
     """The first report of this round: what was lost until here, and what is done again."""
-    formed = p.status.rounds[0]
+    formed = p.status.round_history[0]
     again = max(0, before.step - report.first_step + 1) if before.round else 0
     redone = min(before.trained_milliseconds, again * (before.milliseconds_per_step or 0))
     # Time in which the job was suspended is nobody's.
@@ -150,7 +152,7 @@ def _show(p: Pass) -> None:
     if progress is None:
         return
     trained = progress.trained_milliseconds + progress.training_milliseconds
-    lost = sum(entry.milliseconds for entry in progress.lost)
+    lost = sum(entry.milliseconds for entry in progress.lost_by_cause)
     if progress.round != p.round.number or p.round.phase != "Active":
         counted = progress.counted
         since = None if counted is None else _later(counted, progress.training_milliseconds, p.now.wall)
@@ -167,9 +169,9 @@ def _show(p: Pass) -> None:
 
 
 def _lose(progress: Progress, cause: str, milliseconds: int) -> Progress:
-    by_cause = {entry.cause: entry.milliseconds for entry in progress.lost}
+    by_cause = {entry.cause: entry.milliseconds for entry in progress.lost_by_cause}
     by_cause[cause] = by_cause.get(cause, 0) + milliseconds
-    return replace(progress, lost=tuple(Lost(*item) for item in sorted(by_cause.items())))
+    return replace(progress, lost_by_cause=tuple(LostTime(*item) for item in sorted(by_cause.items())))
 
 
 def _later(time: datetime, milliseconds: int, now: datetime) -> datetime:

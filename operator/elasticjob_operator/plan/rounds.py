@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from elasticjob.contract.names import members_lease, pod_name, round_lease
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
-from elasticjob.contract.records import MemberList, Phase, RoundRecord, State
+from elasticjob.contract.records import MemberList, Phase, RoundRecord, State, endpoint_at
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
@@ -119,9 +119,9 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
             detect_milliseconds=None,
             establish_failures=over.establish_failures,
         )
-        history = p.status.rounds
+        history = p.status.round_history
         if history and history[0].number == p.round.number:
-            p.set(rounds=(replace(history[0], end=wall), *history[1:]))
+            p.set(round_history=(replace(history[0], end=wall), *history[1:]))
     note(p, evidence)
     planned = p.round.account == SCALING
     p.event("RoundBroken", f"round {p.round.number} ended: {p.round.message}", warning=not planned)
@@ -148,16 +148,16 @@ def watch_active(p: Pass) -> None:
 def _tell_established(p: Pass) -> None:
     """The leader reports the round established, as of now."""
     r = p.round
-    ended = next((h.end for h in p.status.rounds[1:2] if h.end is not None), None)
+    ended = next((h.end for h in p.status.round_history[1:2] if h.end is not None), None)
     if r.cause == Cause.RESUMED:
         ended = p.status.active
     since = ended or r.start or p.now.wall
     milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
-    first, *rest = p.status.rounds
-    p.set(rounds=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
+    first, *rest = p.status.round_history
+    p.set(round_history=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
     p.event(
         "RoundEstablished",
-        f"round {r.number} is established: {_members(r.members)} reached the leader {r.leader}",
+        f"round {r.number} is established: {_members(r.members)} reached the leader {r.leader_pod_name}",
     )
 
 
@@ -201,11 +201,13 @@ def form(p: Pass) -> None:
 
 def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
     """These participants, as those who may be in the next round."""
-    ranks = {m.uid: m.rank for m in p.status.members()}
+    ranks = {m.pod_uid: m.group_rank for m in p.status.members()}
     barred = set(p.round.not_leading)
     if p.job.spec.template is None:  # a pod that replaces a member may have its name
-        barred -= {m.pod for m in p.status.members() if m.uid not in p.pods_by_uid}
-    return [Candidate(e.id, e.pod, e.slot, ranks.get(e.uid), e.pod not in barred) for e in entries]
+        barred -= {m.pod_name for m in p.status.members() if m.pod_uid not in p.pods_by_uid}
+    return [
+        Candidate(e.id, e.pod_name, e.slot, ranks.get(e.pod_uid), e.pod_name not in barred) for e in entries
+    ]
 
 
 def settle(p: Pass) -> None:
@@ -221,16 +223,18 @@ def settle(p: Pass) -> None:
 
 def _goes_on(p: Pass) -> bool:
     """Whether this round was never established for what ended the one before."""
-    formed = p.status.rounds[0] if p.status.rounds else None
+    formed = p.status.round_history[0] if p.status.round_history else None
     formed_for = formed.cause if formed is not None and formed.number == p.round.number else ""
     failure = root(p)
-    return continues_series(round_state(p.status), formed_for, failure.pod if failure is not None else "")
+    return continues_series(
+        round_state(p.status), formed_for, failure.pod_name if failure is not None else ""
+    )
 
 
 def _replace_absent(p: Pass, joined: set[str]) -> None:
     """Who was lost, or named so and is not back when the round forms without it, leaves its slot to a new
     pod; so its own has been charged for, whatever still becomes of it."""
-    absent = (m.uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
+    absent = (m.pod_uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
     p.supersede(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 
 
@@ -281,6 +285,14 @@ def _passed_over(p: Pass, pod: Pod) -> bool:
     return p.in_time(lease.record) or p.silent_announcement(pod) is not None
 
 
+def _endpoint(p: Pass, leader: ParticipantStatus) -> str:
+    """Where the others find the leader's store."""
+    lease = p.lease_of(leader.pod_uid)
+    assert lease is not None
+    assert lease.record is not None, "it has just joined"
+    return endpoint_at(lease.record, p.pods_by_name[leader.pod_name].ip)
+
+
 def _verdict_left(p: Pass, name: str) -> float:
     return p.waits.left(JobWait.SCHEDULING, name, VERDICT_SECONDS)
 
@@ -288,7 +300,7 @@ def _verdict_left(p: Pass, name: str) -> float:
 def _hold_back(p: Pass) -> Defer | None:
     """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
     if not members.departed(p):
-        pods = listed([m.pod for m in p.status.members()])
+        pods = listed([m.pod_name for m in p.status.members()])
         p.reason = "WaitingForFencing"
         return Defer(
             None,
@@ -308,9 +320,9 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     if progress.stuck(p):
         return
     before, wall = p.round, p.now.wall
-    by_pod = {entry.pod: entry for entry in entries.values()}
+    by_pod = {entry.pod_name: entry for entry in entries.values()}
     chosen = tuple(
-        replace(by_pod[c.name], rank=rank, state=MemberState.MEMBER.value, message="")
+        replace(by_pod[c.name], group_rank=rank, state=MemberState.MEMBER.value, message="")
         for rank, c in enumerate(ranked)
     )
     leader = chosen[0]
@@ -321,17 +333,17 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     taken_over = _hand_over(p, chosen)
     if taken_over:
         message = f"{message}; {taken_over}"
-    counts = [int(m.nproc) for m in chosen if m.nproc.isdecimal()]
+    counts = [m.local_world_size for m in chosen if m.local_world_size is not None]
     chosen_ids = {m.id for m in chosen}
     p.set(
-        round=RoundStatus(
+        current_round=RoundStatus(
             number=following.number,
             phase=following.phase,
             nonce=following.nonce,
-            leader=leader.pod,
-            leader_endpoint=leader.address,
+            leader_pod_name=leader.pod_name,
+            leader_endpoint=_endpoint(p, leader),
             members=len(chosen),
-            processes=sum(counts) if len(counts) == len(chosen) else None,
+            world_size=sum(counts) if len(counts) == len(chosen) else None,
             start=following.start,
             cause=cause,
             account=account,
@@ -345,7 +357,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
         ),
         participants=chosen
         + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),
-        rounds=(
+        round_history=(
             RoundHistory(
                 following.number,
                 cause,
@@ -356,7 +368,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
                 rule=before.rule,
                 message=message,
             ),
-            *p.status.rounds,
+            *p.status.round_history,
         )[:MAX_ROUNDS],
     )
     p.event(
@@ -370,10 +382,10 @@ def _members(count: int) -> str:
 
 def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
     """Who took whose rank, in words."""
-    before = {m.rank: m for m in p.status.members()}
+    before = {m.group_rank: m for m in p.status.members()}
     said = []
     for member in chosen:
-        old = before.get(member.rank)
-        if old is not None and old.uid != member.uid and old.state == MemberState.LOST:
-            said.append(f"{member.pod} took over group rank {member.rank}")
+        old = before.get(member.group_rank)
+        if old is not None and old.pod_uid != member.pod_uid and old.state == MemberState.LOST:
+            said.append(f"{member.pod_name} took over group rank {member.group_rank}")
     return listed(said)

@@ -47,19 +47,21 @@ def rescale(p: Pass) -> None:
     wanted, have = p.job.spec.replicas, p.round.members
     if have == wanted or p.round.established is None or _has_succeeded(p):
         return
-    unproven = {entry.pod: left for pod, entry in p.joined() if (left := pacing.unproven(p, pod.slot)) > 0}
-    joined = [entry for _, entry in p.joined() if entry.pod not in unproven]
+    unproven = {
+        entry.pod_name: left for pod, entry in p.joined() if (left := pacing.unproven(p, pod.slot)) > 0
+    }
+    joined = [entry for _, entry in p.joined() if entry.pod_name not in unproven]
     unfit = {m.id: why for m in p.status.members() if (why := _unfit(p, m))}
     staying = [m for m in p.status.members() if m.id not in unfit]
     missed = [
-        Expected(m.pod, RANK_HELD_SECONDS, unfit[m.id], RANK_HELD_SECONDS)
+        Expected(m.pod_name, RANK_HELD_SECONDS, unfit[m.id], RANK_HELD_SECONDS)
         for m in p.status.members()
         if m.id in unfit
     ]
     delay = float(p.job.spec.scale_up_delay)
     if have < wanted and joined:
         delay = p.waits.left(JobWait.SCALE_UP, p.round.number, delay)
-    there = {entry.uid for entry in joined}
+    there = {entry.pod_uid for entry in joined}
     expected = newcomers(p, there, delay, bool(joined)) if have < wanted else []
     decision = decide(candidates(p, (*staying, *joined)), [*missed, *expected], _least(p), wanted)
     if isinstance(decision, Defer):
@@ -94,7 +96,7 @@ def rescale(p: Pass) -> None:
             f"to grow: next try in {left:.0f} s; the last larger rounds ended soon after they had begun"
         )
         return
-    names, to = listed([entry.pod for entry in joined]), len(decision.members)
+    names, to = listed([entry.pod_name for entry in joined]), len(decision.members)
     end_round(p, [Evidence(Cause.SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
 
 
@@ -102,7 +104,7 @@ def _has_succeeded(p: Pass) -> bool:
     """Whether a member has done its part, or its container says so: only a loss ends its round from now on,
     for what has been finished would be done again."""
     for member in p.status.members():
-        pod = p.pods_by_uid.get(member.uid)
+        pod = p.pods_by_uid.get(member.pod_uid)
         if member.state == MemberState.SUCCEEDED or (pod is not None and pod.exited_well):
             return True
     return False
@@ -118,7 +120,7 @@ def _least(p: Pass) -> int:
 
 def _unfit(p: Pass, member: ParticipantStatus) -> str:
     """Why this member of the running round may not be there at once when it ends, or ""."""
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     if pod is None or not p.alive(pod) or not pod.running:
         return "its pod does not run"
     if not pod.node_ready or pod.unreachable:

@@ -3,7 +3,7 @@
 The status is the write-ahead log: all that the round Lease says, and the time of every charge
 inside a window, stand here first, so that an operator that dies between any two writes resumes.
 How it stands in JSON is in ``status_json``; a field's JSON name is its own in camel case, or that which
-``named`` gives it.
+``json_name`` gives it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_OLDER = 102
 """Counts of those that are not listed: a hundred to a window."""
 
 
-def named(json: str, default: Any = None) -> Any:
+def json_name(json: str, default: Any = None) -> Any:
     """A field with a JSON name of its own."""
     return field(default=default, metadata={"json": json})
 
@@ -42,7 +42,7 @@ class Condition:
     status: str
     reason: str
     message: str = always("")
-    transition: datetime | None = named("lastTransitionTime")
+    transition: datetime | None = json_name("lastTransitionTime")
     observed_generation: int = always(0)
 
 
@@ -66,7 +66,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class RoundStatus:
-    """``status.round``. ``number`` 0 with phase Broken is the time before the first round.
+    """``status.currentRound``. ``number`` 0 with phase Broken is the time before the first round.
 
     ``cause``, ``account`` and ``message`` say why the round was formed; once it is Broken or Closed, why it
     ended; then ``rule`` is the failure rule that has decided, if one has, ``root_milliseconds`` how long
@@ -83,15 +83,15 @@ class RoundStatus:
     number: int = always(0)
     phase: str = always("Broken")
     nonce: str = ""
-    leader: str = ""
+    leader_pod_name: str = ""
     leader_endpoint: str = ""
     members: int = always(0)
-    processes: int | None = None
-    start: datetime | None = named("startTime")
-    established: datetime | None = named("establishedTime")
-    broken: datetime | None = named("brokenTime")
-    enough: datetime | None = named("enoughTime")
-    held: datetime | None = named("heldTime")
+    world_size: int | None = None
+    start: datetime | None = json_name("startTime")
+    established: datetime | None = json_name("establishedTime")
+    broken: datetime | None = json_name("brokenTime")
+    enough: datetime | None = json_name("enoughTime")
+    held: datetime | None = json_name("heldTime")
     held_seconds: int = 0
     cause: str = ""
     account: str = ""
@@ -100,7 +100,7 @@ class RoundStatus:
     outcome: str = ""
     root_milliseconds: int | None = None
     detect_milliseconds: int | None = None
-    charged: datetime | None = named("chargedTime")
+    charged: datetime | None = json_name("chargedTime")
     establish_failures: int = 0
     early_ends: int = 0
     missing: tuple[str, ...] = ()
@@ -111,79 +111,79 @@ class RoundStatus:
 
 @dataclass(frozen=True)
 class ParticipantStatus:
-    """One of ``status.participants``. ``rank`` is None unless it is or was a member of the round.
+    """One of ``status.participants``. ``group_rank`` is None unless it is or was a member of
+    the round.
 
     ``done``: its container has ended with 0, which is what a job of pods that the operator makes waits for.
-    ``restarts``: how often its container had been restarted when it joined.
+    ``container_restarts``: how often its container had been restarted when it joined.
     States: Member, Succeeded (member), Lost (member whose loss is established), Left (member that has
     left the round and lives), Unreachable (member that was named lost), Standby, Joining.
     """
 
     id: str
-    pod: str
-    uid: str
+    pod_name: str
+    pod_uid: str = field(metadata={"json": "podUID"})
     state: str
     slot: int | None = None
-    rank: int | None = None
-    address: str = ""
-    node: str = ""
-    nproc: str = ""
+    group_rank: int | None = None
+    node_name: str = ""
+    local_world_size: int | None = None
     message: str = ""
     done: bool = False
-    restarts: int = 0
+    container_restarts: int = 0
 
 
 @dataclass(frozen=True)
-class Ignored:
-    """One of ``status.ignored``: a pod of which something is ignored, and why."""
+class IgnoredPod:
+    """One of ``status.ignoredPods``: a pod of which something is ignored, and why."""
 
-    pod: str
+    pod_name: str
     message: str
 
 
 @dataclass(frozen=True)
 class RoundHistory:
-    """One of ``status.rounds``: why this round was formed, and when; milliseconds from the end of the round
-    before. ``detect``: until that end, since what caused it. ``first_step`` and ``step`` are the first and
-    the highest step that were reported in this round."""
+    """One of ``status.roundHistory``: why this round was formed, and when; milliseconds from the end of the
+    round before. ``detect``: until that end, since what caused it. ``first_step`` and ``last_step`` are the
+    first and the highest step that were reported in this round."""
 
     number: int
     cause: str
     members: int
     start: datetime = field(metadata={"json": "startTime"})
     account: str = ""
-    end: datetime | None = named("endTime")
+    end: datetime | None = json_name("endTime")
     detect_milliseconds: int | None = None
     rendezvous_milliseconds: int | None = None
     first_step_milliseconds: int | None = None
     first_step: int | None = None
-    step: int | None = None
+    last_step: int | None = None
     rule: str = ""
     message: str = ""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A restart charged to an account: for the end of ``round``, or for ``pod``, which ended while it was no
-    member. Either is a key, and one charge may have both: charging again changes nothing. ``node`` is where
-    the root failure was, ``message`` the sentence on it, cut short. ``beside`` is the round that went on
-    meanwhile: nothing was restarted, and no limit counts it."""
+    """A restart charged to an account: for the end of ``round``, or for ``pod_name``, which ended while it
+    was no member. Either is a key, and one charge may have both: charging again changes nothing.
+    ``node_name`` is where the root failure was, ``message`` the sentence on it, cut short. ``during_round``
+    is the round that went on meanwhile: nothing was restarted, and no limit counts it."""
 
     time: datetime
     round: int | None = None
-    pod: str = ""
+    pod_name: str = ""
     cause: str = ""
-    node: str = ""
+    node_name: str = ""
     message: str = ""
-    beside: int | None = None
+    during_round: int | None = None
 
 
 @dataclass(frozen=True)
-class Older:
+class OlderCharges:
     """So many charges that are listed no more; ``until`` is when the newest of them was made."""
 
     until: datetime = field(metadata={"json": "untilTime"})
-    charges: int = always(0)
+    count: int = always(0)
 
 
 @dataclass(frozen=True)
@@ -192,16 +192,16 @@ class Account:
     listed, the others counted by the time that they leave it."""
 
     name: str
-    limit: int | None = None
+    max_restarts: int | None = None
     window_seconds: int | None = None
     charges: tuple[Charge, ...] = ()
-    older: tuple[Older, ...] = ()
+    older: tuple[OlderCharges, ...] = ()
 
     @property
     def used(self) -> int:
         """How many charges are inside the window."""
-        listed = sum(charge.beside is None for charge in self.charges)
-        return listed + sum(entry.charges for entry in self.older)
+        listed = sum(charge.during_round is None for charge in self.charges)
+        return listed + sum(entry.count for entry in self.older)
 
     def charged(self, charge: Charge) -> Account:
         """With one more charge."""
@@ -218,16 +218,16 @@ class Account:
         width = max(1.0, (self.window_seconds or 360_000) / 100)
         older = list(self.older)
         for charge in spare:
-            if charge.beside is not None:
+            if charge.during_round is not None:
                 continue
             last = older[-1] if older else None
             if last is not None and last.until.timestamp() // width >= charge.time.timestamp() // width:
-                older[-1] = Older(max(last.until, charge.time), last.charges + 1)
+                older[-1] = OlderCharges(max(last.until, charge.time), last.count + 1)
             else:
-                older.append(Older(charge.time, 1))
+                older.append(OlderCharges(charge.time, 1))
         while len(older) > MAX_OLDER:
             first, second, *others = older
-            older = [Older(second.until, first.charges + second.charges), *others]
+            older = [OlderCharges(second.until, first.count + second.count), *others]
         return replace(self, charges=self.charges[-listed:], older=tuple(older))
 
     def since(self, time: datetime) -> Account:
@@ -242,19 +242,19 @@ class Account:
 @dataclass(frozen=True)
 class Failure:
     """``status.lastFailure``: the root of the last failure. ``exit_code`` is None where it could not be
-    learnt; ``logs`` is the command that shows the log to read on; ``uid`` and ``node`` are the pod's, and
-    ``restarts`` is how often its container had been restarted when it joined."""
+    learnt; ``logs_command`` shows the log to read on; ``pod_uid`` and ``node_name`` are the pod's, and
+    ``container_restarts`` is how often its container had been restarted when it joined."""
 
-    pod: str
+    pod_name: str
     time: datetime
     message: str = always("")
-    rank: int | None = None
+    group_rank: int | None = None
     exit_code: int | None = None
     round: int | None = None
-    uid: str = ""
-    node: str = ""
-    logs: str = ""
-    restarts: int = 0
+    pod_uid: str = json_name("podUID", "")
+    node_name: str = ""
+    logs_command: str = ""
+    container_restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -265,23 +265,24 @@ class ExcludedNode:
     name: str
     until: datetime = field(metadata={"json": "untilTime"})
     message: str = ""
-    lifted: datetime | None = named("liftedTime")
+    lifted: datetime | None = json_name("liftedTime")
 
 
 @dataclass(frozen=True)
-class Setback:
-    """One of ``status.setbacks``: a slot whose pods lately ended early, the last of them and when. ``count``
-    is how many in a row, but for a first one that was a member; ``joined`` how many of them had joined."""
+class SlotBackoff:
+    """One of ``status.slotBackoffs``: a slot whose pods lately ended early, the last of them and when.
+    ``count`` is how many in a row, but for a first one that was a member; ``joined`` how many of them had
+    joined."""
 
     slot: int
-    pod: str
+    pod_name: str
     count: int
     time: datetime
     joined: int = 0
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostTime:
     """Milliseconds without progress that are due to one cause."""
 
     cause: str
@@ -294,9 +295,9 @@ class Progress:
 
     ``round`` is the last round in which a step was reported, ``first_step`` the first of it and ``step``
     the highest. ``trained_milliseconds`` is the time in steps of the rounds before it, without steps that
-    were done again, ``training_milliseconds`` that of this round; ``lost`` is the rest, by the cause of the
-    round that followed. ``goodput_percent`` is the former as a share of all. Time in which the job was
-    suspended is in neither. ``counted`` is the moment up to which both are complete, but for
+    were done again, ``training_milliseconds`` that of this round; ``lost_by_cause`` is the rest, by the
+    cause of the round that followed. ``goodput_percent`` is the former as a share of all. Time in which the
+    job was suspended is in neither. ``counted`` is the moment up to which both are complete, but for
     ``training_milliseconds``. ``rounds_without_progress`` counts rounds in a row that resumed from no later a
     step than the one before.
     """
@@ -305,13 +306,13 @@ class Progress:
     milliseconds_per_step: int | None = None
     goodput_percent: int | None = None
     lost_seconds: int | None = None
-    report: datetime | None = named("reportTime")
+    last_report: datetime | None = json_name("lastReportTime")
     round: int = 0
     first_step: int = 0
     training_milliseconds: int = 0
     trained_milliseconds: int = 0
-    lost: tuple[Lost, ...] = ()
-    counted: datetime | None = named("countedTime")
+    lost_by_cause: tuple[LostTime, ...] = ()
+    counted: datetime | None = json_name("countedTime")
     rounds_without_progress: int = 0
 
 
@@ -319,29 +320,29 @@ class Progress:
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
     ``charged_pods`` are pods that are there, have ended as no members, and are charged for: ``slot-attempt``.
-    ``active`` is when the job was started, or resumed last. ``left_out`` says what is not there for its size
+    ``active`` is when the job was started, or resumed last. ``omitted`` says what is not there for its size
     (``budget``)."""
 
     observed_generation: int = always(0)
     conditions: tuple[Condition, ...] = always(())
-    start: datetime | None = named("startTime")
-    active: datetime | None = named("activeTime")
-    completion: datetime | None = named("completionTime")
+    start: datetime | None = json_name("startTime")
+    active: datetime | None = json_name("activeTime")
+    completion: datetime | None = json_name("completionTime")
     replicas: int = always(0)
     selector: str = ""
     min_replicas: int = 0
     restarts: int = always(0)
     attempts: tuple[int, ...] = always(())
     charged_pods: tuple[str, ...] = ()
-    round: RoundStatus = always(RoundStatus())
+    current_round: RoundStatus = always(RoundStatus())
     participants: tuple[ParticipantStatus, ...] = always(())
-    ignored: tuple[Ignored, ...] = ()
-    rounds: tuple[RoundHistory, ...] = always(())
+    ignored_pods: tuple[IgnoredPod, ...] = ()
+    round_history: tuple[RoundHistory, ...] = always(())
     accounts: tuple[Account, ...] = always(())
     last_failure: Failure | None = None
     excluded_nodes: tuple[ExcludedNode, ...] = ()
-    setbacks: tuple[Setback, ...] = ()
-    left_out: str = ""
+    slot_backoffs: tuple[SlotBackoff, ...] = ()
+    omitted: str = ""
     progress: Progress | None = None
 
     def condition(self, kind: str) -> Condition | None:
@@ -359,14 +360,18 @@ class JobStatus:
         return self.is_true("Complete") or self.is_true("Failed")
 
     def members(self) -> tuple[ParticipantStatus, ...]:
-        """The members of ``round`` (also of one that is over), in rank order."""
+        """The members of the current round (also of one that is over), in rank order."""
         return self._members
 
     # Asked for each pod in each pass: without a memory a pass is quadratic in the size of the job.
 
     @cached_property
     def _members(self) -> tuple[ParticipantStatus, ...]:
-        return tuple(sorted((p for p in self.participants if p.rank is not None), key=lambda p: p.rank or 0))
+        return tuple(
+            sorted(
+                (p for p in self.participants if p.group_rank is not None), key=lambda p: p.group_rank or 0
+            )
+        )
 
     @cached_property
     def kernel_members(self) -> tuple[Member, ...]:
@@ -381,12 +386,12 @@ class JobStatus:
     @cached_property
     def member_uids(self) -> frozenset[str]:
         """The UIDs of the members' pods."""
-        return frozenset(m.uid for m in self._members)
+        return frozenset(m.pod_uid for m in self._members)
 
     @cached_property
     def lost(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
-        return frozenset(m.uid for m in self._members if m.state == MemberState.LOST)
+        return frozenset(m.pod_uid for m in self._members if m.state == MemberState.LOST)
 
     def dump(self) -> dict[str, Any]:
         """The status as JSON, without what is absent."""
@@ -404,7 +409,10 @@ class JobStatus:
 
 def kernel_members(members: Iterable[ParticipantStatus]) -> tuple[Member, ...]:
     """Members, as the kernel knows them."""
-    return tuple(Member(m.id, m.pod, m.uid, m.rank or 0, m.state, m.message, m.node) for m in members)
+    return tuple(
+        Member(m.id, m.pod_name, m.pod_uid, m.group_rank or 0, m.state, m.message, m.node_name)
+        for m in members
+    )
 
 
 def with_condition(

@@ -55,8 +55,8 @@ def hold(p: Pass) -> None:
             p.actions.append(DeletePod(pod.name, pod.uid, _SUSPENDED))
     there = {pod.uid for pod in running}
     members = p.status.members()
-    p.set(participants=members if any(m.uid in there for m in members) else (), replicas=0)
-    p.set_round(members=0, processes=None, leader="")  # nobody trains, and people look here
+    p.set(participants=members if any(m.pod_uid in there for m in members) else (), replicas=0)
+    p.set_round(members=0, world_size=None, leader_pod_name="")  # nobody trains, and people look here
     names = listed([pod.name for pod in running])
     p.reason = "Suspended"
     p.waiting = f"waiting for {names} to end" if running else "no pods until spec.suspend is false"
