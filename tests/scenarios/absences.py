@@ -27,7 +27,7 @@ def ignore_what_ended(p: Any, member: Any) -> tuple[str, Evidence | None]:
 
 def complete_with_the_first(p: Any) -> bool:
     """One member that has succeeded completes the job."""
-    if p.round.phase == "Active" and any(m.state == "Succeeded" for m in p.status.members()):
+    if p.round.phase == "Active" and any(m.succeeded for m in p.status.members()):
         lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
         return True
     return False

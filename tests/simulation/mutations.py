@@ -104,7 +104,7 @@ def _any_doubt(scope: Any, _now: float) -> bool:
 
 def _complete_at_the_barrier(p: Any) -> bool:
     members = p.status.members()
-    if p.round.phase != "Active" or not members or any(m.state != "Succeeded" for m in members):
+    if p.round.phase != "Active" or not members or not all(m.succeeded for m in members):
         return False
     lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "all have passed the exit barrier")
     return True

@@ -159,7 +159,7 @@ class Oracle:
             facts = (b.nonce, tuple(m.id for m in status.members()), b.leader_endpoint)
             self._same(uid, b.number, facts)
         if a.phase == "Active" and b.phase == "Broken" and a.number:
-            succeeded = any(m.state == "Succeeded" for m in before.members())
+            succeeded = any(m.succeeded for m in before.members())
             self.pace.broken(b.cause, b.cause in ("ScaledUp", "ScaledDown"), succeeded)
             self._excused(value, before)
         if (

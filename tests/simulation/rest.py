@@ -226,5 +226,5 @@ def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
     mates = [m for m in status.members() if m.pod_uid != agent.uid]
     hanging = {a.uid for a in w.running() if a.hangs}
     return (agent.in_round is not None or agent.goes_on) and all(
-        m.state == "Succeeded" or m.pod_uid in hanging for m in mates
+        m.succeeded or m.pod_uid in hanging for m in mates
     )

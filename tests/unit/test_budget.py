@@ -42,7 +42,9 @@ def test_every_list_is_full(members: int) -> None:
 
 def test_it_says_what_is_left_out_and_leaves_small_ones_alone() -> None:
     said = trim(full(MEMBERS)).omitted
-    assert said.startswith("to keep the status within 1.1 MiB: nodes and messages of participants that wait; ")
+    assert said.startswith(
+        "to keep the status within 1.1 MiB: nodes and messages of participants that wait; "
+    )
     small = full(10)
     assert trim(small) == small
     usual = replace(

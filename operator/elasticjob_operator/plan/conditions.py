@@ -9,7 +9,6 @@ from __future__ import annotations
 from elasticjob.contract.names import pod_name
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import CreatePod, Pod
@@ -58,7 +57,7 @@ def _training(p: Pass) -> tuple[str, str, str]:
         )
         if r.established is None:
             return "False", "Establishing", f"{who}; waiting for the members to reach the leader{_short(p)}"
-        done = sum(m.state == MemberState.SUCCEEDED for m in p.status.members())
+        done = sum(m.succeeded for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{done} have succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
         return "True", "Training", f"{who}{more}{_short(p)}{_held_up(p)}"

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from elasticjob.contract.records import ParticipantRecord, Phase, State
-from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
@@ -225,9 +224,7 @@ class Pass:
         """Whether it has succeeded, or its container has ended with 0 and its pod may still say why."""
         pod = self.pods_by_uid.get(member.pod_uid)
         well = pod is not None and pod.exited_well
-        return member.state == MemberState.SUCCEEDED or (
-            well and pod is not None and not pod.ended and not pod.deleting
-        )
+        return member.succeeded or (well and pod is not None and not pod.ended and not pod.deleting)
 
     def silent_announcement(self, pod: Pod) -> float | None:
         """For how many seconds a live pod has been silent that has announced itself, if for three

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 
 from elasticjob.contract.records import Outcome, Phase, State
 from elasticjob.rounds.candidates import listed
-from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends, progress
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import exhausted, short
@@ -36,7 +35,7 @@ def check_success(p: Pass) -> bool:
     own = p.job.spec.template is not None
     if p.round.phase != "Active" or not members:
         return False
-    if any(m.state != MemberState.SUCCEEDED or (own and not m.done) for m in members):
+    if not all(m.completed if own else m.succeeded for m in members):
         return False
     text = f"all {len(members)} members of round {p.round.number} have succeeded"
     _close(p, Outcome.COMPLETE, "Succeeded", text)
@@ -155,11 +154,11 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
     container has ended with 0, and those of which neither is known yet."""
     members = p.status.members()
     own = p.job.spec.template is not None
-    if not own or p.round.phase != "Active" or any(m.state != MemberState.SUCCEEDED for m in members):
+    if not own or p.round.phase != "Active" or not all(m.succeeded for m in members):
         return [], [], []
     again = [m.pod_name for m in members if started_again(p, m)]
-    done = [m.pod_name for m in members if m.done]
-    return again, done, [m.pod_name for m in members if m.pod_name not in again and not m.done]
+    done = [m.pod_name for m in members if m.completed]
+    return again, done, [m.pod_name for m in members if m.pod_name not in again and not m.completed]
 
 
 def _check_deadline(p: Pass) -> bool:
@@ -247,9 +246,7 @@ def _some_had_succeeded(p: Pass) -> bool:
     if any(_ended_well(p, member) for member in p.status.members()):
         return True
     before = p.before.members()
-    return p.before.current_round.number == p.round.number and any(
-        m.state == MemberState.SUCCEEDED for m in before
-    )
+    return p.before.current_round.number == p.round.number and any(m.succeeded for m in before)
 
 
 def _ended_well(p: Pass, member: ParticipantStatus) -> bool:

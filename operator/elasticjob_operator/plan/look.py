@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.limits import Limits
-from elasticjob.rounds.state import Finding, Heard, Look, RoundState, UnreachableReport
+from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState, UnreachableReport
 from elasticjob_operator.plan import nodes
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.status import JobStatus, Named
+from elasticjob_operator.plan.status import JobStatus, Named, ParticipantStatus
 
 
 @contextmanager
@@ -96,6 +96,11 @@ def _heard(p: Pass) -> dict[str, Heard]:
     return found
 
 
+def _taken_over(entry: ParticipantStatus, before: Member, after: Member) -> ParticipantStatus:
+    state = after.state if after.state != before.state else entry.state  # Completed is not the kernel's
+    return replace(entry, state=state, message=after.message)
+
+
 def _take_over(p: Pass, before: RoundState, one: Look) -> None:
     after = one.state
     for place, why in one.avoid:
@@ -108,10 +113,7 @@ def _take_over(p: Pass, before: RoundState, one: Look) -> None:
         old = {m.id: m for m in before.members}
         new = {m.id: m for m in after.members if m != old[m.id]}
         p.set_members(
-            tuple(
-                replace(m, state=new[m.id].state, message=new[m.id].message) if m.id in new else m
-                for m in p.status.members()
-            )
+            tuple(_taken_over(m, old[m.id], new[m.id]) if m.id in new else m for m in p.status.members())
         )
     p.set_round(
         established=after.established,

@@ -35,15 +35,13 @@ from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look
 from elasticjob_operator.plan.model import Participant, Pod
-from elasticjob_operator.plan.status import ParticipantStatus
+from elasticjob_operator.plan.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
 ENDED_WELL_SECONDS = 2.0
 """How long a container that has ended with 0 and not reported its success may have been told to end, while
 its pod has not ended (sidecars run on, or its kubelet has more to say)."""
 
-_DONE = "Done"
-"""As a result of ``_examine``: Succeeded, and its container has ended with 0."""
 _AGAIN = "Again"
 """Left, but for no failure: its command has started torchrun again after the round had succeeded."""
 _AGAIN_TEXT = "its command has started torchrun again"
@@ -64,13 +62,10 @@ def examine(p: Pass) -> list[Evidence]:
         if found is not None:
             evidence.append(found)
         message = found.message[:MAX_MEMBER_MESSAGE] if found else member.message
-        done = state == _DONE
-        if done:
-            state = MemberState.SUCCEEDED
-        elif state == _AGAIN:
+        if state == _AGAIN:
             state, message = MemberState.LEFT, _AGAIN_TEXT
-        same = (state, message, done) == (member.state, member.message, member.done)
-        members.append(member if same else replace(member, state=state, message=message, done=done))
+        same = (state, message) == (member.state, member.message)
+        members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
     failed = _worker_failures(p)
     reported = {sign.uid for sign in failed}
@@ -115,9 +110,9 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return MemberState.LOST, ends.second_thoughts(p, pod, who, p.round.cause, member.group_rank)
     own = p.job.spec.template is not None
     goes_on = own and (not over or (p.round.cause == Cause.STARTED_AGAIN and started_again(p, member)))
-    if member.done or (member.state == MemberState.SUCCEEDED and not goes_on):
+    if member.completed or (member.state == MemberState.SUCCEEDED and not goes_on):
         # What it has done stays done, whatever becomes of its pod; but not for another round.
-        return (MemberState.LOST if over else _DONE if own else MemberState.SUCCEEDED), None
+        return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
     if pod is None:
         return MemberState.LOST, _vanished(p, member, who)
     if member.state == MemberState.SUCCEEDED:
@@ -137,7 +132,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
             if ends.taken_away(p, pod, who, member.group_rank) is None:
-                return (MemberState.LOST if over else _DONE if own else MemberState.SUCCEEDED), None
+                return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
         found = ends.ended(p, pod, who, member.group_rank)
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
             # It was told to stop, nobody says by whom; its exit code is the echo.
@@ -215,7 +210,7 @@ def started_again(p: Pass, member: ParticipantStatus) -> bool:
     lease = p.participant(pod) if pod is not None and p.job.spec.template is not None else None
     record = lease.record if lease is not None else None
     again = record is not None and record.id != member.id and record.state == State.JOINING.value
-    return member.state == MemberState.SUCCEEDED and not member.done and again
+    return member.state == MemberState.SUCCEEDED and again
 
 
 def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tuple[str, Evidence | None]:
@@ -226,14 +221,14 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
     """
     found: Evidence | None = None
     if pod.last_exit is not None and pod.last_exit.code == 0:
-        return _DONE, None  # a webhook has made restartPolicy Always: it would do all of it again
+        return COMPLETED, None  # a webhook has made restartPolicy Always: it would do all of it again
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not p.leaving(pod):
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return MemberState.SUCCEEDED, None
             if ends.taken_away(p, pod, who, member.group_rank) is None:
-                return _DONE, None
+                return COMPLETED, None
         found = ends.ended(p, pod, who, member.group_rank)
     elif pod.deleting:
         found = ends.taken_away(p, pod, who, member.group_rank)

@@ -98,7 +98,7 @@ def note_given_up(p: Pass) -> None:
     known = {s.slot: s for s in p.status.slot_backoffs}
     for member in p.before.members():
         pod = p.pods_by_uid.get(member.pod_uid)
-        if member.state in (MemberState.LOST, MemberState.SUCCEEDED) or pod is None or pod.slot is None:
+        if member.state == MemberState.LOST or member.succeeded or pod is None or pod.slot is None:
             continue
         gone = pod.deleting or pod.ended or pod.exit is not None or ends.node_trouble(p, pod)
         if not gone and (pod.uid in p.status.lost or p.superseded(pod)):

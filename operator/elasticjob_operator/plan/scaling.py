@@ -10,7 +10,6 @@ from elasticjob.contract.records import State
 from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
-from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import members, pacing
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
@@ -105,7 +104,7 @@ def _has_succeeded(p: Pass) -> bool:
     for what has been finished would be done again."""
     for member in p.status.members():
         pod = p.pods_by_uid.get(member.pod_uid)
-        if member.state == MemberState.SUCCEEDED or (pod is not None and pod.exited_well):
+        if member.succeeded or (pod is not None and pod.exited_well):
             return True
     return False
 

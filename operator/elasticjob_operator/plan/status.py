@@ -18,6 +18,9 @@ from elasticjob.rounds.state import Member, MemberState
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
+COMPLETED = "Completed"
+"""The state of a member that has succeeded and whose container has ended with 0. Of containers the round
+kernel knows nothing: there it has succeeded."""
 MAX_CHARGES = 20
 """Charges of an account that are listed; all inside its window count."""
 MAX_OLDER = 102
@@ -114,10 +117,11 @@ class ParticipantStatus:
     """One of ``status.participants``. ``group_rank`` is None unless it is or was a member of
     the round.
 
-    ``done``: its container has ended with 0, which is what a job of pods that the operator makes waits for.
     ``container_restarts``: how often its container had been restarted when it joined.
-    States: Member, Succeeded (member), Lost (member whose loss is established), Left (member that has
-    left the round and lives), Unreachable (member that was named lost), Standby, Joining.
+    States: Member, Succeeded (member), Completed (member
+    whose container has ended with 0, too: what a job of pods that the operator makes waits for), Lost
+    (member whose loss is established), Left (member that has left the round and lives), Unreachable (member
+    that was named lost), Standby, Joining.
     """
 
     id: str
@@ -129,8 +133,17 @@ class ParticipantStatus:
     node_name: str = ""
     local_world_size: int | None = None
     message: str = ""
-    done: bool = False
     container_restarts: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Its workers have finished the round well."""
+        return self.state in (MemberState.SUCCEEDED, COMPLETED)
+
+    @property
+    def completed(self) -> bool:
+        """Its training container has ended with 0, too."""
+        return self.state == COMPLETED
 
 
 @dataclass(frozen=True)
@@ -410,9 +423,13 @@ class JobStatus:
 def kernel_members(members: Iterable[ParticipantStatus]) -> tuple[Member, ...]:
     """Members, as the kernel knows them."""
     return tuple(
-        Member(m.id, m.pod_name, m.pod_uid, m.group_rank or 0, m.state, m.message, m.node_name)
+        Member(m.id, m.pod_name, m.pod_uid, m.group_rank or 0, _kernel_state(m), m.message, m.node_name)
         for m in members
     )
+
+
+def _kernel_state(member: ParticipantStatus) -> str:
+    return MemberState.SUCCEEDED.value if member.completed else member.state
 
 
 def with_condition(
