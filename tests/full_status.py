@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from elasticjob.rounds.reports import MAX_REPORTS
+from elasticjob.rounds.state import UnreachableReport
 from elasticjob_operator.plan.causes import ACCOUNTS
 from elasticjob_operator.plan.ignored import MAX_IGNORED
 from elasticjob_operator.plan.ignored import MAX_MESSAGE as MAX_IGNORED_MESSAGE
@@ -17,7 +18,6 @@ from elasticjob_operator.plan.status import (
     MAX_CHARGES,
     MAX_OLDER,
     MAX_ROUNDS,
-    Absent,
     Account,
     Charge,
     Condition,
@@ -26,13 +26,13 @@ from elasticjob_operator.plan.status import (
     IgnoredPod,
     JobStatus,
     LostTime,
-    Named,
     OlderCharges,
     ParticipantStatus,
     Progress,
     RoundHistory,
     RoundStatus,
     SlotBackoff,
+    UnaccountedMember,
 )
 
 MEMBERS = 5_000
@@ -108,14 +108,16 @@ def full(members: int = MEMBERS) -> JobStatus:
             account="infrastructure",
             rule="r" * 63,
             message=text(2_500),
-            root_milliseconds=10**9,
+            failure_offset_milliseconds=10**9,
             detect_milliseconds=10**9,
             charged=WALL,
             establish_failures=9,
-            missing=names[1:],
-            not_leading=names,
-            named=tuple(Named(name, WALL) for name in names[:MAX_REPORTS]),
-            absent=tuple(Absent(name, entry(0, 0, "").pod_uid, 9_998, 1) for name in names[:MAX_ABSENT]),
+            unarrived_pods=names[1:],
+            ineligible_leaders=names,
+            unreachable_reports=tuple(UnreachableReport(name, WALL) for name in names[:MAX_REPORTS]),
+            unaccounted_members=tuple(
+                UnaccountedMember(name, entry(0, 0, "").pod_uid, 9_998, 1) for name in names[:MAX_ABSENT]
+            ),
         ),
         participants=tuple(entry(n, n, "Lost") for n in range(members))
         + tuple(entry(n, None, "Joining") for n in range(members + MAX_WAITING)),

@@ -125,10 +125,9 @@ class PlayedJob:
         self.wait_for(
             lambda: self.status().get("currentRound", {}).get("number") == number, f"round {number}"
         )
-        now = self.status()["currentRound"]
-        self._lease(
-            now["leaderPodName"], {REPORT_ANNOTATION: RoundReport(now["nonce"], established=True).dump()}
-        )
+        status = self.status()
+        report = RoundReport(status["internal"]["round"]["nonce"], established=True)
+        self._lease(status["currentRound"]["leaderPodName"], {REPORT_ANNOTATION: report.dump()})
         self.is_true("Training")
         found: dict[str, Any] = self.status()["currentRound"]
         return found

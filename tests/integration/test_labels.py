@@ -35,7 +35,7 @@ def test_the_round_goes_on_whatever_labels_say(job: PlayedJob) -> None:
     job.set(replicas=3)
     job.runs("job-0-0", "job-1-0", "job-2-0")
     assert job.status()["currentRound"]["number"] == 1
-    assert job.status()["attempts"] == [0, 0, 0]
+    assert job.status()["internal"]["attempts"] == [0, 0, 0]
     assert sum("job-1-0" in m for m in events(job, "LabelsIgnored")) == 1
 
 

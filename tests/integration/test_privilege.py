@@ -312,7 +312,11 @@ def trains(job: PlayedJob, pods: list[Identity]) -> dict[str, Any]:
     job.wait_for(lambda: job.status().get("currentRound", {}).get("phase") == "Active", "the first round")
     now: dict[str, Any] = job.status()["currentRound"]
     leader = next(pod for pod in pods if pod.pod == now["leaderPodName"])
-    report = {"elasticjob.dev/report": RoundReport(now["nonce"], established=True).dump()}
+    report = {
+        "elasticjob.dev/report": RoundReport(
+            job.status()["internal"]["round"]["nonce"], established=True
+        ).dump()
+    }
     body = {"metadata": {"annotations": report}}
     assert leader.client.request("PATCH", leader.lease(leader.pod), body, content_type=MERGE).ok
     job.is_true("Training")
@@ -359,9 +363,9 @@ def test_a_pods_token_opens_its_own_lease_and_nothing_else(job: PlayedJob) -> No
 
     # In its own Lease it may say what it likes. Of its address the API server is believed, not the pod; under
     # another job's label it is nobody, and a round record counts in one Lease alone.
-    now = job.status()["currentRound"]
-    address = now["leaderEndpoint"].rpartition(":")[0]
-    assert address == job.pods()[now["leaderPodName"]]["status"]["podIP"]
+    leader = job.status()["currentRound"]["leaderPodName"]
+    address = job.status()["internal"]["round"]["leaderEndpoint"].rpartition(":")[0]
+    assert address == job.pods()[leader]["status"]["podIP"]
     closed = RoundRecord(other_job.get()["metadata"]["uid"], 9, "Closed").dump()
     lies = {"labels": {JOB_LABEL: "other"}, "annotations": {ROUND_ANNOTATION: closed}}
     refused(me.client, Request("PATCH", name, {"metadata": lies}, MERGE, 200))

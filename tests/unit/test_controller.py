@@ -195,6 +195,18 @@ def test_only_the_operator_that_leads_tells_of_a_job_that_can_not_be_read() -> N
     play(scenario)
 
 
+def test_a_job_of_a_newer_operator_is_left_alone_and_it_says_so_once() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.controller.follow()
+        scene.controller.queue.open()
+        for version in (1, 2):
+            scene.changed("new", version, internal={"version": 9, "minReaderVersion": 9})
+            await scene.nothing_more(0)
+        assert scene.api.events == ["StatusTooNew"]
+
+    play(scenario)
+
+
 def test_what_a_job_owns_is_not_compared_during_a_pass_that_may_be_writing_it() -> None:
     async def scenario(scene: Scene) -> None:
         scene.passes.go_on.clear()

@@ -107,7 +107,7 @@ def test_the_root_does_not_depend_on_the_order_in_which_evidence_comes(signs: li
     for order in itertools.permutations(signs):
         p = a_pass()
         failures.note(p, list(order))
-        roots.add((p.round.cause, p.round.root_milliseconds))
+        roots.add((p.round.cause, p.round.failure_offset_milliseconds))
     assert len(roots) == 1
 
 

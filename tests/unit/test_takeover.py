@@ -131,7 +131,7 @@ def status_of(name: str, finished: bool) -> Json:
                 for kind in ("Training", "Suspended", "Complete", "Failed")
             ],
             "currentRound": {"number": 3, "phase": "Closed", "outcome": "Complete"},
-            "attempts": [0],
+            "internal": {"minReaderVersion": 1, "attempts": [0]},
         }
         before = JobStatus.parse(over)
     return plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status.dump()

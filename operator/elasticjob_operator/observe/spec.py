@@ -24,6 +24,7 @@ from elasticjob_operator.plan.model import (
     Rule,
 )
 from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
 
 MANAGER = "elasticjob.dev/operator"
 
@@ -43,7 +44,18 @@ class JobView:
 
 
 class MalformedJob(Exception):
-    """The status of a job can't be read: somebody other than an operator has written it."""
+    """The status of a job can't be read: somebody other than an operator, or a newer one, has written it.
+
+    ``reason`` is that of the Event that says so.
+    """
+
+    reason = "StatusUnreadable"
+
+
+class TooNewJob(MalformedJob):
+    """Only a newer operator may act on the job."""
+
+    reason = "StatusTooNew"
 
 
 def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
@@ -66,6 +78,11 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
         )
     try:
         status = JobStatus.parse(_mapping(raw.get("status")))
+    except StatusTooNewError as error:
+        raise TooNewJob(
+            f"{job.namespace}/{job.name}: its status was written by a newer operator ({error}, and this one "
+            f"reads {VERSION}); the job is left alone until a newer operator runs"
+        ) from error
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise MalformedJob(
             f"{job.namespace}/{job.name}: status can't be read ({type(error).__name__}: {error}); "

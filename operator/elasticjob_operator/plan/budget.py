@@ -115,7 +115,11 @@ def _names(status: JobStatus) -> JobStatus:
     r = status.current_round
     return replace(
         status,
-        current_round=replace(r, missing=r.missing[:KEPT_NAMES], not_leading=r.not_leading[:KEPT_NAMES]),
+        current_round=replace(
+            r,
+            unarrived_pods=r.unarrived_pods[:KEPT_NAMES],
+            ineligible_leaders=r.ineligible_leaders[:KEPT_NAMES],
+        ),
     )
 
 
@@ -157,7 +161,7 @@ _STEPS: tuple[Step, ...] = (
     ),
     ("the ends of messages in rounds", _history),
     ("members' nodes", _of_members(lambda m: replace(m, node_name="", local_world_size=None))),
-    (f"all but {KEPT_NAMES} names in currentRound.missing and currentRound.notLeading", _names),
+    (f"all but {KEPT_NAMES} names in unarrivedPods and ineligibleLeaders", _names),
     ("the ends of all other messages", _sentences),
     ("participants that wait", _waiting(lambda _: ())),
     (f"charges, which are counted, but for the newest {KEPT_CHARGES} of each account", _charges),

@@ -109,8 +109,8 @@ class Pass:
 
     def bar_from_leading(self, pod: str) -> None:
         """This pod shall not lead the next round. Those that are gone need not be told."""
-        barred = {name for name in self.round.not_leading if name in self.pods_by_name}
-        self.set_round(not_leading=tuple(sorted({*barred, pod})))
+        barred = {name for name in self.round.ineligible_leaders if name in self.pods_by_name}
+        self.set_round(ineligible_leaders=tuple(sorted({*barred, pod})))
 
     def event(self, reason: str, message: str, warning: bool = False) -> None:
         """Tell people."""

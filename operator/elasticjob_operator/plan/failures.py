@@ -71,7 +71,7 @@ def note(p: Pass, evidence: list[Evidence]) -> None:
             account=rules.account(rule, sign),
             message=sign.message + rules.effect(rule),
             rule=rule.name if rule is not None else "",
-            root_milliseconds=sign.milliseconds,
+            failure_offset_milliseconds=sign.milliseconds,
             detect_milliseconds=sign.detect_milliseconds,
         )
         if sign.account != SCALING:
@@ -239,7 +239,9 @@ def _give_up(p: Pass, uid: str, message: str) -> None:
 
 def _explains_more(p: Pass, sign: Evidence, matched: bool) -> bool:
     r = p.round
-    return explains_more(sign.cause, matched, sign.milliseconds, r.cause, bool(r.rule), r.root_milliseconds)
+    return explains_more(
+        sign.cause, matched, sign.milliseconds, r.cause, bool(r.rule), r.failure_offset_milliseconds
+    )
 
 
 def _logs(p: Pass, sign: Evidence) -> str:

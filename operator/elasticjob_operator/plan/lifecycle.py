@@ -188,10 +188,10 @@ def _check_idle_deadline(p: Pass) -> bool:
     if limit is None:
         return False
     piece = max(1.0, min(LONGEST_PIECE_SECONDS, limit / 10))
-    passed, latest = float(r.held_seconds), 0.0
-    if r.held is not None:
-        by_wall = (p.now.wall - r.held).total_seconds()
-        own = p.waits.elapsed(JobWait.IDLE, f"{r.held:%Y%m%d%H%M%S}")
+    passed, latest = float(r.idle_seconds), 0.0
+    if r.idle_since is not None:
+        by_wall = (p.now.wall - r.idle_since).total_seconds()
+        own = p.waits.elapsed(JobWait.IDLE, f"{r.idle_since:%Y%m%d%H%M%S}")
         latest = min(max(by_wall, own, 0.0), 2 * piece)
         passed += latest
     if holds and passed >= limit:
@@ -203,10 +203,10 @@ def _check_idle_deadline(p: Pass) -> bool:
             f"pods held nodes for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
         )
         return True
-    if holds != (r.held is not None) or latest >= piece:
+    if holds != (r.idle_since is not None) or latest >= piece:
         whole = int(passed)
         p.set_round(
-            held=p.now.wall - timedelta(seconds=passed - whole) if holds else None, held_seconds=whole
+            idle_since=p.now.wall - timedelta(seconds=passed - whole) if holds else None, idle_seconds=whole
         )
         latest = passed - whole
     if holds:

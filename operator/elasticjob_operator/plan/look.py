@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.limits import Limits
-from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState, UnreachableReport
+from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState
 from elasticjob_operator.plan import nodes
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.status import JobStatus, Named, ParticipantStatus
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 
 
 @contextmanager
@@ -53,17 +53,12 @@ def round_state(status: JobStatus) -> RoundState:
         start=r.start,
         established=r.established,
         resumed=broken and r.cause == Cause.RESUMED,
-        quorum_time=r.enough,
+        quorum_time=r.quorum_time,
         establish_failures=r.establish_failures,
-        unarrived=r.missing,
-        ineligible_leaders=r.not_leading,
-        unreachable_reports=tuple(UnreachableReport(n.pod, n.time) for n in r.named),
+        unarrived=r.unarrived_pods,
+        ineligible_leaders=r.ineligible_leaders,
+        unreachable_reports=r.unreachable_reports,
     )
-
-
-def named(state: RoundState) -> tuple[Named, ...]:
-    """Who was reported unreachable, for the status."""
-    return tuple(Named(r.name, r.time) for r in state.unreachable_reports)
 
 
 def evidence(findings: Iterable[Finding]) -> list[Evidence]:
@@ -118,10 +113,10 @@ def _take_over(p: Pass, before: RoundState, one: Look) -> None:
     p.set_round(
         established=after.established,
         establish_failures=after.establish_failures,
-        enough=after.quorum_time,
-        missing=after.unarrived,
-        not_leading=after.ineligible_leaders,
-        named=named(after),
+        quorum_time=after.quorum_time,
+        unarrived_pods=after.unarrived,
+        ineligible_leaders=after.ineligible_leaders,
+        unreachable_reports=after.unreachable_reports,
     )
     if before.cause and not after.cause and p.round.charged is None:
         p.set_round(cause="")

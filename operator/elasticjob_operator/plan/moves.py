@@ -23,7 +23,7 @@ from elasticjob_operator.plan.causes import NEVER_CHARGED, Evidence, explains_mo
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import cut, enforce, failure_of, settle_pod
 from elasticjob_operator.plan.model import Rule
-from elasticjob_operator.plan.status import Absent, Account, Charge, Failure, RoundHistory
+from elasticjob_operator.plan.status import Account, Charge, Failure, RoundHistory, UnaccountedMember
 
 MOVE_SECONDS = 120
 """How long after a charge better evidence moves it, by wall time: members are found silent after 10 s, and
@@ -63,32 +63,32 @@ def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
 def _revise_absent(p: Pass) -> None:
     """Those who were not waited for: forget who has been heard of since, or explains nothing any more."""
     pending = []
-    for entry in p.round.absent:
+    for entry in p.round.unaccounted_members:
         account, charge = _charge_for(p, entry.round)
         if account is None or charge is None or _heard_of(p, entry):
-            pod = p.pods_by_uid.get(entry.uid)
+            pod = p.pods_by_uid.get(entry.pod_uid)
             if pod is not None and (pod.ended or pod.exit is not None):
-                settle_pod(p, entry.uid)  # its end was that round's
+                settle_pod(p, entry.pod_uid)  # its end was that round's
             continue
         pending.append(entry)  # also one that is lost for certain: its end is that round's
         sign = _what_became_of(p, entry)
         if sign is not None and better(sign.cause, charge.cause):
-            _move(p, account, charge, sign, rules.match(p.job.spec.rules, sign), pod=entry.pod)
-    if len(pending) != len(p.round.absent):
-        p.set_round(absent=tuple(pending))
+            _move(p, account, charge, sign, rules.match(p.job.spec.rules, sign), pod=entry.pod_name)
+    if len(pending) != len(p.round.unaccounted_members):
+        p.set_round(unaccounted_members=tuple(pending))
 
 
-def absent(p: Pass, joined: set[str]) -> tuple[Absent, ...]:
+def absent(p: Pass, joined: set[str]) -> tuple[UnaccountedMember, ...]:
     """Whom the status has to remember when a round is published: members of the one before of which nothing
     was heard, while the loss of a peer would explain its end better than what did."""
     if p.round.charged is None or not better(Cause.DID_NOT_REJOIN, p.round.cause):
-        return p.round.absent
+        return p.round.unaccounted_members
     fresh = tuple(
-        Absent(m.pod_name, m.pod_uid, p.round.number, m.group_rank)
+        UnaccountedMember(m.pod_name, m.pod_uid, p.round.number, m.group_rank)
         for m in p.status.members()
         if m.state == MemberState.MEMBER and m.pod_uid not in joined
     )
-    return (*p.round.absent, *fresh)[-MAX_ABSENT:]
+    return (*p.round.unaccounted_members, *fresh)[-MAX_ABSENT:]
 
 
 def _charge_for(p: Pass, number: int) -> tuple[Account | None, Charge | None]:
@@ -100,9 +100,9 @@ def _charge_for(p: Pass, number: int) -> tuple[Account | None, Charge | None]:
     return None, None
 
 
-def _heard_of(p: Pass, entry: Absent) -> bool:
+def _heard_of(p: Pass, entry: UnaccountedMember) -> bool:
     """Whether this member has announced itself since its round ended."""
-    lease = p.lease_of(entry.uid)
+    lease = p.lease_of(entry.pod_uid)
     record = lease.record if lease is not None else None
     return record is not None and record.last_job_uid == p.job.uid and record.last_round >= entry.round
 
@@ -116,18 +116,18 @@ def _came_back(p: Pass, failure: Failure) -> bool:
     return record is not None and number < p.round.number and record.seen(p.job.uid) >= number
 
 
-def _what_became_of(p: Pass, entry: Absent) -> Evidence | None:
+def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
     """That a member which was not waited for is lost, and had been when its peers' workers failed."""
-    pod = p.pods_by_uid.get(entry.uid)
+    pod = p.pods_by_uid.get(entry.pod_uid)
     if pod is None:
         return None
-    who = f"{entry.pod} (group rank {entry.rank})"
-    sign = ends.second_thoughts(p, pod, who, Cause.DID_NOT_REJOIN, entry.rank)
+    who = f"{entry.pod_name} (group rank {entry.group_rank})"
+    sign = ends.second_thoughts(p, pod, who, Cause.DID_NOT_REJOIN, entry.group_rank)
     if sign is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:
-        return ends.ended(p, pod, who, entry.rank)
+        return ends.ended(p, pod, who, entry.group_rank)
     if sign is None and p.superseded(pod):
         text = f"{who} did not come back after round {entry.round}"
-        return Evidence(Cause.DID_NOT_REJOIN, text, pod.name, entry.rank, uid=pod.uid, node=pod.node)
+        return Evidence(Cause.DID_NOT_REJOIN, text, pod.name, entry.group_rank, uid=pod.uid, node=pod.node)
     return sign
 
 
@@ -232,5 +232,5 @@ def _rewrite(p: Pass, charge: Charge, last: Failure | None, sign: Evidence, rule
             account=to,
             rule=name,
             message=sign.message + rules.effect(rule),
-            root_milliseconds=sign.milliseconds,
+            failure_offset_milliseconds=sign.milliseconds,
         )

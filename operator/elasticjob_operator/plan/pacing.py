@@ -55,7 +55,7 @@ def early_ends(p: Pass) -> int:
     r = p.round
     if not r.number or r.cause in NEVER_CHARGED or has_lived(p) or _came_further(p):
         return 0
-    return r.early_ends + (not _was_well(p))
+    return r.early_end_streak + (not _was_well(p))
 
 
 def round_left(p: Pass) -> float:

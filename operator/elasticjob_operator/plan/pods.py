@@ -140,7 +140,7 @@ def charge_early_ends(p: Pass) -> None:
     """
     if p.job.spec.template is None:
         return
-    others = p.status.member_uids.union(entry.uid for entry in p.round.absent)
+    others = p.status.member_uids.union(entry.pod_uid for entry in p.round.unaccounted_members)
     charged = set(p.status.charged_pods)
     for pod in p.observed.pods:
         if not pod.mine or pod.uid in others or pod.deleting or p.superseded(pod) or short(pod) in charged:

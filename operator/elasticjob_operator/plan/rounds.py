@@ -19,7 +19,7 @@ from elasticjob_operator.plan.causes import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_round, detection, exhausted, note, renumber, root
 from elasticjob_operator.plan.look import evidence as of_findings
-from elasticjob_operator.plan.look import look, named, round_state
+from elasticjob_operator.plan.look import look, round_state
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import (
     MAX_ROUNDS,
@@ -115,7 +115,7 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
             account="",
             rule="",
             message="",
-            root_milliseconds=None,
+            failure_offset_milliseconds=None,
             detect_milliseconds=None,
             establish_failures=over.establish_failures,
         )
@@ -202,7 +202,7 @@ def form(p: Pass) -> None:
 def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
     """These participants, as those who may be in the next round."""
     ranks = {m.pod_uid: m.group_rank for m in p.status.members()}
-    barred = set(p.round.not_leading)
+    barred = set(p.round.ineligible_leaders)
     if p.job.spec.template is None:  # a pod that replaces a member may have its name
         barred -= {m.pod_name for m in p.status.members() if m.pod_uid not in p.pods_by_uid}
     return [
@@ -349,11 +349,11 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
             account=account,
             message=message,
             establish_failures=following.establish_failures,
-            early_ends=pacing.early_ends(p),
-            missing=following.unarrived,
-            not_leading=following.ineligible_leaders,
-            named=named(following),
-            absent=moves.absent(p, set(entries)),
+            early_end_streak=pacing.early_ends(p),
+            unarrived_pods=following.unarrived,
+            ineligible_leaders=following.ineligible_leaders,
+            unreachable_reports=following.unreachable_reports,
+            unaccounted_members=moves.absent(p, set(entries)),
         ),
         participants=chosen
         + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),

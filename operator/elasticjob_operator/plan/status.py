@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from elasticjob.rounds.state import Member, MemberState
+from elasticjob.rounds.state import Member, MemberState, UnreachableReport
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
@@ -37,6 +37,11 @@ def always(default: Any) -> Any:
     return field(default=default, metadata={"always": True})
 
 
+def internal(default: Any, json: str = "") -> Any:
+    """A field of the machinery's: in the JSON it stands below ``status.internal``."""
+    return field(default=default, metadata={"internal": True, **({"json": json} if json else {})})
+
+
 @dataclass(frozen=True)
 class Condition:
     """One of ``status.conditions``; ``status`` is True, False or Unknown."""
@@ -50,21 +55,13 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Named:
-    """A pod that somebody who must know has named unreachable, and when."""
-
-    pod: str
-    time: datetime
-
-
-@dataclass(frozen=True)
-class Absent:
+class UnaccountedMember:
     """A member of ``round`` that nobody had heard of when the next was published: a standby had its seat."""
 
-    pod: str
-    uid: str
+    pod_name: str
+    pod_uid: str = field(metadata={"json": "podUID"})
     round: int
-    rank: int | None = None
+    group_rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,44 +69,44 @@ class RoundStatus:
     """``status.currentRound``. ``number`` 0 with phase Broken is the time before the first round.
 
     ``cause``, ``account`` and ``message`` say why the round was formed; once it is Broken or Closed, why it
-    ended; then ``rule`` is the failure rule that has decided, if one has, ``root_milliseconds`` how long
-    after the round's barrier its root failure was, ``detect_milliseconds`` how long it took to be noticed,
-    and ``charged`` when it was charged, if it was. ``enough`` is since when enough have joined for
-    the first round; ``held`` since when pods have held nodes without a round,
-    and ``held_seconds`` for how long they had before. ``establish_failures`` counts rounds in a row that were
-    not established, ``early_ends`` those before this one that ended without progress;
-    ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that
-    could not be reached as leader. ``named`` are those that were named unreachable of late, in whatever
-    round; ``absent`` those who may turn out to have been the root of a round before this one.
+    ended; then ``rule`` is the failure rule that has decided, if one has, ``failure_offset_milliseconds`` how
+    long after the round's barrier its root failure was, ``detect_milliseconds`` how long it took to be
+    noticed, and ``charged`` when it was charged, if it was. ``quorum_time`` is since when enough have joined
+    for the first round; ``idle_since`` since when pods have held nodes without a round, and ``idle_seconds``
+    for how long they had before. ``establish_failures`` counts rounds in a row that were not established,
+    ``early_end_streak`` those before this one that ended without progress; ``unarrived_pods`` are the pods
+    that were absent in the last of them, ``ineligible_leaders`` those that could not be reached as leader.
+    ``unreachable_reports`` are those that were reported unreachable of late, in whatever round;
+    ``unaccounted_members`` those who may turn out to have been the root of a round before this one.
     """
 
     number: int = always(0)
     phase: str = always("Broken")
-    nonce: str = ""
+    nonce: str = internal("")
     leader_pod_name: str = ""
-    leader_endpoint: str = ""
+    leader_endpoint: str = internal("")
     members: int = always(0)
     world_size: int | None = None
     start: datetime | None = json_name("startTime")
     established: datetime | None = json_name("establishedTime")
     broken: datetime | None = json_name("brokenTime")
-    enough: datetime | None = json_name("enoughTime")
-    held: datetime | None = json_name("heldTime")
-    held_seconds: int = 0
+    quorum_time: datetime | None = internal(None)
+    idle_since: datetime | None = internal(None, "idleSinceTime")
+    idle_seconds: int = internal(0)
     cause: str = ""
     account: str = ""
     rule: str = ""
     message: str = ""
     outcome: str = ""
-    root_milliseconds: int | None = None
+    failure_offset_milliseconds: int | None = internal(None)
     detect_milliseconds: int | None = None
-    charged: datetime | None = json_name("chargedTime")
-    establish_failures: int = 0
-    early_ends: int = 0
-    missing: tuple[str, ...] = ()
-    not_leading: tuple[str, ...] = ()
-    named: tuple[Named, ...] = ()
-    absent: tuple[Absent, ...] = ()
+    charged: datetime | None = internal(None, "chargedTime")
+    establish_failures: int = internal(0)
+    early_end_streak: int = internal(0)
+    unarrived_pods: tuple[str, ...] = internal(())
+    ineligible_leaders: tuple[str, ...] = internal(())
+    unreachable_reports: tuple[UnreachableReport, ...] = internal(())
+    unaccounted_members: tuple[UnaccountedMember, ...] = internal(())
 
 
 @dataclass(frozen=True)
@@ -208,7 +205,7 @@ class Account:
     max_restarts: int | None = None
     window_seconds: int | None = None
     charges: tuple[Charge, ...] = ()
-    older: tuple[OlderCharges, ...] = ()
+    older: tuple[OlderCharges, ...] = internal(())
 
     @property
     def used(self) -> int:
@@ -283,9 +280,9 @@ class ExcludedNode:
 
 @dataclass(frozen=True)
 class SlotBackoff:
-    """One of ``status.slotBackoffs``: a slot whose pods lately ended early, the last of them and when.
-    ``count`` is how many in a row, but for a first one that was a member; ``joined`` how many of them had
-    joined."""
+    """One of ``status.internal.slotBackoffs``: a slot whose pods lately ended early, the last of them and
+    when. ``count`` is how many in a row, but for a first one that was a member; ``joined`` how many of them
+    had joined."""
 
     slot: int
     pod_name: str
@@ -320,12 +317,12 @@ class Progress:
     goodput_percent: int | None = None
     lost_seconds: int | None = None
     last_report: datetime | None = json_name("lastReportTime")
-    round: int = 0
-    first_step: int = 0
-    training_milliseconds: int = 0
-    trained_milliseconds: int = 0
+    round: int = internal(0)
+    first_step: int = internal(0)
+    training_milliseconds: int = internal(0)
+    trained_milliseconds: int = internal(0)
     lost_by_cause: tuple[LostTime, ...] = ()
-    counted: datetime | None = json_name("countedTime")
+    counted: datetime | None = internal(None, "countedTime")
     rounds_without_progress: int = 0
 
 
@@ -345,8 +342,8 @@ class JobStatus:
     selector: str = ""
     min_replicas: int = 0
     restarts: int = always(0)
-    attempts: tuple[int, ...] = always(())
-    charged_pods: tuple[str, ...] = ()
+    attempts: tuple[int, ...] = internal(())
+    charged_pods: tuple[str, ...] = internal(())
     current_round: RoundStatus = always(RoundStatus())
     participants: tuple[ParticipantStatus, ...] = always(())
     ignored_pods: tuple[IgnoredPod, ...] = ()
@@ -354,7 +351,7 @@ class JobStatus:
     accounts: tuple[Account, ...] = always(())
     last_failure: Failure | None = None
     excluded_nodes: tuple[ExcludedNode, ...] = ()
-    slot_backoffs: tuple[SlotBackoff, ...] = ()
+    slot_backoffs: tuple[SlotBackoff, ...] = internal(())
     omitted: str = ""
     progress: Progress | None = None
 

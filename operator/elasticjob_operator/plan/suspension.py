@@ -76,15 +76,15 @@ def resume(p: Pass) -> None:
             account=CAUSES[Cause.RESUMED],
             message=_RESUMED,
             rule="",
-            root_milliseconds=None,
+            failure_offset_milliseconds=None,
             detect_milliseconds=None,
             establish_failures=0,
-            early_ends=0,
-            enough=None,
-            held=None,
-            held_seconds=0,
-            missing=(),
-            not_leading=(),
+            early_end_streak=0,
+            quorum_time=None,
+            idle_since=None,
+            idle_seconds=0,
+            unarrived_pods=(),
+            ineligible_leaders=(),
         )
 
 
