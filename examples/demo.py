@@ -229,7 +229,7 @@ class Story:
             self.status = json.loads(answer.stdout).get("status", {})
             self._tell()
             if self.condition("Failed") == "True":
-                raise Failure(self.status["currentRound"].get("message", "the job has failed"))
+                raise Failure(self.status["currentRound"].get("end", {}).get("message", "the job has failed"))
             return bool(until())
 
         wait_for(look, TRAIN_SECONDS, what, interval=0.1)
@@ -246,16 +246,23 @@ class Story:
         print(f"  {time.monotonic() - self.began:6.1f} s  {line}", flush=True)
 
 
+def formed(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rounds, oldest first, each with why it was formed: what ended the one before."""
+    history = list(reversed(status["roundHistory"]))
+    ends = [{}, *(entry.get("end", {}) for entry in history)]
+    return [{**end, **entry} for end, entry in zip(ends, history, strict=False)]
+
+
 def report(story: Story, victim: str, seconds: float) -> None:
     """The figures of the run; raises Failure if one of the promises was not kept."""
-    rounds = list(reversed(story.status["roundHistory"]))
+    rounds = formed(story.status)
     print(f"\n  {'round':<6}{'members':<9}{'cause':<12}{'account':<16}{'rendezvous':<12}why")
     for one in rounds:
         rendezvous = f"{one['rendezvousMilliseconds']} ms" if "rendezvousMilliseconds" in one else "-"
         account = one.get("account", "-")
         print(
             f"  {one['number']:<6}{one['members']:<9}{one['cause']:<12}{account:<16}{rendezvous:<12}"
-            f"{one['message']}"
+            f"{one.get('message', 'the first round')}"
         )
     if len(rounds) < 2 or rounds[1]["cause"] not in story.stage.causes or victim not in rounds[1]["message"]:
         raise Failure("round 2 was not formed for the loss of rank 0")

@@ -29,6 +29,7 @@ from elasticjob_operator.plan.status import (
     OlderCharges,
     ParticipantStatus,
     Progress,
+    RoundEnd,
     RoundHistory,
     RoundStatus,
     SlotBackoff,
@@ -64,6 +65,9 @@ def entry(slot: int, rank: int | None, state: str) -> ParticipantStatus:
         local_world_size=8,
         message=text(MAX_MEMBER_MESSAGE) if rank is not None else "",
     )
+
+
+END = RoundEnd(WALL, "NotEstablished", "infrastructure", "r" * 63, text(2_500), 10**9)
 
 
 def account(name: str) -> Account:
@@ -103,13 +107,11 @@ def full(members: int = MEMBERS) -> JobStatus:
             world_size=8 * members,
             start=WALL,
             established=WALL,
-            broken=WALL,
             cause="NotEstablished",
             account="infrastructure",
-            rule="r" * 63,
             message=text(2_500),
+            end=END,
             failure_offset_milliseconds=10**9,
-            detect_milliseconds=10**9,
             charged=WALL,
             establish_failures=9,
             unarrived_pods=names[1:],
@@ -128,15 +130,11 @@ def full(members: int = MEMBERS) -> JobStatus:
                 cause="NotEstablished",
                 members=members,
                 start=WALL,
-                account="infrastructure",
-                end=WALL,
-                detect_milliseconds=10**9,
+                end=END,
                 rendezvous_milliseconds=10**9,
                 first_step_milliseconds=10**9,
                 first_step=10**9,
                 last_step=10**9,
-                rule="r" * 63,
-                message=text(2_500),
             )
             for n in range(MAX_ROUNDS)
         ),

@@ -212,11 +212,11 @@ class Checker:
         for number in sorted(set(over) - self._ended):
             self._ended.add(number)
             entry = self.timeline.broken(number)
-            self._must_not_end(number, entry, r.cause)
+            self._must_not_end(number, entry, r.cause if r.number > number else r.next_cause.cause)
         for h in sorted(status.round_history, key=lambda h: h.number):
             if h.number not in self._met:
                 self._met.add(h.number)
-                self.timeline.published(h.number, h.cause, h.members, h.message)
+                self.timeline.published(h.number, h.cause, h.members, r.message)
         if r.established is not None and -r.number not in self._met:
             self._met.add(-r.number)
             self.timeline.established(r.number)

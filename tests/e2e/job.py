@@ -177,8 +177,14 @@ class JobRun:
         return found
 
     def rounds(self) -> list[dict[str, Any]]:
-        """The history, oldest first."""
-        return list(reversed(self.status().get("roundHistory", [])))
+        """The history, oldest first, each round with why it was formed: what ended the one before."""
+        status = self.status()
+        history = list(reversed(status.get("roundHistory", [])))
+        ends = [{}, *(entry.get("end", {}) for entry in history)]
+        found = [{**end, **entry} for end, entry in zip(ends, history, strict=False)]
+        if found and "message" in status["currentRound"]:
+            found[-1]["message"] = status["currentRound"]["message"]  # with who took over whose rank
+        return found
 
     def history(self) -> str:
         """A line for each round: why it was formed, and the milliseconds until its cause was noticed, until

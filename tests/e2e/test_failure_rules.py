@@ -31,7 +31,7 @@ def test_a_rule_on_the_root_fails_the_job_and_the_echo_decides_nothing(job: JobR
     assert condition["message"].startswith("a worker of job-1-0 (group rank 1) failed: exit code 42")
     assert condition["message"].endswith("; rule bad-input: FailJob")
     status = job.status()
-    assert status["currentRound"]["rule"] == "bad-input"
+    assert status["currentRound"]["end"]["ruleName"] == "bad-input"
     failure = status["lastFailure"]
     assert (failure["podName"], failure["groupRank"], failure["exitCode"], failure["round"]) == (
         "job-1-0",
@@ -62,7 +62,11 @@ def test_what_a_rule_ignores_is_charged_to_nobody(job: JobRun) -> None:
     job.stop()
     job.complete()
     second = job.rounds()[1]
-    assert (second["cause"], second["rule"], "account" in second) == ("WorkerFailed", "wants-restart", False)
+    assert (second["cause"], second["ruleName"], "account" in second) == (
+        "WorkerFailed",
+        "wants-restart",
+        False,
+    )
     assert second["message"].endswith("; rule wants-restart: Ignore, nothing is charged")
     # torchrun looks at its workers every four seconds here.
     assert 0 <= second["detectMilliseconds"] <= 60_000

@@ -25,7 +25,11 @@ def test_suspended_in_the_middle_of_training_and_resumed(job: JobRun) -> None:
     job.wait_for(lambda: job.condition("Suspended").get("status") == "True", "Suspended")
     job.wait_for(lambda: not job.pods(), "the pods are gone")
     held, steps = job.status(), len(job.steps())
-    assert (held["currentRound"]["number"], held["currentRound"]["phase"], held["currentRound"]["cause"]) == (
+    assert (
+        held["currentRound"]["number"],
+        held["currentRound"]["phase"],
+        held["currentRound"]["end"]["cause"],
+    ) == (
         1,
         "Broken",
         "Suspended",

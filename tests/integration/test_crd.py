@@ -603,6 +603,14 @@ def test_scale(cluster: ClusterAccess, namespace: str) -> None:
     assert "replicas (1) must not be less than minReplicas (2)" in too_few.stderr
 
 
+END: dict[str, Any] = {
+    "time": "2026-11-21T07:05:59.000001Z",
+    "cause": "WorkerFailed",
+    "account": "application",
+    "ruleName": "spot",
+    "message": "a worker of digits-0-0 failed",
+    "detectMilliseconds": 1040,
+}
 STATUS: dict[str, Any] = {
     "observedGeneration": 1,
     "conditions": [
@@ -620,6 +628,7 @@ STATUS: dict[str, Any] = {
     "startTime": "2026-11-21T07:00:00.000001Z",
     "activeTime": "2026-11-21T07:00:00.000001Z",
     "completionTime": "2026-11-21T08:00:00Z",
+    "terminalState": "Complete",
     "replicas": 2,
     "selector": "elasticjob.dev/job=digits",
     "minReplicas": 1,
@@ -632,13 +641,10 @@ STATUS: dict[str, Any] = {
         "leaderPodName": "digits-0-0",
         "startTime": "2026-11-21T07:04:59.000001Z",
         "establishedTime": "2026-11-21T07:04:59.100001Z",
-        "brokenTime": "2026-11-21T07:04:59.200001Z",
         "cause": "PodLost",
         "account": "infrastructure",
-        "rule": "spot",
         "message": "digits-1-2 was lost with node b",
-        "outcome": "Complete",
-        "detectMilliseconds": 1040,
+        "end": END,
     },
     "participants": [
         {
@@ -660,17 +666,13 @@ STATUS: dict[str, Any] = {
         {
             "number": 7,
             "cause": "PodLost",
-            "account": "infrastructure",
             "members": 2,
             "startTime": "2026-11-21T07:04:59.000001Z",
-            "endTime": "2026-11-21T07:05:59.000001Z",
-            "detectMilliseconds": 1040,
+            "end": END,
             "rendezvousMilliseconds": 85,
             "firstStepMilliseconds": 4100,
             "firstStep": 18000,
             "lastStep": 18200,
-            "rule": "spot",
-            "message": "digits-1-2 was lost with node b",
         }
     ],
     "accounts": [

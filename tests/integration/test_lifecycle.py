@@ -57,7 +57,7 @@ def test_a_running_round_ends_with_the_suspension_and_the_number_goes_on(
     )
     held = job.status()
     assert held["currentRound"]["number"] == 1
-    assert (held["currentRound"]["phase"], held["currentRound"]["cause"]) == ("Broken", "Suspended")
+    assert (held["currentRound"]["phase"], held["currentRound"]["end"]["cause"]) == ("Broken", "Suspended")
     assert held["replicas"] == 0
     assert held["accounts"] == before["accounts"]
     assert [r["number"] for r in held["roundHistory"]] == [1]
@@ -107,7 +107,7 @@ def test_a_deadline_ends_the_job(job: PlayedJob) -> None:
     assert failed["reason"] == "DeadlineExceeded"
     assert "activeDeadlineSeconds" in failed["message"]
     status = job.status()
-    assert (status["currentRound"]["phase"], status["currentRound"]["outcome"]) == ("Closed", "Failed")
+    assert (status["currentRound"]["phase"], status["terminalState"]) == ("Closed", "Failed")
     assert "completionTime" in status
 
 

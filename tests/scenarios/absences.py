@@ -13,9 +13,9 @@ _examine = members._examine
 
 def convict_by_silence(p: Any, member: Any) -> tuple[str, Evidence | None]:
     """A Lease that is not renewed is enough."""
-    lease = p.observed.leases.get(member.pod)
+    lease = p.observed.leases.get(member.pod_name)
     if lease is not None and lease.silent > 10:
-        return "Lost", Evidence("Unreachable", "silent", member.pod)
+        return "Lost", Evidence("Unreachable", "silent", member.pod_name)
     return _examine(p, member)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from elasticjob.contract.records import FailureReport
 from elasticjob_operator.plan.model import Exit, Job, Limit, Participant, Pod, Rule
-from elasticjob_operator.plan.status import Charge, JobStatus
+from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd
 
 
 class FailureCommands:
@@ -110,9 +111,13 @@ class FailureCommands:
 
     def do_why(self) -> None:
         """Say what the history has on why each round was formed, newest first."""
-        for h in self.status.round_history:
-            by = f" by rule {h.rule}" if h.rule else ""
-            self.trace.append(f"round {h.number} {h.cause} {h.account or 'uncharged'}{by}: {h.message}")
+        history = self.status.round_history
+        for h, before in zip_longest(history, history[1:]):
+            why = (before.end if before is not None else None) or RoundEnd(message="the first round")
+            by = f" by rule {why.rule_name}" if why.rule_name else ""
+            current = self.status.current_round
+            text = current.message if h.number == current.number else why.message
+            self.trace.append(f"round {h.number} {h.cause} {why.account or 'uncharged'}{by}: {text}")
 
 
 def name_of(charge: Charge) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 from elasticjob.contract.records import ProgressReport
 from elasticjob_operator.plan.model import Participant
@@ -50,8 +51,10 @@ class StepCommands:
 
     def do_history(self) -> None:
         """Say what the history has of each round, newest first."""
-        for h in self.status.round_history:
-            times = (h.detect_milliseconds, h.rendezvous_milliseconds, h.first_step_milliseconds)
+        history = self.status.round_history
+        for h, before in zip_longest(history, history[1:]):
+            detect = before.end.detect_milliseconds if before is not None and before.end is not None else None
+            times = (detect, h.rendezvous_milliseconds, h.first_step_milliseconds)
             self.trace.append(
                 f"round {h.number} {h.cause}, {h.members} members; detect, rendezvous, first step: "
                 + ", ".join("-" if t is None else str(t) for t in times)

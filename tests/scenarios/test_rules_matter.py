@@ -73,7 +73,7 @@ def as_if_in_time(p: Any, member: Any) -> Any:
 
 def charged_inside_the_window(p: Any, round_number: int | None = None, pod: str = "") -> bool:
     charges = [c for a in p.status.accounts for c in a.charges]
-    return any((pod and c.pod == pod) or (round_number and c.round == round_number) for c in charges)
+    return any((pod and c.pod_name == pod) or (round_number and c.round == round_number) for c in charges)
 
 
 def a_step_is_enough(p: Any) -> bool:

@@ -42,7 +42,7 @@ from elasticjob_operator.plan.model import (
     Trouble,
 )
 from elasticjob_operator.plan.planner import meanwhile, plan
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status import JobStatus, RoundEnd, RoundStatus
 from tests.scenarios.failing import FailureCommands, charges
 from tests.scenarios.machines import NodeCommands, exclusions
 from tests.scenarios.operators import OtherOperator, ahead, name_of
@@ -511,16 +511,23 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
             del self.leases[action.name]
 
 
+def _reason(r: RoundStatus) -> RoundStatus | RoundEnd:
+    """Why it was formed while it runs, then why the next is."""
+    return r if r.phase == "Active" else r.next_cause
+
+
 def _differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """What the status says now and did not say before, a line each."""
     a, b = old.current_round, new.current_round
+    was, now = _reason(a), _reason(b)
     if (a.number, a.phase) != (b.number, b.phase):
         text = f"round {b.number} {b.phase}"
         if b.phase == "Active":
             text += " [" + " ".join(m.pod_name for m in new.members()) + "]"
-        yield f"{text} {b.cause}: {b.message}" if b.cause else text
-    elif b.cause != a.cause:
-        yield f"cause {b.cause}: {b.message}"
+        cause = now.cause or b.cause
+        yield f"{text} {cause}: {now.message}" if cause else text
+    elif now.cause != was.cause:
+        yield f"cause {now.cause}: {now.message}"
     if b.established is not None and a.established is None:
         yield f"established {b.number}"
     yield from charges(old, new)

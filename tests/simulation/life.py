@@ -143,11 +143,15 @@ def live(
 
 def told(status: JobStatus) -> dict[str, Any]:
     """What people read of the past: accounts, history, and rounds, without times and names of pods."""
+    history = list(reversed(status.round_history))
     return {
-        "rounds": [(r.number, r.cause, r.account, r.members) for r in reversed(status.round_history)],
+        "rounds": [
+            (r.number, r.cause, end.account if end is not None else "", r.members)
+            for r, end in zip(history, [None, *(r.end for r in history)], strict=False)
+        ],
         "accounts": {a.name: sorted((c.round or 0, c.cause) for c in a.charges) for a in status.accounts},
         "restarts": status.restarts,
-        "phase": (status.current_round.number, status.current_round.phase, status.current_round.outcome),
+        "phase": (status.current_round.number, status.current_round.phase, status.terminal_state),
     }
 
 

@@ -160,7 +160,8 @@ class Oracle:
             self._same(uid, b.number, facts)
         if a.phase == "Active" and b.phase == "Broken" and a.number:
             succeeded = any(m.succeeded for m in before.members())
-            self.pace.broken(b.cause, b.cause in ("ScaledUp", "ScaledDown"), succeeded)
+            cause = b.next_cause.cause
+            self.pace.broken(cause, cause in ("ScaledUp", "ScaledDown"), succeeded)
             self._excused(value, before)
         if (
             b.phase == "Active"
@@ -276,8 +277,8 @@ class Oracle:
 
     def _excused(self, value: JobValue, before: JobStatus) -> None:
         """I5: a round ends for something that has really happened to it."""
-        r = value.status.current_round
-        if r.cause == "ScaledUp" and before.current_round.members < value.job.spec.replicas:
+        r, why = value.status.current_round, value.status.current_round.next_cause
+        if why.cause == "ScaledUp" and before.current_round.members < value.job.spec.replicas:
             self.happens("*", SCALING, key=(value.job.uid, r.number))
             return
         key = (value.job.uid, r.number)
@@ -289,7 +290,7 @@ class Oracle:
         if any(self.dead(m.pod_uid) for m in before.members()):
             return
         raise Violation(
-            "I5", f"round {r.number} is broken ({r.cause}: {r.message}) and nothing has happened to it"
+            "I5", f"round {r.number} is broken ({why.cause}: {why.message}) and nothing has happened to it"
         )
 
     def _since(self, at: float) -> float:

@@ -418,6 +418,7 @@ class World:
         if key == JOB_KEY and item is not None:
             a = old.value.status if old is not None else JobStatus()
             b: JobStatus = item.value.status
+            why = b.current_round if b.current_round.phase == "Active" else b.current_round.next_cause
             if (a.current_round.number, a.current_round.phase) != (
                 b.current_round.number,
                 b.current_round.phase,
@@ -427,7 +428,7 @@ class World:
                 )
                 self.kernel.say(
                     f"status: round {b.current_round.number} {b.current_round.phase} [{members}] "
-                    f"{b.current_round.cause}: {b.current_round.message}"
+                    f"{why.cause}: {why.message}"
                 )
             elif a.current_round.established is None and b.current_round.established is not None:
                 self.kernel.say(f"status: round {b.current_round.number} is established")

@@ -69,7 +69,7 @@ def test_phases_are_those_of_the_contract() -> None:
     description = FIELDS["status.currentRound.phase"]["description"]
     assert re.findall(r"(\w+): ", description) == [p.value for p in Phase if p is not Phase.DRAINING]
     for outcome in Outcome:
-        assert outcome.value in FIELDS["status.currentRound.outcome"]["description"]
+        assert outcome.value in FIELDS["status.terminalState"]["description"]
 
 
 def test_the_schema_has_every_field_that_the_operator_writes_and_no_other() -> None:

@@ -39,7 +39,7 @@ SCENARIOS = {path.stem for path in (ROOT / "tests" / "scenarios" / "races").glob
 
 
 OPERATOR = ROOT / "operator" / "elasticjob_operator"
-EVENT = re.compile(r'(?:\.event\(|\bEvent\()\s*"(\w+)"')
+EVENT = re.compile(r'(?:\.event\(|\bEvent\(|^ {4}event =)\s*"(\w+)"', re.MULTILINE)
 CLOSES = re.compile(r'_close\(\s*p,\s*Outcome\.FAILED,\s*"(\w+)"')
 
 

@@ -288,7 +288,10 @@ def test_a_leader_that_misses_somebody_who_does_not_exist_is_given_up_in_time() 
     formed = passes(a_world(joined(0), joined(1), joined(2)))
     leader = replace(joined(0), report=RoundReport(formed.status.current_round.nonce, missing=(77,)))
     world = replace(a_world(leader, joined(1), joined(2)), record=formed.record)
-    assert passes(world, formed.status, seconds=(400, 431)).status.current_round.cause == "LeaderUnreachable"
+    assert (
+        passes(world, formed.status, seconds=(400, 431)).status.current_round.next_cause.cause
+        == "LeaderUnreachable"
+    )
 
 
 @pytest.mark.parametrize("nproc", ["²", "٣", "9" * 3000, "-1", "8 ", "\x1b[2J", "Auto"])
@@ -312,7 +315,7 @@ def test_a_workers_message_is_one_line_for_people_and_as_it_was_for_rules() -> N
     check(decided)
     assert decided.status.last_failure is not None
     assert "failed: first [31m ERROR second xxx" in decided.status.last_failure.message
-    assert decided.status.current_round.rule == "r", "the pattern looks at lines"
+    assert decided.status.current_round.next_cause.rule_name == "r", "the pattern looks at lines"
 
 
 def test_a_participant_of_one_job_changes_no_plan_of_another() -> None:

@@ -16,10 +16,10 @@ from elasticjob_operator.plan import failures, moves, rules
 from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Action, Exit, Job, JobSpec, Now, Observed, Pod, Rule
-from elasticjob_operator.plan.status import Charge, JobStatus, RoundHistory, RoundStatus
+from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd, RoundHistory, RoundStatus
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
-BROKEN = RoundStatus(number=3, phase="Broken", established=WALL, broken=WALL)
+BROKEN = RoundStatus(number=3, phase="Broken", established=WALL, end=RoundEnd(WALL))
 
 
 def a_pass(
@@ -85,13 +85,13 @@ def test_a_failure_is_charged_once_and_says_why(signs: list[Evidence], among: li
     p = a_pass(JobSpec(template={}, rules=tuple(among)))
     failures.note(p, signs)
     for _ in range(2):
-        if p.round.account:
+        if p.round.next_cause.account:
             failures.charge_round(p)
     charges = [(a.name, c) for a in p.status.accounts for c in a.charges]
-    assert len(charges) == p.status.restarts == (1 if p.round.account else 0)
+    assert len(charges) == p.status.restarts == (1 if p.round.next_cause.account else 0)
     for account, charge in charges:
         assert account in ACCOUNTS
-        assert (charge.cause, charge.round) == (p.round.cause, 3)
+        assert (charge.cause, charge.round) == (p.round.next_cause.cause, 3)
         assert len(charge.message) <= failures.MAX_MESSAGE
     assert JobStatus.parse(p.status.dump()) == p.status
 
@@ -107,7 +107,7 @@ def test_the_root_does_not_depend_on_the_order_in_which_evidence_comes(signs: li
     for order in itertools.permutations(signs):
         p = a_pass()
         failures.note(p, list(order))
-        roots.add((p.round.cause, p.round.failure_offset_milliseconds))
+        roots.add((p.round.next_cause.cause, p.round.failure_offset_milliseconds))
     assert len(roots) == 1
 
 
@@ -119,8 +119,9 @@ def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
         with_rule, without = a_pass(spec), a_pass()
         failures.note(with_rule, order)
         failures.note(without, order)
-        assert (with_rule.round.cause, with_rule.round.rule) == (Cause.WORKER_FAILED, "gpu")
-        assert (without.round.cause, without.round.rule) == (Cause.HANG, "")
+        first, second = with_rule.round.next_cause, without.round.next_cause
+        assert (first.cause, first.rule_name) == (Cause.WORKER_FAILED, "gpu")
+        assert (second.cause, second.rule_name) == (Cause.HANG, "")
 
 
 @pytest.mark.parametrize(
@@ -182,12 +183,12 @@ def test_a_charge_that_moves_stays_one(
     failures.note(p, [Evidence(cause, "it ended", pod.name, 0, uid=pod.uid, node="a")])
     failures.charge_round(p)
     charged = _charge_of(p)
-    account = p.round.account
+    end = p.round.next_cause
     p.set(
         current_round=RoundStatus(
-            number=4, phase="Active", cause=cause, account=account, message="it ended; b took over"
+            number=4, phase="Active", cause=cause, account=end.account, message="it ended; b took over"
         ),
-        round_history=(RoundHistory(4, cause, 1, WALL, account, message="it ended; b took over"),),
+        round_history=(RoundHistory(4, cause, 1, WALL), RoundHistory(3, "Started", 1, WALL, end)),
     )
     p.now = now
     for _ in range(2 if again else 1):
@@ -196,16 +197,14 @@ def test_a_charge_that_moves_stays_one(
     assert p.status.restarts == 1
     assert (moved.round, moved.time) == (charged.round, charged.time)
     assert p.status.round_history[0].cause == p.round.cause == moved.cause
-    assert p.status.round_history[0].message.endswith("; b took over")
-    assert (
-        p.status.round_history[0].account
-        == p.round.account
-        == next(a.name for a in p.status.accounts if a.charges)
-    )
+    over = p.status.round_history[1].end
+    assert over is not None
+    assert p.round.message == f"{over.message}; b took over"
+    assert over.account == p.round.account == next(a.name for a in p.status.accounts if a.charges)
     if moved.cause != cause:
         assert after <= moves.MOVE_SECONDS
         assert p.status.last_failure is not None
-        assert p.status.round_history[0].message == f"{p.status.last_failure.message}; b took over"
+        assert over.message == p.status.last_failure.message
         assert [e.reason for e in p.events].count("ChargeMoved") >= 1
 
 

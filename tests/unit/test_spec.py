@@ -175,4 +175,4 @@ def test_a_status_of_a_newer_operator_is_read_if_it_says_that_this_one_may() -> 
     newer["internal"]["minReaderVersion"] = VERSION + 1
     with pytest.raises(MalformedJob, match="a/j: its status was written by a newer operator") as raised:
         read_job(raw(status=newer))
-    assert raised.value.reason == "StatusTooNew"
+    assert raised.value.event == "StatusTooNew"

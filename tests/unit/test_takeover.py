@@ -130,7 +130,8 @@ def status_of(name: str, finished: bool) -> Json:
                 | {"message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
                 for kind in ("Training", "Suspended", "Complete", "Failed")
             ],
-            "currentRound": {"number": 3, "phase": "Closed", "outcome": "Complete"},
+            "currentRound": {"number": 3, "phase": "Closed"},
+            "terminalState": "Complete",
             "internal": {"minReaderVersion": 1, "attempts": [0]},
         }
         before = JobStatus.parse(over)

@@ -69,7 +69,7 @@ class JobSource:
         try:
             self._registry.update(raw)
         except MalformedJob as error:
-            self._unreadable(raw, str(error), error.reason)
+            self._unreadable(raw, str(error), error.event)
         except Exception as error:
             log.exception("%s/%s can't be read", namespace, name)
             self._unreadable(raw, f"{namespace}/{name} can't be read ({type(error).__name__})")
@@ -156,7 +156,7 @@ class JobSource:
             if entry.request not in self._queue.working:  # else it may be writing just now: next time
                 found.compare(entry.view.job, entry.memory)
 
-    def _unreadable(self, raw: Json, trouble: str, reason: str = MalformedJob.reason) -> None:
+    def _unreadable(self, raw: Json, trouble: str, reason: str = MalformedJob.event) -> None:
         """No condition can be written into a status that can't be read: the log has it, and an Event."""
         namespace, name = key_of(raw)
         log.error("%s", one_line(trouble, 1_000))

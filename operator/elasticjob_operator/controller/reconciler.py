@@ -244,6 +244,7 @@ def _log(before: JobView, decided: Plan) -> None:
     who = f"{before.job.namespace}/{before.job.name}"
     old, new = before.status.current_round, decided.status.current_round
     if (old.number, old.phase) != (new.number, new.phase):
+        why = new if new.phase == "Active" else new.next_cause
         log.info(
             "%s: round %d %s, %d members, leader %s, cause %s: %s",
             who,
@@ -251,8 +252,8 @@ def _log(before: JobView, decided: Plan) -> None:
             new.phase,
             new.members,
             new.leader_pod_name or "none",
-            new.cause or "none",
-            new.message or new.outcome or "-",
+            why.cause or "none",
+            why.message or decided.status.terminal_state or "-",
         )
     for event in decided.events:
         log.log(

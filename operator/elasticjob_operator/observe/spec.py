@@ -46,16 +46,16 @@ class JobView:
 class MalformedJob(Exception):
     """The status of a job can't be read: somebody other than an operator, or a newer one, has written it.
 
-    ``reason`` is that of the Event that says so.
+    ``event`` is the reason of the Event that says so.
     """
 
-    reason = "StatusUnreadable"
+    event = "StatusUnreadable"
 
 
 class TooNewJob(MalformedJob):
     """Only a newer operator may act on the job."""
 
-    reason = "StatusTooNew"
+    event = "StatusTooNew"
 
 
 def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:

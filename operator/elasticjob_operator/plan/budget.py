@@ -107,7 +107,11 @@ def _of_members(change: Callable[[ParticipantStatus], ParticipantStatus]) -> Cal
 
 def _history(status: JobStatus) -> JobStatus:
     return replace(
-        status, round_history=tuple(replace(h, message=_cut(h.message, 100)) for h in status.round_history)
+        status,
+        round_history=tuple(
+            replace(h, end=replace(h.end, message=_cut(h.end.message, 100))) if h.end is not None else h
+            for h in status.round_history
+        ),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from elasticjob.contract.names import pod_name
 from elasticjob.rounds.candidates import listed
-from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import CreatePod, Pod
@@ -23,12 +22,12 @@ def describe(p: Pass) -> None:
     """Bring the conditions up to date with what this pass decided."""
     if p.before.finished:
         return
-    outcome = p.round.outcome
+    outcome, message = p.status.terminal_state, p.round.next_cause.message
     if outcome:
-        _set(p, "Training", "False", outcome, p.round.message)
+        _set(p, "Training", "False", outcome, message)
         _describe_suspension(p)
-        _set(p, "Complete", "True" if outcome == "Complete" else "False", p.reason, p.round.message)
-        _set(p, "Failed", "True" if outcome == "Failed" else "False", p.reason, p.round.message)
+        _set(p, "Complete", "True" if outcome == "Complete" else "False", p.reason, message)
+        _set(p, "Failed", "True" if outcome == "Failed" else "False", p.reason, message)
         return
     status, reason, message = _training(p)
     _set(p, "Training", status, reason, message)
@@ -40,7 +39,7 @@ def describe(p: Pass) -> None:
 
 def _describe_suspension(p: Pass) -> None:
     before = p.status.condition("Suspended")
-    if suspension.wanted(p) and not p.round.outcome:
+    if suspension.wanted(p) and not p.status.terminal_state:
         text = "spec.suspend is true: the job has no pods and its status is kept; set it to false to go on"
         _set(p, "Suspended", "True", "Suspended", text)
     elif before is None:
@@ -61,8 +60,8 @@ def _training(p: Pass) -> tuple[str, str, str]:
         said = lifecycle.after_success(p) or (f"{done} have succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
         return "True", "Training", f"{who}{more}{_short(p)}{_held_up(p)}"
-    ended = "" if r.cause == Cause.RESUMED else f"round {r.number} ended: "
-    why = f"{ended}{r.message}; " if r.number else ""
+    ended = "" if r.resumed else f"round {r.number} ended: "
+    why = f"{ended}{r.next_cause.message}; " if r.number else ""
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)

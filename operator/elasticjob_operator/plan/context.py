@@ -20,7 +20,7 @@ from elasticjob_operator.plan.model import (
     Participant,
     Pod,
 )
-from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundEnd, RoundStatus
 from elasticjob_operator.plan.waits import JobWait
 
 RENEWALS_PER_SECOND = 50
@@ -98,6 +98,13 @@ class Pass:
         """Change the round in the status."""
         if _differs(self.round, changes):
             self.status = replace(self.status, current_round=replace(self.round, **changes))
+
+    def set_end(self, **changes: Any) -> None:
+        """Change why the round has ended; the history says the same."""
+        self.set_round(end=replace(self.round.end or RoundEnd(), **changes))
+        history = self.status.round_history
+        if history and history[0].number == self.round.number:
+            self.set(round_history=(replace(history[0], end=self.round.end), *history[1:]))
 
     def left_since(self, since: datetime, limit: float, kind: enum.Enum, about: str | int) -> float:
         """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.

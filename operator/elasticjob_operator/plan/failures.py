@@ -54,7 +54,7 @@ def refresh_accounts(p: Pass) -> None:
 def note(p: Pass, evidence: list[Evidence]) -> None:
     """Keep the best evidence as the cause of the broken round, and the root failure for people.
 
-    ``status.currentRound.cause`` of a Broken round is the cause so far, with what the first rule that matches
+    ``status.currentRound.end`` is the cause so far, with what the first rule that matches
     it makes of it. Nothing is charged yet: that is done when the next round is published, or when every
     member is accounted for. From then on ``moves`` judges what comes.
     """
@@ -66,12 +66,12 @@ def note(p: Pass, evidence: list[Evidence]) -> None:
         rule = rules.match(p.job.spec.rules, sign)
         if not _explains_more(p, sign, rule is not None):
             continue
-        p.set_round(
+        p.set_round(failure_offset_milliseconds=sign.milliseconds, resumed=False)
+        p.set_end(
             cause=sign.cause,
             account=rules.account(rule, sign),
             message=sign.message + rules.effect(rule),
-            rule=rule.name if rule is not None else "",
-            failure_offset_milliseconds=sign.milliseconds,
+            rule_name=rule.name if rule is not None else "",
             detect_milliseconds=sign.detect_milliseconds,
         )
         if sign.account != SCALING:
@@ -90,13 +90,12 @@ def charge_round(p: Pass) -> None:
         return
     failure = root(p)
     node = failure.node_name if failure is not None else ""
-    charge = Charge(
-        p.now.wall, p.round.number, cause=p.round.cause, node_name=node, message=cut(p.round.message)
-    )
-    _charge(p, p.round.account, charge)
+    why = p.round.next_cause
+    charge = Charge(p.now.wall, p.round.number, cause=why.cause, node_name=node, message=cut(why.message))
+    _charge(p, why.account, charge)
     p.set_round(charged=p.now.wall)
     if failure is not None:
-        enforce(p, rules.named(p.job.spec.rules, p.round.rule), failure, p.round.message)
+        enforce(p, rules.named(p.job.spec.rules, why.rule_name), failure, why.message)
 
 
 def charge_pod(p: Pass, sign: Evidence) -> None:
@@ -204,12 +203,13 @@ def detection(p: Pass) -> int | None:
     operator knows as the moment when it was established. Else what the witness of the end says itself.
     """
     r = p.round
-    if r.account == SCALING or not r.number:
+    why = r.next_cause
+    if why.account == SCALING or not r.number:
         return None
-    first = None if r.established is None or r.broken is None else _first_end(p)
-    if first is None or r.established is None or r.broken is None:
-        return r.detect_milliseconds
-    return max(0, round((r.broken - r.established).total_seconds() * 1000) - first)
+    first = None if r.established is None or why.time is None else _first_end(p)
+    if first is None or r.established is None or why.time is None:
+        return why.detect_milliseconds
+    return max(0, round((why.time - r.established).total_seconds() * 1000) - first)
 
 
 def _first_end(p: Pass) -> int | None:
@@ -238,9 +238,9 @@ def _give_up(p: Pass, uid: str, message: str) -> None:
 
 
 def _explains_more(p: Pass, sign: Evidence, matched: bool) -> bool:
-    r = p.round
+    r, why = p.round, p.round.next_cause
     return explains_more(
-        sign.cause, matched, sign.milliseconds, r.cause, bool(r.rule), r.failure_offset_milliseconds
+        sign.cause, matched, sign.milliseconds, why.cause, bool(why.rule_name), r.failure_offset_milliseconds
     )
 
 

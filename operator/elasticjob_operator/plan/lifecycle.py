@@ -6,7 +6,6 @@ The terminal condition is written first, then the record (Closed), then pods are
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import Outcome, Phase, State
@@ -88,8 +87,8 @@ def check_failure(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "MemberLostAfterSuccess",
-            f"{p.round.message}; others had succeeded already, and a job without template can't replace "
-            "their pods: delete the ElasticJob and what makes its pods, and apply both again",
+            f"{p.round.next_cause.message}; others had succeeded already, and a job without template can't "
+            "replace their pods: delete the ElasticJob and what makes its pods, and apply both again",
         )
         return True
     return _check_idle_deadline(p)
@@ -260,13 +259,9 @@ def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
 
 def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
     """The job is over: the round is Closed for good."""
-    wall = p.now.wall
-    history = p.status.round_history
-    if history and history[0].end is None:
-        p.set(round_history=(replace(history[0], end=wall), *history[1:]))
-    p.set_round(
-        phase=Phase.CLOSED.value, outcome=outcome.value, message=message, broken=p.round.broken or wall
-    )
-    p.set(completion=wall)
+    wall, end = p.now.wall, p.round.end
+    p.set_round(phase=Phase.CLOSED.value)
+    p.set_end(time=end.time if end is not None else wall, message=message)
+    p.set(completion=wall, terminal_state=outcome.value)
     p.reason = reason
     p.event(outcome.value, message, warning=outcome is Outcome.FAILED)

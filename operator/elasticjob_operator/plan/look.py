@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.limits import Limits
 from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState
 from elasticjob_operator.plan import nodes
@@ -49,10 +48,10 @@ def round_state(status: JobStatus) -> RoundState:
         phase=r.phase,
         nonce=r.nonce,
         members=status.kernel_members,
-        cause=r.cause if broken else "",
+        cause=r.next_cause.cause if broken else "",
         start=r.start,
         established=r.established,
-        resumed=broken and r.cause == Cause.RESUMED,
+        resumed=broken and r.resumed,
         quorum_time=r.quorum_time,
         establish_failures=r.establish_failures,
         unarrived=r.unarrived_pods,
@@ -119,4 +118,4 @@ def _take_over(p: Pass, before: RoundState, one: Look) -> None:
         unreachable_reports=after.unreachable_reports,
     )
     if before.cause and not after.cause and p.round.charged is None:
-        p.set_round(cause="")
+        p.set_end(cause="")

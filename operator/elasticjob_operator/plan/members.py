@@ -107,9 +107,13 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if member.state == MemberState.LOST:
         if pod is None or not member.message:  # the latter: it had succeeded
             return MemberState.LOST, None
-        return MemberState.LOST, ends.second_thoughts(p, pod, who, p.round.cause, member.group_rank)
+        return MemberState.LOST, ends.second_thoughts(
+            p, pod, who, p.round.next_cause.cause, member.group_rank
+        )
     own = p.job.spec.template is not None
-    goes_on = own and (not over or (p.round.cause == Cause.STARTED_AGAIN and started_again(p, member)))
+    goes_on = own and (
+        not over or (p.round.next_cause.cause == Cause.STARTED_AGAIN and started_again(p, member))
+    )
     if member.completed or (member.state == MemberState.SUCCEEDED and not goes_on):
         # What it has done stays done, whatever becomes of its pod; but not for another round.
         return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.state import MemberState
@@ -23,7 +24,13 @@ from elasticjob_operator.plan.causes import NEVER_CHARGED, Evidence, explains_mo
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import cut, enforce, failure_of, settle_pod
 from elasticjob_operator.plan.model import Rule
-from elasticjob_operator.plan.status import Account, Charge, Failure, RoundHistory, UnaccountedMember
+from elasticjob_operator.plan.status import (
+    Account,
+    Charge,
+    Failure,
+    RoundEnd,
+    UnaccountedMember,
+)
 
 MOVE_SECONDS = 120
 """How long after a charge better evidence moves it, by wall time: members are found silent after 10 s, and
@@ -81,7 +88,7 @@ def _revise_absent(p: Pass) -> None:
 def absent(p: Pass, joined: set[str]) -> tuple[UnaccountedMember, ...]:
     """Whom the status has to remember when a round is published: members of the one before of which nothing
     was heard, while the loss of a peer would explain its end better than what did."""
-    if p.round.charged is None or not better(Cause.DID_NOT_REJOIN, p.round.cause):
+    if p.round.charged is None or not better(Cause.DID_NOT_REJOIN, p.round.next_cause.cause):
         return p.round.unaccounted_members
     fresh = tuple(
         UnaccountedMember(m.pod_name, m.pod_uid, p.round.number, m.group_rank)
@@ -201,7 +208,7 @@ def _move(
     last = p.status.last_failure
     if last is not None and last.round == charge.round:
         p.set(last_failure=replace(failure, time=last.time))
-    _rewrite(p, charge, last, sign, rule)
+    _rewrite(p, charge, sign, rule)
     p.event(
         "ChargeMoved",
         f"the end of round {charge.round} was charged to {account.name} ({charge.cause}), and is now charged "
@@ -210,27 +217,24 @@ def _move(
     enforce(p, rule, failure, message)
 
 
-def _rewrite(p: Pass, charge: Charge, last: Failure | None, sign: Evidence, rule: Rule | None) -> None:
+def _rewrite(p: Pass, charge: Charge, sign: Evidence, rule: Rule | None) -> None:
     """Say the same in the history, and in the round itself."""
-    number = charge.round or 0
-    to = rules.account(rule, sign)
-    name = rule.name if rule is not None else ""
-    formed = [entry for entry in p.status.round_history if entry.number > number][-1:]
-    for entry in formed:
-        before = charge.message
-        if last is not None and last.round == number:  # the whole sentence
-            before = last.message + rules.effect(rules.named(p.job.spec.rules, entry.rule))
-        rest = entry.message[len(before) :] if entry.message.startswith(before) else ""
-        text = sign.message + rules.effect(rule) + rest
-        new: RoundHistory = replace(entry, cause=sign.cause, account=to, rule=name, message=text)
-        p.set(round_history=tuple(new if h is entry else h for h in p.status.round_history))
-        if entry.number == p.round.number and p.round.phase == "Active":
-            p.set_round(cause=sign.cause, account=to, message=text)
-    if number == p.round.number and p.round.phase == "Broken" and p.round.cause not in NEVER_CHARGED:
-        p.set_round(
-            cause=sign.cause,
-            account=to,
-            rule=name,
-            message=sign.message + rules.effect(rule),
-            failure_offset_milliseconds=sign.milliseconds,
-        )
+    number, r, history = charge.round or 0, p.round, p.status.round_history
+    to, text = rules.account(rule, sign), sign.message + rules.effect(rule)
+    changes: dict[str, Any] = {"cause": sign.cause, "account": to, "message": text}
+    changes["rule_name"] = rule.name if rule is not None else ""
+    over = next((entry for entry in history if entry.number == number), None)
+    end = over.end if over is not None else None
+    following = next((entry.number for entry in reversed(history) if entry.number > number), 0)
+    new = {
+        number: replace(over, end=replace(end or RoundEnd(), **changes)) if over is not None else None,
+        following: next((replace(h, cause=sign.cause) for h in history if h.number == following), None),
+    }
+    p.set(round_history=tuple(new.get(h.number) or h for h in history))
+    if following and following == r.number:
+        before = end.message if end is not None else charge.message
+        rest = r.message[len(before) :] if r.message.startswith(before) else ""
+        p.set_round(cause=sign.cause, account=to, message=text + rest)
+    if number == r.number and r.phase == "Broken" and r.next_cause.cause not in NEVER_CHARGED:
+        p.set_round(failure_offset_milliseconds=sign.milliseconds)
+        p.set_end(**changes)

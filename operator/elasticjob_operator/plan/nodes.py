@@ -144,7 +144,7 @@ def _failures(p: Pass, status: JobStatus) -> dict[tuple[int | None, str], str]:
         if charge.node_name and charge.time > since
     }
     last, r = status.last_failure, status.current_round
-    over = r.phase == "Broken" and r.account == INFRASTRUCTURE
+    over = r.phase == "Broken" and r.next_cause.account == INFRASTRUCTURE
     if over and last is not None and last.round == r.number and last.node_name and last.time > since:
         found.setdefault((r.number, ""), last.node_name)
     return found

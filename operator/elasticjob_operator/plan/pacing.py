@@ -53,16 +53,17 @@ def pause(count: int) -> float:
 def early_ends(p: Pass) -> int:
     """How many rounds in a row have ended early, with the one that has just ended."""
     r = p.round
-    if not r.number or r.cause in NEVER_CHARGED or has_lived(p) or _came_further(p):
+    if not r.number or r.next_cause.cause in NEVER_CHARGED or has_lived(p) or _came_further(p):
         return 0
     return r.early_end_streak + (not _was_well(p))
 
 
 def round_left(p: Pass) -> float:
     """Seconds until the next round may be published."""
-    if p.round.broken is None or _was_well(p):
+    ended = p.round.next_cause.time
+    if ended is None or _was_well(p):
         return 0.0
-    return p.left_since(p.round.broken, pause(early_ends(p) - 1), JobWait.ROUND_BACKOFF, p.round.number)
+    return p.left_since(ended, pause(early_ends(p) - 1), JobWait.ROUND_BACKOFF, p.round.number)
 
 
 def note_setbacks(p: Pass) -> None:
@@ -148,7 +149,8 @@ def change_left(p: Pass) -> float:
     train."""
     changes = 0
     for formed in p.status.round_history:
-        age = (formed.end or p.now.wall) - formed.start
+        ended = formed.end.time if formed.end is not None else None
+        age = (ended or p.now.wall) - formed.start
         if formed.cause not in PLANNED or age.total_seconds() >= HEALTHY_SECONDS:
             break
         changes += 1
@@ -174,19 +176,20 @@ def larger_left(p: Pass) -> float:
     """Seconds until the round may be ended to grow, when larger ones have ended early, whatever rounds were
     between them: ten times 1, 2, 4 ... 60 s from the second on, until a larger one lives for a minute."""
     early = []
-    for after, formed, before in zip(
-        p.status.round_history, p.status.round_history[1:], p.status.round_history[2:], strict=False
-    ):
-        if formed.cause != Cause.SCALED_UP or formed.members <= before.members or formed.end is None:
+    for formed, before in pairwise(p.status.round_history[1:]):
+        end = formed.end
+        if formed.cause != Cause.SCALED_UP or formed.members <= before.members:
             continue
-        if p.now.wall - formed.end > FORGET or (formed.end - formed.start).total_seconds() >= HEALTHY_SECONDS:
+        if end is None or end.time is None:
+            continue
+        if p.now.wall - end.time > FORGET or (end.time - formed.start).total_seconds() >= HEALTHY_SECONDS:
             break
-        if after.account != SCALING:
-            early.append((formed.end, formed.number))
+        if end.account != SCALING:
+            early.append((end.time, formed.number))
     if not early:
         return 0.0
-    end, number = early[0]
-    return p.left_since(end, PROOF * pause(len(early) - 1), JobWait.GROWTH_BACKOFF, f"larger {number}")
+    ended, number = early[0]
+    return p.left_since(ended, PROOF * pause(len(early) - 1), JobWait.GROWTH_BACKOFF, f"larger {number}")
 
 
 def _note(
@@ -215,15 +218,15 @@ def _setback(p: Pass, slot: int | None) -> SlotBackoff | None:
 
 def _was_well(p: Pass) -> bool:
     """Whether nothing was wrong with the round that has ended: somebody wanted another."""
-    return p.round.established is not None and p.round.account == SCALING
+    return p.round.established is not None and p.round.next_cause.account == SCALING
 
 
 def has_lived(p: Pass) -> bool:
     """Whether the round that has ended had trained for a while."""
     r = p.round
-    if r.established is None or r.broken is None:
+    if r.established is None or r.end is None or r.end.time is None:
         return False
-    return (r.broken - r.established).total_seconds() >= HEALTHY_SECONDS
+    return (r.end.time - r.established).total_seconds() >= HEALTHY_SECONDS
 
 
 def _came_further(p: Pass) -> bool:

@@ -15,7 +15,7 @@ from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.members import report_of
-from elasticjob_operator.plan.status import JobStatus, LostTime, Progress, RoundHistory
+from elasticjob_operator.plan.status import JobStatus, LostTime, Progress, RoundStatus
 
 REPORT_SECONDS = 60.0
 """How often progress is written when nothing else is."""
@@ -69,13 +69,13 @@ def settle(p: Pass) -> None:
         )
     else:
         # It ended before its first step.
-        formed = p.status.round_history[0]
-        planned = r.established is not None and r.account in (SCALING, PREEMPTION)
-        progress = _lose(progress, formed.cause, _milliseconds(progress.counted, r.broken))
+        why = r.next_cause
+        planned = r.established is not None and why.account in (SCALING, PREEMPTION)
+        progress = _lose(progress, r.cause, _milliseconds(progress.counted, why.time))
         progress = replace(
             progress,
-            counted=max(filter(None, (progress.counted, r.broken)), default=None),
-            rounds_without_progress=progress.rounds_without_progress + (_failed(formed) and not planned),
+            counted=max(filter(None, (progress.counted, why.time)), default=None),
+            rounds_without_progress=progress.rounds_without_progress + (_failed(r) and not planned),
         )
     p.set(progress=progress)
 
@@ -122,12 +122,11 @@ def _report(p: Pass) -> ProgressReport | None:
 
 def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetime) -> Progress:
     """The first report of this round: what was lost until here, and what is done again."""
-    formed = p.status.round_history[0]
     again = max(0, before.step - report.first_step + 1) if before.round else 0
     redone = min(before.trained_milliseconds, again * (before.milliseconds_per_step or 0))
     # Time in which the job was suspended is nobody's.
     since = max(filter(None, (before.counted, p.status.active)), default=None)
-    progress = _lose(before, formed.cause, _milliseconds(since, time) + redone)
+    progress = _lose(before, p.round.cause, _milliseconds(since, time) + redone)
     no_later = before.round > 0 and report.first_step <= before.first_step
     row = before.rounds_without_progress
     return replace(
@@ -137,11 +136,11 @@ def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetim
         step=report.first_step,
         trained_milliseconds=before.trained_milliseconds - redone,
         counted=max(time, since) if since is not None else time,
-        rounds_without_progress=(row + _failed(formed)) if no_later else 0,
+        rounds_without_progress=(row + _failed(p.round)) if no_later else 0,
     )
 
 
-def _failed(formed: RoundHistory) -> int:
+def _failed(formed: RoundStatus) -> int:
     """1 if a failure made this round necessary: planned changes say nothing about progress."""
     return int(formed.account in (APPLICATION, INFRASTRUCTURE))
 

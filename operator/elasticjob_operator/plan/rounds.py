@@ -24,6 +24,7 @@ from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import (
     MAX_ROUNDS,
     ParticipantStatus,
+    RoundEnd,
     RoundHistory,
     RoundStatus,
     kernel_members,
@@ -44,6 +45,7 @@ RENEW_CHANGE_SECONDS = 30.0
 def projection(p: Pass) -> RoundRecord:
     """The round Lease's record: a pure function of the status (and the timeouts in the spec)."""
     r = p.round
+    why = r if r.phase == Phase.ACTIVE.value else r.next_cause
     ids = tuple(m.id for m in p.status.members())
     return RoundRecord(
         job_uid=p.job.uid,
@@ -54,10 +56,10 @@ def projection(p: Pass) -> RoundRecord:
         members=ids if len(ids) <= INLINE_MEMBERS else (),
         leader_id=ids[0] if ids else "",
         leader=r.leader_endpoint,
-        cause=r.cause,
-        message=r.message,
+        cause=why.cause,
+        message=why.message,
         waiting=p.waiting,
-        outcome=r.outcome,
+        outcome=p.status.terminal_state,
         wait_renew_seconds=_wait_renew(p),
         establish_timeout_seconds=p.job.spec.rendezvous.establish_timeout,
         heartbeat_timeout_seconds=p.job.spec.rendezvous.heartbeat_timeout,
@@ -109,22 +111,12 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
     if p.round.phase == "Active":
         over = ended(round_state(p.status), "")
         p.set_round(
-            phase=over.phase,
-            broken=wall,
-            cause="",
-            account="",
-            rule="",
-            message="",
-            failure_offset_milliseconds=None,
-            detect_milliseconds=None,
-            establish_failures=over.establish_failures,
+            phase=over.phase, failure_offset_milliseconds=None, establish_failures=over.establish_failures
         )
-        history = p.status.round_history
-        if history and history[0].number == p.round.number:
-            p.set(round_history=(replace(history[0], end=wall), *history[1:]))
+        p.set_end(time=wall)
     note(p, evidence)
-    planned = p.round.account == SCALING
-    p.event("RoundBroken", f"round {p.round.number} ended: {p.round.message}", warning=not planned)
+    why = p.round.next_cause
+    p.event("RoundBroken", f"round {p.round.number} ended: {why.message}", warning=why.account != SCALING)
 
 
 def watch_active(p: Pass) -> None:
@@ -148,7 +140,7 @@ def watch_active(p: Pass) -> None:
 def _tell_established(p: Pass) -> None:
     """The leader reports the round established, as of now."""
     r = p.round
-    ended = next((h.end for h in p.status.round_history[1:2] if h.end is not None), None)
+    ended = next((h.end.time for h in p.status.round_history[1:2] if h.end is not None), None)
     if r.cause == Cause.RESUMED:
         ended = p.status.active
     since = ended or r.start or p.now.wall
@@ -177,7 +169,9 @@ def form(p: Pass) -> None:
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
     with look(p) as one:
-        if not (enough and p.round.cause in PLANNED):  # that has waited for them beside the running round
+        if not (
+            enough and p.round.next_cause.cause in PLANNED
+        ):  # that has waited for them beside the running round
             left = last_call(one, enough)
             expected += newcomers(p, {pod.uid for pod, _ in joined}, left, enough)
         decision = form_round(one, ready, expected, minimum, replicas)
@@ -216,15 +210,16 @@ def settle(p: Pass) -> None:
     A suspension is charged to nobody, and of the failures that one broken path causes only the first: neither
     the members that go on to miss each other nor the round that ended before.
     """
-    r = p.round
-    if r.number > 0 and r.account and r.cause not in NEVER_CHARGED and (r.rule or not _goes_on(p)):
+    why = p.round.next_cause
+    chargeable = why.account and why.cause not in NEVER_CHARGED
+    if p.round.number > 0 and chargeable and (why.rule_name or not _goes_on(p)):
         charge_round(p)
 
 
 def _goes_on(p: Pass) -> bool:
     """Whether this round was never established for what ended the one before."""
     formed = p.status.round_history[0] if p.status.round_history else None
-    formed_for = formed.cause if formed is not None and formed.number == p.round.number else ""
+    formed_for = p.round.cause if formed is not None and formed.number == p.round.number else ""
     failure = root(p)
     return continues_series(
         round_state(p.status), formed_for, failure.pod_name if failure is not None else ""
@@ -327,9 +322,11 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     )
     leader = chosen[0]
     following = published(round_state(p.status), kernel_members(chosen), p.now.nonce, wall)
-    cause = before.cause if before.number else "Started"
-    account = before.account if before.number else ""
-    message = before.message if before.number else "the first round"
+    why = RoundEnd(cause="Started", message="the first round")
+    if before.number:
+        why = before.next_cause
+        p.set_end(detect_milliseconds=detection(p))
+    message = why.message
     taken_over = _hand_over(p, chosen)
     if taken_over:
         message = f"{message}; {taken_over}"
@@ -345,8 +342,8 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
             members=len(chosen),
             world_size=sum(counts) if len(counts) == len(chosen) else None,
             start=following.start,
-            cause=cause,
-            account=account,
+            cause=why.cause,
+            account=why.account,
             message=message,
             establish_failures=following.establish_failures,
             early_end_streak=pacing.early_ends(p),
@@ -358,16 +355,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
         participants=chosen
         + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),
         round_history=(
-            RoundHistory(
-                following.number,
-                cause,
-                len(chosen),
-                wall,
-                account,
-                detect_milliseconds=detection(p),
-                rule=before.rule,
-                message=message,
-            ),
+            RoundHistory(following.number, why.cause, len(chosen), wall),
             *p.status.round_history,
         )[:MAX_ROUNDS],
     )

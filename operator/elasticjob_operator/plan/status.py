@@ -14,7 +14,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import Member, MemberState, UnreachableReport
+from elasticjob_operator.plan.causes import CAUSES
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
@@ -65,13 +67,29 @@ class UnaccountedMember:
 
 
 @dataclass(frozen=True)
+class RoundEnd:
+    """Why a round has ended. ``rule_name`` is the failure rule that has decided, if one has;
+    ``detect_milliseconds`` is how long it took to be noticed."""
+
+    time: datetime | None = None
+    cause: str = ""
+    account: str = ""
+    rule_name: str = ""
+    message: str = ""
+    detect_milliseconds: int | None = None
+
+
+RESUMED_MESSAGE = "the job was resumed"
+
+
+@dataclass(frozen=True)
 class RoundStatus:
     """``status.currentRound``. ``number`` 0 with phase Broken is the time before the first round.
 
-    ``cause``, ``account`` and ``message`` say why the round was formed; once it is Broken or Closed, why it
-    ended; then ``rule`` is the failure rule that has decided, if one has, ``failure_offset_milliseconds`` how
-    long after the round's barrier its root failure was, ``detect_milliseconds`` how long it took to be
-    noticed, and ``charged`` when it was charged, if it was. ``quorum_time`` is since when enough have joined
+    ``cause``, ``account`` and ``message`` say why the round was formed, and ``end`` why it has ended.
+    ``resumed``: the job was resumed after it had ended, and the next round waits like the first.
+    ``failure_offset_milliseconds`` is how long after the round's barrier the root failure of its end was, and
+    ``charged`` when that was charged, if it was. ``quorum_time`` is since when enough have joined
     for the first round; ``idle_since`` since when pods have held nodes without a round, and ``idle_seconds``
     for how long they had before. ``establish_failures`` counts rounds in a row that were not established,
     ``early_end_streak`` those before this one that ended without progress; ``unarrived_pods`` are the pods
@@ -89,17 +107,15 @@ class RoundStatus:
     world_size: int | None = None
     start: datetime | None = json_name("startTime")
     established: datetime | None = json_name("establishedTime")
-    broken: datetime | None = json_name("brokenTime")
     quorum_time: datetime | None = internal(None)
     idle_since: datetime | None = internal(None, "idleSinceTime")
     idle_seconds: int = internal(0)
     cause: str = ""
     account: str = ""
-    rule: str = ""
     message: str = ""
-    outcome: str = ""
+    end: RoundEnd | None = None
+    resumed: bool = internal(False)
     failure_offset_milliseconds: int | None = internal(None)
-    detect_milliseconds: int | None = None
     charged: datetime | None = internal(None, "chargedTime")
     establish_failures: int = internal(0)
     early_end_streak: int = internal(0)
@@ -107,6 +123,16 @@ class RoundStatus:
     ineligible_leaders: tuple[str, ...] = internal(())
     unreachable_reports: tuple[UnreachableReport, ...] = internal(())
     unaccounted_members: tuple[UnaccountedMember, ...] = internal(())
+
+    @property
+    def next_cause(self) -> RoundEnd:
+        """Of a round that is over, why the next is formed: what has ended this one, or that the job was
+        resumed since."""
+        end = self.end or RoundEnd()
+        if not self.resumed:
+            return end
+        account = CAUSES[Cause.RESUMED]
+        return RoundEnd(end.time, Cause.RESUMED.value, account, message=RESUMED_MESSAGE)
 
 
 @dataclass(frozen=True)
@@ -153,23 +179,19 @@ class IgnoredPod:
 
 @dataclass(frozen=True)
 class RoundHistory:
-    """One of ``status.roundHistory``: why this round was formed, and when; milliseconds from the end of the
-    round before. ``detect``: until that end, since what caused it. ``first_step`` and ``last_step`` are the
-    first and the highest step that were reported in this round."""
+    """One of ``status.roundHistory``: why and when this round was formed, and why it has ended. Milliseconds
+    count from the end of the round before. ``first_step`` and ``last_step`` are the first and the highest
+    step that were reported in this round."""
 
     number: int
     cause: str
     members: int
     start: datetime = field(metadata={"json": "startTime"})
-    account: str = ""
-    end: datetime | None = json_name("endTime")
-    detect_milliseconds: int | None = None
+    end: RoundEnd | None = None
     rendezvous_milliseconds: int | None = None
     first_step_milliseconds: int | None = None
     first_step: int | None = None
     last_step: int | None = None
-    rule: str = ""
-    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -330,14 +352,15 @@ class Progress:
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
     ``charged_pods`` are pods that are there, have ended as no members, and are charged for: ``slot-attempt``.
-    ``active`` is when the job was started, or resumed last. ``omitted`` says what is not there for its size
-    (``budget``)."""
+    ``terminal_state`` is Complete or Failed once the job has ended. ``active`` is when the job was started,
+    or resumed last. ``omitted`` says what is not there for its size (``budget``)."""
 
     observed_generation: int = always(0)
     conditions: tuple[Condition, ...] = always(())
     start: datetime | None = json_name("startTime")
     active: datetime | None = json_name("activeTime")
     completion: datetime | None = json_name("completionTime")
+    terminal_state: str = ""
     replicas: int = always(0)
     selector: str = ""
     min_replicas: int = 0

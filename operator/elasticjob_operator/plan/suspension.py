@@ -22,9 +22,9 @@ from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import DeletePod
 from elasticjob_operator.plan.pods import charge_early_ends
 from elasticjob_operator.plan.rounds import end_round, settle
+from elasticjob_operator.plan.status import RESUMED_MESSAGE
 
 _SUSPENDED = "the job was suspended"
-_RESUMED = "the job was resumed"
 
 
 def wanted(p: Pass) -> bool:
@@ -40,8 +40,9 @@ def suspend(p: Pass) -> None:
         end_round(p, [Evidence(Cause.SUSPENDED, _SUSPENDED)])
     else:
         settle(p)
-        if p.round.cause == Cause.RESUMED:  # and suspended again before there was a round
-            p.set_round(cause=Cause.SUSPENDED, message=_SUSPENDED)
+        if p.round.resumed:  # and suspended again before there was a round
+            p.set_round(resumed=False)
+            p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_SUSPENDED)
     charge_early_ends(p)
     _supersede(p)
     p.event("Suspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
@@ -69,15 +70,11 @@ def resume(p: Pass) -> None:
             p.set(active=p.status.start)
         return
     p.set(active=p.now.wall)
-    p.event("Resumed", _RESUMED)
+    p.event("Resumed", RESUMED_MESSAGE)
     if p.round.number > 0:
         p.set_round(
-            cause=Cause.RESUMED,
-            account=CAUSES[Cause.RESUMED],
-            message=_RESUMED,
-            rule="",
+            resumed=True,
             failure_offset_milliseconds=None,
-            detect_milliseconds=None,
             establish_failures=0,
             early_end_streak=0,
             quorum_time=None,
