@@ -82,7 +82,7 @@ def account(name: str) -> Account:
 def full(members: int = MEMBERS) -> JobStatus:
     """A round of so many is broken, and all have announced themselves anew."""
     names = tuple(pod(slot) for slot in range(members))
-    kinds = ("Training", "Suspended", "Complete", "Failed")
+    kinds = ("Training", "Suspended", "Complete", "Failed", "Reconciling", "Stalled")
     return JobStatus(
         observed_generation=7,
         conditions=tuple(

@@ -539,5 +539,7 @@ def _differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
     for condition in new.conditions:
         before = old.condition(condition.type)
         changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)
+        if condition.type in ("Reconciling", "Stalled"):
+            continue  # they follow from the others
         if changed and (condition.type == "Training" or condition.status == "True"):
             yield f"{condition.type}={condition.status} {condition.reason}: {condition.message}"

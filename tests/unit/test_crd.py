@@ -133,6 +133,8 @@ def test_the_documentation_shows_no_field_of_the_status_that_is_not_there() -> N
 def test_the_status_refuses_nothing_but_wrong_types() -> None:
     for path, field in fields(STATUS, "status"):
         allowed = {"type", "format", "description", "properties", "items", "enum", "required"}
+        if path.startswith("status.conditions[]."):  # metav1's
+            allowed |= {"minLength", "maxLength", "pattern", "minimum"}
         merging = {"x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"}
         assert set(field) <= allowed | merging | {"x-kubernetes-preserve-unknown-fields"}, path
     restricted = {path for path, field in fields(STATUS, "status") if "enum" in field}

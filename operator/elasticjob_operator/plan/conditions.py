@@ -18,10 +18,40 @@ UNJOINED_SECONDS = 60.0
 """How long a container may run without joining before the status names it."""
 
 
+MAX_TOOL_MESSAGE = 1_000
+"""Of a sentence in the conditions for tools: they show it to people in a line."""
+
+
 def describe(p: Pass) -> None:
     """Bring the conditions up to date with what this pass decided."""
     if p.before.finished:
         return
+    _describe(p)
+    _describe_for_tools(p)
+
+
+def _describe_for_tools(p: Pass) -> None:
+    """What kstatus (Flux, Helm, kpt) judges any resource by: Reconciling while the job should train and does
+    not, Stalled once it has failed. Both follow from the others."""
+    training, failed = p.status.condition("Training"), p.status.condition("Failed")
+    if training is None or failed is None:
+        return
+    suspended = p.status.is_true("Suspended")
+    suspending = suspended and any(pod.mine and not pod.ended for pod in p.observed.pods)
+    works = training.status != "True" and not p.status.terminal_state and (not suspended or suspending)
+    reason = "Suspending" if suspending else training.reason
+    _set(p, "Reconciling", str(works), reason, training.message[:MAX_TOOL_MESSAGE])
+    stalled = failed.status == "True"
+    _set(
+        p,
+        "Stalled",
+        str(stalled),
+        failed.reason if stalled else "NotStalled",
+        failed.message[:MAX_TOOL_MESSAGE] if stalled else "the job has not failed",
+    )
+
+
+def _describe(p: Pass) -> None:
     outcome, message = p.status.terminal_state, p.round.next_cause.message
     if outcome:
         _set(p, "Training", "False", outcome, message)

@@ -355,7 +355,7 @@ class JobStatus:
     ``terminal_state`` is Complete or Failed once the job has ended. ``active`` is when the job was started,
     or resumed last. ``omitted`` says what is not there for its size (``budget``)."""
 
-    observed_generation: int = always(0)
+    observed_generation: int = always(-1)
     conditions: tuple[Condition, ...] = always(())
     start: datetime | None = json_name("startTime")
     active: datetime | None = json_name("activeTime")
