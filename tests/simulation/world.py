@@ -428,7 +428,7 @@ class World:
                 )
                 self.kernel.say(
                     f"status: round {b.current_round.number} {b.current_round.phase} [{members}] "
-                    f"{why.cause}: {why.message}"
+                    f"{why.cause or b.current_round.cause}: {why.message}"
                 )
             elif a.current_round.established is None and b.current_round.established is not None:
                 self.kernel.say(f"status: round {b.current_round.number} is established")
