@@ -11,11 +11,9 @@ WORKDIR /opt/elasticjob
 COPY docker/handler-requirements.txt docker/build-requirements.txt ./
 RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --no-compile --target=vendor -r handler-requirements.txt
 RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --target=build -r build-requirements.txt
-COPY pyproject.toml README.md LICENSE ./
 COPY handler handler
-COPY operator operator
-RUN PYTHONPATH=build python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --no-compile --target=site .
-RUN rm -r site/elasticjob_operator && sed -i '/^Requires-Dist:/d; /^Provides-Extra:/d' site/elasticjob-*.dist-info/METADATA
+RUN PYTHONPATH=build python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --no-compile --target=site ./handler
+RUN sed -i '/^Requires-Dist:/d; /^Provides-Extra:/d' site/elasticjob-*.dist-info/METADATA
 # No list of files, which would not be true, and not whence it came: pip freeze would have a folder of this stage in it.
 RUN cd site && rm elasticjob-*.dist-info/RECORD elasticjob-*.dist-info/REQUESTED elasticjob-*.dist-info/INSTALLER elasticjob-*.dist-info/direct_url.json
 RUN mkdir site/elasticjob/_vendor && touch site/elasticjob/_vendor/__init__.py && mv vendor/urllib3 site/elasticjob/_vendor && mv vendor/urllib3-*.dist-info/licenses/LICENSE.txt site/elasticjob/_vendor/urllib3

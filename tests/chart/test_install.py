@@ -19,11 +19,11 @@ import elasticjob
 from charts.generate import NAMESPACE
 from devcluster.cluster import Cluster
 from devcluster.commands import DEPLOYMENTS, DISRUPTION, Options
-from devcluster.dockerfile import Build
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR
 from tests import operator_account
 from tests.chart.release import REGISTRY, Release
+from tests.dockerfile import Build
 from tests.docs_commands import ROOT
 from tests.e2e.job import JobRun
 

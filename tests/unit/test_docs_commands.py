@@ -15,7 +15,11 @@ import pytest
 from tests.docs_commands import PAGE, ROOT, Block, blocks, documents, page, run, script
 
 DOCUMENTS = [str(document.relative_to(ROOT)) for document in documents()]
-TESTS = "".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))
+TESTS = "".join(
+    path.read_text()
+    for folder in ("tests", "devcluster/tests")
+    for path in (ROOT / folder).rglob("test_*.py")
+)
 PROGRAM = r"(?:docker|helm|kopf|kubectl|make|pip|pytest|python\S*) "
 COMMANDS = re.compile(rf"^```(?!sh$|console$)[\w-]*\n(?:\$ |(?:[A-Z_]+=\S+ )*{PROGRAM})", re.MULTILINE)
 """A fence of commands, or of what a terminal shows, that is not said to be one."""

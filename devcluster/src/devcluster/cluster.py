@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 ComponentName = Literal["etcd", "apiserver", "controller-manager", "scheduler", "nodeagent"]
 
-# The repository's root: components that are Python modules of ours are found there.
-_IMPORT_ROOT = str(Path(__file__).parent.parent)
 _FIRST_OBJECTS_TIMEOUT_SECONDS = 60.0
 _NODES_TIMEOUT_SECONDS = 60.0
 # What the node agent gets to end its pods' processes when the cluster ends.
@@ -401,7 +399,6 @@ class Cluster(ClusterAccess):
             "nodeagent",
             arguments,
             lambda _: self._nodes_ready(),
-            env={"PYTHONPATH": _IMPORT_ROOT},
             ready_timeout=_NODES_TIMEOUT_SECONDS,
             grace=_NODE_AGENT_GRACE_SECONDS,
         )
@@ -462,7 +459,6 @@ class Cluster(ClusterAccess):
                 f"--key={key}",
             ],
             lambda pid: listens(pid, port) and client.is_ok("/healthz"),
-            env={"PYTHONPATH": _IMPORT_ROOT},
         )
         server.start()
 

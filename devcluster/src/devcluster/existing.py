@@ -1,9 +1,10 @@
-"""A cluster that is there already: the one of the user's kubeconfig."""
+"""A cluster that exists already: the one of the user's kubeconfig."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,6 +12,14 @@ from typing import Any
 
 from devcluster.access import ClusterAccess
 from devcluster.build import KUBECTL, ensure_built
+
+KUBECONFIG_VARIABLE = "DEVCLUSTER_KUBECONFIG"
+
+
+def existing_kubeconfig() -> Path | None:
+    """The kubeconfig of the cluster that the user wants tests to run against; None: start a cluster."""
+    path = os.environ.get(KUBECONFIG_VARIABLE)
+    return Path(path) if path else None
 
 
 class ExistingCluster(ClusterAccess):

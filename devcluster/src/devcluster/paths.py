@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/elasticjob/devcluster`, or the same below `~/.cache`."""
+    """`$XDG_CACHE_HOME/devcluster`, or the same below `~/.cache`."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "elasticjob" / "devcluster"
+    return (Path(root) if root else Path.home() / ".cache") / "devcluster"
 
 
 def named_cluster_dir(name: str) -> Path:

@@ -1,66 +1,77 @@
 """The fixtures of tests that need a cluster, and the dump of a namespace when such a test fails.
 
-One cluster serves a whole session; a test has a namespace of its own in it. With
-`ELASTICJOB_TEST_EXISTING_CLUSTER=1` and KUBECONFIG (or KUBECONFIG_UNDER_TEST) the tests run against that
-cluster instead, and the ones marked `devcluster`, which break components, are skipped.
+One cluster serves a whole session; each test has its own namespace in it. With DEVCLUSTER_KUBECONFIG set to
+the path of a kubeconfig, tests run against that cluster instead, and those marked `devcluster`, which break
+components, are skipped.
 
-To be enabled in a conftest.py by `pytest_plugins = ["devcluster.pytest_plugin"]`.
+pytest loads this module by itself once the package is installed. A conftest.py can override the fixture
+`devcluster_options`; the setting `devcluster_dump` names the resources that a failed test shows.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import subprocess
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterable, Iterator
 
 import pytest
 
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
-from devcluster.commands import AUTOSCALING, DISRUPTION, Options
-from devcluster.existing import ExistingCluster
+from devcluster.commands import Options
+from devcluster.existing import ExistingCluster, existing_kubeconfig
 from devcluster.wait import wait_for
 
-_DUMPED_KINDS = ("elasticjobs", "pods", "leases", "events")
+_DUMPED = "devcluster_dump"
 _DUMPED_LOG_LINES = 50
 _DUMP_TIMEOUT_SECONDS = 15.0
 _NAMESPACE_TIMEOUT_SECONDS = 60.0
-_TOKEN_SECONDS = 10.0
-"""Every test of pods is one of tokens that are replaced, too."""
 _LONGEST_NAME = 63
 
 
-def existing_kubeconfig() -> Path | None:
-    """The kubeconfig of the cluster that the user wants tested instead of one of ours."""
-    if os.environ.get("ELASTICJOB_TEST_EXISTING_CLUSTER") != "1":
-        return None
-    path = os.environ.get("KUBECONFIG_UNDER_TEST") or os.environ.get("KUBECONFIG")
-    return Path(path) if path else None
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a project say what a failed test shows."""
+    parser.addini(
+        _DUMPED,
+        "resources of a failed test's namespace that its report shows",
+        type="args",
+        default=["pods", "events"],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line(
+        "markers", "devcluster: breaks components of a cluster; skipped on an existing cluster"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what would break the user's cluster."""
+    """Skip what would break an existing cluster."""
     kubeconfig = existing_kubeconfig()
     if kubeconfig is None:
         return
-    reason = f"breaks components, which those of {kubeconfig} must not be: needs a devcluster of its own"
+    reason = f"breaks components of a cluster, and the one of {kubeconfig} is not ours"
     for item in items:
         if item.get_closest_marker("devcluster"):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[ClusterAccess]:
-    """The session's cluster: a devcluster with three nodes, or the user's own."""
+def devcluster_options() -> Options:
+    """Options of the session's cluster; override it in a conftest.py."""
+    return Options()
+
+
+@pytest.fixture(scope="session")
+def cluster(devcluster_options: Options) -> Iterator[ClusterAccess]:
+    """The session's cluster: a devcluster with three nodes, or the existing one of DEVCLUSTER_KUBECONFIG."""
     kubeconfig = existing_kubeconfig()
     if kubeconfig is not None:
         yield ExistingCluster(kubeconfig)
         return
-    options = Options(further_controllers=(DISRUPTION, AUTOSCALING), token_seconds=_TOKEN_SECONDS)
-    with Cluster(options=options) as started:
+    with Cluster(options=devcluster_options) as started:
         yield started
 
 
@@ -108,13 +119,13 @@ def pytest_runtest_makereport(
         and isinstance(cluster, ClusterAccess)
         and isinstance(namespace, str)
     ):
-        report.sections.extend(_dump(cluster, namespace))
+        report.sections.extend(_dump(cluster, namespace, item.config.getini(_DUMPED)))
     return report
 
 
-def _dump(cluster: ClusterAccess, namespace: str) -> Iterator[tuple[str, str]]:
-    for kind in _DUMPED_KINDS:
-        # In one request per kind: where the CRD is not installed, the rest is still worth seeing.
+def _dump(cluster: ClusterAccess, namespace: str, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for kind in kinds:
+        # One request per kind: where a CRD is not installed, the rest is still worth seeing.
         command = ["get", kind, "-n", namespace, "-o", "yaml", "--request-timeout=10s"]
         try:
             answer = cluster.kubectl(*command, check=False, timeout=_DUMP_TIMEOUT_SECONDS)

@@ -48,7 +48,7 @@ class PortClaims:
 def _claim(port: int) -> socket.socket | None:
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        claim.bind(f"\0elasticjob-devcluster-port-{port}")
+        claim.bind(f"\0devcluster-port-{port}")
     except OSError:
         claim.close()
         return None

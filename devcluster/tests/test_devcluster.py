@@ -29,7 +29,7 @@ from devcluster.ports import PortClaims, _claim, listens
 from devcluster.proxy import TcpProxy
 from devcluster.wait import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = pytest.mark.devcluster
 
 COMPONENTS = ("etcd", "apiserver", "controller-manager", "scheduler")
 SLOW = 1.0
@@ -535,7 +535,7 @@ def run_cli(*args: str, cache: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_line_from_up_to_down(plane: Cluster, tmp_path: Path) -> None:
     # Another cache, so that a developer's own cluster is not in the way; the build is shared by a link.
-    cache = tmp_path / "elasticjob" / "devcluster"
+    cache = tmp_path / "devcluster"
     cache.mkdir(parents=True)
     built = plane.kubectl_binary.parent
     (cache / built.name).symlink_to(built)

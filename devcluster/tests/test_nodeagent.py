@@ -27,7 +27,7 @@ from devcluster.nodeagent.client import NodeAgentClient, NodeAgentError
 from devcluster.nodeagent.runtime import MARKER
 from devcluster.wait import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = pytest.mark.devcluster
 
 Object = dict[str, Any]
 _SECONDS = 90.0
