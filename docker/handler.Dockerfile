@@ -12,7 +12,7 @@ COPY docker/handler-requirements.txt docker/build-requirements.txt ./
 RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --no-compile --target=vendor -r handler-requirements.txt
 RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --target=build -r build-requirements.txt
 COPY handler handler
-RUN PYTHONPATH=build python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --no-compile --target=site ./handler
+RUN PYTHONPATH="$PWD/build" python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --no-compile --target=site ./handler
 RUN sed -i '/^Requires-Dist:/d; /^Provides-Extra:/d' site/elasticjob-*.dist-info/METADATA
 # No list of files, which would not be true, and not whence it came: pip freeze would have a folder of this stage in it.
 RUN cd site && rm elasticjob-*.dist-info/RECORD elasticjob-*.dist-info/REQUESTED elasticjob-*.dist-info/INSTALLER elasticjob-*.dist-info/direct_url.json

@@ -28,6 +28,8 @@ PYTHON = Path(os.environ.get("ELASTICJOB_TEST_PYTHON", sys.executable))
 ``python``, and ``torchrun`` is beside it."""
 TORCHRUN = shlex.split(os.environ.get("ELASTICJOB_TEST_TORCHRUN", "torchrun"))
 """What is torchrun in pods. Both are set by ``python -m tests.matrix``."""
+SLOWED = ("leases", "pods", "pods/*", "elasticjobs", "elasticjobs/*", "roles")
+"""Writes that are delayed where "every write" is: those of the handler and of the operator."""
 DEADLINE = 120.0
 """Seconds after which a wait has hung; two torchruns start in about ten on two idle cores."""
 

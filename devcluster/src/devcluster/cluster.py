@@ -37,8 +37,7 @@ _NODE_AGENT_GRACE_SECONDS = 70.0
 _ADMIN = "admin"
 _CONTROLLER_MANAGER = "system:kube-controller-manager"
 _SCHEDULER = "system:kube-scheduler"
-_MONITORING = "system:monitoring"
-_GROUPS = {_ADMIN: "system:masters", _MONITORING: "system:monitoring"}
+_GROUPS = {_ADMIN: "system:masters"}
 
 
 class ApiServer:
@@ -84,9 +83,7 @@ class Cluster(ClusterAccess):
         self._images: dict[str, Any] = dict(images or {"*": str(Path(sys.executable).parent)})
         self._options = options or commands.Options()
         self._ports = PortClaims()
-        self._tokens = {
-            user: secrets.token_urlsafe(24) for user in (_ADMIN, _CONTROLLER_MANAGER, _SCHEDULER, _MONITORING)
-        }
+        self._tokens = {user: secrets.token_urlsafe(24) for user in (_ADMIN, _CONTROLLER_MANAGER, _SCHEDULER)}
         self._components: dict[str, Component] = {}
         self._further_apiservers: list[ApiServer] = []
         self._proxies: list[TcpProxy] = []
@@ -102,11 +99,6 @@ class Cluster(ClusterAccess):
     def admin_token(self) -> str:
         """The token of a user in system:masters."""
         return self._tokens[_ADMIN]
-
-    @property
-    def monitoring_token(self) -> str:
-        """The token of a user who may read /metrics of all components."""
-        return self._tokens[_MONITORING]
 
     @property
     def kubectl_binary(self) -> Path:
@@ -230,13 +222,14 @@ class Cluster(ClusterAccess):
         self,
         seconds: float,
         namespaces: Collection[str],
-        resources: Collection[str] = SlowWrites.DEFAULT_RESOURCES,
+        resources: Collection[str],
     ) -> Iterator[SlowWrites]:
         """Inside of the block every write of `resources` in `namespaces` takes `seconds` longer.
 
         Delayed in the server, by an admission webhook, as a slow etcd or a slow webhook of the user's would;
-        reads and watches are as quick as ever. In force, on all API servers, from the block's first
-        statement. Delay and scope can be changed by the methods of what is returned. One block at a time.
+        reads and watches are as quick as ever. `resources` are plurals; `pods/*` are the subresources. In force,
+        on all API servers, from the block's first statement; `set_delay` of what is returned changes the delay.
+        One block at a time.
         """
         slow_writes = self._slow_writes_of_this_cluster()
         running = [self.api] + [
@@ -310,7 +303,7 @@ class Cluster(ClusterAccess):
 
     def _start_control_plane(self, layout: commands.Layout) -> None:
         etcd_port = layout.etcd_port
-        self._add("etcd", commands.etcd(layout, self._options), lambda pid: listens(pid, etcd_port)).start()
+        self._add("etcd", commands.etcd(layout), lambda pid: listens(pid, etcd_port)).start()
         port = self._ports.take()
         self.server = f"https://127.0.0.1:{port}"
         kubeconfig.write(self.kubeconfig, self.server, self.ca_file, self.admin_token)
@@ -332,7 +325,7 @@ class Cluster(ClusterAccess):
         )
 
     def _make_apiserver(self, name: str, port: int, audit_log: Path) -> Component:
-        arguments = commands.apiserver(self._layout, self._options, port, audit_log)
+        arguments = commands.apiserver(self._layout, port, audit_log)
         client = ApiClient(f"https://127.0.0.1:{port}", self.ca_file, self.admin_token)
         gogc = self._options.apiserver_gogc
         env = {} if gogc is None else {"GOGC": str(gogc)}
@@ -347,7 +340,7 @@ class Cluster(ClusterAccess):
     def _make_scheduler(self) -> Component:
         port = self._ports.take()
         path = self._client_kubeconfig("scheduler", _SCHEDULER)
-        arguments = commands.scheduler(self._layout, self._options, port, path)
+        arguments = commands.scheduler(self._layout, port, path)
         return self._add("scheduler", arguments, self._healthz(port))
 
     def _client_kubeconfig(self, name: str, user: str) -> Path:

@@ -5,8 +5,8 @@ Pure: from where things are (`Layout`) and what was asked for (`Options`) to arg
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_CONTROLLERS: Sequence[str] = (
@@ -23,7 +23,7 @@ DEFAULT_CONTROLLERS: Sequence[str] = (
     "taint-eviction-controller",
     "validatingadmissionpolicy-status-controller",
 )
-"""What the project's objects rely on; not all of the fifty, for a small and quick cluster."""
+"""For Jobs, StatefulSets, nodes and policies; not all of the fifty, for a small and quick cluster."""
 
 DISRUPTION = "disruption-controller"
 """Counts what a PodDisruptionBudget allows; without it every eviction that a budget covers is refused."""
@@ -49,6 +49,8 @@ rules:
 
 # Rotation would take events away from whoever counts them.
 _AUDIT_LOG_MEGABYTES = 100_000
+# How long a pod stays on a node that is not ready or unreachable; Kubernetes' own default is 300.
+_TOLERATION_SECONDS = 30
 _SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 
@@ -57,16 +59,10 @@ API_SERVICE_ADDRESS = "10.96.0.1"
 class Options:
     """What a user of `Cluster` can choose."""
 
-    toleration_seconds: int = 30
-    """How long a pod stays on a node that is not ready or unreachable; Kubernetes' own default is 300."""
     controllers: Sequence[str] = DEFAULT_CONTROLLERS
     """Names of the controllers that the controller manager runs."""
     further_controllers: Sequence[str] = ()
     """More of them: `DISRUPTION`, `AUTOSCALING`, or any other."""
-    extra_flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Flags added to (and winning over) ours; keys: etcd, apiserver, controller-manager, scheduler."""
-    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What is added to the environment of these components: of the API server, also of a second one."""
     apiserver_gogc: int | None = None
     """By how many percent the API servers' heaps may grow between two collections; Go's default is 100."""
     token_seconds: float | None = None
@@ -96,7 +92,7 @@ class Layout:
     audit_policy: Path
 
 
-def etcd(layout: Layout, options: Options) -> list[str]:
+def etcd(layout: Layout) -> list[str]:
     """etcd, for data that nobody will miss."""
     client = f"http://127.0.0.1:{layout.etcd_port}"
     peer = f"http://127.0.0.1:{layout.etcd_peer_port}"
@@ -112,11 +108,10 @@ def etcd(layout: Layout, options: Options) -> list[str]:
         f"--initial-cluster=devcluster={peer}",
         "--unsafe-no-fsync",  # survives the death of the process, not of the machine
         "--log-level=error",
-        *options.extra_flags.get("etcd", ()),
     ]
 
 
-def apiserver(layout: Layout, options: Options, port: int, audit_log: Path) -> list[str]:
+def apiserver(layout: Layout, port: int, audit_log: Path) -> list[str]:
     """kube-apiserver on `port`. Several may share one etcd."""
     return [
         str(layout.binary),
@@ -139,8 +134,8 @@ def apiserver(layout: Layout, options: Options, port: int, audit_log: Path) -> l
         f"--service-account-key-file={layout.service_account_key}",
         f"--service-account-signing-key-file={layout.service_account_key}",
         f"--service-cluster-ip-range={_SERVICE_RANGE}",
-        f"--default-not-ready-toleration-seconds={options.toleration_seconds}",
-        f"--default-unreachable-toleration-seconds={options.toleration_seconds}",
+        f"--default-not-ready-toleration-seconds={_TOLERATION_SECONDS}",
+        f"--default-unreachable-toleration-seconds={_TOLERATION_SECONDS}",
         "--allow-privileged",
         f"--audit-policy-file={layout.audit_policy}",
         f"--audit-log-path={audit_log}",
@@ -149,7 +144,6 @@ def apiserver(layout: Layout, options: Options, port: int, audit_log: Path) -> l
         # Without it SIGTERM waits a minute for watches that nobody ends; with it one second (measured).
         "--shutdown-watch-termination-grace-period=1s",
         "--v=0",
-        *options.extra_flags.get("apiserver", ()),
     ]
 
 
@@ -168,11 +162,10 @@ def controller_manager(layout: Layout, options: Options, port: int, kubeconfig: 
         "--node-monitor-period=1s",
         "--node-monitor-grace-period=12s",  # Kubernetes' own default is 50 s
         "--horizontal-pod-autoscaler-sync-period=1s",  # Kubernetes' own default is 15 s
-        *options.extra_flags.get("controller-manager", ()),
     ]
 
 
-def scheduler(layout: Layout, options: Options, port: int, kubeconfig: Path) -> list[str]:
+def scheduler(layout: Layout, port: int, kubeconfig: Path) -> list[str]:
     """kube-scheduler."""
     return [
         str(layout.binary),
@@ -180,7 +173,6 @@ def scheduler(layout: Layout, options: Options, port: int, kubeconfig: Path) -> 
         *_client_flags(layout, port, kubeconfig),
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
-        *options.extra_flags.get("scheduler", ()),
     ]
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy whose link can be cut, refused, reset and delayed, for one end and not for the others.
+"""A TCP proxy whose link can be cut, refused and reset, for one end and not for the others.
 
 For a node that is cut off from the API server: give it the proxy's address, and break the proxy. It knows
 nothing of TLS or HTTP and so breaks what a network breaks.
@@ -8,24 +8,17 @@ byte, no FIN and no RST passes until `restore`, which delivers what was sent mea
 a new connection still succeeds, because the proxy's own kernel completes it; then nothing comes back.
 For a partition that outlives its connections (a NAT that forgot them): `reset` before `restore`.
 `strand` does the same to the present connections alone, as the loss of one server of several behind one
-address does: who connects anew is served.
-
-Used in a program as `TcpProxy`, or as a process of its own that takes a command per line on stdin and ends
-with it (`cut`, `strand`, `restore`, `refuse`, `reset`, `delay SECONDS`):
-
-    python -m devcluster.proxy --listen 127.0.0.1:21000 --target 127.0.0.1:20001
+address does: new connections are served.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import socket
 import struct
-import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import TypeVar
 
@@ -34,7 +27,7 @@ from devcluster.ports import PortClaims
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 16
-# Chunks on the way of one direction: bounds memory, and with a delay also the throughput.
+# Chunks on the way of one direction: bounds memory while the link is cut.
 _CHUNKS_IN_FLIGHT = 64
 _COMMAND_TIMEOUT_SECONDS = 10.0
 # SO_LINGER on, with no time: closing sends RST.
@@ -57,7 +50,6 @@ class TcpProxy:
         self.host = host
         self.port = self._claims.take(host) if port is None else port
         self._target = target
-        self._delay = 0.0
         self._passing = asyncio.Event()
         """Whether bytes pass, on connections made from now on."""
         self._passing.set()
@@ -94,10 +86,6 @@ class TcpProxy:
     def refuse(self) -> None:
         """Like a server that is gone: present connections are reset, new ones refused, until `restore`."""
         self._run(self._refuse())
-
-    def delay(self, seconds: float) -> None:
-        """Deliver every chunk of data `seconds` after it came, in each direction; 0 ends that."""
-        self._run(self._set_delay(seconds))
 
     def restore(self) -> None:
         """End `cut`, `strand` and `refuse`: held data is delivered, new connections are accepted."""
@@ -138,9 +126,6 @@ class TcpProxy:
         self._stranded.append(self._passing)
         self._passing = asyncio.Event()
         self._passing.set()
-
-    async def _set_delay(self, seconds: float) -> None:
-        self._delay = seconds
 
     async def _restore(self) -> None:
         for passing in (*self._stranded, self._passing):
@@ -200,12 +185,12 @@ class TcpProxy:
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, passing: asyncio.Event
     ) -> None:
-        chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
+        chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_IN_FLIGHT)
         deliver = asyncio.ensure_future(self._deliver(chunks, sink, passing))
         try:
             while not deliver.done():
                 chunk = await source.read(_CHUNK_BYTES)
-                await chunks.put((self._loop.time() + self._delay, chunk))
+                await chunks.put(chunk)
                 if not chunk:
                     break
             await deliver
@@ -213,11 +198,10 @@ class TcpProxy:
             deliver.cancel()
 
     async def _deliver(
-        self, chunks: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter, passing: asyncio.Event
+        self, chunks: asyncio.Queue[bytes], sink: asyncio.StreamWriter, passing: asyncio.Event
     ) -> None:
         while True:
-            due, chunk = await chunks.get()
-            await asyncio.sleep(due - self._loop.time())
+            chunk = await chunks.get()
             await passing.wait()
             if not chunk:
                 sink.write_eof()
@@ -232,41 +216,3 @@ def _abort(writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     writer.transport.abort()
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host, int(port)
-
-
-def _main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m devcluster.proxy", description="A TCP proxy to break: commands come on stdin."
-    )
-    parser.add_argument("--listen", type=_address, required=True, metavar="HOST:PORT")
-    parser.add_argument("--target", type=_address, required=True, metavar="HOST:PORT")
-    arguments = parser.parse_args()
-    host, port = arguments.listen
-    with TcpProxy(arguments.target, host, port) as proxy:
-        commands: dict[str, Callable[[], None]] = {
-            "cut": proxy.cut,
-            "strand": proxy.strand,
-            "restore": proxy.restore,
-            "refuse": proxy.refuse,
-            "reset": proxy.reset,
-        }
-        print(f"{proxy.host}:{proxy.port}", flush=True)
-        for line in sys.stdin:
-            match line.split():
-                case ["delay", seconds]:
-                    proxy.delay(float(seconds))
-                case [name] if name in commands:
-                    commands[name]()
-                case _:
-                    print(f"unknown command: {line.strip()}", file=sys.stderr, flush=True)
-                    continue
-            print("ok", flush=True)
-
-
-if __name__ == "__main__":
-    _main()

@@ -21,7 +21,7 @@ from devcluster.api import ApiClient, Response
 from devcluster.wait import wait_for
 from devcluster.webhook import PROBE_NAME, PROBE_WARNING
 
-LABEL = "devcluster.elasticjob.dev/slow-writes"
+LABEL = "devcluster/slow-writes"
 """On a namespace, with the value `true`: its writes are slowed while a `slow_writes` block is open."""
 
 MAX_SECONDS = 29.0
@@ -33,24 +33,13 @@ _IN_FORCE_TIMEOUT_SECONDS = 30.0
 
 
 class SlowWrites:
-    """The delay and scope of the writes of one cluster. Made by `Cluster.slow_writes`."""
-
-    DEFAULT_RESOURCES: Collection[str] = (
-        "leases",
-        "pods",
-        "pods/*",
-        "elasticjobs",
-        "elasticjobs/*",
-        "roles",
-    )
+    """The delay of the writes of one cluster. Made by `Cluster.slow_writes`."""
 
     def __init__(self, api: ApiClient, control: ApiClient, url: str, ca_file: Path) -> None:
         self._api = api
         self._control = control
         self._url = url
         self._ca_bundle = base64.b64encode(ca_file.read_bytes()).decode()
-        self._servers: Sequence[ApiClient] = ()
-        self._namespaces: set[str] = set()
 
     def set_delay(self, seconds: float) -> None:
         """Make writes that begin from now on take `seconds` longer (0 to 29).
@@ -61,45 +50,25 @@ class SlowWrites:
             raise ValueError(f"a write can be slowed by 0 to {MAX_SECONDS:g} s, not by {seconds:g}")
         _expect(self._control.request("PUT", "/delay", {"seconds": seconds}))
 
-    def set_namespaces(self, namespaces: Collection[str]) -> None:
-        """Slow the writes in these namespaces, and in no others, on every API server when this returns."""
-        wanted = set(namespaces)
-        before = self._namespaces
-        self._namespaces = before | wanted  # all that the end has to clean, should one of these fail
-        for name in wanted - before:
-            self._set_label(name, "true")
-        for name in before - wanted:
-            self._set_label(name, None)
-        self._namespaces = wanted
-        for name, server in itertools.product(wanted ^ before, self._servers):
-            self._wait_in_force(name, server)
-
     @contextlib.contextmanager
     def in_force(
         self, servers: Sequence[ApiClient], namespaces: Collection[str], resources: Collection[str]
     ) -> Iterator[None]:
         """Have all `servers` ask the webhook about writes in `namespaces`, with no delay as yet."""
-        self._servers = servers
         self.set_delay(0.0)
         _expect(self._api.request("POST", _CONFIGURATIONS, self._configuration(resources)))
         try:
-            self.set_namespaces(namespaces)
+            for name in namespaces:
+                self._set_label(name, "true")
+            for name, server in itertools.product(namespaces, servers):
+                _wait_in_force(name, server)
             yield
         finally:
             # The API server may be frozen or gone, and with it the configuration's effect: first the delay.
             self.set_delay(0.0)
             self._api.request("DELETE", f"{_CONFIGURATIONS}/{_NAME}")
-            for name in self._namespaces:
+            for name in namespaces:
                 self._set_label(name, None)
-            self._namespaces = set()
-
-    def _wait_in_force(self, namespace: str, server: ApiClient) -> None:
-        slowed = namespace in self._namespaces
-        wait_for(
-            lambda: _is_asked(server, namespace) is slowed,
-            _IN_FORCE_TIMEOUT_SECONDS,
-            f"writes in {namespace} are {'slowed' if slowed else 'as quick as before'}",
-        )
 
     def _configuration(self, resources: Collection[str]) -> dict[str, object]:
         def rule(names: Collection[str]) -> dict[str, object]:
@@ -112,7 +81,7 @@ class SlowWrites:
             }
 
         webhook = {
-            "name": "slow-writes.devcluster.elasticjob.dev",
+            "name": "slow-writes.devcluster.internal",
             "clientConfig": {"url": f"{self._url}/", "caBundle": self._ca_bundle},
             "rules": [rule(resources), rule(["configmaps"])],
             "matchConditions": [
@@ -144,6 +113,14 @@ class SlowWrites:
         )
         if value is not None:
             _expect(answer)
+
+
+def _wait_in_force(namespace: str, server: ApiClient) -> None:
+    wait_for(
+        lambda: _is_asked(server, namespace),
+        _IN_FORCE_TIMEOUT_SECONDS,
+        f"writes in {namespace} are slowed",
+    )
 
 
 def _is_asked(server: ApiClient, namespace: str) -> bool:

@@ -13,9 +13,8 @@ from devcluster.nodeagent.agent import Agent, Settings
 from devcluster.nodeagent.images import Images
 from devcluster.nodeagent.workload import Backoff
 
-
-def _capacity(text: str) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in text.split(","))
+_MAX_BACKOFF_SECONDS = 30.0
+"""Before a container's later restarts; kubelet's own is 300."""
 
 
 def _arguments() -> Settings:
@@ -29,13 +28,7 @@ def _arguments() -> Settings:
         "--images", type=Path, required=True, help="JSON: image name -> directory of its programs"
     )
     parser.add_argument("--control", type=Path, required=True, help="Unix socket for faults")
-    parser.add_argument(
-        "--capacity", type=_capacity, default="cpu=64,memory=64Gi,pods=500", help="of each node"
-    )
     parser.add_argument("--backoff", type=float, default=1.0, help="seconds before the second restart")
-    parser.add_argument(
-        "--max-backoff", type=float, default=30.0, help="seconds before later restarts, at most"
-    )
     parser.add_argument("--netns", action="store_true", help="give every pod a network of its own (root)")
     parser.add_argument("--rootless", action="store_true", help="use no namespaces, also as root")
     parser.add_argument(
@@ -48,8 +41,7 @@ def _arguments() -> Settings:
         state_dir=given.state_dir.absolute(),
         images=Images(given.images.absolute()),
         control=given.control,
-        capacity=given.capacity,
-        backoff=Backoff(given.backoff, given.max_backoff),
+        backoff=Backoff(given.backoff, _MAX_BACKOFF_SECONDS),
         netns=given.netns,
         rootless=given.rootless,
         token_seconds=given.token_seconds,

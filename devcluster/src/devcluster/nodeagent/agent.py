@@ -6,7 +6,7 @@ import asyncio
 import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,8 @@ from devcluster.proxy import TcpProxy
 _ANNOTATION = "devcluster/network"
 """Of a pod: "netns" gives it a network of its own."""
 
+_CAPACITY = {"cpu": "64", "memory": "64Gi", "pods": "500"}
+"""Of each node."""
 _STOP_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 5.0
 _EVICTION_SECONDS = 1.0
@@ -45,7 +47,6 @@ class Settings:
     state_dir: Path
     images: Images
     control: Path
-    capacity: Mapping[str, str]
     backoff: Backoff
     netns: bool
     """Every pod gets a network of its own, not only those that ask for it."""
@@ -253,7 +254,7 @@ class Agent:
             raise ControlError(f"node {name!r} is not off")
         await asyncio.to_thread(machine.proxy.restore)
         port = await machine.logs.start(machine.address, self._tls)
-        node = Node(name, machine.address, port, self._settings.capacity, self._api, machine.proxy)
+        node = Node(name, machine.address, port, _CAPACITY, self._api, machine.proxy)
         machine.node = node
         machine.registering = asyncio.create_task(node.run())
         self._resync(node)
