@@ -20,6 +20,14 @@ Object = dict[str, Any]
 SECONDS = 90.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root on Linux")
 
+AS_USER = """
+import os, sys
+from devcluster.nodeagent import linux
+
+linux.enter_user_namespace(1000)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
 SLOW_TERM = """
 import signal, time
 def term(*_):
@@ -53,7 +61,7 @@ while True:
 class Agent:
     """A running node agent and pods on its nodes."""
 
-    def __init__(self, cluster: Cluster, folder: Path, name: str, *options: str) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, name: str, as_user: bool = False) -> None:
         self.cluster = cluster
         self.nodes = [f"{name}-a", f"{name}-b"]
         images = folder / "images.json"
@@ -63,9 +71,10 @@ class Agent:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "devcluster.nodeagent", "--kubeconfig", str(cluster.kubeconfig)),
+                    *(sys.executable, *(("-c", AS_USER) if as_user else ())),
+                    *("-m", "devcluster.nodeagent", "--kubeconfig", str(cluster.kubeconfig)),
                     *("--nodes", ",".join(self.nodes), "--state-dir", str(self.state_dir)),
-                    *("--images", str(images), "--control", str(folder / "sock"), *options),
+                    *("--images", str(images), "--control", str(folder / "sock"), "--backoff=0.3"),
                 ],
                 stderr=log,
             )

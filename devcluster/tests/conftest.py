@@ -1,7 +1,7 @@
 """Fixtures of the tests of the node agent.
 
-Two agents of the tests' own play nodes beside those of the session's cluster: one as it comes (with
-namespaces if the tests run as root), one without namespaces as for a user who is not root.
+Two agents of the tests' own play nodes beside those of the session's cluster: one as it comes, one
+of a user who is not root.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from agent_pods import Agent, Pods
 from devcluster.cluster import Cluster
 
 
-@pytest.fixture(scope="module", params=["plain", pytest.param("rootless", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["plain", pytest.param("user", marks=pytest.mark.slow)])
 def agent(request: pytest.FixtureRequest, devcluster: Cluster, tmp_path_factory: Any) -> Iterator[Agent]:
-    """An agent with the mode of this machine, and one that does without namespaces."""
-    options = ["--rootless"] if request.param == "rootless" else []
+    """An agent of the user who runs the tests, and one of a user who is not root."""
     folder = tmp_path_factory.mktemp(request.param)
-    running = Agent(devcluster, folder, request.param, "--backoff=0.3", *options)
+    running = Agent(devcluster, folder, request.param, as_user=request.param == "user")
     with contextlib.closing(running):
         yield running
 

@@ -13,7 +13,6 @@ import pytest
 from agent_pods import BEAT, SECONDS, SLOW_TERM, Agent, Object, Pods, main_state, python, restarts
 from devcluster.cluster import Cluster
 from devcluster.nodeagent.client import NodeAgentError
-from devcluster.nodeagent.runtime import MARKER
 from devcluster.wait import wait_for
 
 pytestmark = pytest.mark.devcluster
@@ -201,18 +200,17 @@ def _of(state_dir: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            env = process.environ()
-            if MARKER in env and env.get("HOME", "").startswith(str(state_dir)):
+            if process.environ().get("HOME", "").startswith(str(state_dir)):
                 found.append(process)
     return found
 
 
-@pytest.mark.parametrize("options", [[], ["--rootless"]], ids=["plain", "rootless"])
+@pytest.mark.parametrize("as_user", [False, True], ids=["plain", "user"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "term"])
 def test_nothing_is_left_when_the_agent_ends(
-    devcluster: Cluster, namespace: str, tmp_path: Path, number: signal.Signals, options: list[str]
+    devcluster: Cluster, namespace: str, tmp_path: Path, number: signal.Signals, as_user: bool
 ) -> None:
-    agent = Agent(devcluster, tmp_path, "doomed", *options)
+    agent = Agent(devcluster, tmp_path, "doomed", as_user)
     pods = Pods(agent, namespace)
     memory = {"name": "m", "emptyDir": {"medium": "Memory"}}
     pods.run("main", ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"], volumes=[memory])

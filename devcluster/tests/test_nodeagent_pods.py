@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent_pods import SECONDS, SLOW_TERM, Object, Pods, is_ready, main_state, needs_root, python, restarts
+from agent_pods import SECONDS, SLOW_TERM, Object, Pods, is_ready, main_state, python, restarts
 from devcluster.wait import wait_for
 
 pytestmark = pytest.mark.devcluster
@@ -101,7 +101,7 @@ def test_environment_and_downward_api(pods: Pods) -> None:
 
 _REVIEW = """
 import json, os, ssl, urllib.request
-folder = os.environ.get("ELASTICJOB_SERVICE_ACCOUNT_DIR", "/var/run/secrets/kubernetes.io/serviceaccount")
+folder = "/var/run/secrets/kubernetes.io/serviceaccount"
 token = open(folder + "/token").read()
 host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
 request = urllib.request.Request(
@@ -156,10 +156,7 @@ def test_volumes(pods: Pods, tmp_path: Path) -> None:
     assert not any(root.glob("*/*")), "the volumes are gone"
 
 
-@needs_root
 def test_mount_points_that_do_not_exist_are_the_containers_own(pods: Pods) -> None:
-    if "rootless" in pods.agent.nodes[0]:
-        pytest.skip("mounts need namespaces")
     volumes = [{"name": "d", "emptyDir": {}}, {"name": "m", "emptyDir": {"medium": "Memory"}}]
     mounts = [{"name": "d", "mountPath": f"/{pods.namespace}/deep"}, {"name": "m", "mountPath": "/dev/shm"}]
     script = (

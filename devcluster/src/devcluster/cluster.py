@@ -227,9 +227,9 @@ class Cluster(ClusterAccess):
         """Inside of the block every write of `resources` in `namespaces` takes `seconds` longer.
 
         Delayed in the server, by an admission webhook, as a slow etcd or a slow webhook of the user's would;
-        reads and watches are as quick as ever. `resources` are plurals; `pods/*` are the subresources. In force,
-        on all API servers, from the block's first statement; `set_delay` of what is returned changes the delay.
-        One block at a time.
+        reads and watches are as quick as ever. `resources` are plurals; `pods/*` are the subresources. In
+        force, on all API servers, from the block's first statement; `set_delay` of what is returned changes
+        the delay. One block at a time.
         """
         slow_writes = self._slow_writes_of_this_cluster()
         running = [self.api] + [

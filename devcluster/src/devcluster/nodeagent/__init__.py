@@ -6,8 +6,8 @@ do is imitated, as far as a training job can see it: an address, environment, vo
 codes, restarts, hooks, signals, grace periods, logs, and what happens when a node is lost. Images are not:
 an image name stands for a Python environment of this machine.
 
-As root every container has its own PID, mount and UTS namespace (and, if wanted, each pod a network); without
-root it is a process group on the host, with the differences named in ``volumes`` and ``runtime``.
+Every container has its own PID, mount and UTS namespace. Without root they are made in a user namespace; only
+as root a pod can have a network of its own.
 
 Tests reach the agent through :class:`devcluster.nodeagent.client.NodeAgentClient`.
 """

@@ -30,7 +30,6 @@ def _arguments() -> Settings:
     parser.add_argument("--control", type=Path, required=True, help="Unix socket for faults")
     parser.add_argument("--backoff", type=float, default=1.0, help="seconds before the second restart")
     parser.add_argument("--netns", action="store_true", help="give every pod a network of its own (root)")
-    parser.add_argument("--rootless", action="store_true", help="use no namespaces, also as root")
     parser.add_argument(
         "--token-seconds", type=float, help="replace the pods' tokens so often (default: as kubelet does)"
     )
@@ -43,7 +42,6 @@ def _arguments() -> Settings:
         control=given.control,
         backoff=Backoff(given.backoff, _MAX_BACKOFF_SECONDS),
         netns=given.netns,
-        rootless=given.rootless,
         token_seconds=given.token_seconds,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import tempfile
 import time
@@ -50,8 +51,6 @@ class Settings:
     backoff: Backoff
     netns: bool
     """Every pod gets a network of its own, not only those that ask for it."""
-    rootless: bool
-    """Do without namespaces, also as root."""
     token_seconds: float | None
     """For so long a service account's token is kept; None: for four fifths of its life, as kubelet does."""
 
@@ -93,7 +92,7 @@ class Agent:
         self._tls = server_context(state / "pki")
         self._machines: dict[str, _Machine] = {}
         self._workers: dict[str, PodWorker] = {}
-        self._fabric = Fabric(available=runtime.isolated)
+        self._fabric = Fabric(available=os.geteuid() == 0)
         self._watch = PodWatch(api, settings.nodes, self._on_pod)
 
     @classmethod
@@ -101,7 +100,7 @@ class Agent:
         """Play the nodes until ``stop`` is set; then every container is killed."""
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         addresses = LoopbackRange()
-        runtime = await Runtime.start(on_loss=stop.set, rootless=settings.rootless)
+        runtime = await Runtime.start(on_loss=stop.set)
         try:
             async with Api(Credentials.load(settings.kubeconfig)) as api:
                 agent = cls(settings, api, runtime, addresses)

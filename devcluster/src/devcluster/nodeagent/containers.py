@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from devcluster.nodeagent.mounts import Mount
-from devcluster.nodeagent.runtime import MARKER, can_isolate, members
+from devcluster.nodeagent.runtime import can_isolate, members
 
 Scope = Literal["main", "group", "all"]
 
@@ -25,6 +25,12 @@ _ANSWER_LIMIT = 20.0
 
 _END_LIMIT = 60.0
 """Seconds that the runtime may take to end everything. Killed before that it leaves folders behind."""
+
+
+_NO_NAMESPACES = """\
+the node agent may not make the namespaces of containers. Run it as root, or allow user namespaces (sysctl \
+kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, kernel.unprivileged_userns_clone=1 on Debian). \
+Inside of a container it needs more: docker run --privileged"""
 
 
 class CreateContainerError(Exception):
@@ -55,7 +61,7 @@ class ProcessSpec:
 class Process:
     """A process that the runtime started; it may be gone already."""
 
-    def __init__(self, runtime: Runtime, identity: str, pid: int, namespace: str | None) -> None:
+    def __init__(self, runtime: Runtime, identity: str, pid: int, namespace: str) -> None:
         self._runtime = runtime
         self._namespace = namespace
         self.id = identity
@@ -71,7 +77,7 @@ class Process:
 
     def members(self) -> list[int]:
         """Host PIDs of all processes of the container whose main process this is."""
-        return members(self.id, self._namespace)
+        return members(self._namespace)
 
 
 class Runtime:
@@ -81,7 +87,6 @@ class Runtime:
         self,
         process: subprocess.Popen[bytes],
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        isolated: bool,
         on_loss: Callable[[], None],
     ) -> None:
         self._process = process
@@ -90,21 +95,21 @@ class Runtime:
         self._starting: dict[str, asyncio.Future[Process]] = {}
         self._running: dict[str, Process] = {}
         self._echoes: dict[str, asyncio.Future[None]] = {}
-        self.isolated = isolated
-        """Containers have namespaces of their own."""
 
     @classmethod
-    async def start(cls, on_loss: Callable[[], None], rootless: bool) -> Runtime:
-        """Start the runtime process. ``on_loss`` is called should it end by itself."""
-        isolated = not rootless and os.geteuid() == 0 and can_isolate()
+    async def start(cls, on_loss: Callable[[], None]) -> Runtime:
+        """Start the runtime process. ``on_loss`` is called should it end by itself.
+
+        :raises RuntimeError: this process may make no namespaces
+        """
+        if not can_isolate():
+            raise RuntimeError(_NO_NAMESPACES)
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "devcluster.nodeagent.runtime", str(theirs.fileno())]
-        if isolated:
-            command.append("--isolate")
         with theirs:
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
         streams = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
-        return cls(process, streams, isolated, on_loss)
+        return cls(process, streams, on_loss)
 
     async def close(self) -> None:
         """End every container and the runtime."""
@@ -142,12 +147,11 @@ class Runtime:
         :raises StartError: its command could not be executed
         """
         identity = secrets.token_hex(32)
-        env = spec.env | {MARKER: identity}
-        return await self._start(identity, asdict(spec) | {"env": env})
+        return await self._start(identity, asdict(spec))
 
     async def exec(self, container: Process, argv: list[str], env: dict[str, str], cwd: str) -> Process:
         """Start one more process in a container, its output discarded. Raises like :meth:`spawn`."""
-        spec = ProcessSpec(argv, env | {MARKER: container.id}, cwd, os.devnull)
+        spec = ProcessSpec(argv, env, cwd, os.devnull)
         return await self._start(secrets.token_hex(8), asdict(spec) | {"join": container.id})
 
     async def _start(self, identity: str, request: dict[str, Any]) -> Process:

@@ -19,7 +19,7 @@ class Image:
 
     path: str
     mounts: list[Mount] = field(default_factory=list)
-    """Directories of this machine that a container sees where the image has them; as root only."""
+    """Directories of this machine that a container sees where the image has them."""
 
 
 class Images:

@@ -47,8 +47,10 @@ class Root:
             target = self._ensure(mount.target, is_directory)
             linux.mount(f"/proc/self/fd/{source}", target, None, linux.MS_BIND | linux.MS_REC)
             if mount.read_only:
+                # In a user namespace the kernel insists on these three.
+                kept = os.statvfs(target).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
                 flags = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY
-                linux.mount(None, target, None, flags)
+                linux.mount(None, target, None, flags | kept)
             elif is_directory:
                 self._volumes.add(target)
             os.close(source)

@@ -118,7 +118,7 @@ class Fabric:
     """The networks of all pods of an agent that have one."""
 
     def __init__(self, available: bool) -> None:
-        """``available``: containers have namespaces here, so a network can be given to them."""
+        """``available``: this process may make networks."""
         self._available = available
         self._core: _Namespace | None = None
         self._routers: dict[str, _Router] = {}
@@ -132,7 +132,7 @@ class Fabric:
         :raises NetworkError: the kernel or ``ip`` refused it
         """
         if not self._available:
-            raise NetworkError("a network of its own for a pod needs root, and namespaces that root may make")
+            raise NetworkError("a network of its own for a pod needs root")
         try:
             async with self._building:
                 router = await self._router(node, api)

@@ -296,7 +296,7 @@ class PodWorker:
             network=network,
             facts=self._facts,
             sources=self._load_sources,
-            placement=self._volumes.place,
+            mounts=self._volumes.place,
             directory=self._directory,
             temporary=self._temporary,
             logs=self.logs,

@@ -5,9 +5,9 @@ is safe, which neither is true of the agent. It outlives an agent that is killed
 its socket and then kills every container and removes what was left behind. And every container's main process
 asks the kernel to be killed with its parent, so that even the loss of the runtime leaves no process.
 
-As root a container is a PID namespace with its own mounts and host name: its main process is PID 1 (signals
-it has no handler for are ignored, as in a real container) and takes all others with it when it ends. Without
-root it is the set of processes that carry its id in their environment, wherever in the process tree they are.
+A container is a PID namespace with its own mounts and host name: its main process is PID 1 (signals it has no
+handler for are ignored, as in a real container) and takes all others with it when it ends. Without root this
+process first makes itself root of a user namespace, and containers run as that root.
 
 Protocol: one JSON object per line on the inherited socket. Requests: ``spawn``, ``signal``, ``remember`` and
 ``forget`` (paths to remove at the end), ``echo`` (answered when all before it is done). Events: ``started``,
@@ -30,9 +30,6 @@ from typing import Any, NoReturn
 from devcluster.nodeagent import linux
 from devcluster.nodeagent.mounts import Mount, Root
 
-MARKER = "DEVCLUSTER_CONTAINER"
-"""Environment variable with the container's id, in every process of a container."""
-
 _START_LIMIT = 10.0
 """Seconds that a child may take from fork to exec."""
 
@@ -44,10 +41,8 @@ _END_LIMIT = 5.0
 class _Child:
     id: str
     pid: int
-    namespace: str | None
-    """Link text of the PID namespace in which the child is PID 1; None if it has none of its own."""
-    leads: bool
-    """A container's main process: when it ends all of the container ends. Others are hooks and probes."""
+    namespace: str
+    """Link text of its container's PID namespace. It is PID 1 there, or a hook or probe."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +64,13 @@ class _Spawn:
     """Id of a container whose namespaces the process enters."""
 
 
-class _CreateError(Exception):
-    """The container's surroundings could not be made."""
-
-
 def can_isolate() -> bool:
     """Whether this process may give a child PID, mount and UTS namespaces and a /proc of its own."""
     pid = os.fork()
     if pid == 0:
         try:
+            if os.geteuid() != 0:
+                linux.enter_user_namespace()
             linux.unshare(linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWUTS)
             inner = os.fork()
             if inner == 0:
@@ -93,12 +86,10 @@ def can_isolate() -> bool:
 class Server:
     """Serves one agent until it closes its end of the socket."""
 
-    def __init__(self, connection: socket.socket, isolate: bool) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._isolate = isolate
         self._children: dict[int, _Child] = {}
         self._remembered: set[str] = set()
-        self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
 
     def serve(self) -> None:
         """Work until the agent is gone, then leave nothing behind."""
@@ -154,24 +145,23 @@ class Server:
                 {"event": "failed", "id": request.id, "stage": "create", "message": "container has ended"}
             )
             return
-        own_namespace = self._isolate and joined is None
-        if own_namespace:
-            linux.unshare(linux.CLONE_NEWPID)
-        elif self._isolate and joined is not None:
-            _enter(joined.pid, "pid", linux.CLONE_NEWPID)
-        pid = os.fork()
+        try:
+            pid = _fork(joined.pid if joined else None)
+        except OSError as error:
+            self._send({"event": "failed", "id": request.id, "stage": "create", "message": str(error)})
+            os.close(failure_read)
+            os.close(failure_write)
+            return
         if pid == 0:
-            _become(request, failure_write, self._isolate, joined.pid if joined else None)
-        if self._isolate:
-            linux.setns(self._own_pid_namespace, linux.CLONE_NEWPID)
+            _become(request, failure_write, joined.pid if joined else None)
         os.close(failure_write)
         failure = _read_failure(failure_read, pid)
         if failure is not None:
             os.waitpid(pid, 0)
             self._send({"event": "failed", "id": request.id, **failure})
             return
-        namespace = os.readlink(f"/proc/{pid}/ns/pid") if own_namespace else None
-        self._children[pid] = _Child(request.id, pid, namespace, leads=joined is None)
+        namespace = joined.namespace if joined else os.readlink(f"/proc/{pid}/ns/pid")
+        self._children[pid] = _Child(request.id, pid, namespace)
         self._send({"event": "started", "id": request.id, "pid": pid, "namespace": namespace})
 
     def _find(self, container: str | None) -> _Child | None:
@@ -188,8 +178,6 @@ class Server:
             child = self._children.pop(pid, None)
             if child is None:
                 continue  # an orphan that came to us as subreaper
-            if child.leads and child.namespace is None:
-                _signal_all(child, signal.SIGKILL)
             code = os.waitstatus_to_exitcode(status)
             self._send({"event": "exited", "id": child.id, "code": code if code >= 0 else 128 - code})
 
@@ -222,7 +210,44 @@ class Server:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def _fork(joined: int | None) -> int:
+    """Fork into a new PID namespace, or into that of the process ``joined``: as os.fork().
+
+    A helper makes the child and ends at once: only root may undo where a process sends its children. The
+    child waits until the helper is gone; from then on its parent is the runtime, which is a subreaper.
+    """
+    told, tell = os.pipe2(os.O_CLOEXEC)
+    go, let_go = os.pipe2(os.O_CLOEXEC)
+    helper = os.fork()
+    if helper == 0:
+        try:
+            if joined is None:
+                linux.unshare(linux.CLONE_NEWPID)
+            else:
+                _enter(joined, "pid", linux.CLONE_NEWPID)
+            if (child := os.fork()) != 0:
+                os.write(tell, str(child).encode())
+                os._exit(0)
+        except OSError as error:
+            os.write(tell, str(error).encode())
+            os._exit(1)
+        os.close(let_go)
+        if not os.read(go, 1):
+            os._exit(128)  # the runtime is gone
+        return 0
+    text = os.read(told, 1 << 10).decode()
+    os.waitpid(helper, 0)
+    os.write(let_go, b"1")
+    for end in (told, tell, go, let_go):
+        os.close(end)
+    if not text.isdigit():
+        raise OSError(f"no process of its own: {text}")
+    return int(text)
+
+
 def _enter(pid: int, kind: str, flag: int) -> None:
+    if os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}"):
+        return  # such as the host's network, which only root may enter
     namespace = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
     try:
         linux.setns(namespace, flag)
@@ -230,12 +255,12 @@ def _enter(pid: int, kind: str, flag: int) -> None:
         os.close(namespace)
 
 
-def _become(request: _Spawn, failure: int, isolate: bool, joined: int | None) -> NoReturn:
+def _become(request: _Spawn, failure: int, joined: int | None) -> NoReturn:
     """In the forked child: make the surroundings and exec. A failure is written to the pipe as JSON."""
     try:
         try:
-            _surround(request, isolate, joined)
-        except (OSError, _CreateError) as error:
+            _surround(request, joined)
+        except OSError as error:
             _fail(failure, "create", str(error))
         try:
             os.execvpe(request.argv[0], request.argv, request.env)
@@ -245,7 +270,7 @@ def _become(request: _Spawn, failure: int, isolate: bool, joined: int | None) ->
         os._exit(128)
 
 
-def _surround(request: _Spawn, isolate: bool, joined: int | None) -> None:
+def _surround(request: _Spawn, joined: int | None) -> None:
     os.setsid()
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
@@ -264,22 +289,20 @@ def _surround(request: _Spawn, isolate: bool, joined: int | None) -> None:
     os.dup2(null, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    if isolate and joined is not None:
+    if joined is not None:
         for kind, flag in (
             ("net", linux.CLONE_NEWNET),
             ("uts", linux.CLONE_NEWUTS),
             ("mnt", linux.CLONE_NEWNS),
         ):
             _enter(joined, kind, flag)
-    elif isolate:
+    else:
         if request.network is not None:
             network = os.open(request.network, os.O_RDONLY)
             linux.setns(network, linux.CLONE_NEWNET)
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS)
         linux.sethostname(request.hostname)
         Root(request.staging).assemble([Mount(**mount) for mount in request.mounts], request.directories)
-    elif request.mounts:
-        raise _CreateError("volumes can be mounted by root only")
     os.chdir(request.cwd)
 
 
@@ -299,18 +322,14 @@ def _read_failure(pipe: int, pid: int) -> dict[str, str] | None:
     return json.loads(text) if text else None
 
 
-def members(container: str, namespace: str | None) -> list[int]:
+def members(namespace: str) -> list[int]:
     """Host PIDs of all processes of a container, in no order."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
-            if namespace is not None:
-                belongs = os.readlink(f"/proc/{name}/ns/pid") == namespace
-            else:
-                with open(f"/proc/{name}/environ", "rb") as stream:
-                    belongs = f"{MARKER}={container}".encode() in stream.read().split(b"\0")
+            belongs = os.readlink(f"/proc/{name}/ns/pid") == namespace
         except OSError:
             continue  # ended meanwhile, or somebody else's
         if belongs:
@@ -335,7 +354,7 @@ def _signal_all(child: _Child, number: int) -> None:
     """Signal every process of the container, also those that it forks meanwhile."""
     done: set[int] = set()
     for _ in range(10):
-        fresh = [pid for pid in members(child.id, child.namespace) if pid not in done]
+        fresh = [pid for pid in members(child.namespace) if pid not in done]
         if not fresh:
             return
         for pid in fresh:
@@ -347,14 +366,16 @@ def _signal_all(child: _Child, number: int) -> None:
 
 
 def main() -> None:
-    """``python -m devcluster.nodeagent.runtime FD [--isolate]``: serve the agent at the other end of FD."""
+    """``python -m devcluster.nodeagent.runtime FD``: serve the agent at the other end of FD."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
     # A terminal's Ctrl-C is for the agent, which then closes the socket.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-    Server(connection, isolate="--isolate" in sys.argv[2:]).serve()
+    if os.geteuid() != 0:
+        linux.enter_user_namespace()
+    Server(connection).serve()
 
 
 if __name__ == "__main__":

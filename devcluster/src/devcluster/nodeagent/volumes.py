@@ -1,9 +1,6 @@
 """The volumes of a pod: their contents as directories of this machine, and the mounts of a container.
 
-As root the directories are bound into the container's own mount namespace. Without root there is none, and
-then a volume stays where it is: the service account's directory is told to the pod by
-``ELASTICJOB_SERVICE_ACCOUNT_DIR``, /dev/shm is the host's, and for every other mount a symbolic link is made
-at the mount path. Where that is impossible the container waits with CreateContainerError.
+The directories are bound into the container's own mount namespace.
 """
 
 from __future__ import annotations
@@ -13,17 +10,12 @@ import base64
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from devcluster.nodeagent.api import UNREACHABLE, ApiError, Object
-from devcluster.nodeagent.containers import CreateContainerError, Runtime
+from devcluster.nodeagent.containers import Runtime
 from devcluster.nodeagent.env import ConfigError, PodFacts, Sources, field_value, referenced, resource_value
 from devcluster.nodeagent.mounts import Mount
-
-SERVICE_ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-SERVICE_ACCOUNT_VARIABLE = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
 
 _TOKEN_SECONDS = 3607
 """What a token lives if the volume does not say."""
@@ -55,7 +47,6 @@ class PodVolumes:
         self._directory = directory
         self._memory = memory
         self._paths: dict[str, Path] = {}
-        self._links: list[Path] = []
         self._refreshing: list[asyncio.Task[None]] = []
 
     async def sources(self, containers: Iterable[Object], namespace: str) -> Sources:
@@ -179,24 +170,12 @@ class PodVolumes:
                 return None
             raise Waits(str(error)) from error
 
-    def place(self, container: Object) -> Placement:
-        """Where a container finds its volumes.
-
-        :raises CreateContainerError: a volume can't be placed where it should be
-        """
-        wanted = [
+    def place(self, container: Object) -> list[Mount]:
+        """Where a container finds its volumes."""
+        return [
             Mount(str(self._source(entry)), entry["mountPath"], bool(entry.get("readOnly")))
             for entry in container.get("volumeMounts") or []
         ]
-        if self._runtime.isolated:
-            return Placement(mounts=wanted)
-        env = {}
-        for mount in wanted:
-            if mount.target == SERVICE_ACCOUNT_PATH:
-                env[SERVICE_ACCOUNT_VARIABLE] = mount.source
-            elif mount.target != "/dev/shm":
-                self._link(mount)
-        return Placement(env=env)
 
     def _source(self, entry: Object) -> Path:
         path = self._paths[entry["name"]]
@@ -206,38 +185,12 @@ class PodVolumes:
                 path.mkdir(parents=True)
         return path
 
-    def _link(self, mount: Mount) -> None:
-        target = Path(mount.target)
-        if target.exists() and target.resolve() == Path(mount.source).resolve():
-            return
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(mount.source)
-        except OSError as error:
-            raise CreateContainerError(
-                f"no volume at {mount.target}: without root it must be a symbolic link, but {error}"
-            ) from error
-        self._links.append(target)
-        self._runtime.remember(mount.target)
-
     def remove(self) -> None:
         """Delete what was made. hostPath volumes stay."""
         for task in self._refreshing:
             task.cancel()
-        for link in self._links:
-            with suppress(FileNotFoundError):
-                link.unlink()
-            self._runtime.forget(str(link))
         for directory in (self._directory, self._memory):
             shutil.rmtree(directory, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Placement:
-    """How a container gets at its volumes: by mounts, or by what its environment says."""
-
-    mounts: list[Mount] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
 
 
 def _host_path(source: Object) -> Path:

@@ -27,7 +27,7 @@ from devcluster.nodeagent.network import PodNetwork
 from devcluster.nodeagent.nodes import Node, timestamp
 from devcluster.nodeagent.probes import Action, verdicts
 from devcluster.nodeagent.status import Container, Kind, Running, Terminated, Waiting, failed
-from devcluster.nodeagent.volumes import Placement, Waits
+from devcluster.nodeagent.volumes import Waits
 
 _logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Sandbox:
     network: PodNetwork
     facts: Callable[[], env.PodFacts]
     sources: Callable[[], Awaitable[env.Sources]]
-    placement: Callable[[Object], Placement]
+    mounts: Callable[[Object], list[Mount]]
     directory: Path
     temporary: Path
     logs: Path
@@ -187,7 +187,7 @@ class Workload:
     async def _spec(self, sandbox: Sandbox) -> ProcessSpec:
         container, name = self._container, self.status.name
         image = sandbox.images.find(container["image"])
-        facts, placement = sandbox.facts(), sandbox.placement(container)
+        facts = sandbox.facts()
         host, port = sandbox.network.api
         services = {
             "KUBERNETES_SERVICE_HOST": host,
@@ -212,18 +212,17 @@ class Workload:
             "LANG": "C.UTF-8",
             "TMPDIR": str(sandbox.temporary),
         }
-        isolated = sandbox.runtime.isolated
-        own = [Mount(str(self._hosts_file(sandbox)), "/etc/hosts"), *image.mounts] if isolated else []
+        hosts = Mount(str(self._hosts_file(sandbox)), "/etc/hosts")
         return ProcessSpec(
             argv=argv,
-            env=base | placement.env | variables,
+            env=base | variables,
             cwd=working_dir,
             output=str(log),
             hostname=base["HOSTNAME"],
             network=sandbox.network.namespace,
             staging=str(sandbox.directory / "root"),
-            mounts=[*own, *placement.mounts],
-            directories=[working_dir] if isolated else [],
+            mounts=[hosts, *image.mounts, *sandbox.mounts(container)],
+            directories=[working_dir],
         )
 
     def _hosts_file(self, sandbox: Sandbox) -> Path:
