@@ -2,4 +2,4 @@
 
 from devcluster.cli import main
 
-main(prog_name="python -m devcluster")
+main(prog_name="devcluster")

@@ -37,7 +37,7 @@ _name_option = click.option("--name", default="dev", show_default=True, help="Th
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """A real Kubernetes control plane in a box, with nodes that are processes of this machine."""
+    """A real Kubernetes control plane, with nodes that are processes of this machine."""
 
 
 @main.command()

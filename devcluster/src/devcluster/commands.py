@@ -32,7 +32,7 @@ DEPLOYMENTS = ("deployment-controller", "replicaset-controller")
 AUTOSCALING = "horizontal-pod-autoscaler-controller"
 """Scales by metrics, which `Cluster.external_metrics` serves."""
 
-# The bodies of Leases' writes are logged, too: only they tell a renewal from something said.
+# Also with the bodies of patches of Leases: only they tell a renewal from other news.
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy

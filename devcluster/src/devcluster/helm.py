@@ -1,4 +1,4 @@
-"""helm, built from its Go module: for the chart's tests, and for what is generated from the chart.
+"""helm, built from its Go module: for tests of charts, and for what is generated from them.
 
 Built on first use (a minute or two on 2 cores) into the cache, like the control plane.
 """
