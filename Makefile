@@ -15,7 +15,7 @@ help: ## what there is
 demo: $(READY) controlplane ## train a real model through an ElasticJob, and kill rank 0 while it trains (90 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some)
+test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some; devcluster's own: ARGS=devcluster/tests)
 	@echo "== tests: pure ones and conformance, then real control planes and real torchruns; on two processes (18 minutes on 2 cores)"
 ifeq ($(ARGS),)
 	@rm -rf build/operator-rights
