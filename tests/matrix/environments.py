@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY = ".ready"
-FOR_TESTS = ("scikit-learn>=1.5", "pytest>=9", "pytest-timeout>=2.4")
-"""What the digits example and the handler's unit tests import, beside the packages."""
+FOR_TESTS = ("scikit-learn>=1.5", "hypothesis>=6.150", "pytest>=9", "pytest-timeout>=2.4")
+"""What the digits example, the handler's unit tests and their conftest import, beside the packages."""
 
 
 class NoEnvironment(Exception):
