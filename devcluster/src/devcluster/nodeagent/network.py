@@ -68,7 +68,7 @@ class LoopbackRange:
         for second in random.sample(range(64, 255), 191):
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                claim.bind(f"\0elasticjob-devcluster-net-127.{second}")
+                claim.bind(f"\0devcluster-net-127.{second}")
             except OSError:
                 claim.close()
                 continue

@@ -168,7 +168,7 @@ class Node:
             "kubernetes.io/hostname": self.name,
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": machine,
-            "elasticjob.dev/devcluster": "true",
+            "devcluster/node": "true",
         }
 
     def _status(self) -> Object:
