@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
+from elasticjob_operator.plan.model import Event
 from elasticjob_operator.plan.status import JobStatus
 from tests.scenarios.failing import charges
 from tests.scenarios.machines import exclusions
@@ -20,7 +22,7 @@ def differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
     elif b.cause != a.cause:
         yield f"cause {b.cause}: {b.message}"
     if b.established is not None and a.established is None:
-        yield f"established {b.number}"
+        yield f"round {b.number} established"
     yield from charges(old, new)
     yield from exclusions(old, new)
     states = {m.pod: m.state for m in old.members()}
@@ -32,3 +34,29 @@ def differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
         changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)
         if changed and (condition.type == "Training" or condition.status == "True"):
             yield f"{condition.type}={condition.status} {condition.reason}: {condition.message}"
+
+
+def with_events(lines: list[str], events: Iterable[Event]) -> list[str]:
+    """The lines of a pass, and its Events. One that only repeats a line stands behind it; of another that
+    ends with the sentence of a line, the sentence is left out."""
+    sentences = [line.partition(": ")[2] for line in lines]
+    said = list(lines)
+    for event in events:
+        kind = "Warning" if event.warning else "Normal"
+        for i, line in enumerate(lines):
+            if _repeats(event.message, line, sentences[i]):
+                said[i] += f" ({kind} {event.reason})"
+                break
+        else:
+            known = max((s for s in sentences if event.message.endswith(s)), key=len, default="")
+            message = event.message.removesuffix(known) + "..." * bool(known)
+            said.append(f"{kind} {event.reason}: {message}")
+    return said
+
+
+def _repeats(message: str, line: str, sentence: str) -> bool:
+    """Whether an Event says what a line says: its sentence, of the same round if it is a round's."""
+    round_ = re.match(r"round \d+ ", line)
+    return message == sentence or bool(
+        round_ and message.startswith(round_[0]) and message.endswith(sentence)
+    )

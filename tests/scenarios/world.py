@@ -41,7 +41,7 @@ from tests.scenarios.prelude import PreludeCommands
 from tests.scenarios.refusing import RefusalCommands
 from tests.scenarios.spec import SpecCommands
 from tests.scenarios.steps import StepCommands
-from tests.scenarios.trace import differences
+from tests.scenarios.trace import differences, with_events
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB = "mnist"
@@ -276,7 +276,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         if what == "sees":
             self.other.see(*parts)
         elif what == "works":
-            self.other.work(differences, lagging=watches == "lag")
+            self.other.work(lagging=watches == "lag")
         else:
             raise ValueError(what)
 
@@ -390,7 +390,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.others_waiting,
             told,
         )
-        now = self.now()
+        now, before = self.now(), len(self.trace)
         result = plan(self.job, self.status, observed, now, self.timers)
         assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
         if "status" in self.refused and result.status != self.status:
@@ -408,6 +408,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.write_record(result.record)
         for action in self._taken(result.actions):
             self.act(action)
+        self.trace[before:] = with_events(self.trace[before:], result.events)
 
     def act(self, action: Do, who: str = "") -> None:
         """Carry out what an operator decided about pods and Leases."""
