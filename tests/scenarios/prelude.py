@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterator
+from functools import cache
 from itertools import zip_longest
 
-from elasticjob_operator.plan.model import Job, Pod
+from elasticjob_operator.plan.model import Event, Job, Participant, Pod
 from elasticjob_operator.plan.status import JobStatus
+from tests.rules import gone
 
 
 class PreludeCommands:
@@ -14,23 +18,18 @@ class PreludeCommands:
 
     job: Job
     status: JobStatus
+    version: int
     pods: dict[str, Pod]
-    trace: list[str]
-
-    def do(self, line: str) -> None:
-        raise NotImplementedError
-
-    def make_passes(self) -> None:
-        raise NotImplementedError
+    leases: dict[str, Participant]
+    events: list[Event]
 
     def do_train(self, **options: str) -> None:
         """``train replicas=2 min=1``: round 1 has been established, as after ``publish`` with these options
         and ``establish``."""
-        self.do_publish(**options)
-        self._play("establish")
+        self._begin_with(*_published(**options), "establish")
         assert self.status.round.established is not None
 
-    def do_publish(self, on: str = "a", pending: str = "0", pods: str = "", **spec: str) -> None:
+    def do_publish(self, **options: str) -> None:
         """``publish replicas=2 min=1``: round 1 has been published, as after ``job`` with these options and
         ``start`` of its pods. The first of them are its members, who have not met yet.
 
@@ -38,31 +37,44 @@ class PreludeCommands:
         ``pods=w-0,w-1``: somebody else's pods, in place of a template. ``pending=1``: so many pods, the last,
         have not started (somebody else's: not joined).
         """
-        assert not self.trace, "a scenario begins with it"
-        if pods:
-            given = pods.split(",")
-            self._play("job template=none " + _words(spec), f"pod {' '.join(given)}")
-        else:
-            self._play("job " + _words(spec))
-            given = list(self.pods)
-        started = given[: len(given) - int(pending)]
-        if pods:
-            self._play(f"join {' '.join(started)} last=0")
-        else:
-            nodes = on.split(",")
-            for node in dict.fromkeys(nodes):
-                there = [pod for pod, at in zip_longest(started, nodes, fillvalue=nodes[-1]) if at == node]
-                self._play(f"start {' '.join(there)} node={node}")
-        members = [member.pod for member in self.status.members()]
+        self._begin_with(*_published(**options))
+
+    def _begin_with(self, *lines: str) -> None:
+        assert self.version == 0, "a scenario begins with train or publish"
+        vars(self).update(pickle.loads(_played(lines, frozenset(gone))))
         assert (self.status.round.number, self.status.round.phase) == (1, "Active")
-        assert members == started[: self.job.spec.replicas], f"the members are {members}"
-
-    def _play(self, *lines: str) -> None:
-        for line in lines:
-            self.do(line)
-            self.make_passes()
-        self.trace.clear()
+        joined = [name for name in self.pods if name in self.leases]
+        members = [member.pod for member in self.status.members()]
+        assert members == joined[: self.job.spec.replicas], f"the members are {members}"
+        assert not any(event.warning for event in self.events)
 
 
-def _words(options: dict[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in options.items())
+def _published(pods: str = "", on: str = "a", pending: str = "0", **spec: str) -> Iterator[str]:
+    """The commands until round 1 is published."""
+    job = " ".join(f"{name}={value}" for name, value in spec.items())
+    slots = int(spec["replicas"]) + int(spec.get("spares", 0))
+    names = pods.split(",") if pods else [f"mnist-{slot}-0" for slot in range(slots)]
+    started = names[: len(names) - int(pending)]
+    if pods:
+        yield f"job template=none {job}"
+        yield f"pod {' '.join(names)}"
+        yield f"join {' '.join(started)} last=0"
+    else:
+        yield f"job {job}"
+        nodes = on.split(",")
+        for node in dict.fromkeys(nodes):
+            there = [pod for pod, at in zip_longest(started, nodes, fillvalue=nodes[-1]) if at == node]
+            yield f"start {' '.join(there)} node={node}"
+
+
+@cache
+def _played(lines: tuple[str, ...], _gone: frozenset[str]) -> bytes:
+    """A world in which these commands were given while these rules were out of the code, pickled."""
+    from tests.scenarios.world import World
+
+    played = World()
+    for line in lines:
+        played.do(line)
+        played.make_passes()
+    played.trace.clear()
+    return pickle.dumps(vars(played))
