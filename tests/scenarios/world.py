@@ -392,7 +392,8 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         )
         now, before = self.now(), len(self.trace)
         result = plan(self.job, self.status, observed, now, self.timers)
-        assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
+        if result.status is not self.status:
+            assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
         if "status" in self.refused and result.status != self.status:
             self.timers = {**result.timers, **self.timers}
             result = meanwhile(self.job, self.status, observed, now, result)
