@@ -203,7 +203,7 @@ def _job(plane: ControlPlane, n: int, folder: Path) -> Iterator[K8sSession]:
     }
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 35}}
     session = K8sSession(plane, f"pods-{n}-{time.monotonic_ns() % 1_000_000}", n, n, 0)
-    session.apply({"replicas": n, "minReplicas": n, "handler": "Image", "template": template})
+    session.apply({"replicas": n, "minReplicas": n, "handlerSource": "Image", "template": template})
     try:
         yield session
     finally:

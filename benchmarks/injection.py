@@ -2,7 +2,7 @@
 
 Size; the time that a torchrun takes to import it, beside an installed one (whose byte code is on disk; a
 volume that is read-only and new in each pod has none); seconds from the request for a pod to the first
-instruction of its training container, on devcluster, with `handler: Injected` and `Image` in turns. Its node
+instruction of its training container, on devcluster, with `handlerSource: Injected` and `Image` in turns. Its node
 agent starts a process where kubelet sets up a container: one more costs more on a real node, and the
 pull of its image is in no figure here.
 """
@@ -29,7 +29,7 @@ from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR
 from elasticjob_operator.act.template import pod_of
-from elasticjob_operator.plan.model import Handler, Job, JobSpec
+from elasticjob_operator.plan.model import HandlerSource, Job, JobSpec
 from tests.dockerfile import ROOT, Build
 
 RESULTS = Path(__file__).parent / "results"
@@ -107,19 +107,19 @@ def _starts(runs: int, site: Path, folder: Path) -> dict[str, list[float]]:
         )
         count = iter(range(10_000))
 
-        def start(handler: Handler) -> float:
+        def start(handler: HandlerSource) -> float:
             stamp = folder / f"stamp-{next(count)}"
             return _start(cluster, handler, stamp)
 
-        return _in_turns(runs, {one.value: lambda one=one: start(one) for one in Handler})  # type: ignore[misc]
+        return _in_turns(runs, {one.value: lambda one=one: start(one) for one in HandlerSource})  # type: ignore[misc]
 
 
-def _start(cluster: Cluster, handler: Handler, stamp: Path) -> float:
+def _start(cluster: Cluster, handler: HandlerSource, stamp: Path) -> float:
     """Seconds from the request to the container's first instruction."""
     script = f"date +%s.%N > {stamp}.new && mv {stamp}.new {stamp}"
     container = {"name": "train", "image": "any", "command": ["sh", "-c", script]}
     template = {"spec": {"containers": [container], "serviceAccountName": "default"}}
-    job = Job(_NAMESPACE, stamp.name, "uid", 1, JobSpec(template=template, handler=handler.value))
+    job = Job(_NAMESPACE, stamp.name, "uid", 1, JobSpec(template=template, handler_source=handler.value))
     pod = pod_of(job, 0, 0, _IMAGE)
     del pod["metadata"]["ownerReferences"]  # there is no such job, and its pods would be collected
     path = f"/api/v1/namespaces/{_NAMESPACE}/pods"
@@ -135,7 +135,7 @@ def _start(cluster: Cluster, handler: Handler, stamp: Path) -> float:
 def _table(figures: dict[str, Any]) -> str:
     rows = []
     for what in ("import seconds", "start seconds"):
-        injected, image = (median(figures[what][handler.value]) for handler in Handler)
+        injected, image = (median(figures[what][handler.value]) for handler in HandlerSource)
         rows.append([what, f"{injected:.3f}", f"{image:.3f}", f"{injected - image:+.3f}"])
     facts = ", ".join(f"{key} {value}" for key, value in figures["environment"].items())
     return (

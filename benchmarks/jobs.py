@@ -104,7 +104,7 @@ async def _apply(nodes: Nodes, key: tuple[str, str], pods: int) -> None:
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "replicas": pods,
-            "handler": "Image",
+            "handlerSource": "Image",
             "template": {"spec": {"nodeName": NODE, "containers": [container]}},
         },
     }

@@ -47,7 +47,7 @@ class ClusterJob:
                 "metadata": {"annotations": annotations or {}},
                 "spec": {"containers": [{**image, **container}], **(pod or {})},
             }
-            spec = {"replicas": 2, "handler": "Image", "template": template, **spec}
+            spec = {"replicas": 2, "handlerSource": "Image", "template": template, **spec}
         meta = {"name": self.name, "namespace": self.namespace}
         self.create({"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
 

@@ -143,8 +143,8 @@ class Chaos:
             minReplicas=self.settings.minimum,
             failurePolicy={"application": {}},
             rendezvous={
-                "lastCallSeconds": 5,
-                "rejoinSeconds": 20,
+                "lastCallTimeoutSeconds": 5,
+                "rejoinTimeoutSeconds": 20,
                 "establishTimeoutSeconds": 8,
                 "heartbeatTimeoutSeconds": 3,
             },

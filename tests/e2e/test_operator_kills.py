@@ -87,7 +87,7 @@ def live(job: JobRun, between: Callable[[int], None]) -> dict[str, Any]:
         (lambda: _suspend_and_resume(job), 2),
         (lambda: job.kill_worker(_pod(job, 0)), 2),
     ]
-    job.apply(replicas=2, minReplicas=1, rendezvous={"lastCallSeconds": 60})
+    job.apply(replicas=2, minReplicas=1, rendezvous={"lastCallTimeoutSeconds": 60})
     for number, (event, members) in enumerate([(_nothing, 2), *events], start=1):
         event()
         now = job.training(number, members=members)

@@ -327,11 +327,11 @@ def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun)
     listed = others.cluster.kubectl("-n", others.namespace, "get", "ej", others.name).stdout
     assert "WaitingForPods" in listed
     others.prints("only", f"waiting for round 1: {waits}")
-    others.serve(2, rendezvous={"joinTimeoutSeconds": 2})
+    others.serve(2, failurePolicy={"idleDeadlineSeconds": 2})
     failed = others.failed()
     assert (failed["reason"], failed["message"]) == (
-        "JoinTimeout",
-        f"pods held nodes for 2 s (joinTimeoutSeconds) without a round: {waits}",
+        "IdleDeadlineExceeded",
+        f"pods held nodes for 2 s (idleDeadlineSeconds) without a round: {waits}",
     )
     others.prints("only", f"RendezvousClosedError: the job has failed: {failed['message']}")
 

@@ -111,17 +111,20 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
             f"spec.rendezvous.{name} in body should be greater than or equal to {value + 1}",
         )
         for name, value in {
-            "startTimeoutSeconds": -1,
-            "lastCallSeconds": -1,
-            "rejoinSeconds": 0,
+            "initialLastCallTimeoutSeconds": -1,
+            "lastCallTimeoutSeconds": -1,
+            "rejoinTimeoutSeconds": 0,
             "establishTimeoutSeconds": 0,
             "heartbeatTimeoutSeconds": 0,
-            "joinTimeoutSeconds": 0,
         }.items()
     },
+    "no time to be idle": (
+        manifest(failurePolicy={"idleDeadlineSeconds": 0}),
+        "spec.failurePolicy.idleDeadlineSeconds in body should be greater than or equal to 1",
+    ),
     "a timeout as text": (
-        manifest(rendezvous={"rejoinSeconds": "45s"}),
-        "spec.rendezvous.rejoinSeconds in body must be of type integer",
+        manifest(rendezvous={"rejoinTimeoutSeconds": "45s"}),
+        "spec.rendezvous.rejoinTimeoutSeconds in body must be of type integer",
     ),
     "a window without a limit": (
         manifest(failurePolicy={"application": {"windowSeconds": 60}}),
@@ -345,8 +348,8 @@ FULL: dict[str, Any] = {
     "maxReplicas": 8,
     "spares": 1,
     "nprocPerNode": "auto",
-    "handler": "Injected",
-    "rendezvous": {"joinTimeoutSeconds": 3600},
+    "handlerSource": "Injected",
+    "rendezvous": {"rejoinTimeoutSeconds": 60},
     "scaling": {"scaleUpDelaySeconds": 10},
     "failurePolicy": {
         "application": {"maxRestarts": 3, "windowSeconds": 3600},
@@ -359,6 +362,7 @@ FULL: dict[str, Any] = {
         ],
         "maxRoundsWithoutProgress": 5,
         "hangTimeoutSeconds": 1800,
+        "idleDeadlineSeconds": 3600,
     },
     "suspend": False,
     "managedBy": "elasticjob.dev/operator",
@@ -378,7 +382,9 @@ GOOD: dict[str, dict[str, Any]] = {
         f"nprocPerNode {value!r}": manifest(nprocPerNode=value)
         for value in (1, 64, "8", "auto", "gpu", "cpu", "xpu")
     },
-    "no waiting for newcomers": manifest(rendezvous={"lastCallSeconds": 0, "startTimeoutSeconds": 0}),
+    "no waiting for newcomers": manifest(
+        rendezvous={"lastCallTimeoutSeconds": 0, "initialLastCallTimeoutSeconds": 0}
+    ),
     "no restarts at all": manifest(failurePolicy={"application": {"maxRestarts": 0}}),
     "unlimited": manifest(failurePolicy={"application": {}, "infrastructure": {}, "preemption": {}}),
     "all that can be said": manifest(**FULL),
@@ -434,11 +440,11 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
     assert get(cluster, namespace)["spec"] == {
         "replicas": 1,
         "spares": 0,
-        "handler": "Injected",
+        "handlerSource": "Injected",
         "rendezvous": {
-            "startTimeoutSeconds": 300,
-            "lastCallSeconds": 15,
-            "rejoinSeconds": 45,
+            "initialLastCallTimeoutSeconds": 300,
+            "lastCallTimeoutSeconds": 15,
+            "rejoinTimeoutSeconds": 45,
             "establishTimeoutSeconds": 15,
             "heartbeatTimeoutSeconds": 10,
         },
@@ -452,7 +458,7 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
 def test_one_timeout_leaves_the_defaults_of_the_others(cluster: ClusterAccess, namespace: str) -> None:
     apply(cluster, namespace, manifest(rendezvous={"heartbeatTimeoutSeconds": 3}))
     rendezvous = get(cluster, namespace)["spec"]["rendezvous"]
-    assert (rendezvous["heartbeatTimeoutSeconds"], rendezvous["rejoinSeconds"]) == (3, 45)
+    assert (rendezvous["heartbeatTimeoutSeconds"], rendezvous["rejoinTimeoutSeconds"]) == (3, 45)
 
 
 def test_applied_twice_is_unchanged(cluster: ClusterAccess, namespace: str) -> None:
@@ -502,14 +508,14 @@ MAY_CHANGE: dict[str, Any] = {
     "minReplicas": 1,
     "maxReplicas": 9,
     "spares": 2,
-    "rendezvous": {"joinTimeoutSeconds": 60, "lastCallSeconds": 1},
+    "rendezvous": {"rejoinTimeoutSeconds": 90, "lastCallTimeoutSeconds": 1},
     "scaling": {"scaleUpDelaySeconds": 1},
-    "failurePolicy": {"rules": [], "hangTimeoutSeconds": 60},
+    "failurePolicy": {"rules": [], "hangTimeoutSeconds": 60, "idleDeadlineSeconds": 60},
     "suspend": True,
     "activeDeadlineSeconds": 60,
     "ttlSecondsAfterFinished": 60,
     "cleanPodPolicy": "All",
-    "handler": "Image",
+    "handlerSource": "Image",
     "networkPolicy": "None",
 }
 MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
@@ -777,7 +783,7 @@ def test_an_autoscaler_finds_the_pods(cluster: ClusterAccess, observed: str) -> 
 
 
 def test_explain(cluster: ClusterAccess) -> None:
-    text = cluster.kubectl("explain", "ej.spec.rendezvous.lastCallSeconds").stdout
+    text = cluster.kubectl("explain", "ej.spec.rendezvous.lastCallTimeoutSeconds").stdout
     assert "once minReplicas have joined" in " ".join(text.split())
 
 

@@ -18,7 +18,7 @@ from tests.integration.lifecycle_job import PlayedJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
-SOON = {"lastCallSeconds": 1, "rejoinSeconds": 5, "startTimeoutSeconds": 5}
+SOON = {"lastCallTimeoutSeconds": 1, "rejoinTimeoutSeconds": 5, "initialLastCallTimeoutSeconds": 5}
 
 
 @dataclass(frozen=True)

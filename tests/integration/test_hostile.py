@@ -109,7 +109,7 @@ def a_job(name: str, template: dict[str, Any], replicas: int) -> dict[str, Any]:
         "apiVersion": "elasticjob.dev/v1alpha1",
         "kind": "ElasticJob",
         "metadata": {"name": name},
-        "spec": {"replicas": replicas, "handler": "Image", "template": template},
+        "spec": {"replicas": replicas, "handlerSource": "Image", "template": template},
     }
 
 
@@ -186,7 +186,7 @@ def bad(installed: Cluster, namespace: str) -> Iterator[PlayedJob]:
 def test_a_pod_that_writes_garbage_hurts_no_other_job_nor_its_own(
     bad: PlayedJob, installed: Cluster, namespace: str, operator: Operator
 ) -> None:
-    bad.apply(replicas=3, minReplicas=2, rendezvous={"startTimeoutSeconds": 5})
+    bad.apply(replicas=3, minReplicas=2, rendezvous={"initialLastCallTimeoutSeconds": 5})
     bad.runs("bad-0-0", "bad-1-0", "bad-2-0")
     writes, stop = Writes(installed, namespace), threading.Event()
     uid = bad.pods()["bad-1-0"]["metadata"]["uid"]

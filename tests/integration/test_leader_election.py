@@ -162,7 +162,7 @@ class Scene:
             "apiVersion": "elasticjob.dev/v1alpha1",
             "kind": "ElasticJob",
             "metadata": {"name": "job", "namespace": self.namespace},
-            "spec": {"replicas": replicas, "handler": "Image", "template": template},
+            "spec": {"replicas": replicas, "handlerSource": "Image", "template": template},
         }
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(job))
 

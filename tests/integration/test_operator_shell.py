@@ -270,7 +270,7 @@ class Scene:
             await operator.stop()
 
     async def make_job(self, template: bool = True, **pod: str) -> Json:
-        spec: Json = {"replicas": 2, "handler": "Image"}
+        spec: Json = {"replicas": 2, "handlerSource": "Image"}
         if template:
             spec["template"] = {"spec": {"containers": [{"name": "main", "image": "none"}], **pod}}
         meta = {"name": "mnist", "namespace": self.namespace}
@@ -827,7 +827,7 @@ def test_a_name_less_in_the_role_holds_nothing_up(namespace: str) -> None:
 
 def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_come_back(namespace: str) -> None:
     """They can't: with the Role gone they neither read the round nor write that they have joined. The next
-    look at all jobs' Roles is minutes away, and after rejoinSeconds their pods would be deleted."""
+    look at all jobs' Roles is minutes away, and after rejoinTimeoutSeconds their pods would be deleted."""
 
     async def scenario(scene: Scene) -> None:
         scene.planner.number, scene.planner.phase = 1, "Active"

@@ -57,7 +57,7 @@ def job(namespace: str, name: str, replicas: int) -> Json:
         "apiVersion": "elasticjob.dev/v1alpha1",
         "kind": "ElasticJob",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"replicas": replicas, "handler": "Image", "template": template},
+        "spec": {"replicas": replicas, "handlerSource": "Image", "template": template},
     }
 
 

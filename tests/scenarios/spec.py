@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from elasticjob_operator.plan.model import CleanPodPolicy, Job, Limit, Rendezvous, Rule
+from elasticjob.contract.limits import Limits
+from elasticjob_operator.plan.model import CleanPodPolicy, Job, Limit, Rule
 from elasticjob_operator.plan.status import JobStatus
 
 
@@ -20,15 +21,13 @@ class SpecCommands:
     def do_job(self, **options: str) -> None:
         """Set fields of the spec; ``template=none`` for pods of others."""
         spec = self.job.spec
-        limits = {}
+        budgets = {}
         for account in ("application", "infrastructure"):
             if account in options:
-                limits[account] = Limit(int(options[account]), 3600)
-        rendezvous = {
-            key: int(options[key])
-            for key in ("start_timeout", "last_call", "rejoin", "establish_timeout", "join_timeout")
-            if key in options
-        }
+                budgets[account] = Limit(int(options[account]), 3600)
+        keys = ("initial_last_call_timeout", "last_call_timeout", "rejoin_timeout", "establish_timeout")
+        limits = {key: int(options[key]) for key in keys if key in options}
+        hang = int(options["hang"]) if "hang" in options else spec.limits.hang_timeout
         self.job = replace(
             self.job,
             generation=self.job.generation + 1,
@@ -38,13 +37,15 @@ class SpecCommands:
                 replicas=int(options.get("replicas", spec.replicas)),
                 min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
                 spares=int(options.get("spares", spec.spares)),
-                hang_timeout=int(options["hang"]) if "hang" in options else spec.hang_timeout,
+                idle_deadline=(
+                    int(options["idle_deadline"]) if "idle_deadline" in options else spec.idle_deadline
+                ),
                 max_rounds_without_progress=(
                     int(options["stuck"]) if "stuck" in options else spec.max_rounds_without_progress
                 ),
                 template=None if options.get("template") == "none" else spec.template,
-                rendezvous=replace(spec.rendezvous, **rendezvous) if rendezvous else Rendezvous(),
-                **limits,  # type: ignore[arg-type]
+                limits=replace(replace(spec.limits, **limits) if limits else Limits(), hang_timeout=hang),
+                **budgets,  # type: ignore[arg-type]
             ),
         )
         self.version += 1

@@ -18,7 +18,7 @@ from elasticjob.contract import names
 from elasticjob.contract.records import Outcome, Phase
 from elasticjob_operator.observe.spec import MANAGER
 from elasticjob_operator.plan.causes import ACCOUNTS
-from elasticjob_operator.plan.model import Action, CleanPodPolicy, Handler, JobSpec, NetworkPolicy
+from elasticjob_operator.plan.model import Action, CleanPodPolicy, HandlerSource, JobSpec, NetworkPolicy
 from elasticjob_operator.plan.status import JobStatus
 
 CRD: dict[str, Any] = yaml.safe_load(generate.CRD_FILE.read_text())
@@ -153,7 +153,7 @@ def test_every_list_and_string_that_a_rule_may_walk_has_an_end() -> None:
 
 def test_words_are_those_of_the_planner() -> None:
     assert FIELDS["spec.failurePolicy.rules[].action"]["enum"] == [action.value for action in Action]
-    assert FIELDS["spec.handler"]["enum"] == [where.value for where in Handler]
+    assert FIELDS["spec.handlerSource"]["enum"] == [where.value for where in HandlerSource]
     assert FIELDS["spec.cleanPodPolicy"]["enum"] == [policy.value for policy in CleanPodPolicy]
     assert FIELDS["spec.networkPolicy"]["enum"] == [policy.value for policy in NetworkPolicy]
     assert FIELDS["status.accounts[].name"]["enum"] == list(ACCOUNTS)
@@ -167,16 +167,16 @@ def test_defaults_are_those_of_the_planner() -> None:
         "spec.replicas": spec.replicas,
         "spec.spares": spec.spares,
         "spec.rendezvous": {},
-        "spec.rendezvous.startTimeoutSeconds": spec.rendezvous.start_timeout,
-        "spec.rendezvous.lastCallSeconds": spec.rendezvous.last_call,
-        "spec.rendezvous.rejoinSeconds": spec.rendezvous.rejoin,
+        "spec.rendezvous.initialLastCallTimeoutSeconds": spec.rendezvous.initial_last_call_timeout,
+        "spec.rendezvous.lastCallTimeoutSeconds": spec.rendezvous.last_call_timeout,
+        "spec.rendezvous.rejoinTimeoutSeconds": spec.rendezvous.rejoin_timeout,
         "spec.rendezvous.establishTimeoutSeconds": spec.rendezvous.establish_timeout,
         "spec.rendezvous.heartbeatTimeoutSeconds": spec.rendezvous.heartbeat_timeout,
         "spec.scaling": {},
         "spec.scaling.scaleUpDelaySeconds": spec.scale_up_delay,
         "spec.suspend": spec.suspend,
         "spec.cleanPodPolicy": spec.clean_pod_policy,
-        "spec.handler": spec.handler,
+        "spec.handlerSource": spec.handler_source,
         "spec.networkPolicy": spec.network_policy,
     }
 

@@ -91,8 +91,7 @@ def test_who_waits_and_falls_silent_is_looked_at_again_when_it_is_replaced() -> 
 
 
 def test_those_who_are_waited_for_until_the_job_fails() -> None:
-    rendezvous = replace(JOB.spec.rendezvous, join_timeout=60)
-    job = replace(JOB, spec=replace(JOB.spec, rendezvous=rendezvous))
+    job = replace(JOB, spec=replace(JOB.spec, idle_deadline=60))
     last = planned(None, 0.0, lease(0), job=job)
     for at in range(5, 65, 5):
         assert not last.given_up

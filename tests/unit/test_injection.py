@@ -52,7 +52,7 @@ def test_pods_get_a_volume_an_init_container_and_an_import_path() -> None:
     job = a_job(RICH, replicas=4)
     spec = pod_of(job, 2, 1, IMAGE)["spec"]
     assert before == RICH, "the template itself was changed"
-    plain = pod_of(a_job(RICH, replicas=4, handler="Image"), 2, 1, IMAGE)["spec"]
+    plain = pod_of(a_job(RICH, replicas=4, handler_source="Image"), 2, 1, IMAGE)["spec"]
     assert spec["volumes"] == [*plain["volumes"], {"name": VOLUME, "emptyDir": {"sizeLimit": "32Mi"}}]
     first, *others = spec["initContainers"]
     assert others == plain["initContainers"], "the user's own stay as they are, after ours"
@@ -103,9 +103,9 @@ def test_init_container_is_not_root_where_the_pod_is(pod: dict[str, Any], user: 
 
 @pytest.mark.parametrize("template", [RICH, simple(command=["torchrun", "train.py"])])
 def test_nothing_is_added_where_the_image_has_the_handler(template: dict[str, Any]) -> None:
-    for job in (a_job(template, handler="Image"), a_job(None)):
+    for job in (a_job(template, handler_source="Image"), a_job(None)):
         assert not path_warnings(job)
-    text = str(pod_of(a_job(template, handler="Image"), 0, 0, IMAGE))
+    text = str(pod_of(a_job(template, handler_source="Image"), 0, 0, IMAGE))
     assert IMAGE not in text
     assert VOLUME not in text
     assert "PYTHONPATH" not in text

@@ -112,7 +112,7 @@ def test_without_a_limit_a_broken_script_is_tried_once_a_minute() -> None:
 def test_more_slots_than_are_listed_are_paced() -> None:
     """Pods that end four seconds after they were made; at first those beyond the list were made at once."""
     slots = MAX_SETBACKS + 50
-    job = Job(f"replicas={slots} min=1 start_timeout=1000")
+    job = Job(f"replicas={slots} min=1 initial_last_call_timeout=1000")
     job.do("limit application none")
     made: set[str] = set()
     for _ in range(60):

@@ -10,7 +10,7 @@ def test_more_pods_end_before_joining_than_charges_are_kept() -> None:
     """The oldest charges leave the list at once; their pods are still there, and are not charged again."""
     w = World()
     count = MAX_CHARGES + 50
-    w.do(f"job replicas={count} min=1 start_timeout=1000")
+    w.do(f"job replicas={count} min=1 initial_last_call_timeout=1000")
     w.make_passes()
     for name in list(w.pods):
         w.do(f"run {name}")
@@ -26,7 +26,7 @@ def test_more_failed_pods_are_deleted_than_charges_are_kept() -> None:
     """By somebody, at once: each slot has its pause all the same, and its next pod another name."""
     w = World()
     count = MAX_CHARGES + 10
-    w.do(f"job replicas={count} min=1 start_timeout=1000")
+    w.do(f"job replicas={count} min=1 initial_last_call_timeout=1000")
     w.do("limit application none")
     w.make_passes()
     first = list(w.pods)

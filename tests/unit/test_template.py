@@ -74,7 +74,7 @@ TOUCHED_IN_SPEC = {"restartPolicy", "containers"}
 
 def a_job(template: dict[str, Any] | None, **spec: Any) -> Job:
     """Its image has the handler; what is injected otherwise is in test_injection."""
-    return Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template, handler="Image", **spec))
+    return Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template, handler_source="Image", **spec))
 
 
 def env_of(container: dict[str, Any]) -> dict[str, Any]:

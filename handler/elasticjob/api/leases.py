@@ -21,7 +21,7 @@ from elasticjob.contract import names
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 12.0
-"""A connection that is dead must not cost a member its place: this is well below ``rejoinSeconds``."""
+"""A connection that is dead must not cost a member its place: this is well below ``rejoinTimeoutSeconds``."""
 PATIENT_SECONDS = 30.0
 """After a request that had no answer, on a new connection: the server may be that slow."""
 WATCH_SECONDS = (200, 280)

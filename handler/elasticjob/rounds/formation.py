@@ -32,7 +32,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
     expected, found, lost = [], [], {}
     for m in r.members:
         if m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) and left == 0:
-            text = f"{m.name} (group rank {m.rank}) did not rejoin within {limit} s (rejoinSeconds)"
+            text = f"{m.name} (group rank {m.rank}) did not rejoin within {limit} s (rejoinTimeoutSeconds)"
             look.judged_unheard.add(m.name)
             found.append(Finding(Cause.DID_NOT_REJOIN, text, m))
             lost[m.id] = replace(m, state=MemberState.LOST.value, message=text)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob_operator.plan.model import Handler, Job
+from elasticjob_operator.plan.model import HandlerSource, Job
 
 VOLUME = "elasticjob-handler"
 """Name of the volume and of the init container. Pods of a template that has one of its own are refused by the
@@ -37,7 +37,7 @@ _PREPEND = f'export PYTHONPATH="{HANDLER_DIR}' + '${PYTHONPATH:+:$PYTHONPATH}"; 
 
 def wanted(job: Job) -> bool:
     """Whether pods of the job get the handler."""
-    return job.spec.template is not None and job.spec.handler == Handler.INJECTED.value
+    return job.spec.template is not None and job.spec.handler_source == HandlerSource.INJECTED.value
 
 
 def inject(spec: dict[str, Any], container: dict[str, Any], image: str) -> None:

@@ -15,7 +15,7 @@ from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.plan.model import (
     Action,
     CleanPodPolicy,
-    Handler,
+    HandlerSource,
     Job,
     JobSpec,
     Limit,
@@ -93,7 +93,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         spares=_number(spec, "spares", 0, 0) if own_pods else 0,
         nproc_per_node=str(nproc) if isinstance(nproc, (int, str)) and str(nproc) else None,
         template=template if own_pods else None,
-        handler=_word(spec.get("handler"), Handler) or JobSpec.handler,
+        handler_source=_word(spec.get("handlerSource"), HandlerSource) or JobSpec.handler_source,
         rendezvous=_rendezvous(_mapping(spec.get("rendezvous"))),
         application=_application(policy.get("application")),
         infrastructure=_limit(_mapping(policy.get("infrastructure"))),
@@ -101,6 +101,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         rules=_rules(policy.get("rules")),
         max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
         hang_timeout=_optional(policy, "hangTimeoutSeconds", 1),
+        idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),
@@ -115,12 +116,13 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
 def _rendezvous(fields: Mapping[str, Any]) -> Rendezvous:
     default = Rendezvous()
     return Rendezvous(
-        start_timeout=_number(fields, "startTimeoutSeconds", default.start_timeout, 0),
-        last_call=_number(fields, "lastCallSeconds", default.last_call, 0),
-        rejoin=_number(fields, "rejoinSeconds", default.rejoin, 0),
+        initial_last_call_timeout=_number(
+            fields, "initialLastCallTimeoutSeconds", default.initial_last_call_timeout, 0
+        ),
+        last_call_timeout=_number(fields, "lastCallTimeoutSeconds", default.last_call_timeout, 0),
+        rejoin_timeout=_number(fields, "rejoinTimeoutSeconds", default.rejoin_timeout, 0),
         establish_timeout=_number(fields, "establishTimeoutSeconds", default.establish_timeout, 1),
         heartbeat_timeout=_number(fields, "heartbeatTimeoutSeconds", default.heartbeat_timeout, 1),
-        join_timeout=_optional(fields, "joinTimeoutSeconds", 0),
     )
 
 

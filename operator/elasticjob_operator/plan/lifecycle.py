@@ -23,7 +23,7 @@ from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
 LONGEST_PIECE_SECONDS = 60.0
-"""Of the time that counts for ``joinTimeoutSeconds``."""
+"""Of the time that counts for ``idleDeadlineSeconds``."""
 
 CLOSING_SECONDS = 1.0
 """How soon it is looked again whether the round Lease says that the job is over."""
@@ -92,7 +92,7 @@ def check_failure(p: Pass) -> bool:
             "their pods: delete the ElasticJob and what makes its pods, and apply both again",
         )
         return True
-    return _check_join_timeout(p)
+    return _check_idle_deadline(p)
 
 
 def expire(p: Pass) -> None:
@@ -175,7 +175,7 @@ def _check_deadline(p: Pass) -> bool:
     return True
 
 
-def _check_join_timeout(p: Pass) -> bool:
+def _check_idle_deadline(p: Pass) -> bool:
     """Fail a job whose pods have held nodes for too long without a round.
 
     Time in which none had a node does not count: a job may wait in a queue for longer. What counts stands in
@@ -183,7 +183,7 @@ def _check_join_timeout(p: Pass) -> bool:
     the limit, and no piece counts for more than twice its length: a wall clock that is set forward, or that
     of another operator, ends no job.
     """
-    limit, r = p.job.spec.rendezvous.join_timeout, p.round
+    limit, r = p.job.spec.idle_deadline, p.round
     holds = r.phase == "Broken" and any(pod.node for pod in p.observed.pods if p.alive(pod))
     if limit is None:
         return False
@@ -199,8 +199,8 @@ def _check_join_timeout(p: Pass) -> bool:
         _close(
             p,
             Outcome.FAILED,
-            "JoinTimeout",
-            f"pods held nodes for {limit} s (joinTimeoutSeconds) without a round: {p.waiting}",
+            "IdleDeadlineExceeded",
+            f"pods held nodes for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
         )
         return True
     if holds != (r.held is not None) or latest >= piece:

@@ -23,9 +23,9 @@ def look(p: Pass) -> Iterator[Look]:
     one = Look(
         state=before,
         limits=Limits(
-            first_last_call=r.start_timeout,
-            last_call=r.last_call,
-            rejoin=r.rejoin,
+            first_last_call=r.initial_last_call_timeout,
+            last_call=r.last_call_timeout,
+            rejoin=r.rejoin_timeout,
             establish=r.establish_timeout,
             heartbeat=r.heartbeat_timeout,
             hang=p.job.spec.hang_timeout or 0,

@@ -41,12 +41,11 @@ class Limit:
 class Rendezvous:
     """``spec.rendezvous``, seconds. The defaults are the schema's."""
 
-    start_timeout: int = 300
-    last_call: int = 15
-    rejoin: int = 45
+    initial_last_call_timeout: int = 300
+    last_call_timeout: int = 15
+    rejoin_timeout: int = 45
     establish_timeout: int = 15
     heartbeat_timeout: int = 10
-    join_timeout: int | None = None
 
 
 class Action(str, enum.Enum):
@@ -70,7 +69,7 @@ class Rule:
     on_error_pattern: str = ""
 
 
-class Handler(str, enum.Enum):
+class HandlerSource(str, enum.Enum):
     """Where pods have the rendezvous handler from."""
 
     INJECTED = "Injected"
@@ -103,7 +102,7 @@ class JobSpec:
     spares: int = 0
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
-    handler: str = Handler.INJECTED.value
+    handler_source: str = HandlerSource.INJECTED.value
     rendezvous: Rendezvous = Rendezvous()
     scale_up_delay: int = 10
     application: Limit = Limit(5, 3600)
@@ -112,6 +111,7 @@ class JobSpec:
     rules: tuple[Rule, ...] = ()
     max_rounds_without_progress: int | None = None
     hang_timeout: int | None = None
+    idle_deadline: int | None = None
     suspend: bool = False
     active_deadline: int | None = None
     ttl_after_finished: int | None = None

@@ -24,7 +24,7 @@ class JobWait(enum.Enum):
     SCALING_BACKOFF = "for the number of wanted members to stop changing"
     GROWTH_BACKOFF = "for the next try to grow"
     UNJOINED = "for a running pod to join"
-    IDLE = "for a round, while pods hold nodes (joinTimeoutSeconds)"
+    IDLE = "for a round, while pods hold nodes (idleDeadlineSeconds)"
     PODS_END = "for pods to end by themselves"
     SIDECAR = "for the other containers of a pod to end"
     ORPHAN = "for the pod of a Lease to be seen"
