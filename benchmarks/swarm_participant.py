@@ -180,7 +180,7 @@ class SwarmParticipant:
         arrive = asyncio.ensure_future(self._arrive(m))
         over = asyncio.ensure_future(self._until_over())
         try:
-            late = m.establish_timeout
+            late = m.limits.establish_timeout
             done, _ = await asyncio.wait({arrive, over}, timeout=late, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 report = RoundReport(m.nonce, leader_lost=True, message=f"no answer within {late} s")

@@ -105,6 +105,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(nprocPerNode=[2]),
         "nprocPerNode in body must be of type integer,string",
     ),
+    "a period that the timeout does not bear": (
+        manifest(rendezvous={"heartbeatPeriodSeconds": 4}),
+        "must be at least three times heartbeatPeriodSeconds",
+    ),
     **{
         f"{name} of {value}": (
             manifest(rendezvous={name: value}),
@@ -115,7 +119,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
             "lastCallTimeoutSeconds": -1,
             "rejoinTimeoutSeconds": 0,
             "establishTimeoutSeconds": 0,
-            "heartbeatTimeoutSeconds": 0,
+            "heartbeatPeriodSeconds": 0,
+            "heartbeatTimeoutSeconds": 2,
+            "stallTimeoutSeconds": 0,
         }.items()
     },
     "no time to be idle": (

@@ -17,7 +17,7 @@ from elasticjob.contract.records import (
     ProgressReport,
     RoundReport,
 )
-from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Probe
+from elasticjob.core.beats import BeatJudge, Probe
 from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.model import Pod
 from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
@@ -25,7 +25,6 @@ from tests.simulation.ground import Ground, LeaseValue, Network, RoundKeys, Work
 from tests.simulation.kernel import Kernel, Script, Thread
 
 LIST_KEY: Key = ("list", "")
-STALL_TIMEOUT = 30.0
 POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
 LINGER_SECONDS = 30.0
@@ -415,7 +414,7 @@ class Agent(Client):
                 if len(keys.here) == m.size:
                     break
                 arrived = True
-            limit = m.establish_timeout * (2 if arrived and m.rank else 1)
+            limit = m.limits.establish_timeout * (2 if arrived and m.rank else 1)
             late = self.kernel.now - began > limit and self._watch_good_for() > limit
             if not reported and (late or (arrived and what == "refused")):
                 reported = True
@@ -545,11 +544,11 @@ class Agent(Client):
                 continue
             if self._judge is None:
                 peers = range(1, m.size) if m.rank == 0 else [0]
-                self._judge = BeatJudge(peers, m.heartbeat_timeout, STALL_TIMEOUT, self.kernel.now)
+                self._judge = BeatJudge(peers, m.limits, self.kernel.now)
             yield from self._one_beat(m)
 
     def _one_beat(self, m: Membership) -> Script:
-        due = self.kernel.now + BEAT_SECONDS
+        due = self.kernel.now + m.limits.heartbeat_period
         while self.kernel.now < due - 1e-6:
             yield due - self.kernel.now
         if self.in_round is not m or self._judge is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import Outcome, ParticipantRecord, Phase, RoundRecord, State
 
 HANG = "Hang"
@@ -31,9 +32,7 @@ class Membership:
     rank: int
     size: int
     leader: str
-    establish_timeout: float
-    heartbeat_timeout: float
-    hang_timeout: float = 0.0
+    limits: Limits
     members: tuple[str, ...] = ()
 
     @property
@@ -175,9 +174,7 @@ class Participant:
             rank=rank,
             size=record.size,
             leader=record.leader,
-            establish_timeout=record.establish_timeout_seconds,
-            heartbeat_timeout=record.heartbeat_timeout_seconds,
-            hang_timeout=record.hang_timeout_seconds,
+            limits=record.limits,
             members=record.members,
         )
 

@@ -27,7 +27,7 @@ other, and a spare is there at once."""
 def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
     """The members of the last round that are on their way, and those that are given up because they have not
     rejoined in time."""
-    r, limit = look.state, look.limits.rejoin
+    r, limit = look.state, look.limits.rejoin_timeout
     left = look.waits.left(RoundWait.REJOIN, r.number, limit) if look.readable else float(limit)
     expected, found, lost = [], [], {}
     for m in r.members:
@@ -54,7 +54,7 @@ def last_call(look: Look, enough: bool) -> float:
     first = r.number == 0 or r.resumed
     since = (r.quorum_time or look.wall) if first and enough else None
     look.set(quorum_time=since)
-    limit = look.limits.first_last_call if first else look.limits.last_call
+    limit = look.limits.initial_last_call_timeout if first else look.limits.last_call_timeout
     if not enough:
         return float(limit)
     if since is not None:

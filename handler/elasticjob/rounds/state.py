@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import Phase, RoundReport
 from elasticjob.contract.text import Word
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.limits import Limits
 from elasticjob.rounds.waits import Waits
 
 

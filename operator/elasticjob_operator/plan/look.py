@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.limits import Limits
 from elasticjob.rounds.state import Finding, Heard, Look, RoundState, UnreachableReport
 from elasticjob_operator.plan import nodes
 from elasticjob_operator.plan.causes import Evidence
@@ -19,17 +18,9 @@ from elasticjob_operator.plan.status import JobStatus, Named
 def look(p: Pass) -> Iterator[Look]:
     """A look at the round of this pass. What the kernel makes of it is in the status afterwards."""
     before = round_state(p.status)
-    r = p.job.spec.rendezvous
     one = Look(
         state=before,
-        limits=Limits(
-            first_last_call=r.initial_last_call_timeout,
-            last_call=r.last_call_timeout,
-            rejoin=r.rejoin_timeout,
-            establish=r.establish_timeout,
-            heartbeat=r.heartbeat_timeout,
-            hang=p.job.spec.hang_timeout or 0,
-        ),
+        limits=p.job.spec.limits,
         waits=p.waits,
         wall=p.now.wall,
         heard=_heard(p),

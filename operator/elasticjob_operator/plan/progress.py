@@ -82,7 +82,7 @@ def hang(p: Pass) -> list[Evidence]:
     """The evidence of a hang, if the leader reports one."""
     leader = next(iter(p.status.members()), None)
     report = report_of(p, leader) if leader is not None else None
-    if report is None or not report.hung or p.job.spec.hang_timeout is None:
+    if report is None or not report.hung or not p.job.spec.limits.hang_timeout:
         return []
     text = f"training hangs: {report.message or 'no step'}; the pods' logs have the stacks of all workers"
     return [Evidence(Cause.HANG, text, detect_milliseconds=report.silent_milliseconds)]

@@ -59,9 +59,7 @@ def projection(p: Pass) -> RoundRecord:
         waiting=p.waiting,
         outcome=r.outcome,
         wait_renew_seconds=_wait_renew(p),
-        establish_timeout_seconds=p.job.spec.rendezvous.establish_timeout,
-        heartbeat_timeout_seconds=p.job.spec.rendezvous.heartbeat_timeout,
-        hang_timeout_seconds=p.job.spec.hang_timeout or 0,
+        limits=p.job.spec.limits,
     )
 
 
