@@ -2,8 +2,8 @@
 
 Size; the time that a torchrun takes to import it, beside an installed one (whose byte code is on disk; a
 volume that is read-only and new in each pod has none); seconds from the request for a pod to the first
-instruction of its training container, on devcluster, with `handlerSource: Injected` and `Image` in turns. Its node
-agent starts a process where kubelet sets up a container: one more costs more on a real node, and the
+instruction of its training container, on devcluster, with `handlerSource: Injected` and `Image` in turns. Its
+node agent starts a process where kubelet sets up a container: one more costs more on a real node, and the
 pull of its image is in no figure here.
 """
 
