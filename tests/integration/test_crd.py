@@ -418,7 +418,7 @@ def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, examp
 
 
 def test_the_documented_example_is_accepted(cluster: ClusterAccess) -> None:
-    text = (EXAMPLES.parent / "docs" / "resource.md").read_text()
+    text = (EXAMPLES.parent / "docs" / "use" / "job.md").read_text()
     example, rules, *_ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     job = yaml.safe_load(example)
     job["spec"]["template"] = TEMPLATE
@@ -926,7 +926,7 @@ def test_the_generated_part_is_what_this_version_of_kubernetes_gives(devcluster:
 
 
 def test_the_job_of_your_script_is_accepted(cluster: ClusterAccess, namespace: str) -> None:
-    text = (EXAMPLES.parent / "docs" / "your-script.md").read_text()
+    text = (EXAMPLES.parent / "docs" / "use" / "writing.md").read_text()
     (job,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", input=job)
     assert "elasticjob.elasticjob.dev/mnist created" in answer.stdout

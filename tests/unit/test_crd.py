@@ -103,8 +103,8 @@ def paths(value: object, path: str) -> Iterator[str]:
 
 
 def documented(position: int) -> Any:
-    """A piece of YAML in docs/resource.md."""
-    text = (generate.CRD_FILE.parents[1] / "docs" / "resource.md").read_text()
+    """A piece of YAML in docs/use/job.md."""
+    text = (generate.CRD_FILE.parents[1] / "docs" / "use" / "job.md").read_text()
     return yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[position])
 
 

@@ -1,5 +1,5 @@
-"""What docs/failures.md and docs/security.md call shown is there to be run, and what the operator may say is
-explained: causes, Events and the reasons of Failed."""
+"""What documents call shown is there to be run, and what the operator may say is explained: causes, Events and
+the reasons of Failed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from elasticjob.contract.records import Outcome
 from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+WHAT_HAPPENS = "reference/what-happens.md"
 
 
 def rows(page: str, first: str) -> list[str]:
@@ -27,14 +28,14 @@ def rows(page: str, first: str) -> list[str]:
     return found
 
 
-ROWS = rows("failures.md", "what happens")
-THREATS = rows("security.md", "threat")
+ROWS = rows(WHAT_HAPPENS, "what happens")
+THREATS = rows("operate/security.md", "threat")
 TESTS = {
     name
     for path in (ROOT / "tests").rglob("test_*.py")
     for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
 }
-HOSTILE = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "hostile-input.md").read_text())
+HOSTILE = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "internals" / "hostile-input.md").read_text())
 SCENARIOS = {path.stem for path in (ROOT / "tests" / "scenarios" / "races").glob("*.txt")}
 
 
@@ -94,16 +95,16 @@ def test_what_hostile_input_is_said_to_be_shown_by_is_there() -> None:
 
 
 def test_every_cause_is_explained_with_its_account() -> None:
-    table = explained("failures.md", "cause")
+    table = explained(WHAT_HAPPENS, "cause")
     accounts = {cause: told[0].partition(",")[0] for cause, told in table.items() if cause != "Started"}
     assert accounts == CAUSES
     assert {cause for cause, told in table.items() if "not charged" in told[0]} == NEVER_CHARGED
 
 
 def test_every_event_is_explained() -> None:
-    assert said(EVENT) | {outcome.value for outcome in Outcome} == set(explained("failures.md", "reason"))
+    assert said(EVENT) | {outcome.value for outcome in Outcome} == set(explained(WHAT_HAPPENS, "reason"))
 
 
 def test_every_reason_of_failed_is_explained() -> None:
     limits = {f"{account.capitalize()}RestartsExhausted" for account in ACCOUNTS if account != SCALING}
-    assert said(CLOSES) | limits == set(explained("resource.md", "Failed's reason"))
+    assert said(CLOSES) | limits == set(explained("use/job.md", "Failed's reason"))
