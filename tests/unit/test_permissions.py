@@ -1,4 +1,4 @@
-"""docs/operate/permissions.md has every right that there is and no other, and how the audit log is compared."""
+"""docs/operate/permissions.md has every right that there is, no other; and how the audit log is compared."""
 
 from __future__ import annotations
 
