@@ -1,4 +1,4 @@
-"""The short chaos run of ``make test``; ``make chaos`` is the long one. How to read it: docs/internals/chaos.md."""
+"""The short chaos run of ``make test``; ``make chaos`` is the long one (docs/internals/chaos.md)."""
 
 from __future__ import annotations
 

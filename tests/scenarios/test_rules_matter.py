@@ -1,4 +1,4 @@
-"""Each invariant has a scenario that tells when its rule is taken out of the code (design, section 4).
+"""Each invariant (docs/internals/invariants.md) has a scenario that tells when its rule is taken out.
 
 A mutation replaces one rule by its absence; the scenario's trace must then differ, or the world object.
 """
