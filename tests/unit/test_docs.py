@@ -101,6 +101,27 @@ def test_what_users_read_names_no_test(page: Path) -> None:
     assert re.findall(r"`(?:test_\w+|tests/[^`]*)`", read) == []
 
 
+PEOPLE_READ = [
+    ROOT / "README.md",
+    ROOT / "charts" / "elasticjob" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+GENERATED = {"docs/reference/resource.md", "docs/internals/commands-not-run.md"}
+QUOTED = re.compile(r"```.*?```|`[^`\n]*`|\"[^\"\n]*\"|<!--.*?-->|\n> [^\n]*|\]\([^)]*\)", re.DOTALL)
+PRIVATE = re.compile(
+    r"\b(?:whom|whoever|anew|bears?|beats?|for so long|so many|others' pods|pods of others"
+    r"|(?:pods?|members?|agents?|process(?:es)?|Leases?) who|nobody else is on the way|given up)\b",
+    re.IGNORECASE,
+)
+"""Words that the glossary has better ones for. What the program itself says may be quoted."""
+
+
+@pytest.mark.parametrize("page", PEOPLE_READ, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_document_is_in_the_words_of_the_glossary(page: Path) -> None:
+    if str(page.relative_to(ROOT)) not in GENERATED:
+        assert PRIVATE.findall(QUOTED.sub(" ", page.read_text())) == []
+
+
 def test_what_hostile_input_is_said_to_be_shown_by_is_there() -> None:
     assert len(HOSTILE) > 20
     assert not set(HOSTILE) - TESTS
