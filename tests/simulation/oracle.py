@@ -1,4 +1,7 @@
-"""The judge: it sees everything as it happens and knows what is true. It checks invariants at every step."""
+"""The judge: it sees everything as it happens and knows what is true. It checks invariants at every step.
+
+Their numbers are those of docs/internals/invariants.md.
+"""
 
 from __future__ import annotations
 
