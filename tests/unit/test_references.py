@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INVARIANTS = ROOT / "docs" / "internals" / "invariants.md"
+DEFECTS = ROOT / "docs" / "internals" / "conformance.md"
 FOLDERS = (
     "benchmarks",
     "charts",
@@ -30,7 +31,8 @@ GENERATED = ("docs/internals/commands-not-run.md",)
 
 OUTSIDE = re.compile(r"\b(?:design|facts)(?:\.md)?[,:]? \(?(?:sections? I?\d|I?\d+\b)", re.IGNORECASE)
 """A section of a document that is nowhere here."""
-INVARIANT = re.compile(r"\bI(\d+)\b")
+NUMBERED = re.compile(r"\b([ID])(\d+)\b")
+"""An invariant, or a defect of c10d."""
 PATH = re.compile(
     r"(?<![\w./$-])((?:" + "|".join(FOLDERS) + r")/[\w./-]*\w\.(?:md|py|txt|yaml|toml|tpl|Dockerfile))\b"
 )
@@ -73,6 +75,7 @@ def dangling(pattern: re.Pattern[str], known: set[str]) -> list[str]:
     ]
 
 
+@cache
 def headings() -> set[int]:
     return {int(n) for n in re.findall(r"^## I(\d+): \w", INVARIANTS.read_text(), re.MULTILINE)}
 
@@ -100,13 +103,13 @@ def test_the_invariants_are_numbered_without_a_gap() -> None:
     assert headings() == set(range(1, len(headings()) + 1))
 
 
-def test_every_invariant_that_is_cited_is_explained() -> None:
-    known = headings()
+def test_every_number_that_is_cited_is_explained() -> None:
+    defects = {int(n) for n in re.findall(r"^\| D(\d+): ", DEFECTS.read_text(), re.MULTILINE)}
     dead = [
-        f"{name}: I{number}"
+        f"{name}: {letter}{number}"
         for name, text in texts().items()
-        for number in INVARIANT.findall(text)
-        if int(number) not in known
+        for letter, number in NUMBERED.findall(text)
+        if int(number) not in (headings() if letter == "I" else defects)
     ]
     assert dead == []
 
