@@ -1,7 +1,7 @@
 # The handler, to be copied into the pods of jobs: docker build -f docker/handler.Dockerfile -t REGISTRY/elasticjob-handler:0.1.0 .
 #
 # It holds a folder for PYTHONPATH and `cp`: nothing compiled, for every Python from 3.10 on. urllib3 is inside of the
-# package, so that the folder hides nothing of a training image (docs/injection.md); as it is there, the package needs no
+# package, so that the folder hides nothing of a training image (docs/operate/pods.md); as it is there, the package needs no
 # other, and says so. Every path is below /opt/elasticjob, so that tests/chart/test_images.py can run these steps.
 ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim
 ARG COPY_IMAGE=docker.io/library/busybox:1.37

@@ -1,6 +1,6 @@
 """The commands that documents tell to run: for the tests that run them, and for a page of the rest.
 
-    python -m tests.docs_commands      writes docs/commands-not-run.md
+    python -m tests.docs_commands      writes docs/internals/commands-not-run.md
 
 A fence of shell commands has a mark in the line before it, which a reader of the rendered page does not see:
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PAGE = ROOT / "docs" / "commands-not-run.md"
+PAGE = ROOT / "docs" / "internals" / "commands-not-run.md"
 """Made of the marks."""
 
 _HEAD = """\
@@ -74,7 +74,7 @@ def documents() -> list[Path]:
 
 
 def page() -> str:
-    """What docs/commands-not-run.md shall be."""
+    """What docs/internals/commands-not-run.md shall be."""
     rows = []
     for document in documents():
         name = document.relative_to(ROOT)

@@ -89,7 +89,7 @@ def test_slow_writes_break_no_round(job: JobRun, installed: Cluster) -> None:
 
 
 def test_requests_per_participant_and_round(job: JobRun, installed: Cluster) -> None:
-    """Two requests or fewer for each participant in a round, the watches stay open (design, section 12).
+    """Two requests or fewer for each participant in a round, the watches stay open.
 
     Renewals are no part of it: they come with time, not with rounds.
     """

@@ -429,12 +429,19 @@ def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, examp
     assert re.search(r"elasticjob.elasticjob.dev/digits(-indexed)? created", answer.stdout)
 
 
+def documented(page: str) -> list[str]:
+    """The pieces of YAML in a page for users."""
+    text = (EXAMPLES.parent / "docs" / "use" / page).read_text()
+    return re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+
+
 def test_the_documented_example_is_accepted(cluster: ClusterAccess) -> None:
-    text = (EXAMPLES.parent / "docs" / "resource.md").read_text()
-    example, rules, *_ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (example,) = documented("job.md")
+    limits, rules = documented("failures.md")
     job = yaml.safe_load(example)
     job["spec"]["template"] = TEMPLATE
     cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
+    job["spec"] |= yaml.safe_load(limits)
     job["spec"]["failurePolicy"] |= yaml.safe_load(rules)
     cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
 
@@ -938,7 +945,6 @@ def test_the_generated_part_is_what_this_version_of_kubernetes_gives(devcluster:
 
 
 def test_the_job_of_your_script_is_accepted(cluster: ClusterAccess, namespace: str) -> None:
-    text = (EXAMPLES.parent / "docs" / "your-script.md").read_text()
-    (job,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (job,) = documented("writing.md")
     answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", input=job)
     assert "elasticjob.elasticjob.dev/mnist created" in answer.stdout

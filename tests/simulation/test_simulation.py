@@ -37,7 +37,7 @@ FAULTS = {fault.__name__: fault for fault in HARMFUL + HARMLESS}
 
 
 def test_no_history_breaks_a_rule() -> None:
-    """I1 to I9 at every step, and liveness once everything is mended; the trace tells how it came to it."""
+    """The invariants at every step, and liveness once all is mended; the trace tells how it came to it."""
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         for failed in pool.imap_unordered(check, range(HISTORIES), chunksize=50):
             assert failed is None, str(failed)

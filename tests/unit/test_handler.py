@@ -540,7 +540,7 @@ def test_members_report_a_leader_that_is_gone(leases: Leases, start: Start) -> N
 
 
 def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
-    """As PID 1 of a pod a process without a handler would never see it (facts, 1.4)."""
+    """As PID 1 of a pod a process without a handler would never see it."""
     script = textwrap.dedent(
         """
         import sys

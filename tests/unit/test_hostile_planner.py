@@ -1,6 +1,6 @@
 """Whatever pods write into their Leases, and whatever stands in the pods: the planner decides.
 
-What is promised is in docs/hostile-input.md.
+What is promised is in docs/internals/hostile-input.md.
 """
 
 from __future__ import annotations

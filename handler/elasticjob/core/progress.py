@@ -1,4 +1,4 @@
-"""How far a round's training has come, and whether it hangs (design, sections 5 and 7). Pure.
+"""How far a round's training has come, and whether it hangs (docs/internals/hangs.md). Pure.
 
 The step of a round is the highest that any rank has said, not the lowest. In synchronous training all ranks
 stop within a step of one that hangs, so the highest stops, too; and the lowest would accuse jobs that do

@@ -1,7 +1,7 @@
 """The planner's view of the world: frozen data, no behaviour, no I/O.
 
 ``Observed`` is what the informers saw; times in it are durations judged by the observer's own
-monotonic clock (design, I9). ``Plan`` is what shall be done about it, in order: write the status,
+monotonic clock (I9). ``Plan`` is what shall be done about it, in order: write the status,
 then access, then project the round, then pods, Leases and Events.
 """
 
