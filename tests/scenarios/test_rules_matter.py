@@ -1,4 +1,4 @@
-"""Each rule, invariants (docs/internals/invariants.md) and others, has a scenario that tells when it is taken out."""
+"""Each rule (docs/internals/invariants.md and others) has a scenario that tells when it is taken out."""
 
 from __future__ import annotations
 
