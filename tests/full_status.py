@@ -15,6 +15,7 @@ from elasticjob_operator.plan.pacing import MAX_SETBACKS
 from elasticjob_operator.plan.planner import MAX_WAITING
 from elasticjob_operator.plan.status import (
     MAX_CHARGES,
+    MAX_NEWCOMERS,
     MAX_OLDER,
     MAX_ROUNDS,
     Absent,
@@ -113,6 +114,9 @@ def full(members: int = MEMBERS) -> JobStatus:
             detect_milliseconds=10**9,
             charged=WALL,
             establish_failures=9,
+            newcomers=names[:MAX_NEWCOMERS],
+            newcomers_lost=99_999,
+            newcomers_lost_time=WALL,
             missing=names[1:],
             not_leading=names,
             named=tuple(Named(name, WALL) for name in names[:MAX_REPORTS]),

@@ -292,5 +292,7 @@ RULES = {
     "I14 given up": Rule("pacing.note_given_up", gives(None)),
     "I14 growth in vain": Rule("pacing.growth_left", gives(0.0)),
     "I14 growth that does not last": Rule("pacing.larger_left", gives(0.0)),
+    "I14 newcomers that do not last": Rule("pacing.newcomers_left", gives(0.0)),
+    "I14 no newcomer of a series": Rule("pacing.held_off", gives(frozenset())),
     "I14 newcomers are proven": Rule("pacing.unproven", gives(0.0)),
 }

@@ -89,7 +89,9 @@ TOLD_BY = [
     ("I14 a slot's pods", "slot_whose_pods_die_after_a_step_is_paced"),
     ("I14 given up", "newcomers_that_never_reach_the_leader_are_paced"),
     ("I14 growth in vain", "newcomer_is_not_there_when_the_round_has_ended"),
-    ("I14 growth that does not last", "newcomers_made_by_others_that_die_are_paced"),
+    ("I14 growth that does not last", "larger_rounds_that_lose_an_old_member_are_paced"),
+    ("I14 newcomers that do not last", "pods_of_others_that_are_taken_away_are_let_in_later"),
+    ("I14 no newcomer of a series", "newcomer_of_a_slot_that_ends_early_has_to_be_proven"),
     ("I14 newcomers are proven", "newcomer_of_a_slot_that_ends_early_has_to_be_proven"),
 ]
 """A rule, and a scenario whose trace differs without it."""

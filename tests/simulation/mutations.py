@@ -30,7 +30,7 @@ MUTATIONS = [
     Mutation(("I7",), "I7 charges are kept"),
     Mutation(("I8",), "I8 all must succeed"),
     Mutation(("Fencing",), "fencing", 367),
-    Mutation(("Liveness",), "silent announcements are replaced", 1620),
+    Mutation(("Liveness",), "silent announcements are replaced", 2078),
     Mutation(("I3",), "I3 never more"),
     Mutation(("I7",), "better evidence moves a charge", 1576),
     Mutation(("I7",), "members that are lost leave their slot", 44),

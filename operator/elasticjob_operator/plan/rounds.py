@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from elasticjob.contract.names import members_lease, pod_name, round_lease
@@ -22,6 +22,7 @@ from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look, named, round_state
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import (
+    MAX_NEWCOMERS,
     MAX_ROUNDS,
     ParticipantStatus,
     RoundHistory,
@@ -171,7 +172,7 @@ def form(p: Pass) -> None:
     if last and all(m.state != MemberState.MEMBER for m in last):
         settle(p)
     joined = p.joined()
-    ready = candidates(p, (entry for _, entry in joined))
+    ready = _let_in(p, candidates(p, (entry for _, entry in joined)), joined, len(expected))
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
     with look(p) as one:
@@ -206,6 +207,19 @@ def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]
     return [Candidate(e.id, e.pod, e.slot, ranks.get(e.uid), e.pod not in barred) for e in entries]
 
 
+def _let_in(
+    p: Pass, ready: list[Candidate], joined: Sequence[tuple[Pod, ParticipantStatus]], on_their_way: int
+) -> list[Candidate]:
+    """Those of them who may be in the next round: without newcomers that have to be proven, if there are
+    enough without, or will be when the members that are on their way are back."""
+    held = pacing.held_off(p)
+    if not held:
+        return ready
+    ids = {entry.id for pod, entry in joined if pod.uid in held}
+    proven = [c for c in ready if c.id not in ids]
+    return proven if len(proven) + on_their_way >= p.status.min_replicas else ready
+
+
 def settle(p: Pass) -> None:
     """The end of the last round is charged: at its successor, or once every member is accounted for.
 
@@ -237,11 +251,12 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expe
     time ``left``; without one never, but for the moment until the scheduler has spoken. Where there are
     ``enough`` without them, nobody waits for a slot whose pods end early again and again."""
     known = p.status.member_uids
+    held = pacing.held_off(p) if enough else frozenset()
     expected = []
     for pod in p.observed.pods:
         if not p.alive(pod) or pod.uid in joined or pod.uid in known or _passed_over(p, pod):
             continue
-        if enough and pacing.unproven(p, pod.slot) > 0:
+        if pod.uid in held:
             continue
         if pod.node:
             if pod.node_ready:
@@ -249,7 +264,11 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expe
         elif not pod.unschedulable:
             expected.append(Expected(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
     if p.job.spec.template is not None:
-        expected += (_being_made(p, slot, enough) for slot in p.missing_slots() if not _refused_pod(p, slot))
+        expected += (
+            _being_made(p, slot, enough)
+            for slot in p.missing_slots()
+            if not (_refused_pod(p, slot) or (enough and pacing.unproven(p, slot) > 0))
+        )
     return expected
 
 
@@ -321,6 +340,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
         message = f"{message}; {taken_over}"
     counts = [int(m.nproc) for m in chosen if m.nproc.isdecimal()]
     chosen_ids = {m.id for m in chosen}
+    lost, lost_time = pacing.newcomers_lost(p)
     p.set(
         round=RoundStatus(
             number=following.number,
@@ -336,6 +356,9 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
             message=message,
             establish_failures=following.establish_failures,
             early_ends=pacing.early_ends(p),
+            newcomers=_newcomers(ranked),
+            newcomers_lost=lost,
+            newcomers_lost_time=lost_time,
             missing=following.unarrived,
             not_leading=following.ineligible_leaders,
             named=named(following),
@@ -360,6 +383,12 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     p.event(
         "RoundPublished", f"round {following.number} begins with {_members(len(chosen))}; reason: {message}"
     )
+
+
+def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:
+    """Those whom the round before was formed without, beside others of its members."""
+    new = tuple(c.name for c in ranked if c.last_rank is None)
+    return new[:MAX_NEWCOMERS] if len(new) < len(ranked) else ()
 
 
 def _members(count: int) -> str:

@@ -20,6 +20,8 @@ MAX_ROUNDS = 20
 """Rounds kept in the history."""
 MAX_CHARGES = 20
 """Charges of an account that are listed; all inside its window count."""
+MAX_NEWCOMERS = 100
+"""Newcomers of a round that are listed."""
 MAX_OLDER = 102
 """Counts of those that are not listed: a hundred to a window."""
 
@@ -76,7 +78,9 @@ class RoundStatus:
     and ``held_seconds`` for how long they had before. ``establish_failures`` counts rounds in a row that were
     not established, ``early_ends`` those before this one that ended without progress;
     ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that
-    could not be reached as leader. ``named`` are those that were named unreachable of late, in whatever
+    could not be reached as leader. ``newcomers`` are pods that the round before was formed without (none in
+    the first), ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by
+    others, early, and ``newcomers_lost_time`` when the last of them did. ``named`` are those that were named unreachable of late, in whatever
     round; ``absent`` those who may turn out to have been the root of a round before this one.
     """
 
@@ -103,6 +107,9 @@ class RoundStatus:
     charged: datetime | None = named("chargedTime")
     establish_failures: int = 0
     early_ends: int = 0
+    newcomers: tuple[str, ...] = ()
+    newcomers_lost: int = 0
+    newcomers_lost_time: datetime | None = None
     missing: tuple[str, ...] = ()
     not_leading: tuple[str, ...] = ()
     named: tuple[Named, ...] = ()
