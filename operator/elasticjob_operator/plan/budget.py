@@ -154,6 +154,7 @@ _STEPS: tuple[Step, ...] = (
     ("members' messages", _of_members(lambda m: replace(m, message=m.message[:1]))),
     # Pods of members that are lost are then deleted half a minute late.
     ("that there were members' messages", _of_members(lambda m: replace(m, message=""))),
+    ("round.newcomers", lambda status: replace(status, round=replace(status.round, newcomers=()))),
     ("rounds but the last", lambda status: replace(status, rounds=status.rounds[:1])),
 )
 """From what is missed least to what is missed most."""

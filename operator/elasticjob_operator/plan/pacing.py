@@ -174,7 +174,8 @@ def held_off(p: Pass) -> frozenset[str]:
     known = p.status.member_uids
     fresh = [pod for pod in p.observed.pods if pod.uid not in known]
     if p.job.spec.template is not None:
-        return frozenset(pod.uid for pod in fresh if unproven(p, pod.slot) > 0)
+        slots = {s.slot for s in p.status.setbacks if unproven(p, s.slot) > 0}
+        return frozenset(pod.uid for pod in fresh if pod.slot in slots)
     old = (m for m in p.status.members() if m.pod not in p.round.newcomers)
     if any(_is_gone(p, m) for m in old) or newcomers_left(p) == 0:
         return frozenset()

@@ -80,8 +80,9 @@ class RoundStatus:
     ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that
     could not be reached as leader. ``newcomers`` are pods that the round before was formed without (none in
     the first), ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by
-    others, early, and ``newcomers_lost_time`` when the last of them did. ``named`` are those that were named unreachable of late, in whatever
-    round; ``absent`` those who may turn out to have been the root of a round before this one.
+    others, early, and ``newcomers_lost_time`` when the last of them did. ``named`` are those that were named
+    unreachable of late, in whatever round; ``absent`` those who may turn out to have been the root of a round
+    before this one.
     """
 
     number: int = always(0)
