@@ -191,7 +191,8 @@ class Participant:
         """Why the round that this is a member of is over, or "" while the record does not say so.
 
         No record, an unknown phase, Draining, and a job that has closed well all change nothing: a
-        running round is broken by nobody's absence (I5).
+        running round is broken by nobody's absence (I5). But who still asks for its rank when the job has
+        closed well was no member: all of those have succeeded.
         """
         record, mine = self.latest, self.membership
         if record is None or mine is None:
@@ -203,7 +204,8 @@ class Participant:
         if record.number == mine.number:
             if record.phase == Phase.BROKEN.value:
                 return f"{record.cause}: {record.message}" if record.cause else "the round is broken"
-            if record.phase == Phase.CLOSED.value and record.outcome != Outcome.COMPLETE.value:
+            well = record.outcome == Outcome.COMPLETE.value
+            if record.phase == Phase.CLOSED.value and (not well or mine.rank == ASK):
                 return f"the job has ended: {record.message}"
         return ""
 
