@@ -35,7 +35,7 @@ def test_a_stock_image_trains(job: JobRun, handler_image: Build, version: str) -
     job.cluster.add_image(HANDLER_IMAGE, "/usr/bin", {IMAGE_DIR: handler_image.home / "site"})
     job.cluster.add_image("pytorch/pytorch", stock.bin)
     job.apply(
-        handler="Injected",
+        handlerSource="Injected",
         pod={
             "containers": [
                 {
