@@ -71,7 +71,7 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
 ) -> None:
     installed.remove_image(HANDLER_IMAGE)
     try:
-        job.apply(handler="Injected", failurePolicy={"application": {"maxRestarts": 0}})
+        job.apply(handlerSource="Injected", failurePolicy={"application": {"maxRestarts": 0}})
         text = job.says("ErrImagePull")
     finally:
         installed.add_image(HANDLER_IMAGE, "/usr/bin")  # which has no handler to copy
