@@ -38,7 +38,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Call:
-    """Who calls the handler, and which failures have brought it there."""
+    """Which agent calls the handler, and which failures led to the call."""
 
     agent: ElasticAgent | None = None
     failures: tuple[Failed, ...] = ()

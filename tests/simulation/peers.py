@@ -145,22 +145,21 @@ class Peers:
         self.kernel.after(LOOK_SECONDS, self._decide)
         board, now = self.board, self.kernel.now
         r = board.state
-        heard = {
-            m.id: Heard(
-                entry.report if entry.report is not None and entry.report.nonce == r.nonce else None,
-                silent=now - entry.renewed,
-            )
-            for m in r.members
-            if (entry := board.entries.get(m.name)) is not None and entry.key == m.key
-        }
         waits = Waits(board.began, now)
-        look = Look(r, self.limits, waits, BEGAN + timedelta(seconds=now), heard)
+        look = Look(r, self.limits, waits, BEGAN + timedelta(seconds=now), self._hear)
         look.set_members({m.id: self._seen(m) for m in r.members})
         if r.active:
             self._watch(look)
         else:
             self._form(look)
         board.state, board.began = look.state, waits.began
+
+    def _hear(self, member: Member) -> Heard | None:
+        entry = self.board.entries.get(member.name)
+        if entry is None or entry.key != member.key:
+            return None
+        ours = entry.report is not None and entry.report.nonce == self.board.state.nonce
+        return Heard(entry.report if ours else None, silent=self.kernel.now - entry.renewed)
 
     def _seen(self, member: Member) -> Member:
         entry = self.board.entries.get(member.name)

@@ -1,4 +1,4 @@
-"""Who has stopped to beat, and whether that is a loss (docs/internals/detection.md). Pure.
+"""Whose heartbeats have stopped, and whether that is a loss (docs/internals/detection.md). Pure.
 
 False alarms are worse than a second of delay: a beat that is missing only makes the judge ask for a
 connection to the other's own port, and the answer to that decides how long it is borne.

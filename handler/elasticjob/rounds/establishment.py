@@ -32,7 +32,7 @@ def find_not_established(look: Look) -> list[Finding]:
     r, leader = look.state, look.state.leader
     if r.established is not None or leader is None:
         return []
-    heard = look.heard.get(leader.id)
+    heard = look.hear(leader)
     report = heard.report if heard is not None else None
     missing = set(report.missing) if report is not None else set()
     absent = [m for m in r.members if m.rank in missing]

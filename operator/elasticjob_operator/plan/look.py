@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import Finding, Heard, Look, RoundState, UnreachableReport
+from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState, UnreachableReport
 from elasticjob_operator.plan import nodes
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
@@ -23,9 +24,9 @@ def look(p: Pass) -> Iterator[Look]:
         limits=p.job.spec.limits,
         waits=p.waits,
         wall=p.now.wall,
-        heard=_heard(p),
+        hear=partial(_hear, p),
         readable=p.told,
-        present=frozenset(p.pods_by_name),
+        present=p.pods_by_name,
     )
     yield one
     _take_over(p, before, one)
@@ -73,18 +74,12 @@ def evidence(findings: Iterable[Finding]) -> list[Evidence]:
     ]
 
 
-def _heard(p: Pass) -> dict[str, Heard]:
-    """What was heard of the leader, and of the members that say something of this round."""
-    found = {}
-    for member in p.status.members():
-        lease = p.lease_of(member.uid)
-        if lease is None:
-            continue
-        report = lease.report
-        ours = report is not None and report.nonce == p.round.nonce
-        if ours or member.rank == 0:
-            found[member.id] = Heard(report if ours else None, lease.report_unreadable, lease.silent)
-    return found
+def _hear(p: Pass, member: Member) -> Heard | None:
+    """What was heard from this member, if its pod's Lease is there."""
+    lease = p.lease_of(member.key)
+    return (
+        Heard(p.report_of(member.key), lease.report_unreadable, lease.silent) if lease is not None else None
+    )
 
 
 def _take_over(p: Pass, before: RoundState, one: Look) -> None:
@@ -96,8 +91,7 @@ def _take_over(p: Pass, before: RoundState, one: Look) -> None:
     if after is before:
         return
     if after.members is not before.members:
-        old = {m.id: m for m in before.members}
-        new = {m.id: m for m in after.members if m != old[m.id]}
+        new = {m.id: m for m, old in zip(after.members, before.members, strict=True) if m is not old}
         p.set_members(
             tuple(
                 replace(m, state=new[m.id].state, message=new[m.id].message) if m.id in new else m

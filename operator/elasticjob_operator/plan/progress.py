@@ -14,7 +14,6 @@ from elasticjob.contract.records import ProgressReport
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.members import report_of
 from elasticjob_operator.plan.status import JobStatus, Lost, Progress, RoundHistory
 
 REPORT_SECONDS = 60.0
@@ -81,7 +80,7 @@ def settle(p: Pass) -> None:
 def hang(p: Pass) -> list[Evidence]:
     """The evidence of a hang, if the leader reports one."""
     leader = next(iter(p.status.members()), None)
-    report = report_of(p, leader) if leader is not None else None
+    report = p.report_of(leader.uid) if leader is not None else None
     if report is None or not report.hung or not p.job.spec.limits.hang_timeout:
         return []
     text = f"training hangs: {report.message or 'no step'}; the pods' logs have the stacks of all workers"

@@ -13,7 +13,7 @@ from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
 from elasticjob.rounds.formation import form as form_round
-from elasticjob.rounds.state import MemberState
+from elasticjob.rounds.state import GONE, MemberState
 from elasticjob_operator.plan import members, moves, pacing, progress
 from elasticjob_operator.plan.causes import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
@@ -34,7 +34,6 @@ from elasticjob_operator.plan.waits import JobWait
 VERDICT_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
 
-_GONE = (MemberState.LEFT, MemberState.LOST, MemberState.UNREACHABLE)
 _ENDS_ALONE = ESTABLISHING | {Cause.HANG, Cause.WORKER_FAILED}
 """Causes that end a round of which no member is gone."""
 
@@ -135,11 +134,11 @@ def watch_active(p: Pass) -> None:
     evidence = members.examine(p)
     if not evidence:
         evidence = progress.hang(p)
-    lost = [m for m in p.status.members() if m.state in _GONE]
+    lost = [m for m in p.status.members() if m.state in GONE]
     if evidence and (lost or any(e.cause in _ENDS_ALONE for e in evidence)):
         end_round(p, evidence)
-    found_again = p.status.members()
-    if p.round.phase == "Active" and found_again and all(members.started_again(p, m) for m in found_again):
+    everybody = p.status.members()
+    if p.round.phase == "Active" and everybody and all(members.started_again(p, m) for m in everybody):
         text = f"round {p.round.number} has succeeded, and its members' commands have started torchrun again"
         end_round(p, [Evidence(Cause.STARTED_AGAIN, text)])
 
