@@ -242,7 +242,7 @@ def _note(
     if before is not None and before.pod == pod:
         return
     count, number = (-1 if spared else 0, 0) if before is None else (before.count, before.joined)
-    number += joined and not (spared and before is None)
+    number += joined and before is not None
     known[slot] = Setback(slot, pod, 0 if taken else count + 1, p.now.wall, number)
 
 
