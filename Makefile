@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PACKAGES := handler operator devcluster
 ARGS ?=
 
 .PHONY: help demo test test-slow lint matrix bench bench-scale bench-jobs histories chaos controlplane format clean
@@ -14,11 +15,12 @@ help: ## what there is
 demo: $(READY) controlplane ## train a real model through an ElasticJob, and kill rank 0 while it trains (90 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some)
+test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some; devcluster's own: ARGS=devcluster/tests)
 	@echo "== tests: pure ones and conformance, then real control planes and real torchruns; on two processes (18 minutes on 2 cores)"
 ifeq ($(ARGS),)
 	@rm -rf build/operator-rights
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/conformance tests/simulation tests/unit tests/scenarios
+	@$(BIN)/pytest -q -n 2 --dist loadfile devcluster/tests
 	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/e2e tests/chart tests/integration tests/chaos
 	@$(BIN)/python -m tests.operator_rights
 else
@@ -27,6 +29,7 @@ endif
 
 test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (30 minutes)
 	@$(BIN)/pytest -m slow $(ARGS)
+	@$(BIN)/pytest -m slow devcluster/tests
 
 lint: $(READY) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check .
@@ -34,6 +37,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/mypy crds/generate.py crds/reference.py
 	@$(BIN)/mypy --python-version 3.10 -p elasticjob # what goes into training images, whatever Python they have
+	@cd devcluster && ../$(BIN)/mypy
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 
@@ -65,12 +69,12 @@ format: $(READY) ## ruff's formatting and safe fixes
 clean: ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) $(VENV)-torch* $(VENV)-stock* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(PACKAGES:=/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON) (or PYTHON=python3.12 ...; 3.11 or later)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11"; exit 1; }
 	@echo "== virtual environment $(VENV) with torch and the rest: some gigabytes, 1-3 minutes when new"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check uv
-	@start=$$(date +%s); UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1 $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' \
+	@start=$$(date +%s); UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1 $(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES:%=--editable ./%) --editable '.[dev]' \
 	  && echo "   done in $$(( $$(date +%s) - start )) s"
 	@touch $@

@@ -26,11 +26,11 @@ from typing import Any
 from benchmarks.environment import environment
 from benchmarks.table import markdown
 from devcluster.cluster import Cluster
-from devcluster.dockerfile import ROOT, Build
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.plan.model import HandlerSource, Job, JobSpec
+from tests.dockerfile import ROOT, Build
 
 RESULTS = Path(__file__).parent / "results"
 _IMAGE = "handler"

@@ -75,7 +75,7 @@ def table(results: Results) -> str:
         for n in results.sizes(what):
             cells = [_cell(results, Key(what, backend, "", n)) for backend in ("k8s", "c10d")]
             rows.append([title, str(n), *cells, goal])
-    header = ["what", "N", column_name("k8s", ""), column_name("c10d", ""), "design"]
+    header = ["what", "N", column_name("k8s", ""), column_name("c10d", ""), "target"]
     return (
         "# Noticing a loss that nobody's collective notices\n\n"
         "Seconds from the fault until the last survivor knows that the round is over: median (minimum to "

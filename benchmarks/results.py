@@ -18,7 +18,8 @@ TIMEOUT = "timeout"
 JOB_DIED = "job died"
 
 STORE_SHARING_OFF = "store sharing off"
-"""c10d with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: without it no replacement can join (facts 2.3, D1)."""
+"""c10d with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: without it no replacement can join
+(docs/internals/conformance.md, D1)."""
 STANDBY = "standby"
 """k8s with a spare that had joined before the kill, in place of a replacement that starts to join then."""
 

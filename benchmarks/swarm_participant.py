@@ -50,6 +50,7 @@ from elasticjob.contract.records import (
     parse_endpoint,
 )
 from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.renewal_schedule import RenewalSchedule
 
 HOST = "127.0.0.1"
 ANSWER_SECONDS = 60.0
@@ -87,8 +88,9 @@ class SwarmParticipant:
         self._said = self._written = 0
         self._written_at = 0.0
         self._speak = asyncio.Event()
-        self._renew_seconds = MEMBER_RENEW_SECONDS
-        self._began = self._due = 0.0
+        self._renewals = RenewalSchedule(
+            MEMBER_RENEW_SECONDS, time.monotonic(), lambda: random.uniform(0.9, 1.1)
+        )
         self._listening: socket.socket | None = None
         self._servers: list[object] = []
         self._store: StoreClient | None = None
@@ -180,7 +182,7 @@ class SwarmParticipant:
         arrive = asyncio.ensure_future(self._arrive(m))
         over = asyncio.ensure_future(self._until_over())
         try:
-            late = m.establish_timeout
+            late = m.limits.establish_timeout
             done, _ = await asyncio.wait({arrive, over}, timeout=late, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 report = RoundReport(m.nonce, leader_lost=True, message=f"no answer within {late} s")
@@ -340,23 +342,14 @@ class SwarmParticipant:
         self._speak.set()
 
     def _renew_every(self, seconds: float) -> None:
-        """As in `LeaseWriter`: a shorter interval begins now, a longer one began with the last write."""
-        if seconds == self._renew_seconds:
-            return
-        interval = seconds * random.uniform(0.9, 1.1)
-        if seconds > self._renew_seconds:
-            self._due = self._began + interval
-        else:
-            self._due = min(self._due, time.monotonic() + interval)
+        if self._renewals.every(seconds, time.monotonic()):
             self._speak.set()
-        self._renew_seconds = seconds
 
     async def _write(self) -> None:
         """What `LeaseWriter` does: write what was said, several sayings at once, and renew."""
         while True:
-            self._began = time.monotonic()
-            self._due = self._began + self._renew_seconds * random.uniform(0.9, 1.1)
-            while self._said == self._written and (left := self._due - time.monotonic()) > 0:
+            self._renewals.begin(time.monotonic())
+            while self._said == self._written and (left := self._renewals.due - time.monotonic()) > 0:
                 self._speak.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):

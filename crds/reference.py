@@ -1,4 +1,4 @@
-"""Write docs/resource-reference.md, every field of the resource, from the CRD's own descriptions.
+"""Write docs/reference/resource.md, every field of the resource, from the CRD's own descriptions.
 
     python crds/reference.py
 
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 CRD_FILE = Path(__file__).with_name("elasticjobs.elasticjob.dev.yaml")
-PAGE = CRD_FILE.parent.parent / "docs" / "resource-reference.md"
+PAGE = CRD_FILE.parent.parent / "docs" / "reference" / "resource.md"
 TEMPLATE = "spec.template"
 
 Schema = dict[str, Any]
@@ -24,7 +24,7 @@ _HEAD = """\
 
 <!-- Written by crds/reference.py from crds/elasticjobs.elasticjob.dev.yaml: change it there. -->
 
-What `kubectl explain` says of each field. How they work together, with examples: [resource.md](resource.md).
+What `kubectl explain` says of each field. How they work together, with examples: [the job](../use/job.md).
 The fields of `spec.template` are a pod's own.
 """
 

@@ -1,7 +1,7 @@
 # The handler, to be copied into the pods of jobs: docker build -f docker/handler.Dockerfile -t REGISTRY/elasticjob-handler:0.1.0 .
 #
 # It holds a folder for PYTHONPATH and `cp`: nothing compiled, for every Python from 3.10 on. urllib3 is inside of the
-# package, so that the folder hides nothing of a training image (docs/injection.md); as it is there, the package needs no
+# package, so that the folder hides nothing of a training image (docs/operate/pods.md); as it is there, the package needs no
 # other, and says so. Every path is below /opt/elasticjob, so that tests/chart/test_images.py can run these steps.
 ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim
 ARG COPY_IMAGE=docker.io/library/busybox:1.37
@@ -11,11 +11,9 @@ WORKDIR /opt/elasticjob
 COPY docker/handler-requirements.txt docker/build-requirements.txt ./
 RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --no-compile --target=vendor -r handler-requirements.txt
 RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --target=build -r build-requirements.txt
-COPY pyproject.toml README.md LICENSE ./
 COPY handler handler
-COPY operator operator
-RUN PYTHONPATH=build python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --no-compile --target=site .
-RUN rm -r site/elasticjob_operator && sed -i '/^Requires-Dist:/d; /^Provides-Extra:/d' site/elasticjob-*.dist-info/METADATA
+RUN PYTHONPATH="$PWD/build" python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --no-compile --target=site ./handler
+RUN sed -i '/^Requires-Dist:/d; /^Provides-Extra:/d' site/elasticjob-*.dist-info/METADATA
 # No list of files, which would not be true, and not whence it came: pip freeze would have a folder of this stage in it.
 RUN cd site && rm elasticjob-*.dist-info/RECORD elasticjob-*.dist-info/REQUESTED elasticjob-*.dist-info/INSTALLER elasticjob-*.dist-info/direct_url.json
 RUN mkdir site/elasticjob/_vendor && touch site/elasticjob/_vendor/__init__.py && mv vendor/urllib3 site/elasticjob/_vendor && mv vendor/urllib3-*.dist-info/licenses/LICENSE.txt site/elasticjob/_vendor/urllib3

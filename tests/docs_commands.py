@@ -1,6 +1,6 @@
 """The commands that documents tell to run: for the tests that run them, and for a page of the rest.
 
-    python -m tests.docs_commands      writes docs/commands-not-run.md
+    python -m tests.docs_commands      writes docs/internals/commands-not-run.md
 
 A fence of shell commands has a mark in the line before it, which a reader of the rendered page does not see:
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PAGE = ROOT / "docs" / "commands-not-run.md"
+PAGE = ROOT / "docs" / "internals" / "commands-not-run.md"
 """Made of the marks."""
 
 _HEAD = """\
@@ -35,7 +35,8 @@ why; made from the marks in the documents by `python -m tests.docs_commands`.
 | document | begins with | why it is not run |
 |---|---|---|
 """
-_FOLDERS = ("", "benchmarks", "charts", "devcluster", "docker", "docs", "examples", "tests")
+_PACKAGES = ("devcluster", "handler", "operator")
+_FOLDERS = ("", *_PACKAGES, "benchmarks", "charts", "docker", "docs", "examples", "tests")
 _SHELL = ("sh", "bash", "shell", "console")
 _FENCE = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- (test|not run): (.+) -->\n\Z")
@@ -73,7 +74,7 @@ def documents() -> list[Path]:
 
 
 def page() -> str:
-    """What docs/commands-not-run.md shall be."""
+    """What docs/internals/commands-not-run.md shall be."""
     rows = []
     for document in documents():
         name = document.relative_to(ROOT)

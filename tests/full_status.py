@@ -16,6 +16,7 @@ from elasticjob_operator.plan.pacing import MAX_SETBACKS
 from elasticjob_operator.plan.planner import MAX_WAITING
 from elasticjob_operator.plan.status import (
     MAX_CHARGES,
+    MAX_NEWCOMERS,
     MAX_OLDER,
     MAX_ROUNDS,
     Account,
@@ -113,7 +114,13 @@ def full(members: int = MEMBERS) -> JobStatus:
             end=END,
             failure_offset_milliseconds=10**9,
             charged=WALL,
+            quorum_time=WALL,
+            idle_since=WALL,
+            idle_seconds=9_999,
             establish_failures=9,
+            newcomers=names[:MAX_NEWCOMERS],
+            newcomers_lost=99_999,
+            newcomers_lost_time=WALL,
             unarrived_pods=names[1:],
             ineligible_leaders=names,
             unreachable_reports=tuple(UnreachableReport(name, WALL) for name in names[:MAX_REPORTS]),

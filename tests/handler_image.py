@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from devcluster.dockerfile import ROOT, Build
+from tests.dockerfile import ROOT, Build
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from devcluster.dockerfile import ROOT, Build
 from tests import strict_python
+from tests.dockerfile import ROOT, Build
 
 
 @pytest.fixture(scope="session")

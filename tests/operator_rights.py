@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from charts.generate import MANIFESTS, ROOT
-from devcluster.pytest_plugin import existing_kubeconfig
+from devcluster.existing import existing_kubeconfig
 
 NOTES = ROOT / "build" / "operator-rights"
 ELECTION_ROLE = "leader-election"

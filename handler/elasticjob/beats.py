@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 from torch.distributed import PrefixStore
 
 from elasticjob.contract.records import ProgressReport
-from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Loss, Probe
+from elasticjob.core.beats import BeatJudge, Loss, Probe
 from elasticjob.core.participant import Membership
 from elasticjob.core.progress import Hang, ProgressJudge
 from elasticjob.step_files import StepReader
@@ -65,7 +65,6 @@ class Beats:
     def __init__(
         self,
         membership: Membership,
-        stall_timeout: float,
         steps: StepReader,
         lost: Callable[[Mapping[int, Loss]], None],
         progressed: Callable[[ProgressReport, bool], None],
@@ -90,9 +89,9 @@ class Beats:
         self._answers = 0
         peers = range(1, membership.size) if self._leads else [0]
         now = time.monotonic()
-        self._judge = BeatJudge(peers, membership.heartbeat_timeout, stall_timeout, now)
+        self._judge = BeatJudge(peers, membership.limits, now)
         self._looking = threading.Lock()
-        self._progress = ProgressJudge(membership.nonce, now, membership.hang_timeout)
+        self._progress = ProgressJudge(membership.nonce, now, membership.limits)
         self._own_step = self._stored_step = NO_STEP
         self._thread = threading.Thread(target=self._run, name="elasticjob-beats", daemon=True)
 
@@ -153,7 +152,7 @@ class Beats:
     def _beat_on(self) -> None:
         due = time.monotonic()
         while True:
-            due = max(due + BEAT_SECONDS, time.monotonic())
+            due = max(due + self._membership.limits.heartbeat_period, time.monotonic())
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
             try:

@@ -205,7 +205,7 @@ class Establishment:
         """
         if self._untold:
             return False
-        limit = self._m.establish_timeout
+        limit = self._m.limits.establish_timeout
         if self._arrived and not self._leads:
             limit *= 2
         return not self._reported and time.monotonic() - self._began > limit and self._good_for() > limit

@@ -317,7 +317,7 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _establish(self, membership: Membership) -> RendezvousInfo | None:
         """Pass the barrier in the leader's store. None: the round was over before; announce again."""
-        m = self._with_own_limits(membership)
+        m = replace(membership, limits=self._settings.limits(membership.limits))
         leads = m.rank == 0
         self._lease.renew_every(LEADER_RENEW_SECONDS if leads else MEMBER_RENEW_SECONDS)
         attempt = Establishment(
@@ -351,7 +351,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             done.connection, leads, m.rank, m.size, self._core.over, self._succeeded, self._core.closed_well
         )
         steps = self._steps.renew()
-        self._watch.begin(m, self._settings.stall_timeout, steps, lambda: store.passed)
+        self._watch.begin(m, steps, lambda: store.passed)
         self._round = ActiveRound(m, store, done.connection, RoundWorkers(self._call.agent))
         if self._core.over():
             self._round.workers.over()
@@ -371,14 +371,6 @@ class K8sRendezvousHandler(RendezvousHandler):
             m.rank,
             m.size,
             RendezvousStoreInfo(host, done.workers_port),
-        )
-
-    def _with_own_limits(self, m: Membership) -> Membership:
-        s = self._settings
-        return replace(
-            m,
-            establish_timeout=s.establish_timeout or m.establish_timeout,
-            heartbeat_timeout=s.heartbeat_timeout or m.heartbeat_timeout,
         )
 
     def _succeeded(self) -> None:

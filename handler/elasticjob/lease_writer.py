@@ -20,6 +20,7 @@ from elasticjob.api.errors import ApiError, Conflict, NotFound, Unauthorized
 from elasticjob.api.leases import LeaseApi
 from elasticjob.api.refusal import Refusal
 from elasticjob.contract.names import GROUP, UNTRACKED
+from elasticjob.core.renewal_schedule import RenewalSchedule
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,7 @@ class LeaseWriter:
         self._annotations: dict[str, str | None] = {}
         self._version = ""
         self._said = self._written = 0
-        self._renew_seconds = 60.0
-        self._written_at, self._due = time.monotonic(), float("inf")
+        self._renewals = RenewalSchedule(60.0, time.monotonic(), lambda: random.uniform(0.9, 1.1))
         self._stopped = False
         self.refusal = Refusal()
         self._warned = False
@@ -71,21 +71,13 @@ class LeaseWriter:
     @property
     def renew_seconds(self) -> float:
         """How often the Lease is renewed while nothing new is said."""
-        return self._renew_seconds
+        return self._renewals.seconds
 
     def renew_every(self, seconds: float) -> None:
-        """How often the Lease is renewed while nothing new is said.
-
-        A shorter interval begins now: all who wait hear of it at one moment. A longer one began with the last
-        write, so that no change to and fro puts a renewal off.
-        """
+        """How often the Lease is renewed while nothing new is said (``RenewalSchedule.every``)."""
         with self._bell:
-            if seconds > self._renew_seconds:
-                self._due = self._written_at + _jittered(seconds)
-            elif seconds < self._renew_seconds:
-                self._due = min(self._due, time.monotonic() + _jittered(seconds))
-            self._renew_seconds = seconds
-            self._bell.notify_all()
+            if self._renewals.every(seconds, time.monotonic()):
+                self._bell.notify_all()
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that was said is written, for at most so long. Returns whether it is."""
@@ -102,9 +94,8 @@ class LeaseWriter:
         pause = MIN_PAUSE_SECONDS
         while True:
             with self._bell:
-                self._written_at = time.monotonic()
-                self._due = self._written_at + _jittered(self._renew_seconds)
-                while not self._wanted() and (left := self._due - time.monotonic()) > 0:
+                self._renewals.begin(time.monotonic())
+                while not self._wanted() and (left := self._renewals.due - time.monotonic()) > 0:
                     self._bell.wait(left)
                 if self._stopped or self.superseded:
                     return
@@ -201,7 +192,3 @@ class LeaseWriter:
                 error,
             )
         logger.debug("Lease %s: %s", self._name, error)
-
-
-def _jittered(seconds: float) -> float:
-    return seconds * random.uniform(0.9, 1.1)

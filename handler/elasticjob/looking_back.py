@@ -12,9 +12,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from elasticjob.beats import MAX_PROBED, PROBE_SECONDS
-from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Loss, Probe
+from elasticjob.contract.limits import Limits
+from elasticjob.core.beats import BeatJudge, Loss, Probe
 from elasticjob.stores import probe
 
 logger = logging.getLogger(__name__)
@@ -26,13 +28,15 @@ class LookingBack:
     def __init__(
         self,
         endpoints: Mapping[int, str],
-        heartbeat_timeout: float,
+        limits: Limits,
         lost: Callable[[Mapping[int, Loss]], None],
     ) -> None:
         self._endpoints = dict(endpoints)
         self._lost = lost
         self._answered = dict.fromkeys(endpoints, 0)
-        self._judge = BeatJudge(endpoints, heartbeat_timeout, float("inf"), time.monotonic())
+        patient = replace(limits, stall_timeout=float("inf"))
+        self._judge = BeatJudge(endpoints, patient, time.monotonic())
+        self._period = limits.heartbeat_period
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="elasticjob-looking-back", daemon=True)
 
@@ -46,7 +50,7 @@ class LookingBack:
         self._stop.set()
 
     def _run(self) -> None:
-        while not self._stop.wait(BEAT_SECONDS):
+        while not self._stop.wait(self._period):
             try:
                 self._look()
             except Exception:  # a thread that ended would notice nobody any more

@@ -34,9 +34,7 @@ class MemberWatch:
         self._looking_back: LookingBack | None = None
         self._silent: tuple[int, ...] = ()
 
-    def begin(
-        self, m: Membership, stall_timeout: float, steps: StepReader, passed: Callable[[], bool]
-    ) -> None:
+    def begin(self, m: Membership, steps: StepReader, passed: Callable[[], bool]) -> None:
         """The round is established. ``passed`` tells whether this agent is through with it."""
 
         def done() -> bool:
@@ -60,7 +58,7 @@ class MemberWatch:
             if not self._core.over():
                 self._doubt(since)
 
-        beats = self._beats = Beats(m, stall_timeout, steps, lost, progressed, hung, doubt)
+        beats = self._beats = Beats(m, steps, lost, progressed, hung, doubt)
         beats.start()
 
     def look_back(self, m: Membership) -> None:
@@ -72,7 +70,7 @@ class MemberWatch:
             if self._looking_back is looking_back:
                 self._say_lost(m, found)
 
-        looking_back = LookingBack(self._beats.watched(), m.heartbeat_timeout, lost)
+        looking_back = LookingBack(self._beats.watched(), m.limits, lost)
         self._looking_back = looking_back
         looking_back.start()
 

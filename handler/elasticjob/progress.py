@@ -29,10 +29,10 @@ PROGRESS_DIR_ENV = "ELASTICJOB_PROGRESS_DIR"
 def report_progress(step: int) -> None:
     """Say that training has come to ``step``, a number that grows; call it at each step, on any or all ranks.
 
-    A call costs 0.4 us, one that does nothing 0.1 us (docs/handler.md has the command that measures it). It
-    does nothing outside an ElasticJob, for a step that is negative or not above the one said before in this
-    round, and in processes that a worker has forked. Raises TypeError if ``step`` is not a whole number, and
-    never anything else: training goes on whatever becomes of the report.
+    A call costs 0.4 us, one that does nothing 0.1 us (docs/reference/backend.md has the command that measures
+    it). It does nothing outside an ElasticJob, for a step that is negative or not above the last one of this
+    round, and in processes that a worker has forked. Raises TypeError if ``step`` is not a whole number,
+    and never anything else: training goes on whatever becomes of the report.
     """
     global _file
     if type(step) is not int:

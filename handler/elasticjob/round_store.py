@@ -2,7 +2,8 @@
 
 It is a small Python object around the round's PrefixStore. Its waits are waits in Python (signals run,
 the round record is looked at). What torch does with it: rank assignment (``role_info``,
-``assigned_ranks``) and, on success only, the exit barrier (facts, 1.6). When the round is over or its
+``assigned_ranks``) and, on success only, the exit barrier (``_assign_worker_ranks`` and ``_exit_barrier`` of
+torch/distributed/elastic/agent/server/api.py). When the round is over or its
 store is gone, rank assignment is answered locally, as torch does for identical workers, and never
 raises: the agent then starts workers and stops them at its first ``num_nodes_waiting``.
 """

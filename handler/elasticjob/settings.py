@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elasticjob.contract import names
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import RecordError, format_endpoint, parse_endpoint
 
 KEYS = {
     "join_timeout": "seconds after which waiting for a round raises; none by default",
     "establish_timeout": "seconds for all members to reach the leader; from the job",
     "heartbeat_timeout": "seconds of silence after which a peer that does not answer is lost; from the job",
-    "stall_timeout": "seconds of silence after which a peer that accepts connections is lost; 30",
+    "stall_timeout": "seconds of silence after which a peer that accepts connections is lost; from the job",
     "worker_stop": "seconds after a round's end until workers that still run are killed; 10",
     "kubeconfig": "path of a kubeconfig; default: the pod's service account, else KUBECONFIG",
     "pod": "name of this pod; default: ELASTICJOB_POD_NAME, else the token's claim",
@@ -39,7 +40,7 @@ class Settings:
     join_timeout: float | None = None
     establish_timeout: float | None = None
     heartbeat_timeout: float | None = None
-    stall_timeout: float = 30.0
+    stall_timeout: float | None = None
     worker_stop: float = 10.0
     local_addr: str = ""
     kubeconfig: str = ""
@@ -48,6 +49,15 @@ class Settings:
     job_uid: str = ""
     elsewhere: bool = False
     """Whether this pod is in another namespace than the job: the operator grants it nothing, ever."""
+
+    def limits(self, of_job: Limits) -> Limits:
+        """The job's limits, but for those that the user chose for this agent."""
+        return replace(
+            of_job,
+            establish_timeout=self.establish_timeout or of_job.establish_timeout,
+            heartbeat_timeout=self.heartbeat_timeout or of_job.heartbeat_timeout,
+            stall_timeout=self.stall_timeout or of_job.stall_timeout,
+        )
 
 
 def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str | None) -> Settings:
@@ -81,7 +91,7 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         join_timeout=_seconds(config, "join_timeout"),
         establish_timeout=_seconds(config, "establish_timeout"),
         heartbeat_timeout=_seconds(config, "heartbeat_timeout"),
-        stall_timeout=_seconds(config, "stall_timeout") or 30.0,
+        stall_timeout=_seconds(config, "stall_timeout"),
         worker_stop=_seconds(config, "worker_stop") or 10.0,
         local_addr=local_addr or "",
         kubeconfig=str(config.get("kubeconfig", "")),

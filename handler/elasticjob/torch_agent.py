@@ -4,7 +4,7 @@ torch tells a rendezvous handler nothing of either. But the agent stands on the 
 ``next_rendezvous``, and beside it the result that has brought it there; when it gives up, ``shutdown`` is
 called while its ChildFailedError is on its way. The classes and ``get_worker_group`` are torch's public
 interface, the same from 2.4 to 2.15; that they stand on the stack is not, so that each function here may find
-nothing (docs/worker-failures.md has the alternatives, measured).
+nothing (docs/internals/worker-failures.md has the alternatives, measured).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Call:
-    """Who calls the handler, and which failures have brought it there."""
+    """Which agent calls the handler, and which failures led to the call."""
 
     agent: ElasticAgent | None = None
     failures: tuple[Failed, ...] = ()

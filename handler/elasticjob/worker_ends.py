@@ -61,7 +61,7 @@ class WorkerEnds:
         self._stop.set()
 
     def ended(self, seconds: float) -> list[End]:
-        """Who has ended, in that order. Waits until all have, for at most so long."""
+        """The workers that have ended, in that order. Waits until all have, at most this many seconds."""
         with self._bell:
             self._bell.wait_for(lambda: not self._running, seconds)
             return list(self._ends)

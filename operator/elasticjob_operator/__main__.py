@@ -1,4 +1,4 @@
-"""``python -m elasticjob_operator``: run the operator in this process until SIGTERM."""
+"""Run the operator in this process until SIGTERM. Installed as the command ``elasticjob-operator``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from elasticjob_operator.settings import (
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="elasticjob_operator", description=__doc__)
+    parser = argparse.ArgumentParser(prog="elasticjob-operator", description=__doc__)
     parser.add_argument(
         "-n",
         "--namespace",
@@ -85,7 +85,7 @@ def main() -> None:
     try:
         settings = choose(arguments)
     except BadSetting as error:
-        raise SystemExit(f"elasticjob_operator: {error}") from error
+        raise SystemExit(f"elasticjob-operator: {error}") from error
     app.running.settings = settings
     # The signals are kopf's. A stop flag would cost 5 s at the end: kopf takes its waiter for a hung task.
     # Without an identity kopf asks for the user's name. An image's user has none, nor has an arbitrary one.

@@ -158,7 +158,8 @@ class ForEver:
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """The settings of kopf that we rely on (facts.md, section 4)."""
+    """The settings of kopf that we rely on. ``server_timeout`` and ``inactivity_timeout`` bound a watch that
+    has died without a word (nolar/kopf#1276)."""
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True

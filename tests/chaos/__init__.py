@@ -2,7 +2,7 @@
 
 * ``faults``: what is done to the job, and the seeded plan of it
 * ``watcher``: every version of the ElasticJob and of its round Lease, as the API server tells them
-* ``checker``: the invariants of the design, section 4, on each of them
+* ``checker``: the invariants (docs/internals/invariants.md) on each of them
 * ``timeline``: which fault caused which rounds, as a table
 * ``training``: the script that the pods run, the undisturbed run, and how both are compared
 * ``leftovers``: what must not be there at the end

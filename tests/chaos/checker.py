@@ -1,4 +1,4 @@
-"""The invariants of the design (section 4) on every version of the ElasticJob and of its round Lease.
+"""The invariants (docs/internals/invariants.md) on every version of the ElasticJob and of its round Lease.
 
 * I1: (round, phase) never goes back; one (job, round) has one member list, leader and nonce, in the status
   and in the Lease.

@@ -26,7 +26,7 @@ from elasticjob.contract.names import ROUND_ANNOTATION, round_lease
 from elasticjob_operator.plan.status import JobStatus
 from tests.chaos.checker import Checker
 from tests.chaos.timeline import Timeline
-from tests.e2e.job import JobRun, Operator
+from tests.e2e.job import SLOWED, JobRun, Operator
 
 STALL_SECONDS = 6
 """``stall_timeout`` of the job: how long an agent may stand still."""
@@ -327,7 +327,7 @@ def slow_writes(scene: Scene, random: Random) -> Begun:
     seconds = random.uniform(1.0, 4.0)
     stack = contextlib.ExitStack()
     try:
-        stack.enter_context(scene.cluster.slow_writes(seconds, [scene.job.namespace]))
+        stack.enter_context(scene.cluster.slow_writes(seconds, [scene.job.namespace], SLOWED))
     except (RuntimeError, TimeoutError) as error:
         raise Impossible(str(error)) from error
     return Begun(f"{seconds:.1f} s each, for 10 s", Heal(10.0, "writes quick again", stack.close))

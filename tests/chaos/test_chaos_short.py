@@ -1,4 +1,4 @@
-"""The short chaos run of ``make test``; ``make chaos`` is the long one. docs/chaos.md says how to read it."""
+"""The short chaos run of ``make test``; ``make chaos`` is the long one (docs/internals/chaos.md)."""
 
 from __future__ import annotations
 

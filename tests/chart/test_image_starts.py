@@ -21,13 +21,14 @@ import urllib3
 import yaml
 
 from charts.generate import MANIFESTS, NAMESPACE
-from devcluster import crd, image_root
+from devcluster import crd
 from devcluster.cluster import Cluster
 from devcluster.commands import Options
-from devcluster.dockerfile import ROOT, Build
 from devcluster.nodeagent.env import PodFacts, Sources, command_line, container_env
 from devcluster.wait import wait_for
 from elasticjob.contract.names import SERVICE_ACCOUNT_DIR_ENV
+from tests.chart import image_root
+from tests.dockerfile import ROOT, Build
 
 pytestmark = [
     pytest.mark.cluster,

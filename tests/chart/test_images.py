@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import elasticjob
-from devcluster.dockerfile import ROOT, Build
 from elasticjob_operator.act.injection import HANDLER_DIR
+from tests.dockerfile import ROOT, Build
 from tests.unit.test_injection import injected
 
 

@@ -1,4 +1,4 @@
-"""From `helm install` to a trained model and back, in the words of README.md and docs/install.md.
+"""From `helm install` to a trained model and back, in the words of README.md and docs/operate/install.md.
 
 The operator runs in pods. Each test has a devcluster of its own: the chart's objects are the cluster's, and
 its policy would judge other tests.
@@ -19,11 +19,11 @@ import elasticjob
 from charts.generate import NAMESPACE
 from devcluster.cluster import Cluster
 from devcluster.commands import DEPLOYMENTS, DISRUPTION, Options
-from devcluster.dockerfile import Build
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR
 from tests import operator_account
 from tests.chart.release import REGISTRY, Release
+from tests.dockerfile import Build
 from tests.docs_commands import ROOT
 from tests.e2e.job import JobRun
 
@@ -56,7 +56,7 @@ def release(tmp_path: Path, handler_image: Build) -> Iterator[Release]:
 
 def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Path) -> None:
     kubectl = release.cluster.kubectl
-    release.words("docs/install.md", "namespace")
+    release.words("docs/operate/install.md", "namespace")
     before = release.everything()
 
     # From the first command to a job that is Complete.
@@ -89,14 +89,14 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
     # An upgrade brings new pods, and what is new in the definition.
     assert _crd(release)["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     _forget_a_column(release)
-    release.words("docs/install.md", "upgrade")
+    release.words("docs/operate/install.md", "upgrade")
     second = release.operators()
     assert not first.keys() & second.keys()
     assert all(_is_verbose(pod) for pod in second.values())
     assert _columns(_crd(release)) == _columns(yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text()))
     job.goes_on(number)
 
-    release.words("docs/install.md", "rollback")
+    release.words("docs/operate/install.md", "rollback")
     third = release.operators()
     assert not second.keys() & third.keys()
     assert not any(_is_verbose(pod) for pod in third.values())
@@ -107,7 +107,7 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
 
     # Nothing of the release is left but the definition, which its jobs need.
     assert release.refused() == set()  # before its rights are taken away
-    assert "kept due to the resource policy" in release.words("docs/install.md", "uninstall")
+    assert "kept due to the resource policy" in release.words("docs/operate/install.md", "uninstall")
     made = installed.keys() - before.keys()
     assert {
         "Deployment/elasticjob-system/elasticjob",
@@ -147,13 +147,13 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
 
 @pytest.mark.slow
 def test_with_namespaces_and_no_cluster_wide_right(release: Release, tmp_path: Path) -> None:
-    release.words("docs/install.md", "namespace")
+    release.words("docs/operate/install.md", "namespace")
     for namespace in (NAMESPACE, "team-a"):
         to = ["--clusterrole=admin", "--user=jo"]
         release.cluster.kubectl("-n", namespace, "create", "rolebinding", "jo", *to)
-    release.words("docs/install.md", "watch-namespaces-administrator", INSTALLER="jo")
+    release.words("docs/operate/install.md", "watch-namespaces-administrator", INSTALLER="jo")
     before = release.everything().keys()
-    release.words("docs/install.md", "watch-namespaces", HELM_KUBEASUSER="jo")
+    release.words("docs/operate/install.md", "watch-namespaces", HELM_KUBEASUSER="jo")
     assert {name.split("/")[1] for name in release.everything().keys() - before} == {NAMESPACE, "team-a"}
     elsewhere = JobRun(release.cluster, "default", tmp_path / "elsewhere")
     elsewhere.apply()
@@ -169,21 +169,21 @@ def test_with_namespaces_and_no_cluster_wide_right(release: Release, tmp_path: P
 
 @pytest.mark.slow
 def test_manifests_without_helm(release: Release, tmp_path: Path) -> None:
-    release.words("docs/install.md", "without-helm")
+    release.words("docs/operate/install.md", "without-helm")
     release.operators()
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
     job.apply()
     number = job.training(1, members=2)["number"]
     assert release.refused() == set()
-    release.words("docs/install.md", "without-helm-uninstall")
+    release.words("docs/operate/install.md", "without-helm-uninstall")
     job.goes_on(number)
-    release.words("docs/install.md", "delete-all")
+    release.words("docs/operate/install.md", "delete-all")
     assert job.pods() == {}
 
 
 @pytest.mark.slow
 def test_one_operator_without_leader_election(release: Release, tmp_path: Path) -> None:
-    release.words("docs/install.md", "namespace")
+    release.words("docs/operate/install.md", "namespace")
     release.install(ONE_POD)
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
     job.apply()

@@ -12,7 +12,7 @@ import pytest
 from devcluster import crd
 from devcluster.cluster import Cluster
 from devcluster.commands import Options
-from devcluster.pytest_plugin import existing_kubeconfig
+from devcluster.existing import existing_kubeconfig
 from tests.conformance.agents import Stage, Zygote
 from tests.conformance.pods import CONTROLLERS, NAMESPACE, prepare
 from tests.e2e.job import ROOT, Operator

@@ -1,6 +1,7 @@
 """torch's tests of its local agent, re-told: what workers get and what comes back, on the backend k8s.
 
-Upstream: ``test/distributed/elastic/agent/server/test/local_elastic_agent_test.py``; see docs/conformance.md.
+Upstream: ``test/distributed/elastic/agent/server/test/local_elastic_agent_test.py``;
+see docs/internals/conformance.md.
 """
 
 from __future__ import annotations

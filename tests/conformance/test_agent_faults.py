@@ -2,7 +2,7 @@
 
 Upstream kills the second agent before it has joined (a new process needs seconds to import torch); here it is
 killed while both train, and in a test of its own before that. Upstream runs ``double_agent_fault_tolerance``
-for etcd alone: on c10d it fails (docs/conformance.md, D1).
+for etcd alone: on c10d it fails (docs/internals/conformance.md, D1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch's tests of torchrun and ``elastic_launch``, re-told on the backend k8s.
 
-Upstream: ``test/distributed/launcher/{run_test,api_test}.py``; see docs/conformance.md. Most launchers are
-forked from a process that has imported torch; ``stage.torchrun`` is the command itself.
+Upstream: ``test/distributed/launcher/{run_test,api_test}.py``; see docs/internals/conformance.md. Most
+launchers are forked from a process that has imported torch; ``stage.torchrun`` is the command itself.
 """
 
 from __future__ import annotations

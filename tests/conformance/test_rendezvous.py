@@ -1,7 +1,7 @@
 """torch's tests of rendezvous handlers, re-told: bare handlers in processes of their own, without agents.
 
 Upstream: ``test/distributed/elastic/rendezvous/{api,out_of_tree_rendezvous,dynamic_rendezvous,
-etcd_rendezvous}_test.py``; see docs/conformance.md.
+etcd_rendezvous}_test.py``; see docs/internals/conformance.md.
 """
 
 from __future__ import annotations

@@ -9,25 +9,27 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
-from devcluster.wait import wait_for
-from elasticjob.contract.names import API_VERSION
 from tests import operator_account
+from tests.cluster_job import ClusterJob
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = Path(__file__).parent / "scripts"
-JOBS = f"/apis/{API_VERSION}"
 DIGITS = ROOT / "examples" / "digits" / "train.py"
 PYTHON = Path(os.environ.get("ELASTICJOB_TEST_PYTHON", sys.executable))
 """The interpreter of pods, with torch and this package; operator and tests have their own. It is called
 ``python``, and ``torchrun`` is beside it."""
 TORCHRUN = shlex.split(os.environ.get("ELASTICJOB_TEST_TORCHRUN", "torchrun"))
 """What is torchrun in pods. Both are set by ``python -m tests.matrix``."""
+SLOWED = ("leases", "pods", "pods/*", "elasticjobs", "elasticjobs/*", "roles")
+"""Writes that are delayed where "every write" is: those of the handler and of the operator."""
+ENVIRONMENT = [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "TORCH_CPP_LOG_LEVEL", "value": "ERROR"}]
+"""Of every pod that runs torch."""
 DEADLINE = 120.0
 """Seconds after which a wait has hung; two torchruns start in about ten on two idle cores."""
 
@@ -87,14 +89,15 @@ class Operator:
                 raise
 
 
-class JobRun:
+class JobRun(ClusterJob):
     """One ElasticJob of a test. ``folder`` is where its training script writes."""
 
+    cluster: Cluster
+    deadline = DEADLINE
+
     def __init__(self, cluster: Cluster, namespace: str, folder: Path, name: str = "job") -> None:
-        self.cluster = cluster
-        self.namespace = namespace
+        super().__init__(cluster, namespace, name)
         self.folder = folder
-        self.name = name
         self.steps_in_outage = 0
 
     def beside(self, name: str) -> JobRun:
@@ -116,43 +119,10 @@ class JobRun:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         container = {
-            "name": "train",
-            "image": "elasticjob-test",
             "command": list(command or [*TORCHRUN, str(SCRIPTS / "steps.py"), str(self.folder)]),
-            "env": [
-                {"name": "OMP_NUM_THREADS", "value": "1"},
-                {"name": "TORCH_CPP_LOG_LEVEL", "value": "ERROR"},
-                *_path(),
-            ],
+            "env": [*ENVIRONMENT, *_path()],
         }
-        template = {
-            "metadata": {"annotations": annotations or {}},
-            "spec": {"containers": [container], **(pod or {})},
-        }
-        body = {
-            "apiVersion": "elasticjob.dev/v1alpha1",
-            "kind": "ElasticJob",
-            "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": {"replicas": 2, "handlerSource": "Image", "template": template, **spec},
-        }
-        self.cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
-
-    def delete(self, *flags: str) -> None:
-        """kubectl delete."""
-        self.cluster.kubectl("-n", self.namespace, "delete", "elasticjob", self.name, *flags)
-
-    def scale(self, replicas: int) -> None:
-        """kubectl scale."""
-        self.cluster.kubectl(
-            "-n", self.namespace, "scale", f"elasticjob/{self.name}", f"--replicas={replicas}"
-        )
-
-    def patch(self, **spec: Any) -> None:
-        """Change fields of the spec."""
-        self.cluster.kubectl(
-            "-n", self.namespace, "patch", "elasticjob", self.name, "--type=merge", "-p",
-            json.dumps({"spec": spec}),
-        )  # fmt: skip
+        self.create_job(container, annotations, pod, **spec)
 
     def stop(self) -> None:
         """Let the script come to its end."""
@@ -162,13 +132,8 @@ class JobRun:
 
     def get(self) -> dict[str, Any]:
         """The object."""
-        found = self.cluster.read(f"{JOBS}/namespaces/{self.namespace}/elasticjobs/{self.name}")
+        found = super().get()
         assert found, f"there is no job {self.namespace}/{self.name}"
-        return found
-
-    def status(self) -> dict[str, Any]:
-        """Its status, {} before the first."""
-        found: dict[str, Any] = self.get().get("status", {})
         return found
 
     def round(self) -> dict[str, Any]:
@@ -197,19 +162,6 @@ class JobRun:
             + ", ".join(f"{key.removesuffix('Milliseconds')} {r.get(key, '-')} ms" for key in keys)
             for r in self.rounds()
         )
-
-    def condition(self, kind: str) -> dict[str, Any]:
-        """A condition, {} if it is not there."""
-        found = (c for c in self.status().get("conditions", []) if c["type"] == kind)
-        return next(found, {})
-
-    def wait_for(self, predicate: Callable[[], Any], message: str, seconds: float = DEADLINE) -> Any:
-        """Wait; the message of a failure tells the state of the job."""
-        try:
-            return wait_for(predicate, seconds, message, interval=0.1)
-        except TimeoutError as error:
-            status = json.dumps({k: v for k, v in self.status().items() if k != "accounts"}, indent=1)
-            raise AssertionError(f"{error}\n{status[:6000]}") from None
 
     def training(self, number: int, members: int | None = None) -> dict[str, Any]:
         """Wait until this round, or a later one, trains (has made a step); returns status.currentRound."""
@@ -250,23 +202,10 @@ class JobRun:
         found: dict[str, Any] = next(p for p in self.status()["participants"] if p.get("groupRank") == rank)
         return found
 
-    def events(self, reason: str) -> list[str]:
-        """What the operator's Events of one reason say about the job, in no order."""
-        return [
-            event["message"]
-            for event in self.cluster.read(f"/api/v1/namespaces/{self.namespace}/events")["items"]
-            if event["reason"] == reason and event["involvedObject"]["name"] == self.name
-        ]
-
     def goes_on(self, number: int) -> None:
         """Wait until this round has made steps beyond those of now: nobody hangs."""
         before = len(self.steps(number))
         self.wait_for(lambda: len(self.steps(number)) > before + 3, f"round {number} goes on")
-
-    def pods(self) -> dict[str, dict[str, Any]]:
-        """The job's pods by name."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=elasticjob.dev/job={self.name}"
-        return {p["metadata"]["name"]: p for p in self.cluster.read(path)["items"]}
 
     def gone(self, pod: str) -> None:
         """Wait until the pod's object is gone, which for one on a lost node takes until its node is back."""

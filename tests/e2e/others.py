@@ -8,7 +8,7 @@ from typing import Any
 
 from devcluster.api import ApiClient, Response
 from devcluster.wait import wait_for
-from tests.e2e.job import SCRIPTS, JobRun
+from tests.e2e.job import ENVIRONMENT, SCRIPTS, JobRun
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -19,17 +19,7 @@ class OthersRun(JobRun):
     def serve(self, replicas: int, **spec: Any) -> None:
         """Apply the ElasticJob."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        body = {
-            "apiVersion": "elasticjob.dev/v1alpha1",
-            "kind": "ElasticJob",
-            "metadata": {"name": self.name},
-            "spec": {"replicas": replicas, **spec},
-        }
-        self.create(body)
-
-    def create(self, body: dict[str, Any]) -> None:
-        """Apply any manifest in the test's namespace."""
-        self.cluster.kubectl("-n", self.namespace, "apply", "-f", "-", input=json.dumps(body))
+        self.create_job(replicas=replicas, **spec)
 
     def torchrun(self, script: str = "others_steps.py") -> list[str]:
         """What the user of the backend alone types."""
@@ -48,10 +38,7 @@ class OthersRun(JobRun):
             "name": "train",
             "image": "elasticjob-test",
             "command": list(command or self.torchrun()),
-            "env": [
-                {"name": "OMP_NUM_THREADS", "value": "1"},
-                {"name": "TORCH_CPP_LOG_LEVEL", "value": "ERROR"},
-            ],
+            "env": ENVIRONMENT,
         }
         return {
             "metadata": {"labels": {"elasticjob.dev/job": self.name}},
@@ -85,7 +72,7 @@ class OthersRun(JobRun):
         bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod}")
         uid = f"--bound-object-uid={spec['metadata']['uid']}"
         account = spec["spec"]["serviceAccountName"]
-        token = self.cluster.kubectl("-n", self.namespace, "create", "token", account, *bound, uid).stdout
+        token = self.kubectl("create", "token", account, *bound, uid)
         return ApiClient(self.cluster.server, self.cluster.ca_file, token.strip())
 
     def leases(self, name: str = "", query: str = "") -> str:
@@ -139,8 +126,8 @@ class OthersRun(JobRun):
         """Wait for a condition of the batch/v1 Job."""
 
         def said() -> bool:
-            answer = self.cluster.kubectl("-n", self.namespace, "get", "job", self.name, "-o", "json")
-            conditions = json.loads(answer.stdout)["status"].get("conditions", [])
+            answer = self.kubectl("get", "job", self.name, "-o", "json")
+            conditions = json.loads(answer)["status"].get("conditions", [])
             return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
         wait_for(said, seconds, f"the Job is {condition}", interval=0.2)

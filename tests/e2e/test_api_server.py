@@ -15,7 +15,7 @@ import pytest
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from tests import operator_account
-from tests.e2e.job import JobRun, Operator
+from tests.e2e.job import SLOWED, JobRun, Operator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
@@ -77,7 +77,7 @@ def test_slow_writes_break_no_round(job: JobRun, installed: Cluster) -> None:
     for one in jobs:
         one.training(1)
     began = time.monotonic()
-    with installed.slow_writes(10.0, [job.namespace]):
+    with installed.slow_writes(10.0, [job.namespace], SLOWED):
         wait_for(lambda: time.monotonic() - began > 60, 90, "a minute of slow writes", interval=1.0)
     for one in jobs:
         one.goes_on(1)
@@ -89,7 +89,7 @@ def test_slow_writes_break_no_round(job: JobRun, installed: Cluster) -> None:
 
 
 def test_requests_per_participant_and_round(job: JobRun, installed: Cluster) -> None:
-    """Two requests or fewer for each participant in a round, the watches stay open (design, section 12).
+    """Two requests or fewer for each participant in a round, the watches stay open.
 
     Renewals are no part of it: they come with time, not with rounds.
     """

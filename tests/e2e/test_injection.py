@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from devcluster.dockerfile import Build
 from elasticjob_operator.act.injection import HANDLER_DIR, IMAGE_DIR
 from elasticjob_operator.settings import HANDLER_IMAGE
+from tests.dockerfile import Build
 from tests.e2e.job import SCRIPTS, JobRun
 from tests.matrix.environments import NoEnvironment
 from tests.stock import OLD_URLLIB3, THIS, Stock

@@ -1,4 +1,4 @@
-"""What only looks like a loss breaks no round, and in good times the API server hears little (design, 5)."""
+"""What only looks like a loss breaks no round, and in good times the API server hears little."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_starved_of_cpu(job: JobRun, installed: Cluster, identified: Identified)
     """While all pods import torch again and again beside busy loops, nobody is named lost.
 
     Not even a report is written: the API server hears what it does in steady state, 0.1/s + N/60 s, the
-    operator included (design, section 12).
+    operator included.
     """
     size = 4
     job.apply(lone_steps(job, "torch"), replicas=size, rendezvous=LIMITS)
@@ -83,8 +83,8 @@ def test_starved_of_cpu(job: JobRun, installed: Cluster, identified: Identified)
         for event in events
         if (who := requester(event["user"], identified.user))
     )
-    design = seconds * (0.1 + size / 60)
-    assert sum(requests.values()) <= 1.5 * design + size, f"{design:.0f} by design: {requests}"
+    target = seconds * (0.1 + size / 60)
+    assert sum(requests.values()) <= 1.5 * target + size, f"the target is {target:.0f}: {requests}"
     assert any(who == "pod" for who, _, _ in requests), "the leader has renewed its Lease"
     assert all(s["imports"] > 2 for s in last_steps(job)), "they were importing"
     undisturbed(job, 1, restarts=0)

@@ -1,4 +1,4 @@
-"""A member that falls silent is noticed by its beats alone (design, section 5): no collective need fail.
+"""A silent member is noticed by its heartbeats alone (docs/internals/detection.md): no collective need fail.
 
 The workers of these jobs need nobody else, so they go on beside whatever happens to an agent. Each fault
 comes twice: for less than its limit, when nothing may happen, and for more.

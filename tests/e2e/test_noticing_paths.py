@@ -1,4 +1,4 @@
-"""Paths are cut, one way and both ways, and the beats alone tell (design, section 5).
+"""Paths are cut, one way and both ways, and the beats alone tell (docs/internals/detection.md).
 
 The pods have network namespaces of their own; their workers need nobody else. Nothing is closed or refused:
 packets are lost.

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 from devcluster.access import ClusterAccess
-from devcluster.wait import wait_for
 from elasticjob.contract.names import (
-    API_VERSION,
     JOB_LABEL,
     PARTICIPANT_ANNOTATION,
     REPORT_ANNOTATION,
@@ -18,6 +15,7 @@ from elasticjob.contract.names import (
     round_lease,
 )
 from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
+from tests.cluster_job import ClusterJob
 
 DEADLINE = 60.0
 SLEEPS = "trap 'exit 0' TERM; sleep 600 & wait"
@@ -25,55 +23,23 @@ SLEEPS = "trap 'exit 0' TERM; sleep 600 & wait"
 ENDS_SLOWLY = "trap 'sleep 4; exit 0' TERM; while :; do sleep 0.2; done"
 """A container that takes its time after SIGTERM."""
 
-JOBS = f"/apis/{API_VERSION}"
 
-
-class PlayedJob:
+class PlayedJob(ClusterJob):
     """One ElasticJob; its pods run a shell, and ``join`` announces them as their handlers would."""
 
+    deadline = DEADLINE
+
     def __init__(self, cluster: ClusterAccess, namespace: str, name: str = "job") -> None:
-        self.cluster = cluster
-        self.namespace = namespace
-        self.name = name
+        super().__init__(cluster, namespace, name)
         self._joins = 0
 
     def apply(self, script: str = SLEEPS, pod: dict[str, Any] | None = None, **spec: Any) -> None:
         """Make the job."""
-        container = {"name": "train", "image": "elasticjob-test", "command": ["sh", "-c", script]}
-        template = {"spec": {"containers": [container], **(pod or {})}}
-        body = {
-            "apiVersion": "elasticjob.dev/v1alpha1",
-            "kind": "ElasticJob",
-            "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": {"replicas": 2, "handlerSource": "Image", "template": template, **spec},
-        }
-        self._kubectl("apply", "-f", "-", input=json.dumps(body))
-
-    def set(self, **spec: Any) -> None:
-        """Change the spec."""
-        self._kubectl("patch", "elasticjob", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
-
-    def delete(self, *flags: str) -> None:
-        """kubectl delete."""
-        self._kubectl("delete", "elasticjob", self.name, *flags)
-
-    def get(self) -> dict[str, Any]:
-        """The object, {} when it is gone."""
-        return self.cluster.read(f"{JOBS}/namespaces/{self.namespace}/elasticjobs/{self.name}")
-
-    def status(self) -> dict[str, Any]:
-        """Its status."""
-        found: dict[str, Any] = self.get().get("status", {})
-        return found
-
-    def condition(self, kind: str) -> dict[str, Any]:
-        """A condition, {} before it is there."""
-        found = (c for c in self.status().get("conditions", []) if c["type"] == kind)
-        return next(found, {})
+        self.create_job({"command": ["sh", "-c", script]}, pod=pod, **spec)
 
     def is_true(self, kind: str) -> None:
         """Wait for a condition as people do."""
-        self._kubectl(
+        self.kubectl(
             "wait", f"elasticjob/{self.name}", f"--for=condition={kind}", f"--timeout={DEADLINE:.0f}s"
         )
 
@@ -82,14 +48,9 @@ class PlayedJob:
         self.wait_for(lambda: self.condition(kind).get("reason") == reason, f"{kind} has the reason {reason}")
         return self.condition(kind)
 
-    def pods(self) -> dict[str, dict[str, Any]]:
-        """The job's pods by name, also those on their way out."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={JOB_LABEL}={self.name}"
-        return {p["metadata"]["name"]: p for p in self.cluster.read(path)["items"]}
-
     def labelled(self, kind: str) -> list[dict[str, Any]]:
         """All objects of a kind that bear the job's label."""
-        answer = self._kubectl("get", kind, "-l", f"{JOB_LABEL}={self.name}", "-o", "json")
+        answer = self.kubectl("get", kind, "-l", f"{JOB_LABEL}={self.name}", "-o", "json")
         found: list[dict[str, Any]] = json.loads(answer)["items"]
         return found
 
@@ -132,13 +93,6 @@ class PlayedJob:
         found: dict[str, Any] = self.status()["currentRound"]
         return found
 
-    def wait_for(self, predicate: Callable[[], Any], message: str) -> None:
-        """Wait; the message of a failure tells the status."""
-        try:
-            wait_for(predicate, DEADLINE, message, interval=0.1)
-        except TimeoutError as error:
-            raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)[:6000]}") from None
-
     def charges(self) -> dict[str, int]:
         """How many charges each account has."""
         return {a["name"]: len(a.get("charges", [])) for a in self.status()["accounts"]}
@@ -165,9 +119,6 @@ class PlayedJob:
             "spec": {"holderIdentity": uid},
         }
         manager = f"--field-manager={next(iter(annotations)).partition('/')[2]}"
-        self._kubectl(
+        self.kubectl(
             "apply", "--server-side", manager, "--force-conflicts", "-f", "-", input=json.dumps(body)
         )
-
-    def _kubectl(self, *args: str, input: str | None = None) -> str:
-        return self.cluster.kubectl("-n", self.namespace, *args, input=input, timeout=DEADLINE + 10).stdout

@@ -11,7 +11,8 @@ from typing import Any
 
 from devcluster.api import ApiClient, Response
 from devcluster.cluster import Cluster
-from devcluster.nodeagent.volumes import SERVICE_ACCOUNT_PATH, SERVICE_ACCOUNT_VARIABLE
+from elasticjob.api.connection import DEFAULT_SERVICE_ACCOUNT_DIR
+from elasticjob.contract.names import SERVICE_ACCOUNT_DIR_ENV
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -23,9 +24,9 @@ def token_file(cluster: Cluster, namespace: str, pod: str) -> Path:
     """Where this machine sees the file that the pod's processes read their token from."""
     pid = cluster.nodes.pids(namespace, pod)[0]
     environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    told = [entry.partition("=")[2] for entry in environment if entry.startswith(SERVICE_ACCOUNT_VARIABLE)]
+    told = [entry.partition("=")[2] for entry in environment if entry.startswith(SERVICE_ACCOUNT_DIR_ENV)]
     # /var/run is a link, and an absolute one would lead out of the container's root.
-    folder = os.path.realpath(told[0] if told else os.path.dirname(SERVICE_ACCOUNT_PATH))
+    folder = os.path.realpath(told[0] if told else os.path.dirname(DEFAULT_SERVICE_ACCOUNT_DIR))
     return Path(f"/proc/{pid}/root{folder}", *([] if told else ["serviceaccount"]), "token")
 
 

@@ -105,6 +105,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(nprocPerNode=[2]),
         "nprocPerNode in body must be of type integer,string",
     ),
+    "a period that the timeout does not bear": (
+        manifest(rendezvous={"heartbeatPeriodSeconds": 4}),
+        "must be at least three times heartbeatPeriodSeconds",
+    ),
     **{
         f"{name} of {value}": (
             manifest(rendezvous={name: value}),
@@ -115,7 +119,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
             "lastCallTimeoutSeconds": -1,
             "rejoinTimeoutSeconds": 0,
             "establishTimeoutSeconds": 0,
-            "heartbeatTimeoutSeconds": 0,
+            "heartbeatPeriodSeconds": 0,
+            "heartbeatTimeoutSeconds": 2,
+            "stallTimeoutSeconds": 0,
         }.items()
     },
     "no time to be idle": (
@@ -423,12 +429,19 @@ def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, examp
     assert re.search(r"elasticjob.elasticjob.dev/digits(-indexed)? created", answer.stdout)
 
 
+def documented(page: str) -> list[str]:
+    """The pieces of YAML in a page for users."""
+    text = (EXAMPLES.parent / "docs" / "use" / page).read_text()
+    return re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+
+
 def test_the_documented_example_is_accepted(cluster: ClusterAccess) -> None:
-    text = (EXAMPLES.parent / "docs" / "resource.md").read_text()
-    example, rules, *_ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (example,) = documented("job.md")
+    limits, rules = documented("failures.md")
     job = yaml.safe_load(example)
     job["spec"]["template"] = TEMPLATE
     cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
+    job["spec"] |= yaml.safe_load(limits)
     job["spec"]["failurePolicy"] |= yaml.safe_load(rules)
     cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
 
@@ -446,7 +459,9 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
             "lastCallTimeoutSeconds": 15,
             "rejoinTimeoutSeconds": 45,
             "establishTimeoutSeconds": 15,
+            "heartbeatPeriodSeconds": 1,
             "heartbeatTimeoutSeconds": 10,
+            "stallTimeoutSeconds": 30,
         },
         "scaling": {"scaleUpDelaySeconds": 10},
         "suspend": False,
@@ -919,7 +934,6 @@ def test_the_generated_part_is_what_this_version_of_kubernetes_gives(devcluster:
 
 
 def test_the_job_of_your_script_is_accepted(cluster: ClusterAccess, namespace: str) -> None:
-    text = (EXAMPLES.parent / "docs" / "your-script.md").read_text()
-    (job,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (job,) = documented("writing.md")
     answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", input=job)
     assert "elasticjob.elasticjob.dev/mnist created" in answer.stdout

@@ -6,7 +6,6 @@ pods say.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,13 +46,6 @@ def unschedulable(job: PlayedJob, name: str) -> str:
     return str(verdict()["message"])
 
 
-def events(job: PlayedJob, reason: str) -> list[str]:
-    """The messages of the job's Events with this reason."""
-    answer = job.cluster.kubectl("-n", job.namespace, "get", "events", "-o", "json").stdout
-    found = [e for e in json.loads(answer)["items"] if e["involvedObject"]["kind"] == "ElasticJob"]
-    return [event["message"] for event in found if event["reason"] == reason]
-
-
 def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJob) -> None:
     cluster = job.cluster
     assert isinstance(cluster, Cluster)
@@ -75,7 +67,7 @@ def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJ
         (excluded,) = job.status()["excludedNodes"]
         assert excluded["name"] == bad
         assert "2 failures within an hour" in excluded["message"]
-        assert excluded["message"] in events(job, "NodeExcluded")[0]
+        assert excluded["message"] in job.events("NodeExcluded")[0]
         job.join("job-0-0")
         job.round(3)
         sentence = f"(avoids {bad}, see status.excludedNodes)"
@@ -91,14 +83,14 @@ def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJ
     assert charged["infrastructure"] == 2
 
     with only_room_on(cluster, bad):
-        job.set(minReplicas=2)
+        job.patch(minReplicas=2)
         cluster.kubectl("-n", job.namespace, "delete", "pod", "job-1-2", "--wait=false")
         job.join("job-0-0")
         assert running(job, "job-1-4") == bad, "better there than not at all"
         (excluded,) = job.status()["excludedNodes"]
         assert excluded["liftedTime"] < excluded["untilTime"]
         assert "job-1-3 has none" in excluded["message"]
-        assert bad in events(job, "ExclusionLifted")[0]
+        assert bad in job.events("ExclusionLifted")[0]
         job.join("job-1-4")
         assert job.round(5)["cause"] == "PodDeleted"
     assert job.charges() == charged | {"preemption": 1}, "nothing is charged for pods that never had a node"

@@ -108,16 +108,9 @@ def accepted(job: PlayedJob, what: Writes) -> bool:
     return tried.returncode == 0
 
 
-def says(job: PlayedJob, words: str) -> None:
-    job.wait_for(lambda: words in job.condition("Training").get("message", ""), f"Training says {words!r}")
-
-
 def warned(job: PlayedJob, reason: str, words: str) -> None:
-    def told() -> bool:
-        found = job.cluster.read(f"/api/v1/namespaces/{job.namespace}/events")["items"]
-        return any(e["reason"] == reason and words in e["message"] for e in found)
-
-    job.wait_for(told, f"an Event {reason} says {words!r}")
+    told = f"an Event {reason} says {words!r}"
+    job.wait_for(lambda: any(words in message for message in job.events(reason)), told)
 
 
 def train(job: PlayedJob, **spec: Any) -> None:
@@ -136,10 +129,10 @@ def test_a_round_forms_without_the_pod_that_cannot_be_made(job: PlayedJob, hangs
         job.wait_for(lambda: job.status()["currentRound"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
-        says(job, "job-2-1: can't be created: ")
+        job.says("job-2-1: can't be created: ")
         if not hangs:
-            says(job, 'failed calling webhook "broken.elasticjob.dev"')
-            says(job, "(500)")
+            job.says('failed calling webhook "broken.elasticjob.dev"')
+            job.says("(500)")
             warned(job, "PodRefused", "job-2-1")
     job.runs("job-0-0", "job-1-0", "job-2-1")
     job.wait_for(lambda: "can't be" not in job.condition("Training")["message"], "nothing is said of it")
@@ -153,7 +146,7 @@ def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> No
         job.wait_for(lambda: job.status()["currentRound"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
-        says(job, "the pods' ServiceAccount, Role and RoleBinding: can't be written: ")
+        job.says("the pods' ServiceAccount, Role and RoleBinding: can't be written: ")
         warned(job, "WriteFailed", "the pods' ServiceAccount, Role and RoleBinding can't be written")
         assert "job-2-1" not in job.pods()
     job.runs("job-0-0", "job-1-0", "job-2-1")

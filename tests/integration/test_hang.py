@@ -21,6 +21,7 @@ from elasticjob.api.connection import connect
 from elasticjob.api.errors import NotFound
 from elasticjob.api.leases import HttpLeaseApi, Lease
 from elasticjob.contract import names
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import (
     FailureReport,
     ParticipantRecord,
@@ -112,7 +113,7 @@ class Agents:
         records = [self.announced(pod, but) for pod in PODS]
         ids = tuple(record.id for record in records)
         record = RoundRecord(
-            "uid", number, "Active", f"n{number}", ids, records[0].endpoint, hang_timeout_seconds=3
+            "uid", number, "Active", f"n{number}", ids, records[0].endpoint, limits=Limits(hang_timeout=3)
         )
         self.publish(record)
         return record

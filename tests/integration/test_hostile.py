@@ -1,6 +1,6 @@
 """Jobs that make no sense, and a pod that writes garbage, with a real operator and API server.
 
-What is promised is in docs/hostile-input.md.
+What is promised is in docs/internals/hostile-input.md.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from devcluster.access import ClusterAccess, KubectlError
-from devcluster.dockerfile import Build
 from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.plan.model import Job, JobSpec
+from tests.dockerfile import Build
 
 ALLOWED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,

@@ -28,7 +28,7 @@ def test_a_job_that_is_made_suspended_has_no_pods_until_it_is_resumed(job: Playe
     assert (status["currentRound"]["number"], "activeTime" in status) == (0, False)
     assert "attempts" not in status["internal"]
     assert not job.pods()
-    job.set(suspend=False)
+    job.patch(suspend=False)
     job.runs("job-0-0", "job-1-0")
     assert job.condition("Suspended") | {"status": "False", "reason": "Resumed"} == job.condition("Suspended")
     assert job.status()["activeTime"] > status["startTime"]
@@ -45,7 +45,7 @@ def test_a_running_round_ends_with_the_suspension_and_the_number_goes_on(
     job.join("job-0-0", "job-1-0")
     job.round(1)
     before = job.status()
-    job.set(suspend=True)
+    job.patch(suspend=True)
     job.is_true("Suspended")
     operator.kill()
     operator.restart()
@@ -61,7 +61,7 @@ def test_a_running_round_ends_with_the_suspension_and_the_number_goes_on(
     assert held["replicas"] == 0
     assert held["accounts"] == before["accounts"]
     assert [r["number"] for r in held["roundHistory"]] == [1]
-    job.set(suspend=False)
+    job.patch(suspend=False)
     job.runs("job-0-1", "job-1-1")
     job.join("job-0-1", "job-1-1")
     round = job.round(2)
@@ -81,9 +81,9 @@ def test_suspending_and_resuming_faster_than_pods_go(job: PlayedJob) -> None:
     job.join("job-0-0", "job-1-0")
     job.round(1)
     for _ in range(3):
-        job.set(suspend=True)
+        job.patch(suspend=True)
         job.is_true("Suspended")
-        job.set(suspend=False)
+        job.patch(suspend=False)
         job.reads("Suspended", "Resumed")
     attempts = job.status()["internal"]["attempts"]
     assert attempts == [3, 3]
@@ -101,7 +101,7 @@ def test_a_deadline_ends_the_job(job: PlayedJob) -> None:
     job.runs("job-0-0", "job-1-0")
     job.join("job-0-0", "job-1-0")
     job.round(1)
-    job.set(activeDeadlineSeconds=1)
+    job.patch(activeDeadlineSeconds=1)
     job.is_true("Failed")
     failed = job.condition("Failed")
     assert failed["reason"] == "DeadlineExceeded"
@@ -116,8 +116,8 @@ def test_a_time_to_live_that_is_set_after_the_end(job: PlayedJob) -> None:
     job.apply("sleep 5", activeDeadlineSeconds=1, cleanPodPolicy="None")
     job.is_true("Failed")
     assert set(job.pods()) == {"job-0-0", "job-1-0"}
-    job.set(ttlSecondsAfterFinished=3600)
-    job.set(ttlSecondsAfterFinished=0)
+    job.patch(ttlSecondsAfterFinished=3600)
+    job.patch(ttlSecondsAfterFinished=0)
     job.wait_for(lambda: not job.get(), "the job is deleted")
     job.wait_for(lambda: not job.labelled(OWNED), "all that it owned is collected")
 
@@ -129,9 +129,9 @@ def test_a_job_of_another_controller_is_not_touched(job: PlayedJob) -> None:
     made = others.get()
     job.apply()
     job.runs("job-0-0", "job-1-0")  # the operator is at work, and was told of the other job first
-    others.set(suspend=True)
-    others.set(suspend=False)
-    job.set(replicas=3)
+    others.patch(suspend=True)
+    others.patch(suspend=False)
+    job.patch(replicas=3)
     job.runs("job-0-0", "job-1-0", "job-2-0")
     now = others.get()
     assert "status" not in now
@@ -181,7 +181,7 @@ def test_a_job_of_the_same_name_at_once_is_a_new_job(job: PlayedJob) -> None:
     job.join("job-0-0", "job-1-0")
     job.round(1)
     old = {p["metadata"]["uid"] for p in job.pods().values()}
-    job.set(suspend=True)
+    job.patch(suspend=True)
     job.is_true("Suspended")
     job.delete("--wait=true", "--cascade=background")
     job.apply()

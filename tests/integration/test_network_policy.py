@@ -68,10 +68,10 @@ def test_only_the_jobs_own_pods_may_connect_to_them(job: PlayedJob, operator: Op
     job.cluster.kubectl(
         "-n", job.namespace, "patch", POLICIES, "job-elasticjob", "--type=merge", "-p", edited
     )
-    job.set(networkPolicy="None")
+    job.patch(networkPolicy="None")
     goes(job)
     assert policy(job, "metrics")
-    job.set(networkPolicy="JobOnly")
+    job.patch(networkPolicy="JobOnly")
     assert comes(job)["spec"] == made["spec"]
     job.cluster.kubectl(
         "-n", job.namespace, "patch", POLICIES, "job-elasticjob", "--type=merge", "-p", edited
@@ -83,7 +83,7 @@ def test_only_the_jobs_own_pods_may_connect_to_them(job: PlayedJob, operator: Op
     )
 
     # One of that name that is not the job's stays, whatever the job wants.
-    job.set(networkPolicy="None")
+    job.patch(networkPolicy="None")
     goes(job)
     job.cluster.kubectl(
         "-n",
@@ -95,7 +95,7 @@ def test_only_the_jobs_own_pods_may_connect_to_them(job: PlayedJob, operator: Op
     )
     operator.kill()
     operator.restart()
-    job.set(replicas=3)
+    job.patch(replicas=3)
     job.wait_for(lambda: len(job.pods()) == 3, "the new operator has made its first pass")
     assert policy(job)["spec"] == policy(job, "metrics")["spec"], "it is not ours to delete"
 

@@ -18,13 +18,16 @@ from tests import operator_account
 pytestmark = pytest.mark.cluster
 
 CRD = Path(__file__).parents[2] / "crds" / "elasticjobs.elasticjob.dev.yaml"
-KOPF = [str(Path(sys.executable).parent / "kopf"), "run", "-m", "elasticjob_operator.app"]
+BIN = Path(sys.executable).parent
+WAYS = {
+    "console script": [str(BIN / "elasticjob-operator")],
+    "python -m": [sys.executable, "-m", "elasticjob_operator"],
+    "kopf run": [str(BIN / "kopf"), "run", "-m", "elasticjob_operator.app"],
+}
 
 
-@pytest.mark.parametrize(
-    "command", [[sys.executable, "-m", "elasticjob_operator"], KOPF], ids=["python -m", "kopf run"]
-)
-def test_both_ways_to_start_it(
+@pytest.mark.parametrize("command", WAYS.values(), ids=WAYS)
+def test_every_way_to_start_it(
     cluster: ClusterAccess, namespace: str, tmp_path: Path, command: list[str]
 ) -> None:
     crd.install(cluster, CRD)

@@ -16,19 +16,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 ENFORCE = "pod-security.kubernetes.io/enforce"
 
 
-def kubectl(job: PlayedJob, *args: str) -> str:
-    return job.cluster.kubectl("-n", job.namespace, *args).stdout
-
-
-def says(job: PlayedJob, text: str) -> str:
-    """Wait until the sentence of Training contains this; returns it."""
-    job.wait_for(lambda: text in job.condition("Training").get("message", ""), f"Training says {text!r}")
-    return str(job.condition("Training")["message"])
-
-
 def columns(job: PlayedJob) -> dict[str, str]:
     """The row that ``kubectl get -o wide`` shows."""
-    header, row = kubectl(job, "get", "elasticjob", job.name, "-o", "wide").splitlines()
+    header, row = job.kubectl("get", "elasticjob", job.name, "-o", "wide").splitlines()
     names = re.split(r"\s{2,}", header.strip())
     starts = [header.index(name) for name in names]
     ends = [*starts[1:], None]
@@ -37,7 +27,7 @@ def columns(job: PlayedJob) -> dict[str, str]:
 
 def events(job: PlayedJob) -> list[str]:
     """The Events in the order in which ``kubectl describe`` shows them: reason, age and count, message."""
-    text = kubectl(job, "describe", "elasticjob", job.name)
+    text = job.kubectl("describe", "elasticjob", job.name)
     lines = text.partition("\nEvents:")[2].splitlines()
     found = []
     for line in lines:
@@ -48,9 +38,9 @@ def events(job: PlayedJob) -> list[str]:
 
 
 def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(job: PlayedJob) -> None:
-    kubectl(job, "label", "namespace", job.namespace, f"{ENFORCE}=restricted")
+    job.kubectl("label", "namespace", job.namespace, f"{ENFORCE}=restricted")
     job.apply()
-    text = says(job, "can't be created")
+    text = job.says("can't be created")
     assert "nobody else is on the way; job-0-0, job-1-0: can't be created: violates PodSecurity" in text
     assert columns(job)["STATE"] == "WaitingForPods"
 
@@ -59,9 +49,9 @@ def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(
         return len(refused) == 2 and all(re.search(r"\(x[2-9] over ", event) for event in refused)
 
     job.wait_for(repeated, "each refusal is one Event that counts")
-    kubectl(job, "label", "namespace", job.namespace, f"{ENFORCE}-")
+    job.kubectl("label", "namespace", job.namespace, f"{ENFORCE}-")
     job.runs("job-0-0", "job-1-0")
-    says(job, "waiting for job-")
+    job.says("waiting for job-")
     job.wait_for(lambda: "can't be created" not in job.condition("Training")["message"], "that is over")
 
 
@@ -69,7 +59,7 @@ def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_scheduler
     job: PlayedJob,
 ) -> None:
     job.apply(pod={"nodeSelector": {"gpu": "none-has-it"}})
-    text = says(job, "nodes are available")
+    text = job.says("nodes are available")
     assert re.search(r"; job-0-0, job-1-0: 0/\d+ nodes are available: .* didn't match Pod's node", text)
     job.reads("Training", "WaitingForPods")
     row = columns(job)
@@ -82,7 +72,7 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     installed.remove_image(HANDLER_IMAGE)
     try:
         job.apply(handlerSource="Injected", failurePolicy={"application": {"maxRestarts": 0}})
-        text = says(job, "ErrImagePull")
+        text = job.says("ErrImagePull")
     finally:
         installed.add_image(HANDLER_IMAGE, "/usr/bin")  # which has no handler to copy
     assert f"job-0-0, job-1-0: ErrImagePull: no environment for image {HANDLER_IMAGE!r}" in text
@@ -117,7 +107,7 @@ def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -
         "RoundEstablished",
         "Complete",
     ]
-    told = kubectl(job, "describe", "elasticjob", job.name)
+    told = job.kubectl("describe", "elasticjob", job.name)
     assert "Charges" not in told  # there were none
 
 
@@ -126,13 +116,11 @@ def test_a_planned_end_of_a_round_is_no_warning(job: PlayedJob) -> None:
     job.runs("job-0-0", "job-1-0")
     job.join("job-0-0", "job-1-0")
     job.round(1)
-    job.set(suspend=True)
+    job.patch(suspend=True)
 
     def told() -> bool:
-        text = kubectl(
-            job, "get", "events", "--field-selector", "reason=RoundBroken", "-o", "jsonpath={..type}"
-        )
-        assert text in ("", "Normal")
+        reason = "--field-selector=reason=RoundBroken"
+        text = job.kubectl("get", "events", reason, "-o", "jsonpath={..type}")
         return text == "Normal"
 
     job.wait_for(told, "the Event RoundBroken is there")

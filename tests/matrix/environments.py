@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY = ".ready"
-FOR_TESTS = ("scikit-learn>=1.5", "cryptography", "kubernetes", "psutil", "pytest>=9", "pytest-timeout>=2.4")
-"""What the digits example and the handler's unit tests import."""
+FOR_TESTS = ("scikit-learn>=1.5", "hypothesis>=6.150", "pytest>=9", "pytest-timeout>=2.4")
+"""What the digits example, the handler's unit tests and their conftest import, beside the packages."""
 
 
 class NoEnvironment(Exception):
@@ -55,10 +55,11 @@ class Environment:
             "UV_NATIVE_TLS": "1",
             "UV_PYTHON_DOWNLOADS": "never",
         }
-        install = [uv, "pip", "install", "--quiet", "--python", str(self.python), "--editable", str(ROOT)]
+        install = [uv, "pip", "install", "--quiet", "--python", str(self.python)]
+        install += [f"--editable={ROOT / package}" for package in ("handler", "devcluster")]
         for command in (
             [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(self.folder)],
-            [*install, *FOR_TESTS, *self.requirements],
+            [*install, "elasticjob[kubeconfig]", *FOR_TESTS, *self.requirements],
         ):
             done = subprocess.run(
                 command,

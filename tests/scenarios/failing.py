@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from elasticjob.contract.records import FailureReport
-from elasticjob_operator.plan.model import Exit, Job, Limit, Participant, Pod, Rule
+from elasticjob_operator.plan.model import Exit, Job, Participant, Pod
 from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd
 
 
@@ -49,22 +49,6 @@ class FailureCommands:
                 late=bool(late),
             )
             self.leases[name] = replace(self.leases[name], failure=report)
-
-    def do_rule(self, name: str, does: str, **on: str) -> None:
-        """Add a failure rule: ``rule gpu ExcludeNode error=ECC``, ``exit=42,43`` or ``reason=OOMKilled``."""
-        rule = Rule(
-            name,
-            does,
-            on_worker_exit_codes=tuple(int(code) for code in on.get("exit", "").split(",") if code),
-            on_pod_reasons=tuple(reason for reason in on.get("reason", "").split(",") if reason),
-            on_error_pattern=on.get("error", ""),
-        )
-        self._set_spec(rules=(*self.job.spec.rules, rule))
-
-    def do_limit(self, account: str, restarts: str, window: str = "") -> None:
-        """``limit application 1 window=600``, or ``none``."""
-        allowed = None if restarts == "none" else int(restarts)
-        self._set_spec(**{account: Limit(allowed, int(window) if window else None)})
 
     def do_init(self, name: str, container: str, code: str) -> None:
         """An init container ends the pod before the training container could start."""

@@ -10,7 +10,6 @@ lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,14 @@ from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.plan.model import CreatePod, DeleteLease, DeletePod, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
+from tests.scenarios.trace import differences, with_events
 
 if TYPE_CHECKING:
     from tests.scenarios.world import World
 
 REREADS = 3
-
-Differences = Callable[[JobStatus, JobStatus], Iterator[str]]
+OTHER = "other: "
+"""Begins each line about it."""
 
 
 class Refused(Exception):
@@ -67,7 +67,7 @@ class OtherOperator:
         if "leases" in seen:
             self.leases = dict(self.world.leases)
 
-    def work(self, differences: Differences, lagging: bool = False) -> None:
+    def work(self, lagging: bool = False) -> None:
         """One pass, with as many readings as it needs. ``lagging``: only what it reads becomes new."""
         fresh = False
         for _ in range(REREADS):
@@ -77,7 +77,7 @@ class OtherOperator:
                 self.see("pods", "leases")
                 result = self._plan()
             try:
-                self._carry_out(result, fresh, differences)
+                self._carry_out(result, fresh)
             except Refused as refused:
                 self._say(f"refused: {refused}")
                 self.see(*(("status", "record") if lagging else ()))
@@ -92,7 +92,7 @@ class OtherOperator:
         observed = Observed(tuple(self.pods.values()), dict(self.leases), self.record, world.ready_nodes())
         return plan(world.job, self.status, observed, world.now(), self.timers)
 
-    def _carry_out(self, result: Plan, fresh: bool, differences: Differences) -> None:
+    def _carry_out(self, result: Plan, fresh: bool) -> None:
         behind = ahead(self.record, result.record)
         if behind and not fresh:
             raise Refused(
@@ -108,9 +108,17 @@ class OtherOperator:
                 )
             self.world.write_status(result.status)
             self.see("status")
+        said = len(self.world.trace)
         for line in differences(before, result.status):
             self._say(line)
         self.timers = dict(result.timers)
+        try:
+            self._write_rest(result, behind)
+        finally:
+            lines = [line.removeprefix(OTHER) for line in self.world.trace[said:]]
+            self.world.trace[said:] = [OTHER + line for line in with_events(lines, result.events)]
+
+    def _write_rest(self, result: Plan, behind: bool) -> None:
         if not behind and result.record != self.record:
             if self.record != self.world.record:
                 raise Refused(
@@ -132,7 +140,7 @@ class OtherOperator:
                     continue
             elif isinstance(action, DeleteLease) and action.name not in self.world.leases:
                 continue
-            self.world.act(action, "other: ")
+            self.world.act(action, OTHER)
 
     def _say(self, line: str) -> None:
-        self.world.trace.append(f"other: {line}")
+        self.world.trace.append(OTHER + line)

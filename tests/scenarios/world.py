@@ -8,22 +8,15 @@ trace of decisions is what a scenario file expects.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 from elasticjob.contract.names import pod_name
-from elasticjob.contract.records import (
-    ParticipantRecord,
-    RoundRecord,
-    RoundReport,
-)
+from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
 from elasticjob.core import participant
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.plan.model import (
-    CleanPodPolicy,
     CreatePod,
     DeleteJob,
     DeletePod,
@@ -33,28 +26,29 @@ from elasticjob_operator.plan.model import (
     Job,
     JobSpec,
     LabelStandby,
-    Limit,
     Now,
     Observed,
     Participant,
     Pod,
-    Rendezvous,
     Trouble,
 )
 from elasticjob_operator.plan.planner import meanwhile, plan
-from elasticjob_operator.plan.status import JobStatus, RoundEnd, RoundStatus
-from tests.scenarios.failing import FailureCommands, charges
-from tests.scenarios.machines import NodeCommands, exclusions
+from elasticjob_operator.plan.status import JobStatus
+from tests.scenarios.failing import FailureCommands
+from tests.scenarios.machines import NodeCommands
 from tests.scenarios.operators import OtherOperator, ahead, name_of
+from tests.scenarios.prelude import PreludeCommands
 from tests.scenarios.refusing import RefusalCommands
+from tests.scenarios.spec import SpecCommands
 from tests.scenarios.steps import StepCommands
+from tests.scenarios.trace import differences, with_events
 
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 JOB = "mnist"
 
 
 @dataclass
-class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
+class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, RefusalCommands, StepCommands):
     """The state of one scenario. ``mono`` is the operator's clock in seconds; its wall clock is off by
     ``wall``. ``reader`` keeps of the round Lease what every participant keeps."""
 
@@ -94,71 +88,6 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
         names = [word for word in words[1:] if "=" not in word]
         command = getattr(self, f"do_{words[0].replace('-', '_')}")
         command(*names, **options)
-
-    def do_job(self, **options: str) -> None:
-        """Set fields of the spec; ``template=none`` for pods of others."""
-        spec = self.job.spec
-        limits = {}
-        for account in ("application", "infrastructure"):
-            if account in options:
-                limits[account] = Limit(int(options[account]), 3600)
-        rendezvous = {
-            key: int(options[key])
-            for key in (
-                "initial_last_call_timeout",
-                "last_call_timeout",
-                "rejoin_timeout",
-                "establish_timeout",
-            )
-            if key in options
-        }
-        self.job = replace(
-            self.job,
-            generation=self.job.generation + 1,
-            uid=options.get("uid", self.job.uid),
-            spec=replace(
-                spec,
-                replicas=int(options.get("replicas", spec.replicas)),
-                min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
-                spares=int(options.get("spares", spec.spares)),
-                hang_timeout=int(options["hang"]) if "hang" in options else spec.hang_timeout,
-                idle_deadline=(
-                    int(options["idle_deadline"]) if "idle_deadline" in options else spec.idle_deadline
-                ),
-                max_rounds_without_progress=(
-                    int(options["stuck"]) if "stuck" in options else spec.max_rounds_without_progress
-                ),
-                template=None if options.get("template") == "none" else spec.template,
-                rendezvous=replace(spec.rendezvous, **rendezvous) if rendezvous else Rendezvous(),
-                **limits,  # type: ignore[arg-type]
-            ),
-        )
-        self.version += 1
-
-    def do_suspend(self) -> None:
-        """``spec.suspend`` becomes true."""
-        self._set_spec(suspend=True)
-
-    def do_resume(self) -> None:
-        """``spec.suspend`` becomes false."""
-        self._set_spec(suspend=False)
-
-    def do_ends(self, deadline: str = "", ttl: str = "", clean: str = "") -> None:
-        """Set when the job ends, when it is deleted, and which of its pods are: ``deadline`` and ``ttl`` in
-        seconds, ``clean`` as ``cleanPodPolicy``."""
-        changes: dict[str, Any] = {}
-        if deadline:
-            changes["active_deadline"] = int(deadline)
-        if ttl:
-            changes["ttl_after_finished"] = int(ttl)
-        if clean:
-            changes["clean_pod_policy"] = CleanPodPolicy(clean).value
-        self._set_spec(**changes)
-
-    def _set_spec(self, **changes: Any) -> None:
-        spec = replace(self.job.spec, **changes)
-        self.job = replace(self.job, generation=self.job.generation + 1, spec=spec)
-        self.version += 1
 
     def do_pod(self, *names: str) -> None:
         """Somebody else's pod appears, running; its number is its slot. One of a name that was there is
@@ -347,7 +276,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
         if what == "sees":
             self.other.see(*parts)
         elif what == "works":
-            self.other.work(_differences, lagging=watches == "lag")
+            self.other.work(lagging=watches == "lag")
         else:
             raise ValueError(what)
 
@@ -461,14 +390,15 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
             self.others_waiting,
             told,
         )
-        now = self.now()
+        now, before = self.now(), len(self.trace)
         result = plan(self.job, self.status, observed, now, self.timers)
-        assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
+        if result.status is not self.status:
+            assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
         if "status" in self.refused and result.status != self.status:
             self.timers = {**result.timers, **self.timers}
             result = meanwhile(self.job, self.status, observed, now, result)
         else:
-            self.trace.extend(_differences(self.status, result.status))
+            self.trace.extend(differences(self.status, result.status))
             self.timers = dict(result.timers)
         self.events.extend(result.events)
         self.wake_at = None if result.wake_after is None else self.mono + result.wake_after
@@ -479,6 +409,7 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
             self.write_record(result.record)
         for action in self._taken(result.actions):
             self.act(action)
+        self.trace[before:] = with_events(self.trace[before:], result.events)
 
     def act(self, action: Do, who: str = "") -> None:
         """Carry out what an operator decided about pods and Leases."""
@@ -509,37 +440,3 @@ class World(FailureCommands, NodeCommands, RefusalCommands, StepCommands):
         else:
             self.trace.append(f"{who}delete Lease {action.name}")
             del self.leases[action.name]
-
-
-def _reason(r: RoundStatus) -> RoundStatus | RoundEnd:
-    """Why it was formed while it runs, then why the next is."""
-    return r if r.phase == "Active" else r.next_cause
-
-
-def _differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
-    """What the status says now and did not say before, a line each."""
-    a, b = old.current_round, new.current_round
-    was, now = _reason(a), _reason(b)
-    if (a.number, a.phase) != (b.number, b.phase):
-        text = f"round {b.number} {b.phase}"
-        if b.phase == "Active":
-            text += " [" + " ".join(m.pod_name for m in new.members()) + "]"
-        cause = now.cause or b.cause
-        yield f"{text} {cause}: {now.message}" if cause else text
-    elif now.cause != was.cause:
-        yield f"cause {now.cause}: {now.message}"
-    if b.established is not None and a.established is None:
-        yield f"established {b.number}"
-    yield from charges(old, new)
-    yield from exclusions(old, new)
-    states = {m.pod_name: m.state for m in old.members()}
-    for member in new.members():
-        if member.state != states.get(member.pod_name, "Member") and member.state in ("Lost", "Unreachable"):
-            yield f"{member.state.lower()} {member.pod_name}"
-    for condition in new.conditions:
-        before = old.condition(condition.type)
-        changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)
-        if condition.type in ("Reconciling", "Stalled"):
-            continue  # they follow from the others
-        if changed and (condition.type == "Training" or condition.status == "True"):
-            yield f"{condition.type}={condition.status} {condition.reason}: {condition.message}"

@@ -17,15 +17,15 @@ from elasticjob.contract.records import (
     ProgressReport,
     RoundReport,
 )
-from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Probe
+from elasticjob.core.beats import BeatJudge, Probe
 from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.renewal_schedule import RenewalSchedule
 from elasticjob_operator.plan.model import Pod
 from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
 from tests.simulation.ground import Ground, LeaseValue, Network, RoundKeys, WorkerEnd
 from tests.simulation.kernel import Kernel, Script, Thread
 
 LIST_KEY: Key = ("list", "")
-STALL_TIMEOUT = 30.0
 POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
 LINGER_SECONDS = 30.0
@@ -75,8 +75,7 @@ class Agent(Client):
         self._voice = LeaseValue(self.uid, self._word)
         self._said = self._written = 0
         self._version = 0
-        self._renew = 5.0
-        self._written_at, self._due = 0.0, float("inf")
+        self._renewals = RenewalSchedule(5.0, 0.0, lambda: self.kernel.between(0.9, 1.1))
         self.superseded = False
         self._silent: tuple[int, ...] = ()
         self._judge: BeatJudge | None = None
@@ -198,20 +197,15 @@ class Agent(Client):
         self._writer.wake()
 
     def _renew_every(self, seconds: float) -> None:
-        if seconds == self._renew:
-            return
-        sooner, self._renew = seconds < self._renew, seconds
-        interval = seconds * self.kernel.between(0.9, 1.1)
-        self._due = min(self._due, self.kernel.now + interval) if sooner else self._written_at + interval
-        self._writer.wake()
+        if self._renewals.every(seconds, self.kernel.now):
+            self._writer.wake()
 
     def _write(self) -> Script:
         pause = 0.2
         while not self.superseded:
-            self._written_at = self.kernel.now
-            self._due = self.kernel.now + self._renew * self.kernel.between(0.9, 1.1)
-            while self._said == self._written and (self.kernel.now < self._due or not self._said):
-                yield max(self._due - self.kernel.now, 1.0)
+            self._renewals.begin(self.kernel.now)
+            while self._said == self._written and (self.kernel.now < self._renewals.due or not self._said):
+                yield max(self._renewals.due - self.kernel.now, 1.0)
             self._voice = self._voice._replace(progress=self._progress())
             upto, voice = self._said, self._voice
             try:
@@ -415,7 +409,7 @@ class Agent(Client):
                 if len(keys.here) == m.size:
                     break
                 arrived = True
-            limit = m.establish_timeout * (2 if arrived and m.rank else 1)
+            limit = m.limits.establish_timeout * (2 if arrived and m.rank else 1)
             late = self.kernel.now - began > limit and self._watch_good_for() > limit
             if not reported and (late or (arrived and what == "refused")):
                 reported = True
@@ -545,11 +539,11 @@ class Agent(Client):
                 continue
             if self._judge is None:
                 peers = range(1, m.size) if m.rank == 0 else [0]
-                self._judge = BeatJudge(peers, m.heartbeat_timeout, STALL_TIMEOUT, self.kernel.now)
+                self._judge = BeatJudge(peers, m.limits, self.kernel.now)
             yield from self._one_beat(m)
 
     def _one_beat(self, m: Membership) -> Script:
-        due = self.kernel.now + BEAT_SECONDS
+        due = self.kernel.now + m.limits.heartbeat_period
         while self.kernel.now < due - 1e-6:
             yield due - self.kernel.now
         if self.in_round is not m or self._judge is None:

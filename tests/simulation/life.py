@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import State
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION
 from elasticjob_operator.plan.model import JobSpec
@@ -19,7 +20,7 @@ from tests.simulation.agent import Agent
 from tests.simulation.ground import Behaviour
 from tests.simulation.world import World
 
-SPEC = JobSpec(replicas=3, min_replicas=2, spares=1, template={}, hang_timeout=20)
+SPEC = JobSpec(replicas=3, min_replicas=2, spares=1, template={}, limits=Limits(hang_timeout=20))
 REST_SECONDS = 300.0
 
 Act = Callable[[World], None]

@@ -1,4 +1,7 @@
-"""The judge: it sees everything as it happens and knows what is true. It checks I1 to I9 at every step."""
+"""The judge: it sees everything as it happens and knows what is true. It checks invariants at every step.
+
+Their numbers are those of docs/internals/invariants.md.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ SLACK_SECONDS = 60.0
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. ``rule`` is its name, I1 to I9, or Liveness."""
+    """An invariant does not hold. ``rule`` is its number, such as I1, or Liveness."""
 
     def __init__(self, rule: str, text: str) -> None:
         super().__init__(f"{rule}: {text}")

@@ -58,6 +58,7 @@ class Pace:
         """Another round, for this cause: are there too many for what has happened, but for those that follow
         one which got somewhere?"""
         self.judge()
+        self._stopped()  # one that is begun with the write that ends the one before
         self._planned = None
         came, self._came = self._came, self.come()
         if cause == Cause.WORKER_FAILED and self._came - came >= NEW_SECONDS:
@@ -77,13 +78,16 @@ class Pace:
 
     def broken(self, cause: str, planned: bool, succeeded: bool) -> None:
         """A round has ended."""
-        if self._established_at is not None:
-            self._trained += self._now() - self._established_at
-            self._established_at = None
+        self._stopped()
         if planned:
             self._planned = (self._now(), cause)
             if succeeded:
                 self._violated("I10", f"{cause} broke a round of which a member had succeeded")
+
+    def _stopped(self) -> None:
+        if self._established_at is not None:
+            self._trained += self._now() - self._established_at
+            self._established_at = None
 
     def judge(self) -> None:
         """Whether a planned change has stopped training for too long."""

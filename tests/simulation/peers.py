@@ -10,13 +10,13 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import RoundReport
 from elasticjob.rounds.candidates import Candidate, Expected, FormRound
 from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.establishment import take_established
 from elasticjob.rounds.formation import ended, expect_members, form, last_call, published
 from elasticjob.rounds.judgement import judge
-from elasticjob.rounds.limits import Limits
 from elasticjob.rounds.state import Finding, Heard, Look, Member, MemberState, RoundState
 from elasticjob.rounds.waits import WaitKey, Waits
 from tests.simulation.kernel import Host, Kernel, Script
@@ -59,7 +59,7 @@ class Peers:
     def __init__(self, seed: int, count: int, minimum: int) -> None:
         self.kernel = Kernel(seed)
         self.board = Board()
-        self.limits = Limits(first_last_call=5, last_call=3, rejoin=10, establish=5, heartbeat=4)
+        self.limits = Limits(5, 3, 10, 5, heartbeat_timeout=4)
         self.count, self.minimum = count, minimum
         self.processes: dict[str, Host] = {}
         self._made = 0
@@ -128,11 +128,13 @@ class Peers:
             missing = tuple(m.rank for m in r.members if (r.number, m.rank) not in board.arrived)
             if not missing:
                 return RoundReport(r.nonce, established=True)
-            return RoundReport(r.nonce, missing=missing) if now - began > self.limits.establish else None
+            return (
+                RoundReport(r.nonce, missing=missing) if now - began > self.limits.establish_timeout else None
+            )
         silent = [
             m.rank
             for m in r.members
-            if now - board.beats.get((r.number, m.rank), began) > self.limits.heartbeat
+            if now - board.beats.get((r.number, m.rank), began) > self.limits.heartbeat_timeout
         ]
         if member.rank == 0 and silent:
             return RoundReport(r.nonce, established=True, silent=tuple(silent))
@@ -143,22 +145,21 @@ class Peers:
         self.kernel.after(LOOK_SECONDS, self._decide)
         board, now = self.board, self.kernel.now
         r = board.state
-        heard = {
-            m.id: Heard(
-                entry.report if entry.report is not None and entry.report.nonce == r.nonce else None,
-                silent=now - entry.renewed,
-            )
-            for m in r.members
-            if (entry := board.entries.get(m.name)) is not None and entry.key == m.key
-        }
         waits = Waits(board.began, now)
-        look = Look(r, self.limits, waits, BEGAN + timedelta(seconds=now), heard)
+        look = Look(r, self.limits, waits, BEGAN + timedelta(seconds=now), self._hear)
         look.set_members({m.id: self._seen(m) for m in r.members})
         if r.active:
             self._watch(look)
         else:
             self._form(look)
         board.state, board.began = look.state, waits.began
+
+    def _hear(self, member: Member) -> Heard | None:
+        entry = self.board.entries.get(member.name)
+        if entry is None or entry.key != member.key:
+            return None
+        ours = entry.report is not None and entry.report.nonce == self.board.state.nonce
+        return Heard(entry.report if ours else None, silent=self.kernel.now - entry.renewed)
 
     def _seen(self, member: Member) -> Member:
         entry = self.board.entries.get(member.name)

@@ -36,23 +36,25 @@ def test_survivors_keep_their_ranks_and_a_new_process_takes_the_lost_one() -> No
     assert len(peers.in_round()) == 4
 
 
-def test_a_process_that_stands_still_is_reported_and_the_others_go_on_without_it() -> None:
+def one_stands_still(rank: int) -> tuple[Peers, str]:
+    """Four have trained for a while; then the one with this rank stands still for long enough."""
     peers = Peers(1, 4, 2)
     peers.kernel.run(20.0)
-    slow = peers.board.state.members[2].name
-    peers.processes[slow].freeze()
+    name = peers.board.state.members[rank].name
+    peers.processes[name].freeze()
     peers.kernel.run(40.0)
+    return peers, name
+
+
+def test_a_process_that_stands_still_is_reported_and_the_others_go_on_without_it() -> None:
+    peers, slow = one_stands_still(2)
     assert peers.board.ends == ["Unreachable"]
     assert slow not in peers.in_round()
     assert len(peers.in_round()) == 3
 
 
 def test_a_leader_that_stands_still_is_not_believed_and_does_not_lead_again() -> None:
-    peers = Peers(1, 4, 2)
-    peers.kernel.run(20.0)
-    leader = peers.board.state.members[0].name
-    peers.processes[leader].freeze()
-    peers.kernel.run(40.0)
+    peers, leader = one_stands_still(0)
     assert peers.board.ends == ["LeaderUnreachable"]
     assert len(peers.in_round()) == 3
     assert peers.board.state.members[0].name != leader
@@ -64,10 +66,7 @@ def test_nobody_else_ends_the_round_of_who_stands_still(
 ) -> None:
     """Without the rule: what the tests above see is the kernel's doing."""
     monkeypatch.setattr(reports, rule, lambda _: [])
-    peers = Peers(1, 4, 2)
-    peers.kernel.run(20.0)
-    peers.processes[peers.board.state.members[rank].name].freeze()
-    peers.kernel.run(40.0)
+    peers, _ = one_stands_still(rank)
     assert peers.board.ends == []
 
 

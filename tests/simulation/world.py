@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import INLINE_MEMBERS, State
 from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
@@ -231,14 +232,14 @@ class World:
             application=Limit(budget, None if budget is None else 10_000),
             infrastructure=Limit(),
             spares=rng.choice((0, 0, 0, 1, 2)),
-            hang_timeout=rng.choice((None, 30, 90)) if self.behaviour.steps else None,
+            limits=Limits(hang_timeout=rng.choice((0, 30, 90)) if self.behaviour.steps else 0),
         )
 
     def hang_workers(self) -> None:
         """The training loop of the present round stands still from now on; the leader is the one to tell."""
-        limit = self.job.job.spec.hang_timeout if self.job is not None else None
+        limit = self.job.job.spec.limits.hang_timeout if self.job is not None else 0
         leader = next((a for a in self.running() if a.in_round is not None and a.in_round.rank == 0), None)
-        if limit is None or leader is None or leader.in_round is None or self._whole_since is None:
+        if not limit or leader is None or leader.in_round is None or self._whole_since is None:
             return
         membership, key = leader.in_round, self._whole_since[0]
         steps = self.steps(membership)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from elasticjob.contract.limits import Limits
 from elasticjob.core.beats import BeatJudge, Probe
 
 
 def judge(heartbeat: float = 10.0, stall: float = 30.0) -> BeatJudge:
-    return BeatJudge([1, 2], heartbeat, stall, now=0.0)
+    return BeatJudge([1, 2], Limits(heartbeat_timeout=heartbeat, stall_timeout=stall), now=0.0)
 
 
 def silent(seconds: int, probe: Probe) -> BeatJudge:
@@ -83,3 +84,17 @@ def test_a_verdict_waits_for_others_one_beat_at_most() -> None:
         if [r for r in j.tick(float(t), {1: 0, 2: t // 2}) if j.probed(float(t), r, Probe.SILENT)] == [1]
     )
     assert at <= 11
+
+
+def test_all_that_is_judged_by_heartbeats_follows_their_period() -> None:
+    slow = BeatJudge([1], Limits(heartbeat_period=5, heartbeat_timeout=15), now=0.0)
+    probed = [second for second in range(1, 20) if slow.tick(float(second), {})]
+    assert probed == list(range(13, 20)), "two heartbeats and a half were missed"
+    assert slow.probed(19.0, 1, Probe.REFUSED)
+
+
+def test_who_accepts_connections_is_borne_for_no_shorter_than_who_does_not_answer() -> None:
+    j = judge(heartbeat=20.0, stall=5.0)
+    for t in range(1, 20):
+        j.tick(float(t), {2: t})
+        assert not j.probed(float(t), 1, Probe.ACCEPTED)

@@ -11,6 +11,7 @@ from torch.distributed import PrefixStore
 
 from devcluster.wait import wait_for
 from elasticjob.beats import BEAT, HERE, NO_STEP, STEP, Beats
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport
 from elasticjob.core.participant import Membership
 from elasticjob.core.progress import Hang
@@ -31,7 +32,6 @@ class Member:
         self.doubts: list[float] = []
         self.beats = Beats(
             membership,
-            30.0,
             StepReader(str(folder)),
             self.lost.append,
             lambda report, first: self.reports.append((report, first)),
@@ -51,7 +51,8 @@ def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Mem
     server = serve()
     leader = f"127.0.0.1:{server.port}"
     ids = tuple("abc"[:size])
-    all_of_them = [Membership("uid", 1, "n", ids[i], i, size, leader, 15.0, 10.0, 3.0) for i in range(size)]
+    limits = Limits(hang_timeout=3)
+    all_of_them = [Membership("uid", 1, "n", ids[i], i, size, leader, limits) for i in range(size)]
     store = cast(KeyValueStore, PrefixStore(all_of_them[0].prefix, server))
     for rank in range(size):
         store.multi_set(

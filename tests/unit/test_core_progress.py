@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport, RoundRecord
 from elasticjob.core.participant import Enter, Participant
 from elasticjob.core.progress import Hang, ProgressJudge, Steps
 
 
 def judge(timeout: float = 10.0) -> ProgressJudge:
-    return ProgressJudge("n", 100.0, timeout)
+    return ProgressJudge("n", 100.0, Limits(hang_timeout=timeout))
 
 
 def until(
@@ -127,12 +128,12 @@ def test_a_participant_knows_that_its_round_hung(phase: str, cause: str, number:
     participant.observe(RoundRecord("uid", 2, "Broken"))
     participant.announce("a", "127.0.0.1:1", False, "")
     one = RoundRecord(
-        "uid", 3, "Active", "n", ("a",), "127.0.0.1:1", size=1, leader_id="a", hang_timeout_seconds=60
+        "uid", 3, "Active", "n", ("a",), "127.0.0.1:1", size=1, leader_id="a", limits=Limits(hang_timeout=60)
     )
     participant.observe(one)
     step = participant.take_step()
     assert isinstance(step, Enter)
-    assert step.membership.hang_timeout == 60
+    assert step.membership.limits.hang_timeout == 60
     assert not participant.hung()
     participant.observe(replace(one, number=number, phase=phase, cause=cause))
     assert participant.hung() == hung

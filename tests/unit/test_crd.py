@@ -109,14 +109,14 @@ def paths(value: object, path: str) -> Iterator[str]:
             yield from paths(item, f"{path}[]")
 
 
-def documented(position: int) -> Any:
-    """A piece of YAML in docs/resource.md."""
-    text = (generate.CRD_FILE.parents[1] / "docs" / "resource.md").read_text()
-    return yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[position])
+def documented(page: str) -> Any:
+    """The first piece of YAML in a document."""
+    text = (generate.CRD_FILE.parents[1] / page).read_text()
+    return yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
 
 
 def test_the_documentation_shows_every_field_of_the_spec() -> None:
-    spec = documented(0)["spec"]
+    spec = documented("docs/use/job.md")["spec"]
     shown = {path for path in paths(spec, "spec") if not path.startswith("spec.template.")}
     expected = {path for path in FIELDS if path.startswith("spec.")}
     limits = ("spec.failurePolicy.preemption.windowSeconds", "spec.failurePolicy.rules[].onPodReasons")
@@ -124,7 +124,7 @@ def test_the_documentation_shows_every_field_of_the_spec() -> None:
 
 
 def test_the_documentation_shows_no_field_of_the_status_that_is_not_there() -> None:
-    shown = set(paths(documented(3)["status"], "status"))
+    shown = set(paths(documented("docs/reference/status.md")["status"], "status"))
     assert shown <= set(FIELDS)
     top = {path for path in FIELDS if path.startswith("status.") and path.count(".") == 1}
     assert {path for path in shown if path.count(".") == 1} == top
@@ -174,11 +174,13 @@ def test_defaults_are_those_of_the_planner() -> None:
         "spec.replicas": spec.replicas,
         "spec.spares": spec.spares,
         "spec.rendezvous": {},
-        "spec.rendezvous.initialLastCallTimeoutSeconds": spec.rendezvous.initial_last_call_timeout,
-        "spec.rendezvous.lastCallTimeoutSeconds": spec.rendezvous.last_call_timeout,
-        "spec.rendezvous.rejoinTimeoutSeconds": spec.rendezvous.rejoin_timeout,
-        "spec.rendezvous.establishTimeoutSeconds": spec.rendezvous.establish_timeout,
-        "spec.rendezvous.heartbeatTimeoutSeconds": spec.rendezvous.heartbeat_timeout,
+        "spec.rendezvous.initialLastCallTimeoutSeconds": spec.limits.initial_last_call_timeout,
+        "spec.rendezvous.lastCallTimeoutSeconds": spec.limits.last_call_timeout,
+        "spec.rendezvous.rejoinTimeoutSeconds": spec.limits.rejoin_timeout,
+        "spec.rendezvous.establishTimeoutSeconds": spec.limits.establish_timeout,
+        "spec.rendezvous.heartbeatPeriodSeconds": spec.limits.heartbeat_period,
+        "spec.rendezvous.heartbeatTimeoutSeconds": spec.limits.heartbeat_timeout,
+        "spec.rendezvous.stallTimeoutSeconds": spec.limits.stall_timeout,
         "spec.scaling": {},
         "spec.scaling.scaleUpDelaySeconds": spec.scale_up_delay,
         "spec.suspend": spec.suspend,

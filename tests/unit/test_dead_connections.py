@@ -21,6 +21,7 @@ from elasticjob.api.connection import Connection, _pool
 from elasticjob.api.errors import Unavailable
 from elasticjob.api.leases import HttpLeaseApi
 from elasticjob.beats import BEAT, HERE, NO_STEP, STEP, Beats
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
@@ -188,7 +189,8 @@ def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None
     """The leader's store goes on answering beats: without this only the record would tell."""
     server = serve()
     leader = f"127.0.0.1:{server.port}"
-    rounds = [Membership("uid", 1, "n", name, rank, 2, leader, 15.0, 10.0) for rank, name in enumerate("ab")]
+    limits = Limits(stall_timeout=600)
+    rounds = [Membership("uid", 1, "n", name, rank, 2, leader, limits) for rank, name in enumerate("ab")]
     store = cast(KeyValueStore, PrefixStore(rounds[0].prefix, server))
     for rank in range(2):
         keys = [f"{BEAT}{rank}", f"{STEP}{rank}", f"{HERE}{rank}"]
@@ -196,9 +198,7 @@ def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None
     doubts: list[list[float]] = [[], []]
     lost: list[object] = []
     beats = [
-        Beats(
-            one, 600.0, StepReader(""), lost.append, lambda *_: None, lambda _: None, doubts[one.rank].append
-        )
+        Beats(one, StepReader(""), lost.append, lambda *_: None, lambda _: None, doubts[one.rank].append)
         for one in rounds
     ]
     for one in beats:

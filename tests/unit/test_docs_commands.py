@@ -15,7 +15,11 @@ import pytest
 from tests.docs_commands import PAGE, ROOT, Block, blocks, documents, page, run, script
 
 DOCUMENTS = [str(document.relative_to(ROOT)) for document in documents()]
-TESTS = "".join(path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py")))
+TESTS = "".join(
+    path.read_text()
+    for folder in ("tests", "devcluster/tests")
+    for path in (ROOT / folder).rglob("test_*.py")
+)
 PROGRAM = r"(?:docker|helm|kopf|kubectl|make|pip|pytest|python\S*) "
 COMMANDS = re.compile(rf"^```(?!sh$|console$)[\w-]*\n(?:\$ |(?:[A-Z_]+=\S+ )*{PROGRAM})", re.MULTILINE)
 """A fence of commands, or of what a terminal shows, that is not said to be one."""
@@ -49,19 +53,19 @@ def test_the_page_of_commands_that_are_not_run() -> None:
 
 
 def test_a_call_of_report_progress_is_measured_as_documented(tmp_path: Path) -> None:
-    printed = words("docs/handler.md", "progress", TMPDIR=str(tmp_path))
+    printed = words("docs/reference/backend.md", "progress", TMPDIR=str(tmp_path))
     assert re.search(r"^1000000 loops, best of 1: .* per loop$", printed, re.MULTILINE)
     (progress,) = tmp_path.glob("*/0")
     assert progress.stat().st_size == 40
 
 
 def test_the_plan_of_a_chaos_run_is_printed() -> None:
-    printed = words("docs/chaos.md", "plan")
+    printed = words("docs/internals/chaos.md", "plan")
     assert len(re.findall(r"^ +\d+\.\d  \w", printed, re.MULTILINE)) > 20
 
 
 def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> None:
-    example = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "your-script.md").read_text(), re.DOTALL)
+    example = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "use" / "writing.md").read_text(), re.DOTALL)
     assert example is not None
     shorter = example[1].replace("STEPS = 1000", "STEPS = 200")
     assert shorter != example[1]
@@ -101,7 +105,7 @@ def test_the_versions_of_a_chaos_run_are_read(tmp_path: Path) -> None:
     }
     nothing: dict[str, object] = {"at": 1.0, "object": {}}
     (tmp_path / "versions.jsonl").write_text(f"{json.dumps(nothing)}\n{json.dumps(version)}\n")
-    printed = words("docs/chaos.md", "versions", FOLDER=str(tmp_path)).splitlines()
+    printed = words("docs/internals/chaos.md", "versions", FOLDER=str(tmp_path)).splitlines()
     assert printed[-1] == "7.5 3 Broken lost"
 
 

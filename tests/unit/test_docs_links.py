@@ -13,7 +13,7 @@ _CODE = re.compile(r"```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 DOCUMENTS = {str(document.relative_to(ROOT)): document for document in documents()}
-README = ROOT / "README.md"
+INDEX = ROOT / "docs" / "README.md"
 
 
 def links(document: Path) -> list[str]:
@@ -43,6 +43,7 @@ def test_links_lead_somewhere(name: str) -> None:
     assert dead == []
 
 
-def test_the_readme_leads_to_every_page() -> None:
-    linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(README)}
-    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if page not in linked] == []
+def test_the_index_leads_to_every_page() -> None:
+    linked = {(INDEX.parent / link.partition("#")[0]).resolve() for link in links(INDEX)}
+    pages = [page for page in sorted(INDEX.parent.rglob("*.md")) if page != INDEX]
+    assert [str(page.relative_to(INDEX.parent)) for page in pages if page not in linked] == []

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from devcluster.wait import wait_for
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import RoundReport
 from elasticjob.core.participant import Membership
 from elasticjob.establish import Establishment
@@ -27,7 +28,9 @@ class Round:
     def start(self, rank: int) -> None:
         leader = f"127.0.0.1:{self._server.port}"
         membership = Membership(
-            "uid", 1, "n", "abc"[rank], rank, 3, leader, LIMIT, 3.0, members=("a", "b", "c")
+            *("uid", 1, "n", "abc"[rank], rank, 3, leader),
+            Limits(establish_timeout=LIMIT, heartbeat_timeout=3),
+            members=("a", "b", "c"),
         )
         said = self.reports.setdefault(rank, [])
         server = self._server if rank == 0 else Server(serve())

@@ -29,6 +29,7 @@ from torch.distributed.elastic.utils import store as store_util
 from devcluster.wait import wait_for
 from elasticjob.api.errors import Forbidden, Unauthorized, Unavailable
 from elasticjob.contract import names
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import MemberList, RoundRecord
 from elasticjob.core.beats import Probe
 from elasticjob.handler import K8sRendezvousHandler
@@ -212,7 +213,7 @@ def test_a_member_that_does_not_arrive_is_reported_and_the_round_left(leases: Le
     joining = [Joining(start("a"))]
     record = leases.announced("a")
     first = RoundRecord(
-        "uid", 1, "Active", "n1", (record.id, "absent"), record.endpoint, establish_timeout_seconds=1
+        "uid", 1, "Active", "n1", (record.id, "absent"), record.endpoint, limits=Limits(establish_timeout=1)
     )
     leases.publish(first)
     leases.wait_for(lambda: (r := leases.report("a")) is not None and r.missing == (1,), "the report")
@@ -269,7 +270,7 @@ def test_a_leader_that_cannot_be_reached_is_reported(leases: Leases, start: Star
     joining = Joining(start("a"))
     record = leases.announced("a")
     with_dead_leader = RoundRecord(
-        "uid", 1, "Active", "n1", ("dead", record.id), "127.0.0.1:1", establish_timeout_seconds=1
+        "uid", 1, "Active", "n1", ("dead", record.id), "127.0.0.1:1", limits=Limits(establish_timeout=1)
     )
     leases.publish(with_dead_leader)
     leases.wait_for(lambda: (r := leases.report("a")) is not None and r.leader_lost, "the report")
@@ -539,7 +540,7 @@ def test_members_report_a_leader_that_is_gone(leases: Leases, start: Start) -> N
 
 
 def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
-    """As PID 1 of a pod a process without a handler would never see it (facts, 1.4)."""
+    """As PID 1 of a pod a process without a handler would never see it."""
     script = textwrap.dedent(
         """
         import sys
@@ -755,7 +756,7 @@ def test_the_threads_that_watch_the_others_bear_any_error(monkeypatch: pytest.Mo
         return dict.fromkeys(endpoints, Probe.REFUSED)
 
     monkeypatch.setattr("elasticjob.looking_back.probe", one_probe)
-    looking_back = LookingBack({1: "127.0.0.1:1"}, 0.1, lambda _: lost.set())
+    looking_back = LookingBack({1: "127.0.0.1:1"}, Limits(heartbeat_timeout=0.1), lambda _: lost.set())
     looking_back.start()
     assert lost.wait(30)
     looking_back.stop()

@@ -13,6 +13,7 @@ import pytest
 
 from devcluster.wait import wait_for
 from elasticjob.contract import names
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport, RoundRecord
 from elasticjob.handler import K8sRendezvousHandler
 from elasticjob.resolver import shorten_lookups
@@ -87,7 +88,7 @@ def workers() -> Iterator[list[Worker]]:
 
 def join(handler: K8sRendezvousHandler, leases: Leases, hang_timeout: int = 0) -> RoundRecord:
     joining = Joining(handler)
-    record = form(leases, 1, "a", hang_timeout_seconds=hang_timeout)
+    record = form(leases, 1, "a", limits=Limits(hang_timeout=hang_timeout))
     joining.result()
     leases.wait_for(lambda: leases.report("a"), "the leader's report")
     return record

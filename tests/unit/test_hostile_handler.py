@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from devcluster.wait import wait_for
 from elasticjob import round_source
 from elasticjob.api.leases import Lease
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import (
     MAX_INT32,
@@ -63,7 +64,7 @@ def test_no_round_record_raises_or_ends_a_round_but_one_that_says_so(texts: list
         core.observe(record)
         core.take_step()
         assert isinstance(core.hung(), bool)
-        for seconds in (record.wait_renew_seconds, record.establish_timeout_seconds):
+        for seconds in (record.wait_renew_seconds, record.limits.establish_timeout):
             assert 0 < seconds <= MAX_INT32
             assert seconds < threading.TIMEOUT_MAX
     assert not core.over() or ends
@@ -210,7 +211,7 @@ def test_a_step_file_of_any_bytes_gives_a_report_that_the_operator_reads(
     folder = tmp_path_factory.mktemp("steps")
     (folder / "0").write_bytes(data)
     (folder / "not a rank").write_bytes(data)
-    judge = ProgressJudge("nonce", 1000.0, 30.0)
+    judge = ProgressJudge("nonce", 1000.0, Limits(hang_timeout=30))
     judge.tick(1001.0, StepReader(str(folder)).read(), -1)
     if judge.report is not None:
         assert ProgressReport.parse(judge.report.dump()) == judge.report

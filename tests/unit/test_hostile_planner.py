@@ -1,6 +1,6 @@
 """Whatever pods write into their Leases, and whatever stands in the pods: the planner decides.
 
-What is promised is in docs/hostile-input.md.
+What is promised is in docs/internals/hostile-input.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import PARTICIPANT_ANNOTATION, members_lease, pod_name, round_lease
 from elasticjob.contract.records import (
     MAX_ROUND_BYTES,
@@ -67,7 +68,9 @@ def specs() -> Iterator[JobSpec]:
         Rule("code", Action.IGNORE.value, on_worker_exit_codes=(1,)),
     )
     template = {"spec": {"containers": [{"name": "train"}]}}
-    yield JobSpec(2, 1, template=template, application=Limit(3, 2**31 - 1), rules=rules, hang_timeout=1)
+    yield JobSpec(
+        2, 1, template=template, application=Limit(3, 2**31 - 1), rules=rules, limits=Limits(hang_timeout=1)
+    )
     yield JobSpec(2, 1, template=None, max_rounds_without_progress=1)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from devcluster.wait import wait_for
 from elasticjob.api.errors import ApiError, Unavailable
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import MemberList, RecordError, RoundReport
 from elasticjob.core.participant import ASK, Membership
 from elasticjob.establish import Established, Establishment
@@ -38,9 +39,9 @@ class Round:
 
     def _start(self, one: str) -> None:
         leads = one == "a"
-        m = Membership(
-            "uid", 1, "n", one, 0 if leads else ASK, 3, f"127.0.0.1:{self._server.port}", self._limit, 3.0
-        )
+        limits = Limits(establish_timeout=self._limit, heartbeat_timeout=3)
+        leader = f"127.0.0.1:{self._server.port}"
+        m = Membership("uid", 1, "n", one, 0 if leads else ASK, 3, leader, limits)
 
         def report(said: RoundReport) -> None:
             self.reports[one] = said

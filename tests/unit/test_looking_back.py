@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from elasticjob.contract.limits import Limits
 from elasticjob.core.beats import Loss, Probe
 from elasticjob.looking_back import LookingBack
 
@@ -30,7 +31,7 @@ def closed_port() -> str:
 
 def test_who_is_gone_is_named_once_and_who_is_busy_never(busy: str) -> None:
     found: queue.Queue[Mapping[int, Loss]] = queue.Queue()
-    looking_back = LookingBack({1: busy, 2: closed_port(), 3: closed_port()}, 10.0, found.put)
+    looking_back = LookingBack({1: busy, 2: closed_port(), 3: closed_port()}, Limits(), found.put)
     looking_back.start()
     try:
         lost = found.get(timeout=DEADLINE)
@@ -56,7 +57,7 @@ def deaf() -> Iterator[str]:
 
 def test_a_machine_that_does_not_answer_is_borne_for_the_heartbeat_timeout(deaf: str) -> None:
     found: queue.Queue[Mapping[int, Loss]] = queue.Queue()
-    looking_back = LookingBack({0: deaf}, 4.0, found.put)
+    looking_back = LookingBack({0: deaf}, Limits(heartbeat_timeout=4), found.put)
     looking_back.start()
     try:
         (loss,) = found.get(timeout=DEADLINE).values()
@@ -68,7 +69,7 @@ def test_a_machine_that_does_not_answer_is_borne_for_the_heartbeat_timeout(deaf:
 
 def test_nothing_is_said_when_it_was_stopped() -> None:
     found: queue.Queue[Mapping[int, Loss]] = queue.Queue()
-    looking_back = LookingBack({1: closed_port()}, 10.0, found.put)
+    looking_back = LookingBack({1: closed_port()}, Limits(), found.put)
     looking_back.start()
     looking_back.stop()
     with pytest.raises(queue.Empty):
@@ -76,6 +77,6 @@ def test_nothing_is_said_when_it_was_stopped() -> None:
 
 
 def test_nobody_to_look_for_needs_no_thread() -> None:
-    looking_back = LookingBack({}, 10.0, lambda lost: pytest.fail(f"{lost}"))
+    looking_back = LookingBack({}, Limits(), lambda lost: pytest.fail(f"{lost}"))
     looking_back.start()
     looking_back.stop()

@@ -28,7 +28,6 @@ class HeldBeats:
     def __init__(
         self,
         membership: Membership,
-        _stall_timeout: float,
         _steps: StepReader,
         lost: Callable[[Mapping[int, Loss]], None],
         progressed: Callable[[ProgressReport, bool], None],
@@ -76,7 +75,7 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     assert isinstance(step, Enter)
     said = Said()
     watch = MemberWatch(core, said, lambda _: None)
-    watch.begin(step.membership, 60.0, StepReader(""), lambda: False)
+    watch.begin(step.membership, StepReader(""), lambda: False)
     made[0].says_all()
     assert said.words == ["report", "report", "progress"], "while the round runs, all of it"
 

@@ -81,6 +81,95 @@ def test_a_slot_whose_pod_dies_after_its_first_steps_is_paced_whatever_the_other
     assert numbers[-1] - numbers[-600] <= (4 if least == 2 else 10)
 
 
+DISRUPTED = {
+    "preempted": "disrupt {} PreemptionByScheduler",
+    "evicted": "disrupt {} EvictionByEvictionAPI",
+    "deleted": "delete {}",
+    "node_pressure": "kubelet {} Evicted 'The node was low on resource: memory.'",
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "saved"), [("preempted", 0), ("evicted", 1), ("deleted", 0), ("node_pressure", 1)]
+)
+def test_a_slot_whose_pod_is_taken_away_after_each_round_does_not_keep_the_others_from_training(
+    how: str, saved: int
+) -> None:
+    """At first the next pod was let in each time: the others trained 105 of 1,800 s."""
+    job = Job("replicas=3 min=2")
+    since, trained, known = 0.0, 0, 0
+    for _ in range(1_800):
+        job.second()
+        world = job.world
+        round_ = world.status.current_round
+        trained += round_.phase == "Active"
+        if round_.number != known:
+            since, known = world.mono, round_.number
+        if round_.phase != "Active" or world.mono - since < 3:
+            continue
+        if world.mono - since == 3 and saved:
+            job.do(f"progress {round_.number}")
+        for member in world.status.members():
+            if member.slot == 2:
+                job.do(DISRUPTED[how].format(member.pod_name))
+                if not world.pods[member.pod_name].ended:
+                    job.do(f"gone {member.pod_name}")
+    assert trained >= 1_800 - 90
+    assert job.world.status.current_round.number <= 24
+
+
+def test_pods_of_others_that_are_taken_away_after_each_round_do_not_keep_the_rest_from_training() -> None:
+    """The same where somebody else makes the next pod, which has no slot."""
+    job = Job("replicas=3 min=2 template=none")
+    world = job.world
+    job.do("pod w-a w-b w-c")
+    job.do("join w-a w-b w-c last=0")
+    since, trained, known, evicted = 0.0, 0, 0, [0.0]
+    for number in range(1_800):
+        job.second()
+        round_ = world.status.current_round
+        trained += round_.phase == "Active"
+        if round_.number != known:
+            since, known = world.mono, round_.number
+        newest = max(world.pods)
+        if evicted[-1] and world.mono - evicted[-1] == 3:
+            job.do(f"pod w-x{number:04}")
+            job.do(f"join w-x{number:04} last={round_.number}")
+        elif round_.phase == "Active" and world.mono - since >= 3 and round_.members == 3:
+            job.do(f"disrupt {newest} EvictionByEvictionAPI")
+            job.do(f"gone {newest}")
+            evicted.append(world.mono)
+    assert trained >= 1_800 - 90
+    assert round_.number <= 24
+
+
+@pytest.mark.parametrize("template", ["", " template=none"], ids=["own_pods", "pods_of_others"])
+def test_a_drain_that_takes_each_pod_once_lets_every_replacement_in(template: str) -> None:
+    job = Job(f"replicas=4 min=2{template}")
+    world = job.world
+    first = [f"mnist-{slot}-0" for slot in range(4)]
+    if template:
+        job.do(f"pod {' '.join(first)}")
+        job.do(f"join {' '.join(first)} last=0")
+    due, since, known, sizes = list(first), 0.0, 0, []
+    for _ in range(60):
+        job.second()
+        round_ = world.status.current_round
+        if round_.number != known:
+            since, known = world.mono, round_.number
+            sizes.append(round_.members)
+        if round_.phase == "Active" and world.mono - since >= 3 and due:
+            old = due.pop(0)
+            job.do(f"disrupt {old} EvictionByEvictionAPI")
+            job.do(f"gone {old}")
+            if template:
+                job.do(f"pod {old[:-1]}1")
+                job.do(f"join {old[:-1]}1 last={round_.number}")
+    assert not due
+    assert sizes == [4, 4, 4, 4, 4]
+    assert {m.pod_name for m in world.status.members()} == {f"mnist-{slot}-1" for slot in range(4)}
+
+
 def test_a_broken_script_fails_the_job_after_six_attempts() -> None:
     job = Job("replicas=2")
     for _ in range(120):

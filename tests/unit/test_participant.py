@@ -90,6 +90,26 @@ def test_who_is_no_member_of_a_large_round_did_not_come_from_it() -> None:
     assert isinstance(core.take_step(), Wait)
 
 
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETE.value, "Failed"])
+def test_who_still_asks_for_its_rank_when_the_job_has_ended_stops(outcome: str) -> None:
+    """It was no member, and the leader that could have said so may be gone: it asked for ever."""
+    core = joined(LARGE, "another")
+    assert isinstance(core.take_step(), Enter)
+    assert core.over() == ""
+    core.observe(replace(LARGE, phase="Closed", outcome=outcome, message="all 40 have succeeded"))
+    assert core.over() == "the job has ended: all 40 have succeeded"
+    core.announce("again", "h:1", False, "1")
+    assert core.take_step() == Stop(outcome == Outcome.COMPLETE.value, "all 40 have succeeded")
+
+
+def test_who_has_its_rank_is_not_disturbed_when_the_job_is_complete() -> None:
+    core = joined(LARGE, "another")
+    core.take_step()
+    core.placed(7)
+    core.observe(replace(LARGE, phase="Closed", outcome=Outcome.COMPLETE.value))
+    assert core.over() == ""
+
+
 def test_a_large_round_that_broke_before_its_leader_told_the_ranks_is_left() -> None:
     core = joined(LARGE, "other")
     core.take_step()

@@ -1,4 +1,4 @@
-"""docs/permissions.md has every right that there is, and no other; and how the audit log is compared."""
+"""docs/operate/permissions.md has every right that there is, no other; and how the audit log is compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elasticjob_operator.act.access import Access, rules
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.operator_rights import Right, Used, count, problems, rights
 
-PAGE = (ROOT / "docs" / "permissions.md").read_text()
+PAGE = (ROOT / "docs" / "operate" / "permissions.md").read_text()
 USERS = frozenset({"system:serviceaccount:elasticjob-system:elasticjob"})
 
 

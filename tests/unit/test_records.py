@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import (
     FailureReport,
     MemberList,
@@ -40,7 +41,7 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         RoundRecord.parse,
         '{"version":1,"jobUID":"u","round":7,"phase":"Active","nonce":"9f","size":2,"members":["id-0","id-1"],'
         '"leaderID":"id-0","leader":"10.0.3.7:41234","cause":"PodLost","message":"m","waiting":"","outcome":"",'
-        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatTimeoutSeconds":10,'
+        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatPeriodSeconds":1,"heartbeatTimeoutSeconds":10,"stallTimeoutSeconds":30,'
         '"hangTimeoutSeconds":0}',
         RoundRecord("u", 7, "Active", "9f", ("id-0", "id-1"), "10.0.3.7:41234", "PodLost", "m"),
     ),
@@ -77,7 +78,7 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         RoundRecord.parse,
         '{"version":1,"jobUID":"u","round":7,"phase":"Active","nonce":"9f","size":5000,"members":[],'
         '"leaderID":"id-0","leader":"10.0.3.7:41234","cause":"","message":"","waiting":"","outcome":"",'
-        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatTimeoutSeconds":10,'
+        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatPeriodSeconds":1,"heartbeatTimeoutSeconds":10,"stallTimeoutSeconds":30,'
         '"hangTimeoutSeconds":0}',
         RoundRecord("u", 7, "Active", "9f", leader="10.0.3.7:41234", size=5000, leader_id="id-0"),
     ),
@@ -164,3 +165,10 @@ def test_the_pods_address_wins_unless_the_user_chose_one() -> None:
     record = ParticipantRecord("id-0", "Joining", "127.0.0.1:4000")
     assert endpoint_at(record, "10.0.0.5") == "10.0.0.5:4000"
     assert endpoint_at(replace(record, local_addr=True), "10.0.0.5") == "127.0.0.1:4000"
+
+
+def test_limits_go_whole_through_the_record() -> None:
+    chosen = Limits(1, 2, 3, 4, 5, 16, 7, 8)
+    record = RoundRecord("uid", 0, "Broken", limits=chosen)
+    assert RoundRecord.parse(record.dump()).limits == chosen
+    assert RoundRecord.parse('{"version":1,"jobUID":"uid","round":0,"phase":"Broken"}').limits == Limits()

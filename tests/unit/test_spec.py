@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.spec import MalformedJob, read_job, read_spec
-from elasticjob_operator.plan.model import JobSpec, Limit, Rendezvous, Rule
+from elasticjob_operator.plan.model import JobSpec, Limit, Rule
 from elasticjob_operator.plan.status import JobStatus, RoundStatus
 from elasticjob_operator.plan.status_json import VERSION
 
@@ -69,7 +70,7 @@ def test_full_spec() -> None:
         nproc_per_node="2",
         template=template,
         handler_source="Image",
-        rendezvous=Rendezvous(1, 0, 3, 4, 5),
+        limits=Limits(1, 0, 3, 4, heartbeat_timeout=5, hang_timeout=10),
         application=Limit(0, 60),
         infrastructure=Limit(20, None),
         preemption=Limit(7, 8),
@@ -80,7 +81,6 @@ def test_full_spec() -> None:
         ),
         max_rounds_without_progress=9,
         idle_deadline=6,
-        hang_timeout=10,
         scale_up_delay=0,
         suspend=True,
         active_deadline=11,

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
+from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.observe import world as world_module
 from elasticjob_operator.observe.answers import Answers
@@ -22,6 +23,7 @@ from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.waits import JobWait
 
 JOB = Job("ns", "job", "uid-job", 1, JobSpec(replicas=3, template={}))
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -183,3 +185,13 @@ def test_while_a_watch_is_late_nobody_is_silent_and_all_waits_begin_anew(
     asyncio.run(pulse())
     assert world.observe(JOB).leases["job-0-0"].silent == 0.0
     assert world.continuity("ns") != before
+
+
+def test_the_plan_lists_what_it_waits_for_with_limits_and_reasons() -> None:
+    first = planned(None)
+    (wait,) = first.waits
+    assert (wait.key, wait.limit, wait.left) == (WaitKey(JobWait.SCHEDULING, "slot 2"), 5.0, 5.0)
+    assert wait.reason == "for the scheduler to decide on a new pod"
+    later = planned(first, mono=2.0)
+    assert [one.left for one in later.waits if one.key == wait.key] == [3.0]
+    assert wait.key not in {one.key for one in planned(later, mono=6.0).waits}, "what is over is none"

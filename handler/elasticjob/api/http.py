@@ -1,7 +1,7 @@
 """urllib3: a copy of the handler's own where it was injected into a pod, else the one that is installed.
 
 What is injected comes before the image's packages on the import path: under its own name it would hide the
-image's urllib3 from the training script and its libraries, whose version may matter (docs/injection.md).
+image's urllib3 from the training script and its libraries, whose version may matter (docs/operate/pods.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Leases of one namespace: watch one by name, write one by name.
 
 The first write of a process takes its Lease over by server-side apply, which creates it where RBAC
-allows this one name (facts, section 6); each later one is a merge patch that carries the
-resourceVersion of the one before.
+allows this one name: RBAC limits the `create` and `patch` of a server-side apply to named objects, that of a
+POST it can't limit. Each later write is a merge patch that carries the resourceVersion of the one before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WATCH_SECONDS = (200, 280)
 """The server ends a watch after so long; a new one begins with the present state. Each is given a time of its
 own: those of a large job were opened in one second, and would all end in one."""
 SILENT_WATCH_SECONDS = 75.0
-"""Bookmarks come every 60 s (facts, section 4): a watch that brings nothing for longer is dead."""
+"""The API server sends a bookmark about every 60 s: a watch that brings nothing for longer is dead."""
 MAX_EVENT_BYTES = 4_000_000
 MAX_RETRY_AFTER_SECONDS = 60.0
 """The API server asks for seconds. What stands before it may ask for anything, also for a date."""

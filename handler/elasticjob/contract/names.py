@@ -1,6 +1,6 @@
 """Names that both sides of the API server agree on: labels, annotations, environment, objects.
 
-One writer for every object (design, section 3):
+One writer for every object (docs/internals/writes.md):
 
 ====================  ==============  ======================================================
 object                writer          annotation

@@ -18,6 +18,7 @@ from elasticjob.contract.fields import MAX_ID, Fields
 from elasticjob.contract.fields import MAX_NUMBER as MAX_NUMBER
 from elasticjob.contract.fields import RecordError as RecordError
 from elasticjob.contract.fields import dump as dump_fields
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.ranks import MAX_MEMBERS, dump_ranks
 
 RECORD_VERSION = 1
@@ -82,8 +83,7 @@ class RoundRecord:
     TCPStore that it serves. ``members`` are the ids in rank order if they are few; else they stand in a
     ``MemberList``, and the leader's store tells each its rank. ``number`` 0 with phase Broken is the record
     before the first round. ``waiting`` is the operator's sentence on what the next round waits for; it alone
-    may change without a new phase. Times are seconds; ``hang_timeout_seconds`` 0 means that nobody judges
-    progress.
+    may change without a new phase.
     """
 
     job_uid: str
@@ -97,9 +97,7 @@ class RoundRecord:
     waiting: str = ""
     outcome: str = ""
     wait_renew_seconds: int = 5
-    establish_timeout_seconds: int = 15
-    heartbeat_timeout_seconds: int = 10
-    hang_timeout_seconds: int = 0
+    limits: Limits = Limits()
     size: int = 0
     leader_id: str = ""
     version: int = RECORD_VERSION
@@ -138,9 +136,7 @@ class RoundRecord:
                 "waiting": self.waiting,
                 "outcome": self.outcome,
                 "waitRenewSeconds": self.wait_renew_seconds,
-                "establishTimeoutSeconds": self.establish_timeout_seconds,
-                "heartbeatTimeoutSeconds": self.heartbeat_timeout_seconds,
-                "hangTimeoutSeconds": self.hang_timeout_seconds,
+                **self.limits.fields(),
             }
         )
 
@@ -161,9 +157,7 @@ class RoundRecord:
             waiting=fields.string("waiting", ""),
             outcome=fields.string("outcome", ""),
             wait_renew_seconds=fields.integer("waitRenewSeconds", 1, 5, MAX_INT32),
-            establish_timeout_seconds=fields.integer("establishTimeoutSeconds", 1, 15, MAX_INT32),
-            heartbeat_timeout_seconds=fields.integer("heartbeatTimeoutSeconds", 1, 10, MAX_INT32),
-            hang_timeout_seconds=fields.integer("hangTimeoutSeconds", 0, 0, MAX_INT32),
+            limits=Limits.read(lambda key, least, default: fields.integer(key, least, default, MAX_INT32)),
             size=fields.integer("size", 0, 0, MAX_MEMBERS),
             leader_id=fields.token("leaderID", MAX_ID, ""),
         )
@@ -356,7 +350,7 @@ class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
     From the leader: ``established``, ``missing`` (ranks that did not arrive in time), ``silent`` (ranks that
-    stopped to beat) and ``hung`` (no step for ``hang_timeout_seconds``). From the others: ``leader_lost``,
+    stopped to beat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
     and ``refused`` if the machine answers that nobody listens on the leader's port any more. ``message`` is
     the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
     """

@@ -1,4 +1,4 @@
-"""Who has stopped to beat, and whether that is a loss (design, section 5). Pure.
+"""Whose heartbeats have stopped, and whether that is a loss (docs/internals/detection.md). Pure.
 
 False alarms are worse than a second of delay: a beat that is missing only makes the judge ask for a
 connection to the other's own port, and the answer to that decides how long it is borne.
@@ -14,11 +14,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-BEAT_SECONDS = 1.0
-SUSPECT_SECONDS = 2.5
-"""Two beats missed, and half of one for good measure."""
-MISSED_SECONDS = 1.5
-"""One beat missed, and half of one for good measure."""
+from elasticjob.contract.limits import Limits
+
 OWN_STALL_SECONDS = 1.0
 """A judge whose loop is later than this was stalled itself: all counters start again."""
 
@@ -42,25 +39,22 @@ class Loss(NamedTuple):
 class BeatJudge:
     """Watches the beats of some peers, by rank; all times are the caller's monotonic seconds."""
 
-    def __init__(
-        self, ranks: Iterable[int], heartbeat_timeout: float, stall_timeout: float, now: float
-    ) -> None:
+    def __init__(self, ranks: Iterable[int], limits: Limits, now: float) -> None:
         self._changed = dict.fromkeys(ranks, (0, now))
-        self._heartbeat_timeout = heartbeat_timeout
-        self._stall_timeout = stall_timeout
+        self._limits = limits
         self._last_tick = now
         self.lost: dict[int, Loss] = {}
 
     def tick(self, now: float, counts: Mapping[int, int]) -> list[int]:
         """Take the counters in; returns the ranks that shall be probed now, longest silent first."""
-        stalled = now - self._last_tick > BEAT_SECONDS + OWN_STALL_SECONDS
+        stalled = now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS
         self._last_tick = now
         suspects = []
         for rank, (count, since) in self._changed.items():
             fresh = counts.get(rank, count)
             if fresh != count or stalled:
                 self._changed[rank] = (fresh, now)
-            elif rank not in self.lost and now - since > SUSPECT_SECONDS:
+            elif rank not in self.lost and now - since > self._limits.suspect:
                 suspects.append(rank)
         return sorted(suspects, key=lambda rank: self._changed[rank][1])
 
@@ -69,23 +63,24 @@ class BeatJudge:
         if rank not in self._changed or rank in self.lost:
             return rank in self.lost
         silent = now - self._changed[rank][1]
+        limits = self._limits
         limit = {
-            Probe.REFUSED: SUSPECT_SECONDS,
-            Probe.SILENT: self._heartbeat_timeout,
-            Probe.ACCEPTED: self._stall_timeout,
+            Probe.REFUSED: limits.suspect,
+            Probe.SILENT: limits.heartbeat_timeout,
+            Probe.ACCEPTED: max(limits.stall_timeout, limits.heartbeat_timeout),
         }[probe]
-        if silent <= SUSPECT_SECONDS or silent < limit:
+        if silent <= limits.suspect or silent < limit:
             return False
-        if silent >= limit + BEAT_SECONDS or not self._others_fall_silent(now, rank, limit):
+        if silent >= limit + limits.heartbeat_period or not self._others_fall_silent(now, rank, limit):
             self.lost[rank] = Loss(f"no heartbeat for {silent:.1f} s, {probe.value}", probe, silent)
             return True
         return False
 
     def _others_fall_silent(self, now: float, rank: int, limit: float) -> bool:
         """Whether somebody else has missed a beat and is not yet as long silent as a loss takes."""
-        bound = max(limit, SUSPECT_SECONDS)
+        bound = max(limit, self._limits.suspect)
         return any(
-            MISSED_SECONDS < now - since <= bound
+            self._limits.missed_heartbeat < now - since <= bound
             for other, (_, since) in self._changed.items()
             if other != rank and other not in self.lost
         )

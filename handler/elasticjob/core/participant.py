@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import Outcome, ParticipantRecord, Phase, RoundRecord, State
 
 HANG = "Hang"
@@ -31,9 +32,7 @@ class Membership:
     rank: int
     size: int
     leader: str
-    establish_timeout: float
-    heartbeat_timeout: float
-    hang_timeout: float = 0.0
+    limits: Limits
     members: tuple[str, ...] = ()
 
     @property
@@ -175,9 +174,7 @@ class Participant:
             rank=rank,
             size=record.size,
             leader=record.leader,
-            establish_timeout=record.establish_timeout_seconds,
-            heartbeat_timeout=record.heartbeat_timeout_seconds,
-            hang_timeout=record.hang_timeout_seconds,
+            limits=record.limits,
             members=record.members,
         )
 
@@ -194,7 +191,8 @@ class Participant:
         """Why the round that this is a member of is over, or "" while the record does not say so.
 
         No record, an unknown phase, Draining, and a job that has closed well all change nothing: a
-        running round is broken by nobody's absence (I5).
+        running round is broken by nobody's absence (I5). But who still asks for its rank when the job has
+        closed well was no member: all of those have succeeded.
         """
         record, mine = self.latest, self.membership
         if record is None or mine is None:
@@ -206,7 +204,8 @@ class Participant:
         if record.number == mine.number:
             if record.phase == Phase.BROKEN.value:
                 return f"{record.cause}: {record.message}" if record.cause else "the round is broken"
-            if record.phase == Phase.CLOSED.value and record.outcome != Outcome.COMPLETE.value:
+            well = record.outcome == Outcome.COMPLETE.value
+            if record.phase == Phase.CLOSED.value and (not well or mine.rank == ASK):
                 return f"the job has ended: {record.message}"
         return ""
 

@@ -1,4 +1,4 @@
-"""How far a round's training has come, and whether it hangs (design, sections 5 and 7). Pure.
+"""How far a round's training has come, and whether it hangs (docs/internals/hangs.md). Pure.
 
 The step of a round is the highest that any rank has said, not the lowest. In synchronous training all ranks
 stop within a step of one that hangs, so the highest stops, too; and the lowest would accuse jobs that do
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport
-from elasticjob.core.beats import BEAT_SECONDS, OWN_STALL_SECONDS
+from elasticjob.core.beats import OWN_STALL_SECONDS
 
 
 class Steps(NamedTuple):
@@ -33,12 +34,12 @@ class Hang(NamedTuple):
 
 
 class ProgressJudge:
-    """Follows one round on its leader. ``began`` is when the barrier was passed; a timeout of 0 is none."""
+    """Follows one round on its leader. ``began`` is when the barrier was passed."""
 
-    def __init__(self, nonce: str, began: float, hang_timeout: float) -> None:
+    def __init__(self, nonce: str, began: float, limits: Limits) -> None:
         self._nonce = nonce
         self._began = began
-        self._hang_timeout = hang_timeout
+        self._limits = limits
         self._last_tick = began
         self._steps: Steps | None = None
         self._quiet_since = began
@@ -85,14 +86,14 @@ class ProgressJudge:
         ``others`` None means that the others' steps are not known at this time: nothing is judged. After a
         stall of its own the judge counts from its end: it can't tell what the workers would have done.
         """
-        if now - self._last_tick > BEAT_SECONDS + OWN_STALL_SECONDS:
+        if now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS:
             self._quiet_since = now
         self._last_tick = now
         self.see(now, own, -1 if others is None else others)
         silent = now - self._quiet_since
-        if self._steps is None or self._said or not self._hang_timeout or others is None:
+        if self._steps is None or self._said or not self._limits.hang_timeout or others is None:
             return None
-        if silent < self._hang_timeout:
+        if silent < self._limits.hang_timeout:
             return None
         self._said = True
         return Hang(f"no step after step {self._steps.step} for {silent:.0f} s", silent)

@@ -1,4 +1,4 @@
-"""Who is in the next round, in which order, and whether to wait for somebody. Pure.
+"""Which participants are in the next round, in which order, and whether to wait for more. Pure.
 
 A round starts as soon as everyone who can be expected has joined, up to the size that is wanted.
 """

@@ -32,7 +32,7 @@ def find_not_established(look: Look) -> list[Finding]:
     r, leader = look.state, look.state.leader
     if r.established is not None or leader is None:
         return []
-    heard = look.heard.get(leader.id)
+    heard = look.hear(leader)
     report = heard.report if heard is not None else None
     missing = set(report.missing) if report is not None else set()
     absent = [m for m in r.members if m.rank in missing]
@@ -50,7 +50,7 @@ def find_not_established(look: Look) -> list[Finding]:
         names = listed([m.name for m in absent])
         text = f"{names} did not reach the leader {leader.name} in time"
         return [Finding(Cause.NOT_ESTABLISHED, text, absent[0])]
-    limit = 2 * look.limits.establish
+    limit = 2 * look.limits.establish_timeout
     if not look.readable or look.waits.left(RoundWait.ESTABLISHMENT, r.number, limit) > 0:
         return []
     look.bar_from_leading(leader.name)

@@ -23,11 +23,14 @@ RANK_HELD_SECONDS = 2.0
 """How long no spare gets the rank of a member that is on its way: members rejoin within milliseconds of each
 other, and a spare is there at once."""
 
+PLANNED_RANK_HELD_SECONDS = 15.0
+"""The same after a planned change: every member was fit a moment ago, and has only to stop its workers."""
+
 
 def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
     """The members of the last round that are on their way, and those that are given up because they have not
     rejoined in time."""
-    r, limit = look.state, look.limits.rejoin
+    r, limit = look.state, look.limits.rejoin_timeout
     left = look.waits.left(RoundWait.REJOIN, r.number, limit) if look.readable else float(limit)
     expected, found, lost = [], [], {}
     for m in r.members:
@@ -37,8 +40,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
             found.append(Finding(Cause.DID_NOT_REJOIN, text, m))
             lost[m.id] = replace(m, state=MemberState.LOST.value, message=text)
         elif m.state == MemberState.MEMBER:
-            # After a planned change all were fit a moment ago.
-            held = DOUBTFUL_LEADER_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
+            held = PLANNED_RANK_HELD_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
             rank_held = max(0.0, held - (limit - left))
             expected.append(Expected(m.name, left, "a member of the last round", rank_held))
     look.set_members(lost)
@@ -54,7 +56,7 @@ def last_call(look: Look, enough: bool) -> float:
     first = r.number == 0 or r.resumed
     since = (r.quorum_time or look.wall) if first and enough else None
     look.set(quorum_time=since)
-    limit = look.limits.first_last_call if first else look.limits.last_call
+    limit = look.limits.initial_last_call_timeout if first else look.limits.last_call_timeout
     if not enough:
         return float(limit)
     if since is not None:

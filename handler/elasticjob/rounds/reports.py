@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from elasticjob.contract.records import LEADER_RENEW_SECONDS
+from elasticjob.contract.records import LEADER_RENEW_SECONDS, RoundReport
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import Finding, Heard, Look, Member, MemberState, UnreachableReport
+from elasticjob.rounds.state import GONE, Finding, Look, Member, MemberState, UnreachableReport
 from elasticjob.rounds.waits import RoundWait
 
 ACCUSED_SECONDS = 2.0
@@ -21,11 +21,9 @@ LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
 """A leader that has not renewed its announcement for so long is no witness for itself."""
 
 REPORT_WINDOW = timedelta(minutes=10)
-"""Who is reported unreachable twice within it is lost."""
+"""A member that is reported unreachable twice within this time is lost."""
 
 MAX_REPORTS = 100
-
-_GONE = (MemberState.LEFT, MemberState.LOST, MemberState.UNREACHABLE)
 
 
 def find_unreachable(look: Look) -> list[Finding]:
@@ -33,10 +31,9 @@ def find_unreachable(look: Look) -> list[Finding]:
     return [*_accusations(look), *_reported_by_leader(look)]
 
 
-def accuses(look: Look, member: Member) -> bool:
-    """Whether this member reports that it can't reach the leader."""
-    report = look.report_of(member)
-    return report is not None and report.leader_lost and member.state != MemberState.LOST
+def accuses(report: RoundReport | None, state: str) -> bool:
+    """Whether a member in this state, with this report, says that it can't reach the leader."""
+    return report is not None and report.leader_lost and state != MemberState.LOST
 
 
 def suspect_leader(look: Look, leader: Member, missed: int, others: int) -> None:
@@ -68,8 +65,8 @@ def _reported_by_leader(look: Look) -> list[Finding]:
 
 def _accusations(look: Look) -> list[Finding]:
     members = look.state.members
-    accusers = [m for m in members[1:] if accuses(look, m)]
-    if not accusers or members[0].state in _GONE:
+    accusers = [m for m in members[1:] if accuses(look.report_of(m), m.state)]
+    if not accusers or members[0].state in GONE:
         return []
     leader, others, number = members[0], len(members) - 1, look.state.number
     waited = look.waits.elapsed(RoundWait.ACCUSATION, number)
@@ -84,12 +81,11 @@ def _accusations(look: Look) -> list[Finding]:
     if not look.state.active or look.waits.left(RoundWait.ACCUSATION, number, ACCUSED_SECONDS) > 0:
         return []
     look.judged_unheard.update(m.name for m in accusers)
-    doubted = "others can" if others > 1 else None
+    proof = "; others can" if others > 1 else ", which renews its Lease"
     return _unreachable(
         look,
         {
-            m.id: f"{m.name} (group rank {m.rank}) can't reach the leader {leader.name}"
-            + (f"; {doubted}" if doubted else ", which renews its Lease")
+            m.id: f"{m.name} (group rank {m.rank}) can't reach the leader {leader.name}{proof}"
             for m in accusers
             if m.state == MemberState.MEMBER
         },
@@ -100,12 +96,11 @@ def _believe(look: Look, leader: Member, accusers: list[Member], others: int) ->
     said = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
     text = f"{len(accusers)} of {others} other members can't reach the leader {leader.name}"
     look.bar_from_leading(leader.name)
-    wronged = {m.id for m in accusers if m.state == MemberState.UNREACHABLE}
     look.set_members(
         {
             m.id: replace(m, state=MemberState.MEMBER.value, message="")
-            for m in look.state.members
-            if m.id in wronged
+            for m in accusers
+            if m.state == MemberState.UNREACHABLE
         }
     )
     if not look.state.active and look.state.cause == Cause.UNREACHABLE:
@@ -122,7 +117,7 @@ def _one_against_the_leader(look: Look, leader: Member, accuser: Member, waited:
     report = look.report_of(accuser)
     if report is not None and report.refused:
         return True
-    heard: Heard | None = look.heard.get(leader.id)
+    heard = look.hear(leader)
     if heard is None or heard.silent > LEADER_STALE_SECONDS:
         if heard is not None:
             look.judged_silent.add(leader.name)

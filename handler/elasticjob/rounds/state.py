@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import Phase, RoundReport
 from elasticjob.contract.text import Word
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.limits import Limits
 from elasticjob.rounds.waits import Waits
 
 
@@ -31,6 +31,10 @@ class MemberState(Word):
     LEFT = "Left"
     UNREACHABLE = "Unreachable"
     LOST = "Lost"
+
+
+GONE = (MemberState.LEFT, MemberState.UNREACHABLE, MemberState.LOST)
+"""States of members without which the round can't go on."""
 
 
 @dataclass(frozen=True)
@@ -117,19 +121,20 @@ class Finding:
 
 @dataclass
 class Look:
-    """One look at a round: the state, what was heard of the members (by id), and what came of it.
+    """One look at a round: the state, how to ask what was heard from a member, and what came of it.
 
-    ``readable``: whether the participants can read this state: nobody is judged by what it could not read.
-    ``wall`` is for what people read and for windows; ``waits`` has the clock for judgements.
+    ``hear`` returns None for a member that is not known any more. ``readable``: whether the participants can
+    read this state: nobody is judged by what it could not read. ``wall`` is for what people read and for
+    windows; ``waits`` has the clock for judgements.
     """
 
     state: RoundState
     limits: Limits
     waits: Waits
     wall: datetime
-    heard: Mapping[str, Heard] = field(default_factory=dict)
+    hear: Callable[[Member], Heard | None]
     readable: bool = True
-    present: frozenset[str] | None = None
+    present: Container[str] | None = None
     """The names of all participants that are there, if that is known."""
     judged_unheard: set[str] = field(default_factory=set)
     """Names of members that were judged by what has not been heard of them."""
@@ -150,7 +155,7 @@ class Look:
 
     def report_of(self, member: Member) -> RoundReport | None:
         """What this member says of this round."""
-        heard = self.heard.get(member.id)
+        heard = self.hear(member)
         return heard.report if heard is not None else None
 
     def bar_from_leading(self, name: str) -> None:

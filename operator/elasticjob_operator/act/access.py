@@ -1,8 +1,8 @@
 """Who may write what: the job's ServiceAccount, Role and RoleBinding.
 
-A pod's identity may read the job's round Lease and its member list, and write the Leases that bear the names
-of the job's pods (design, section 11); an admission policy in the chart narrows the latter to the pod's own
-name. What was written is remembered, so that a pass that changes nothing asks nothing.
+A pod's identity may read the job's round Lease and its member list, and write the Leases that have the names
+of the job's pods (docs/operate/permissions.md); an admission policy in the chart narrows the latter to the
+pod's own name. What was written is remembered, so that a pass that changes nothing asks nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Carrying out a plan: status, then access and the round Lease, then pods and Leases, then Events.
 
-The order is the protocol (design, section 3): the status is the write-ahead log, the round Lease its
+The order is the protocol (docs/internals/writes.md): the status is the write-ahead log, the round Lease its
 projection, and a pod's name stands in the status and in its Role before the pod is made. A process that dies
 between any two of these writes leaves something from which the next pass resumes. A write that fails holds up
 nothing but itself and what could do no good without it.

@@ -3,7 +3,7 @@
 An init container, first of all, copies the handler from an image of ours into a volume, which the training
 container mounts read-only and has on PYTHONPATH. Nothing in it is compiled: it serves every Python from 3.10
 on. Its folder holds the package ``elasticjob`` and its metadata, by which torch finds the entry point, and
-nothing else: no module of the user's image is hidden by it (docs/injection.md).
+nothing else: no module of the user's image is hidden by it (docs/operate/pods.md).
 """
 
 from __future__ import annotations

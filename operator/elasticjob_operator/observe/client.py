@@ -16,7 +16,7 @@ Promises:
   its bytes are handed to the kernel, after any wait for a turn or a connection (leadership, ``core``).
 
 Why not the official client: its asyncio flavour validates typed models (10 times the CPU), and its
-watch has neither bookmarks nor a read time-out by default (facts.md, section 5).
+watch has neither bookmarks nor a read time-out by default (kubernetes-client/python #1148, #1402).
 """
 
 from __future__ import annotations

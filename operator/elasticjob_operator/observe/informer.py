@@ -2,10 +2,10 @@
 
 Promises:
 
-* what vanished while nobody looked is found by the next list (kopf's watch does not do that: facts.md,
-  section 4, defect 1);
+* what vanished while nobody looked is found by the next list (kopf's watch does not do that:
+  what was deleted while it was down stays known);
 * ``good_since`` says since when nothing can have been missed. It is None while there is no watch and
-  starts again after every gap, so that nobody is accused of a silence that was ours (design, I9);
+  starts again after every gap, so that nobody is accused of a silence that was ours (I9);
 * a watch that is silent for longer than bookmarks take is given up and made anew; sooner (``reopen``) where
   something else shows that it may be dead: its connection can outlive the API server behind a proxy;
 * an object that can't be read makes nobody blind: what was known of it stands, and all others go on.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.plan.model import (
     Action,
@@ -20,7 +21,6 @@ from elasticjob_operator.plan.model import (
     JobSpec,
     Limit,
     NetworkPolicy,
-    Rendezvous,
     Rule,
 )
 from elasticjob_operator.plan.status import JobStatus
@@ -111,13 +111,12 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         nproc_per_node=str(nproc) if isinstance(nproc, (int, str)) and str(nproc) else None,
         template=template if own_pods else None,
         handler_source=_word(spec.get("handlerSource"), HandlerSource) or JobSpec.handler_source,
-        rendezvous=_rendezvous(_mapping(spec.get("rendezvous"))),
+        limits=_limits(_mapping(spec.get("rendezvous")), _optional(policy, "hangTimeoutSeconds", 1)),
         application=_application(policy.get("application")),
         infrastructure=_limit(_mapping(policy.get("infrastructure"))),
         preemption=_limit(_mapping(policy.get("preemption"))),
         rules=_rules(policy.get("rules")),
         max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
-        hang_timeout=_optional(policy, "hangTimeoutSeconds", 1),
         idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
@@ -130,17 +129,9 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
     )
 
 
-def _rendezvous(fields: Mapping[str, Any]) -> Rendezvous:
-    default = Rendezvous()
-    return Rendezvous(
-        initial_last_call_timeout=_number(
-            fields, "initialLastCallTimeoutSeconds", default.initial_last_call_timeout, 0
-        ),
-        last_call_timeout=_number(fields, "lastCallTimeoutSeconds", default.last_call_timeout, 0),
-        rejoin_timeout=_number(fields, "rejoinTimeoutSeconds", default.rejoin_timeout, 0),
-        establish_timeout=_number(fields, "establishTimeoutSeconds", default.establish_timeout, 1),
-        heartbeat_timeout=_number(fields, "heartbeatTimeoutSeconds", default.heartbeat_timeout, 1),
-    )
+def _limits(rendezvous: Mapping[str, Any], hang_timeout: int | None) -> Limits:
+    limits = Limits.read(lambda key, least, default: _number(rendezvous, key, default, least))
+    return replace(limits, hang_timeout=hang_timeout or 0)
 
 
 def _application(fields: object) -> Limit:

@@ -172,6 +172,10 @@ _STEPS: tuple[Step, ...] = (
     ("members' messages", _of_members(lambda m: replace(m, message=m.message[:1]))),
     # Pods of members that are lost are then deleted half a minute late.
     ("that there were members' messages", _of_members(lambda m: replace(m, message=""))),
+    (
+        "newcomers",
+        lambda status: replace(status, current_round=replace(status.current_round, newcomers=())),
+    ),
     ("rounds but the last", lambda status: replace(status, round_history=status.round_history[:1])),
 )
 """From what is missed least to what is missed most."""

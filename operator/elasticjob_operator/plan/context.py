@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from elasticjob.contract.records import ParticipantRecord, Phase, State
+from elasticjob.contract.records import ParticipantRecord, Phase, RoundReport, State
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
@@ -114,11 +114,6 @@ class Pass:
         """
         return self.waits.left(kind, about, limit, (self.now.wall - since).total_seconds())
 
-    def bar_from_leading(self, pod: str) -> None:
-        """This pod shall not lead the next round. Those that are gone need not be told."""
-        barred = {name for name in self.round.ineligible_leaders if name in self.pods_by_name}
-        self.set_round(ineligible_leaders=tuple(sorted({*barred, pod})))
-
     def event(self, reason: str, message: str, warning: bool = False) -> None:
         """Tell people."""
         self.events.append(Event(reason, message, warning))
@@ -132,6 +127,12 @@ class Pass:
         """The Lease of the pod with this UID, if it is there and held by it."""
         pod = self.pods_by_uid.get(uid)
         return self.participant(pod) if pod is not None else None
+
+    def report_of(self, uid: str) -> RoundReport | None:
+        """What the pod with this UID says of the current round."""
+        lease = self.lease_of(uid)
+        report = lease.report if lease is not None else None
+        return report if report is not None and report.nonce == self.round.nonce else None
 
     def supersede(self, pods: Iterable[Pod]) -> None:
         """The slots of these pods are the next attempts'."""
@@ -155,17 +156,21 @@ class Pass:
     def waiting_participants(self) -> int:
         """How many have announced themselves and are in no round. Pods that do not run renew nothing, and
         cost nobody anything to make: all jobs' renewals go by this."""
-        leases = (self.participant(pod) for pod in self.observed.pods if pod.running)
-        records = (lease.record for lease in leases if lease is not None and lease.record is not None)
-        return sum(r.state == State.JOINING.value and r.id not in self.status.member_ids for r in records)
+        members = self.status.member_ids
+        return sum(r.state == State.JOINING.value and r.id not in members for r in self._running())
 
     def _about_to_wait(self) -> int:
         """How many members of a round that has ended have still to announce themselves."""
         if self.round.phase != Phase.BROKEN.value:
             return 0
-        leases = (self.participant(pod) for pod in self.observed.pods if pod.running)
-        records = (lease.record for lease in leases if lease is not None and lease.record is not None)
-        return sum(r.id in self.status.member_ids for r in records)
+        return sum(r.id in self.status.member_ids for r in self._running())
+
+    def _running(self) -> Iterator[ParticipantRecord]:
+        """What running pods say of themselves."""
+        for pod in self.observed.pods:
+            lease = self.participant(pod) if pod.running else None
+            if lease is not None and lease.record is not None:
+                yield lease.record
 
     def wait_renew(self) -> int:
         """Seconds between two renewals of a waiting participant's Lease, so that those of all jobs are 50 a
@@ -244,14 +249,12 @@ class Pass:
         return lease.silent if self.is_silent(lease) else None
 
     def is_silent(self, lease: Participant) -> bool:
-        """Whether one that waits has not renewed its Lease for three intervals."""
-        return self.is_stale(lease, 3 * self.observed.renew_seconds)
-
-    def is_stale(self, lease: Participant, seconds: float) -> bool:
-        """Whether a Lease has not been renewed for longer than that: a judgement, which is checked."""
-        if lease.silent > seconds:
+        """Whether one that waits has not renewed its Lease for three intervals: a judgement, which is
+        checked."""
+        silent = lease.silent > 3 * self.observed.renew_seconds
+        if silent:
             self.silent.add(lease.pod)
-        return lease.silent > seconds
+        return silent
 
     def alive(self, pod: Pod) -> bool:
         """Whether the pod counts for its slot: ours, not ended, not on its way out, not given up, and not on

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
-from elasticjob.rounds.limits import Limits
 from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState
 from elasticjob_operator.plan import nodes
 from elasticjob_operator.plan.causes import Evidence
@@ -18,22 +18,14 @@ from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 def look(p: Pass) -> Iterator[Look]:
     """A look at the round of this pass. What the kernel makes of it is in the status afterwards."""
     before = round_state(p.status)
-    r = p.job.spec.rendezvous
     one = Look(
         state=before,
-        limits=Limits(
-            first_last_call=r.initial_last_call_timeout,
-            last_call=r.last_call_timeout,
-            rejoin=r.rejoin_timeout,
-            establish=r.establish_timeout,
-            heartbeat=r.heartbeat_timeout,
-            hang=p.job.spec.hang_timeout or 0,
-        ),
+        limits=p.job.spec.limits,
         waits=p.waits,
         wall=p.now.wall,
-        heard=_heard(p),
+        hear=partial(_hear, p),
         readable=p.told,
-        present=frozenset(p.pods_by_name),
+        present=p.pods_by_name,
     )
     yield one
     _take_over(p, before, one)
@@ -76,18 +68,12 @@ def evidence(findings: Iterable[Finding]) -> list[Evidence]:
     ]
 
 
-def _heard(p: Pass) -> dict[str, Heard]:
-    """What was heard of the leader, and of the members that say something of this round."""
-    found = {}
-    for member in p.status.members():
-        lease = p.lease_of(member.pod_uid)
-        if lease is None:
-            continue
-        report = lease.report
-        ours = report is not None and report.nonce == p.round.nonce
-        if ours or member.group_rank == 0:
-            found[member.id] = Heard(report if ours else None, lease.report_unreadable, lease.silent)
-    return found
+def _hear(p: Pass, member: Member) -> Heard | None:
+    """What was heard from this member, if its pod's Lease is there."""
+    lease = p.lease_of(member.key)
+    return (
+        Heard(p.report_of(member.key), lease.report_unreadable, lease.silent) if lease is not None else None
+    )
 
 
 def _taken_over(entry: ParticipantStatus, before: Member, after: Member) -> ParticipantStatus:
@@ -104,10 +90,10 @@ def _take_over(p: Pass, before: RoundState, one: Look) -> None:
     if after is before:
         return
     if after.members is not before.members:
-        old = {m.id: m for m in before.members}
-        new = {m.id: m for m in after.members if m != old[m.id]}
+        pairs = zip(before.members, after.members, strict=True)
+        changed = {new.id: (old, new) for old, new in pairs if new is not old}
         p.set_members(
-            tuple(_taken_over(m, old[m.id], new[m.id]) if m.id in new else m for m in p.status.members())
+            tuple(_taken_over(m, *changed[m.id]) if m.id in changed else m for m in p.status.members())
         )
     p.set_round(
         established=after.established,

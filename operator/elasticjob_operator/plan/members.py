@@ -21,13 +21,12 @@ from elasticjob.contract.records import (
     MAX_MESSAGE,
     MEMBER_RENEW_SECONDS,
     FailureReport,
-    RoundReport,
     State,
 )
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.judgement import judge
-from elasticjob.rounds.reports import LEADER_STALE_SECONDS
+from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends
 from elasticjob_operator.plan.causes import Evidence
@@ -382,7 +381,10 @@ def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
         return False
     leader, *others = p.status.members()
     witnesses = others if member.group_rank == 0 else [leader]
-    return any(_is_heard(p, witness) and not _accuses(p, witness) for witness in witnesses)
+    return any(
+        _is_heard(p, witness) and not accuses(p.report_of(witness.pod_uid), witness.state)
+        for witness in witnesses
+    )
 
 
 def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
@@ -399,16 +401,3 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     if left >= 0:
         p.waits.wake(left + 1)  # silence makes no event
     return left >= 0
-
-
-def report_of(p: Pass, member: ParticipantStatus) -> RoundReport | None:
-    """What this member says of the current round, if it still is that member."""
-    lease = p.lease_of(member.pod_uid)
-    if lease is None or lease.report is None or lease.report.nonce != p.round.nonce:
-        return None
-    return lease.report
-
-
-def _accuses(p: Pass, member: ParticipantStatus) -> bool:
-    report = report_of(p, member)
-    return report is not None and report.leader_lost and member.state != MemberState.LOST

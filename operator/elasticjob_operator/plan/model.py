@@ -1,7 +1,7 @@
 """The planner's view of the world: frozen data, no behaviour, no I/O.
 
 ``Observed`` is what the informers saw; times in it are durations judged by the observer's own
-monotonic clock (design, I9). ``Plan`` is what shall be done about it, in order: write the status,
+monotonic clock (I9). ``Plan`` is what shall be done about it, in order: write the status,
 then access, then project the round, then pods, Leases and Events.
 """
 
@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import (
     FailureReport,
     MemberList,
@@ -35,17 +36,6 @@ class Limit:
 
     max_restarts: int | None = None
     window_seconds: int | None = None
-
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """``spec.rendezvous``, seconds. The defaults are the schema's."""
-
-    initial_last_call_timeout: int = 300
-    last_call_timeout: int = 15
-    rejoin_timeout: int = 45
-    establish_timeout: int = 15
-    heartbeat_timeout: int = 10
 
 
 class Action(str, enum.Enum):
@@ -103,14 +93,13 @@ class JobSpec:
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
     handler_source: str = HandlerSource.INJECTED.value
-    rendezvous: Rendezvous = Rendezvous()
+    limits: Limits = Limits()
     scale_up_delay: int = 10
     application: Limit = Limit(5, 3600)
     infrastructure: Limit = Limit()
     preemption: Limit = Limit()
     rules: tuple[Rule, ...] = ()
     max_rounds_without_progress: int | None = None
-    hang_timeout: int | None = None
     idle_deadline: int | None = None
     suspend: bool = False
     active_deadline: int | None = None

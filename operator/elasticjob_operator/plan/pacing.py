@@ -6,17 +6,20 @@ has not joined, or whose round has not lived for a minute: steps are the job's, 
 It does so too if somebody deletes it before it joins, or if it is given up as a member, since it does not
 reach the leader, say. So there are such pauses between the pods of a slot, too. The first early end of a
 round or of a member is free: one loss soon after a start is no series. A planned change neither counts nor
-pauses, nor does a member that somebody takes away count for its slot.
+pauses.
 
-A newcomer for which a running round is to be ended has to be proven: the pods of a slot that end early as
-members keep all others from training each time. Nor is a round ended again at once for newcomers who were not
-there when the next was formed, or after larger rounds that did not live: newcomers need not have a slot, and
-pods made by others have no setbacks. All that counts stands in the status.
+A newcomer has to be proven before a round is ended for it, or formed with it where enough are there without:
+the pods of a slot that end early as members keep all others from training each time. For that it is the same
+who ends them. A member that somebody takes away from its first round counts, too, but pauses no pod: it is
+made again at once. One that was in the round before is none of a series: a drain takes each pod once. Nor is
+a round ended again at once for newcomers who were not there when the next was formed, or after larger rounds
+that did not live: newcomers need not have a slot, and pods made by others have no setbacks. Of those it is
+counted how many rounds in a row have lost a newcomer. All that counts stands in the status.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from elasticjob.contract.names import pod_name
@@ -26,7 +29,7 @@ from elasticjob_operator.plan import ends
 from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALING
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
-from elasticjob_operator.plan.status import SlotBackoff
+from elasticjob_operator.plan.status import ParticipantStatus, SlotBackoff
 from elasticjob_operator.plan.waits import JobWait
 
 HEALTHY_SECONDS = 60.0
@@ -89,6 +92,9 @@ def note_setbacks(p: Pass) -> None:
         elif ended:
             joined = p.participant(pod) is not None and not _was_taken_away(p, pod)
             _note(p, known, pod.slot, pod.name, joined=joined)
+    for member in _newcomers_gone(p):
+        if member.slot is not None and member.slot not in made_good:
+            _note(p, known, member.slot, member.pod_name, spared=True, joined=True, taken=True)
     _keep(p, known)
 
 
@@ -136,11 +142,47 @@ def _not_listed_left(p: Pass, slot: int) -> float:
 
 
 def unproven(p: Pass, slot: int | None) -> float:
-    """Seconds until a round may be ended, or held up, for the pod of this slot."""
+    """Seconds until a round may be ended, held up, or formed with the pod of this slot if it is a newcomer
+    and enough are there without."""
     setback = _setback(p, slot)
     if setback is None or not setback.joined:
         return 0.0
     return p.left_since(setback.time, PROOF * pause(setback.joined), JobWait.SLOT_PROBATION, setback.pod_name)
+
+
+def newcomers_lost(p: Pass) -> tuple[int, datetime | None]:
+    """How many rounds that had newcomers have in a row lost one of these early, with the one that has just
+    ended, and when the last did. Of pods made by others: the operator's own are counted by their slots."""
+    r = p.round
+    if p.job.spec.template is None and r.newcomers and r.end is not None:
+        if has_lived(p):
+            return 0, None
+        if _newcomers_gone(p):
+            return r.newcomers_lost + 1, r.end.time
+    return r.newcomers_lost, r.newcomers_lost_time
+
+
+def newcomers_left(p: Pass) -> float:
+    """Seconds until pods made by others are let in, after rounds that have lost those let in before."""
+    count, last = newcomers_lost(p)
+    if last is None or p.now.wall - last > FORGET:
+        return 0.0
+    return p.left_since(last, PROOF * pause(count - 1), JobWait.GROWTH_BACKOFF, f"newcomers {count}")
+
+
+def held_off(p: Pass) -> frozenset[str]:
+    """The pods (by UID) that the next round is formed without, as long as enough are there: newcomers that
+    have to be proven. Where one that was no newcomer is lost, there is nothing to say against the pods that
+    others have made for it."""
+    known = p.status.member_uids
+    fresh = [pod for pod in p.observed.pods if pod.uid not in known]
+    if p.job.spec.template is not None:
+        slots = {s.slot for s in p.status.slot_backoffs if unproven(p, s.slot) > 0}
+        return frozenset(pod.uid for pod in fresh if pod.slot in slots)
+    old = (m for m in p.status.members() if m.pod_name not in p.round.newcomers)
+    if any(_is_gone(p, m) for m in old) or newcomers_left(p) == 0:
+        return frozenset()
+    return frozenset(pod.uid for pod in fresh)
 
 
 def change_left(p: Pass) -> float:
@@ -193,15 +235,22 @@ def larger_left(p: Pass) -> float:
 
 
 def _note(
-    p: Pass, known: dict[int, SlotBackoff], slot: int, pod: str, spared: bool = False, joined: bool = False
+    p: Pass,
+    known: dict[int, SlotBackoff],
+    slot: int,
+    pod: str,
+    spared: bool = False,
+    joined: bool = False,
+    taken: bool = False,
 ) -> None:
-    """One more setback of this slot, unless this pod's is known. ``spared``: a first one is no series."""
+    """One more setback of this slot, unless this pod's is known. ``spared``: a first one is no series.
+    ``taken``: somebody took it away, which ends the series for which the next one is made later."""
     before = known.get(slot)
     if before is not None and before.pod_name == pod:
         return
     count, number = (-1 if spared else 0, 0) if before is None else (before.count, before.joined)
-    number += joined and not (spared and before is None)
-    known[slot] = SlotBackoff(slot, pod, count + 1, p.now.wall, number)
+    number += joined and before is not None
+    known[slot] = SlotBackoff(slot, pod, 0 if taken else count + 1, p.now.wall, number)
 
 
 def _keep(p: Pass, known: dict[int, SlotBackoff]) -> None:
@@ -210,6 +259,20 @@ def _keep(p: Pass, known: dict[int, SlotBackoff]) -> None:
     setbacks = tuple(sorted(most, key=lambda s: s.time))
     if setbacks != p.status.slot_backoffs:
         p.set(slot_backoffs=setbacks)
+
+
+def _newcomers_gone(p: Pass) -> list[ParticipantStatus]:
+    """Members whose first round has ended early, and who are gone with it."""
+    if p.round.end is None or has_lived(p):
+        return []
+    return [m for m in p.status.members() if m.pod_name in p.round.newcomers and _is_gone(p, m)]
+
+
+def _is_gone(p: Pass, member: ParticipantStatus) -> bool:
+    pod = p.pods_by_uid.get(member.pod_uid)
+    if member.succeeded or (pod is not None and pod.exited_well):
+        return False
+    return pod is None or pod.deleting or pod.ended or pod.exit is not None
 
 
 def _setback(p: Pass, slot: int | None) -> SlotBackoff | None:

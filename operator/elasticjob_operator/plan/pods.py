@@ -194,7 +194,7 @@ def _replace_silent(p: Pass) -> None:
     newcomers = []
     for pod in p.observed.pods:
         silent = p.silent_announcement(pod)
-        if silent is None or silent <= p.job.spec.rendezvous.rejoin_timeout:
+        if silent is None or silent <= p.job.spec.limits.rejoin_timeout:
             continue
         if p.round.phase == "Active" and pod.uid in p.status.member_uids:
             continue

@@ -14,7 +14,6 @@ from elasticjob.contract.records import ProgressReport
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.members import report_of
 from elasticjob_operator.plan.status import JobStatus, LostTime, Progress, RoundStatus
 
 REPORT_SECONDS = 60.0
@@ -83,8 +82,8 @@ def settle(p: Pass) -> None:
 def hang(p: Pass) -> list[Evidence]:
     """The evidence of a hang, if the leader reports one."""
     leader = next(iter(p.status.members()), None)
-    report = report_of(p, leader) if leader is not None else None
-    if report is None or not report.hung or p.job.spec.hang_timeout is None:
+    report = p.report_of(leader.pod_uid) if leader is not None else None
+    if report is None or not report.hung or not p.job.spec.limits.hang_timeout:
         return []
     text = f"training hangs: {report.message or 'no step'}; the pods' logs have the stacks of all workers"
     return [Evidence(Cause.HANG, text, detect_milliseconds=report.silent_milliseconds)]

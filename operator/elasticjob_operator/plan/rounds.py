@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from elasticjob.contract.names import members_lease, pod_name, round_lease
@@ -13,7 +13,7 @@ from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
 from elasticjob.rounds.formation import form as form_round
-from elasticjob.rounds.state import MemberState
+from elasticjob.rounds.state import GONE, MemberState
 from elasticjob_operator.plan import members, moves, pacing, progress
 from elasticjob_operator.plan.causes import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
@@ -22,6 +22,7 @@ from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look, round_state
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import (
+    MAX_NEWCOMERS,
     MAX_ROUNDS,
     ParticipantStatus,
     RoundEnd,
@@ -34,7 +35,6 @@ from elasticjob_operator.plan.waits import JobWait
 VERDICT_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
 
-_GONE = (MemberState.LEFT, MemberState.LOST, MemberState.UNREACHABLE)
 _ENDS_ALONE = ESTABLISHING | {Cause.HANG, Cause.WORKER_FAILED}
 """Causes that end a round of which no member is gone."""
 
@@ -61,9 +61,7 @@ def projection(p: Pass) -> RoundRecord:
         waiting=p.waiting,
         outcome=p.status.terminal_state,
         wait_renew_seconds=_wait_renew(p),
-        establish_timeout_seconds=p.job.spec.rendezvous.establish_timeout,
-        heartbeat_timeout_seconds=p.job.spec.rendezvous.heartbeat_timeout,
-        hang_timeout_seconds=p.job.spec.hang_timeout or 0,
+        limits=p.job.spec.limits,
     )
 
 
@@ -128,11 +126,11 @@ def watch_active(p: Pass) -> None:
     evidence = members.examine(p)
     if not evidence:
         evidence = progress.hang(p)
-    lost = [m for m in p.status.members() if m.state in _GONE]
+    lost = [m for m in p.status.members() if m.state in GONE]
     if evidence and (lost or any(e.cause in _ENDS_ALONE for e in evidence)):
         end_round(p, evidence)
-    found_again = p.status.members()
-    if p.round.phase == "Active" and found_again and all(members.started_again(p, m) for m in found_again):
+    everybody = p.status.members()
+    if p.round.phase == "Active" and everybody and all(members.started_again(p, m) for m in everybody):
         text = f"round {p.round.number} has succeeded, and its members' commands have started torchrun again"
         end_round(p, [Evidence(Cause.STARTED_AGAIN, text)])
 
@@ -165,7 +163,7 @@ def form(p: Pass) -> None:
     if last and all(m.state != MemberState.MEMBER for m in last):
         settle(p)
     joined = p.joined()
-    ready = candidates(p, (entry for _, entry in joined))
+    ready = _let_in(p, candidates(p, (entry for _, entry in joined)), joined, len(expected))
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
     with look(p) as one:
@@ -204,6 +202,19 @@ def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]
     ]
 
 
+def _let_in(
+    p: Pass, ready: list[Candidate], joined: Sequence[tuple[Pod, ParticipantStatus]], on_their_way: int
+) -> list[Candidate]:
+    """Those of them who may be in the next round: without newcomers that have to be proven, if there are
+    enough without, or will be when the members that are on their way are back."""
+    held = pacing.held_off(p)
+    if not held:
+        return ready
+    ids = {entry.id for pod, entry in joined if pod.uid in held}
+    proven = [c for c in ready if c.id not in ids]
+    return proven if len(proven) + on_their_way >= p.status.min_replicas else ready
+
+
 def settle(p: Pass) -> None:
     """The end of the last round is charged: at its successor, or once every member is accounted for.
 
@@ -238,11 +249,12 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expe
     time ``left``; without one never, but for the moment until the scheduler has spoken. Where there are
     ``enough`` without them, nobody waits for a slot whose pods end early again and again."""
     known = p.status.member_uids
+    held = pacing.held_off(p) if enough else frozenset()
     expected = []
     for pod in p.observed.pods:
         if not p.alive(pod) or pod.uid in joined or pod.uid in known or _passed_over(p, pod):
             continue
-        if enough and pacing.unproven(p, pod.slot) > 0:
+        if pod.uid in held:
             continue
         if pod.node:
             if pod.node_ready:
@@ -250,7 +262,11 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expe
         elif not pod.unschedulable:
             expected.append(Expected(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
     if p.job.spec.template is not None:
-        expected += (_being_made(p, slot, enough) for slot in p.missing_slots() if not _refused_pod(p, slot))
+        expected += (
+            _being_made(p, slot, enough)
+            for slot in p.missing_slots()
+            if not (_refused_pod(p, slot) or (enough and pacing.unproven(p, slot) > 0))
+        )
     return expected
 
 
@@ -332,6 +348,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
         message = f"{message}; {taken_over}"
     counts = [m.local_world_size for m in chosen if m.local_world_size is not None]
     chosen_ids = {m.id for m in chosen}
+    lost, lost_time = pacing.newcomers_lost(p)
     p.set(
         current_round=RoundStatus(
             number=following.number,
@@ -347,6 +364,9 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
             message=message,
             establish_failures=following.establish_failures,
             early_end_streak=pacing.early_ends(p),
+            newcomers=_newcomers(ranked),
+            newcomers_lost=lost,
+            newcomers_lost_time=lost_time,
             unarrived_pods=following.unarrived,
             ineligible_leaders=following.ineligible_leaders,
             unreachable_reports=following.unreachable_reports,
@@ -362,6 +382,12 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     p.event(
         "RoundPublished", f"round {following.number} begins with {_members(len(chosen))}; reason: {message}"
     )
+
+
+def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:
+    """Those whom the round before was formed without, beside others of its members."""
+    new = tuple(c.name for c in ranked if c.last_rank is None)
+    return new[:MAX_NEWCOMERS] if len(new) < len(ranked) else ()
 
 
 def _members(count: int) -> str:

@@ -89,6 +89,13 @@ def rescale(p: Pass) -> None:
     if left > 0:
         p.growth = f"to grow: next try in {left:.0f} s; the pods that the last round ended for were gone then"
         return
+    left = pacing.newcomers_left(p)
+    if left > 0:
+        p.growth = (
+            f"to grow: next try in {left:.0f} s; "
+            "those who were let in before were lost soon after they had joined"
+        )
+        return
     left = pacing.larger_left(p)
     if left > 0:
         p.growth = (

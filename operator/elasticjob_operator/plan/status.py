@@ -25,6 +25,8 @@ COMPLETED = "Completed"
 kernel knows nothing: there it has succeeded."""
 MAX_CHARGES = 20
 """Charges of an account that are listed; all inside its window count."""
+MAX_NEWCOMERS = 100
+"""Newcomers of a round that are listed."""
 MAX_OLDER = 102
 """Counts of those that are not listed: a hundred to a window."""
 
@@ -94,6 +96,9 @@ class RoundStatus:
     for how long they had before. ``establish_failures`` counts rounds in a row that were not established,
     ``early_end_streak`` those before this one that ended without progress; ``unarrived_pods`` are the pods
     that were absent in the last of them, ``ineligible_leaders`` those that could not be reached as leader.
+    ``newcomers`` are pods that the round before was formed without (none in the first),
+    ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by others, early,
+    and ``newcomers_lost_time`` when the last of them did.
     ``unreachable_reports`` are those that were reported unreachable of late, in whatever round;
     ``unaccounted_members`` those who may turn out to have been the root of a round before this one.
     """
@@ -119,6 +124,9 @@ class RoundStatus:
     charged: datetime | None = internal(None, "chargedTime")
     establish_failures: int = internal(0)
     early_end_streak: int = internal(0)
+    newcomers: tuple[str, ...] = internal(())
+    newcomers_lost: int = internal(0)
+    newcomers_lost_time: datetime | None = internal(None)
     unarrived_pods: tuple[str, ...] = internal(())
     ineligible_leaders: tuple[str, ...] = internal(())
     unreachable_reports: tuple[UnreachableReport, ...] = internal(())

@@ -6,7 +6,8 @@ import enum
 
 
 class JobWait(enum.Enum):
-    """Kinds of waits. The value is the reason in words."""
+    """Kinds of waits. The value is the reason in words. Those that nothing declares with a limit are what a
+    pass remembers for the next."""
 
     END_EXPLAINED = "for somebody to say who has ended a pod that ended with 0 before it joined"
     EXIT_EXPLAINED = "for somebody to say who has ended a member whose container ended with 0"

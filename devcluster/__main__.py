@@ -1,5 +1,0 @@
-"""`python -m devcluster`: see `devcluster.cli`."""
-
-from devcluster.cli import main
-
-main(prog_name="python -m devcluster")

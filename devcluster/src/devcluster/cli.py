@@ -1,0 +1,216 @@
+"""The command line: a named cluster that stays up until it is told to go.
+
+A cluster belongs to one process, here the one that runs `up`: in the foreground it is the user's, and with
+--detach a background copy. `down` ends that process by its id. What the other commands need to know is in the
+cluster's state folder, in `cluster.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+
+from devcluster.build import KUBECTL, ensure_built
+from devcluster.cluster import Cluster
+from devcluster.commands import AUTOSCALING, DISRUPTION, Options
+from devcluster.paths import named_cluster_dir
+from devcluster.supervisor import is_supervised
+from devcluster.wait import wait_for
+
+_DOWN_TIMEOUT_SECONDS = 60.0
+# A process id counts as the recorded process if it was created at the same time, to clock precision.
+_SAME_CREATION_SECONDS = 1.0
+
+_name_option = click.option("--name", default="dev", show_default=True, help="The cluster's name.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """A real Kubernetes control plane, with nodes that are processes of this machine."""
+
+
+@main.command()
+def build() -> None:
+    """Build the control plane if it is not in the cache, and say where it is."""
+    click.echo(ensure_built())
+
+
+@main.command()
+@_name_option
+@click.option("--nodes", default=3, show_default=True, type=click.IntRange(0), help="How many nodes.")
+@click.option(
+    "--controller",
+    "controllers",
+    multiple=True,
+    metavar="NAME",
+    help=f"One more controller, for example {DISRUPTION} or {AUTOSCALING}.",
+)
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready, and leave it running.")
+def up(name: str, nodes: int, controllers: tuple[str, ...], detach: bool) -> None:
+    """Start a cluster; without --detach it ends with Ctrl-C."""
+    state_dir = named_cluster_dir(name)
+    if _owner(state_dir) is not None:
+        raise click.ClickException(f"the cluster {name!r} is up already: {state_dir}")
+    _remove_remains(state_dir)
+    ensure_built()
+    if detach:
+        _in_background(lambda ready: _serve(name, state_dir, nodes, controllers, ready))
+    else:
+        _serve(name, state_dir, nodes, controllers, lambda: click.echo("Ctrl-C ends it."))
+
+
+@main.command()
+@_name_option
+def down(name: str) -> None:
+    """End a cluster and remove all of it."""
+    state_dir = named_cluster_dir(name)
+    owner = _owner(state_dir)
+    if owner is None:
+        raise click.ClickException(f"no cluster named {name!r} is up")
+    owner.terminate()
+    wait_for(
+        lambda: not state_dir.exists(),
+        _DOWN_TIMEOUT_SECONDS,
+        f"process {owner.pid} has ended its cluster and removed {state_dir}",
+    )
+    click.echo(f"the cluster {name!r} is gone")
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_name_option
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def kubectl(name: str, args: tuple[str, ...]) -> None:
+    """Run kubectl against a cluster (--name comes before kubectl's own arguments)."""
+    facts = _facts(name)
+    environment = {
+        **os.environ,
+        "KUBECONFIG": facts["kubeconfig"],
+        "KUBECACHEDIR": str(named_cluster_dir(name) / "kubectl-cache"),
+    }
+    binary = str(ensure_built() / KUBECTL)
+    os.execve(binary, [KUBECTL, *args], environment)
+
+
+@main.command()
+@_name_option
+@click.option("-n", "--namespace", default="default", show_default=True, help="The pod's namespace.")
+@click.option("-c", "--container", help="The container; not needed if the pod has only one.")
+@click.argument("pod")
+def logs(name: str, namespace: str, container: str | None, pod: str) -> None:
+    """Print the logs of a pod, of all its runs, also after it is gone."""
+    root = Path(_facts(name)["pod_logs"])
+    files = sorted(root.glob(f"{namespace}_{pod}_*/{container or '*'}/*.log"), key=_age)
+    if not files:
+        raise click.ClickException(f"no logs of {namespace}/{pod} below {root}")
+    containers = sorted({file.parent.name for file in files})
+    if len(containers) > 1:
+        raise click.ClickException(f"{pod} has several containers, choose with -c: {', '.join(containers)}")
+    for file in files:
+        if len(files) > 1:
+            click.echo(f"==> {file.relative_to(root)} <==", err=True)
+        sys.stdout.flush()
+        with file.open("rb") as content:
+            shutil.copyfileobj(content, sys.stdout.buffer)
+
+
+def _serve(
+    name: str, state_dir: Path, nodes: int, controllers: tuple[str, ...], ready: Callable[[], None]
+) -> None:
+    """Own a cluster until SIGTERM or Ctrl-C; `ready` is called when it is up."""
+    # Set before the start, so that a cluster that is still coming up can be ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    began = time.monotonic()
+    options = Options(further_controllers=controllers)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Cluster(nodes, state_dir=state_dir, options=options) as cluster,
+    ):
+        facts = {
+            "pid": os.getpid(),
+            "created": psutil.Process().create_time(),
+            "server": cluster.server,
+            "kubeconfig": str(cluster.kubeconfig),
+            "pod_logs": str(cluster.nodes_dir / "logs"),
+        }
+        # Renamed into place: a reader sees all of it or nothing.
+        written = state_dir / "cluster.json.new"
+        written.write_text(json.dumps(facts))
+        written.rename(state_dir / "cluster.json")
+        click.echo(f"The cluster {name!r} is up after {time.monotonic() - began:.1f} s: {cluster.server}")
+        click.echo(f"Nodes Ready: {', '.join(cluster.node_names) or 'none'}")
+        click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+        ready()
+        while True:
+            signal.pause()
+
+
+def _in_background(serve: Callable[[Callable[[], None]], None]) -> None:
+    """Run `serve` in a background process; return when it calls its argument, fail if it ends before."""
+    waiting, telling = os.pipe()
+    if os.fork() == 0:
+        os.close(waiting)
+        os.setsid()
+
+        def ready() -> None:
+            sys.stdout.flush()
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(nowhere, stream)
+            os.close(nowhere)
+            os.write(telling, b"1")
+            os.close(telling)
+
+        serve(ready)
+        sys.exit(0)
+    os.close(telling)
+    if not os.read(waiting, 1):
+        raise click.ClickException("the cluster did not come up")
+
+
+def _remove_remains(state_dir: Path) -> None:
+    """Remove what a machine that went down left; let a supervisor that is cleaning up finish first."""
+    wait_for(
+        lambda: not is_supervised(state_dir),
+        _DOWN_TIMEOUT_SECONDS,
+        f"the cluster that was in {state_dir} has ended",
+    )
+    shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def _facts(name: str) -> dict[str, Any]:
+    """What `up` recorded. Raises ClickException if the cluster is not up."""
+    state_dir = named_cluster_dir(name)
+    if _owner(state_dir) is None:
+        raise click.ClickException(f"no cluster named {name!r} is up: start it by `up --name {name}`")
+    return _read(state_dir)
+
+
+def _owner(state_dir: Path) -> psutil.Process | None:
+    """The process that owns the cluster in this folder; None if it is gone or never was."""
+    try:
+        facts = _read(state_dir)
+        process = psutil.Process(facts["pid"])
+        same = abs(process.create_time() - facts["created"]) < _SAME_CREATION_SECONDS
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return None
+    return process if same else None
+
+
+def _read(state_dir: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((state_dir / "cluster.json").read_text())
+    return facts
+
+
+def _age(file: Path) -> float:
+    return file.stat().st_mtime

@@ -1,0 +1,297 @@
+"""The rules that tests take out of the code to see that something tells: where each stands, and what stands
+there when it is gone.
+
+Scenarios and simulation know a rule by its name. Who moves or renames a function changes its place here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any
+from unittest import mock
+
+from elasticjob.contract.records import Outcome
+from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
+from elasticjob.rounds.causes import better
+from elasticjob_operator.plan import lifecycle, rounds
+from elasticjob_operator.plan.causes import Evidence
+from elasticjob_operator.plan.status import ParticipantStatus
+from tests.simulation.api import Unavailable
+
+PLAN = "elasticjob_operator.plan"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``place``: the function or constant that makes the rule hold, where its callers find it; of the planner
+    unless it begins with another package. ``absence`` takes its place; ``around`` is called in its place,
+    with what was there as its first argument."""
+
+    place: str
+    absence: Any = None
+    around: Callable[..., Any] | None = None
+
+    @property
+    def path(self) -> str:
+        """The place in full."""
+        known = self.place.startswith(("elasticjob.", "elasticjob_operator.", "tests."))
+        return self.place if known else f"{PLAN}.{self.place}"
+
+    @property
+    def there(self) -> Any:
+        """What stands there."""
+        return resolve_name(self.path)
+
+
+gone: set[str] = set()
+"""The rules that are out of the code now."""
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Take a rule out of the code, and put it back."""
+    rule = RULES[name]
+    absence = rule.absence if rule.around is None else staticmethod(partial(rule.around, rule.there))
+    with mock.patch(rule.path, absence):
+        gone.add(name)
+        try:
+            yield
+        finally:
+            gone.remove(name)
+
+
+def gives(value: Any) -> Callable[..., Any]:
+    """A function that always returns this."""
+    return lambda *_, **__: value
+
+
+# -- absences that are more than an answer -------------------------------------------------------------------
+
+
+def convict_by_silence(examine: Any, p: Any, member: Any) -> tuple[str, Evidence | None]:
+    """A Lease that is not renewed is enough."""
+    lease = p.observed.leases.get(member.pod_name)
+    if lease is not None and lease.silent > 10:
+        return "Lost", Evidence("Unreachable", "silent", member.pod_name)
+    result: tuple[str, Evidence | None] = examine(p, member)
+    return result
+
+
+def ignore_what_ended(examine: Any, p: Any, member: Any) -> tuple[str, Evidence | None]:
+    """Pods that are lost are overlooked."""
+    state, evidence = examine(p, member)
+    return (member.state, None) if evidence is not None and evidence.cause == "PodLost" else (state, evidence)
+
+
+def as_if_in_time(failure_report: Any, p: Any, member: Any) -> Any:
+    """No report of a failure is late."""
+    report = failure_report(p, member)
+    return None if report is None else replace(report, late=False)
+
+
+def match_the_last(match: Any, among: Any, evidence: Evidence) -> Any:
+    """The last failure rule that matches decides."""
+    return match(tuple(reversed(among)), evidence)
+
+
+def same_number_again(publish: Any, p: Any, *rest: Any) -> None:
+    """A round gets the number of the one before."""
+    if p.round.phase == "Broken" and p.round.number > 1:
+        p.set_round(number=p.round.number - 1)
+    publish(p, *rest)
+
+
+def one_less(place: Any, *args: Any) -> Any:
+    """The world is one smaller than the round."""
+    membership = place(*args)
+    return replace(membership, size=max(1, membership.size - 1))
+
+
+def complete_with_the_first(p: Any) -> bool:
+    """One member that has succeeded completes the job."""
+    if p.round.phase == "Active" and any(m.succeeded for m in p.status.members()):
+        lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
+        return True
+    return False
+
+
+def complete_at_the_barrier(p: Any) -> bool:
+    """The job is complete when all have passed the exit barrier, whatever their containers do then."""
+    members = p.status.members()
+    if p.round.phase != "Active" or not members or not all(m.succeeded for m in members):
+        return False
+    lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "all have passed the exit barrier")
+    return True
+
+
+def whoever_ended_well(p: Any) -> str:
+    """One that was taken away before it joined, and ended with 0, was never going to join."""
+    joined = any(p.alive(pod) and p.participant(pod) is not None for pod in p.observed.pods)
+    ended = (pod.name for pod in p.observed.pods if pod.mine and pod.exited_well and not p.superseded(pod))
+    return "" if p.round.number or joined or p.job.spec.template is None else next(ended, "")
+
+
+def rank_by_slot(candidates: list[Candidate], size: int) -> tuple[Candidate, ...]:
+    """Ranks go by slots, whatever they were before."""
+    return tuple(sorted(candidates, key=lambda c: (c.slot is None, c.slot or 0, c.name))[:size])
+
+
+def decide_without_minimum(candidates: list[Candidate], *_: Any) -> FormRound | Defer:
+    """One is enough for a round."""
+    return FormRound(tuple(candidates)[:1]) if candidates else Defer(None, "nobody")
+
+
+def decide_with_spares(candidates: Any, awaited: Any, minimum: int, replicas: int) -> FormRound | Defer:
+    """A round is one larger than wanted."""
+    return decide(candidates, awaited, minimum, replicas + 1)
+
+
+def form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -> FormRound | Defer:
+    """Nobody is waited for."""
+    return decide(candidates, (), 1, replicas)
+
+
+def break_below_minimum(p: Any) -> None:
+    """A round that is smaller than a minimum that was raised is ended."""
+    if p.round.members < p.status.min_replicas:
+        rounds.end_round(p, [Evidence("ScaledUp", "too few")])
+
+
+def joined_whoever(p: Any) -> Any:
+    """Whoever says that it has joined may be a member."""
+    result = []
+    for pod in p.observed.pods:
+        lease = p.observed.leases.get(pod.name)
+        record = lease.record if lease is not None else None
+        if pod.mine and not pod.ended and record is not None and record.state == "Joining" and pod.ip:
+            result.append((pod, ParticipantStatus(record.id, pod.name, pod.uid, "Joining", pod.slot)))
+    return tuple(result)
+
+
+def charged_inside_the_window(p: Any, round_number: int | None = None, pod: str = "") -> bool:
+    """What was charged is forgotten with its window."""
+    charges = [c for a in p.status.accounts for c in a.charges]
+    return any((pod and c.pod_name == pod) or (round_number and c.round == round_number) for c in charges)
+
+
+def never_charge(p: Any) -> None:
+    """Charges are dropped at every look."""
+    p.set(accounts=tuple(replace(a, charges=()) for a in p.status.accounts))
+
+
+def a_step_is_enough(p: Any) -> bool:
+    """A round that has reported any step has got somewhere."""
+    return p.status.progress is not None and p.status.progress.round == p.round.number
+
+
+def trusts_no_taint(_: Any, pod: Any) -> bool:
+    """A node that is not ready is dead."""
+    return bool(not pod.node_ready or pod.node_gone)
+
+
+def end_the_pass(operator: Any, target: Any, why: Exception) -> None:
+    """A write that fails ends the operator's pass."""
+    operator.timers = {}
+    if operator.owned is None or target not in operator.owned.under_way:
+        raise Unavailable(str(why))
+
+
+# -- the rules -----------------------------------------------------------------------------------------------
+
+RULES = {
+    # Rounds
+    "I1 numbered above both": Rule("rounds.catch_up", gives(None)),
+    "I1 a new number": Rule("rounds._publish", around=same_number_again),
+    "I1 the record never goes back": Rule("elasticjob.contract.records.RoundRecord.ahead_of", gives(False)),
+    "I2 ranks by rule": Rule("elasticjob.rounds.candidates.assign_ranks", rank_by_slot),
+    "I2 the world is the round": Rule("elasticjob.core.participant.Participant._place", around=one_less),
+    "I3 never fewer": Rule("elasticjob.rounds.formation.decide", decide_without_minimum),
+    "I3 never more": Rule("elasticjob.rounds.formation.decide", decide_with_spares),
+    "I3 bounds break nothing": Rule("scaling.rescale", break_below_minimum),
+    "I4 late announcements": Rule("context.Pass.in_time", gives(True)),
+    "I4 who may be a member": Rule("context.Pass.joined", joined_whoever),
+    "I4 replaced pods": Rule("context.Pass.superseded", gives(False)),
+    "I4 identity by holder": Rule("context.Pass.participant", lambda p, pod: p.observed.leases.get(pod.name)),
+    "survivors are waited for": Rule("rounds.expect_members", lambda _: ([], [])),
+    "a broken path once": Rule("rounds._goes_on", gives(False)),
+    "fencing": Rule("members.departed", gives(True)),
+    "nobody waits without a timer": Rule("elasticjob.rounds.waits.Waits.wake", gives(None)),
+    # Losses
+    "I5 two witnesses": Rule("members._examine", around=convict_by_silence),
+    "I5 not without a witness": Rule("members._silent", gives(True)),
+    "I5 not against a witness": Rule("members._vouched_for", gives(False)),
+    "I6 losses end rounds": Rule("members._examine", around=ignore_what_ended),
+    "late reports explain only": Rule("members._failure_report", around=as_if_in_time),
+    "out of memory in place": Rule("members.killed_for_memory", gives(None)),
+    "hangs end rounds": Rule("progress.hang", lambda _: []),
+    "who leaves": Rule("context.Pass.leaving", gives(False)),
+    "nodes that are dead for sure": Rule("context.Pass.on_dead_node", gives(False)),
+    "no force on mere silence": Rule("context.Pass.on_dead_node", trusts_no_taint),
+    "members that are lost leave their slot": Rule("rounds._replace_absent", gives(None)),
+    "silent announcements are replaced": Rule("pods._replace_silent", gives(None)),
+    "sidecars hold nothing": Rule("pods._delete_held_by_sidecars", gives(None)),
+    "what a dead watch brings is not believed": Rule("tests.simulation.operator.Operator._look", gives(())),
+    "one failure is no outage": Rule(
+        "elasticjob_operator.observe.answers._Scope.is_outage", lambda scope, _now: scope.doubted is not None
+    ),
+    # Causes and charges
+    "I7 charged once": Rule("failures._charged", gives(False)),
+    "I7 charges are kept": Rule("failures.refresh_accounts", never_charge),
+    "I7 ended well": Rule("ends.ended_well", gives(False)),
+    "the root, not its echoes": Rule(
+        "failures.explains_more", lambda cause, _matched, _ms, than, *_: better(cause, than)
+    ),
+    "the first rule": Rule("rules.match", around=match_the_last),
+    "rules are obeyed": Rule("failures.enforce", gives(None)),
+    "given up on its node": Rule("failures._give_up", gives(None)),
+    "better evidence moves a charge": Rule("moves.revise", gives(None)),
+    "not for ever": Rule("moves.MOVE_SECONDS", float("inf")),
+    "the first worker, also later": Rule("moves._earlier_failure", gives(None)),
+    "charged once in any window": Rule("failures._charged", charged_inside_the_window),
+    "a pod's end is charged once in any window": Rule("failures.settle_pod", gives(None)),
+    "who takes pods away": Rule("ends.taken_away", gives(None)),
+    "who took it away": Rule("ends._disruption", gives(None)),
+    "who took it away, said late": Rule("ends.second_thoughts", gives(None)),
+    "who took it away, said late before it joined": Rule("ends.unexplained", gives(0.0)),
+    "a node's word on a deletion": Rule("ends.node_trouble", gives("")),
+    # Nodes
+    "bad nodes are avoided": Rule("nodes.excluded", gives(())),
+    "exclusions are lifted": Rule("nodes._lift", gives(None)),
+    "exclusions end": Rule("nodes._replace_pending", gives(None)),
+    # The job's end, and its suspension
+    "I8 all must succeed": Rule("lifecycle.check_success", complete_with_the_first),
+    "I8 the exit barrier is not the end": Rule("lifecycle.check_success", complete_at_the_barrier),
+    "I8 whoever is taken away has not refused to join": Rule("lifecycle._never_joined", whoever_ended_well),
+    "deleted after it is closed": Rule("lifecycle.projection", lambda p: p.observed.record),
+    "a suspension is seen": Rule("suspension.wanted", gives(False)),
+    "a suspension supersedes pods": Rule("suspension._supersede", gives(None)),
+    "a suspension is not charged": Rule("rounds.NEVER_CHARGED", frozenset()),
+    "what came before is charged": Rule("suspension.settle", gives(None)),
+    # Growth
+    "I10 the size in one piece": Rule("scaling._least", gives(1)),
+    "I10 nothing is done again": Rule("scaling._has_succeeded", gives(False)),
+    "I10 fit members": Rule("scaling._unfit", gives("")),
+    "I10 published at once": Rule("rounds.PLANNED", frozenset()),
+    "I10 the former size is enough": Rule(
+        "scaling.bound", lambda p: p.set(min_replicas=p.job.spec.min_replicas or p.job.spec.replicas)
+    ),
+    "I10 growth asks whether it can": Rule("scaling.decide", form_at_once),
+    # Writes that fail
+    "I11 the pass goes on": Rule("tests.simulation.operator.Operator.failed", end_the_pass),
+    "I11 people are told": Rule("conditions._stuck", gives("")),
+    # Pauses
+    "I14 rounds are paced": Rule("pacing.pause", gives(0.0)),
+    "I14 steps are the job's": Rule("pacing.has_lived", a_step_is_enough),
+    "I14 new steps only": Rule("pacing._came_further", a_step_is_enough),
+    "I14 a slot's pods": Rule("pacing.slot_left", gives(0.0)),
+    "I14 given up": Rule("pacing.note_given_up", gives(None)),
+    "I14 growth in vain": Rule("pacing.growth_left", gives(0.0)),
+    "I14 growth that does not last": Rule("pacing.larger_left", gives(0.0)),
+    "I14 newcomers that do not last": Rule("pacing.newcomers_left", gives(0.0)),
+    "I14 no newcomer of a series": Rule("pacing.held_off", gives(frozenset())),
+    "I14 newcomers are proven": Rule("pacing.unproven", gives(0.0)),
+}

@@ -1,0 +1,92 @@
+"""Commands of scenarios about the job itself: its spec, and how it comes to train."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from elasticjob.contract.limits import Limits
+from elasticjob_operator.plan.model import CleanPodPolicy, Job, Limit, Rule
+from elasticjob_operator.plan.status import JobStatus
+
+
+class SpecCommands:
+    """The part of ``World`` that is about the spec."""
+
+    job: Job
+    status: JobStatus
+    trace: list[str]
+    version: int
+
+    def do_job(self, **options: str) -> None:
+        """Set fields of the spec; ``template=none`` for pods of others."""
+        spec = self.job.spec
+        budgets = {}
+        for account in ("application", "infrastructure"):
+            if account in options:
+                budgets[account] = Limit(int(options[account]), 3600)
+        keys = ("initial_last_call_timeout", "last_call_timeout", "rejoin_timeout", "establish_timeout")
+        limits = {key: int(options[key]) for key in keys if key in options}
+        hang = int(options["hang"]) if "hang" in options else spec.limits.hang_timeout
+        self.job = replace(
+            self.job,
+            generation=self.job.generation + 1,
+            uid=options.get("uid", self.job.uid),
+            spec=replace(
+                spec,
+                replicas=int(options.get("replicas", spec.replicas)),
+                min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
+                spares=int(options.get("spares", spec.spares)),
+                idle_deadline=(
+                    int(options["idle_deadline"]) if "idle_deadline" in options else spec.idle_deadline
+                ),
+                max_rounds_without_progress=(
+                    int(options["stuck"]) if "stuck" in options else spec.max_rounds_without_progress
+                ),
+                template=None if options.get("template") == "none" else spec.template,
+                limits=replace(replace(spec.limits, **limits) if limits else Limits(), hang_timeout=hang),
+                **budgets,  # type: ignore[arg-type]
+            ),
+        )
+        self.version += 1
+
+    def do_suspend(self) -> None:
+        """``spec.suspend`` becomes true."""
+        self._set_spec(suspend=True)
+
+    def do_resume(self) -> None:
+        """``spec.suspend`` becomes false."""
+        self._set_spec(suspend=False)
+
+    def do_ends(self, deadline: str = "", ttl: str = "", clean: str = "") -> None:
+        """Set when the job ends, when it is deleted, and which of its pods are: ``deadline`` and ``ttl`` in
+        seconds, ``clean`` as ``cleanPodPolicy``."""
+        changes: dict[str, Any] = {}
+        if deadline:
+            changes["active_deadline"] = int(deadline)
+        if ttl:
+            changes["ttl_after_finished"] = int(ttl)
+        if clean:
+            changes["clean_pod_policy"] = CleanPodPolicy(clean).value
+        self._set_spec(**changes)
+
+    def _set_spec(self, **changes: Any) -> None:
+        spec = replace(self.job.spec, **changes)
+        self.job = replace(self.job, generation=self.job.generation + 1, spec=spec)
+        self.version += 1
+
+    def do_rule(self, name: str, does: str, **on: str) -> None:
+        """Add a failure rule: ``rule gpu ExcludeNode error=ECC``, ``exit=42,43`` or ``reason=OOMKilled``."""
+        rule = Rule(
+            name,
+            does,
+            on_worker_exit_codes=tuple(int(code) for code in on.get("exit", "").split(",") if code),
+            on_pod_reasons=tuple(reason for reason in on.get("reason", "").split(",") if reason),
+            on_error_pattern=on.get("error", ""),
+        )
+        self._set_spec(rules=(*self.job.spec.rules, rule))
+
+    def do_limit(self, account: str, restarts: str, window: str = "") -> None:
+        """``limit application 1 window=600``, or ``none``."""
+        allowed = None if restarts == "none" else int(restarts)
+        self._set_spec(**{account: Limit(allowed, int(window) if window else None)})

@@ -1,0 +1,73 @@
+"""Fields that documents name are fields of the resource, or values of the chart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs_commands import ROOT, documents
+from tests.full_status import full
+
+DOCUMENTS = {str(document.relative_to(ROOT)): document for document in documents()}
+OF_OTHERS = {"backoffLimit", "deletionTimestamp", "lastState", "podFailurePolicy", "podSelector"}
+"""Kubernetes' own, outside a pod's spec."""
+OF_THE_PROBES = {"heardSeconds", "loopLagSeconds"}
+PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!md\b)[a-zA-Z]+)+)")
+NAME = re.compile(r"`(?:[a-zA-Z]+\.)*([a-z]+(?:[A-Z][a-zA-Z]*)+)(?=[`:=. ])")
+
+
+def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """The paths of a schema's fields, lists' items under the list's name."""
+    if "items" in schema:
+        yield from fields(schema["items"], path)
+    for name, field in schema.get("properties", {}).items():
+        below = f"{path}.{name}".lstrip(".")
+        yield below
+        yield from fields(field, below)
+
+
+def written(value: object, path: str = "") -> Iterator[str]:
+    """The paths of what stands in a JSON."""
+    for one in value if isinstance(value, list) else ():
+        yield from written(one, path)
+    for name, one in value.items() if isinstance(value, dict) else ():
+        below = f"{path}.{name}".lstrip(".")
+        yield below
+        yield from written(one, below)
+
+
+def keys(values: object) -> Iterator[str]:
+    if isinstance(values, dict):
+        for name, value in values.items():
+            yield name
+            yield from keys(value)
+
+
+CRD = yaml.safe_load((ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml").read_text())
+PATHS = set(fields(CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+PATHS |= {f"status.internal.{path}" for path in written(full(2).dump()["internal"])}
+PATHS |= {path.removeprefix("spec.template.") for path in PATHS}
+VALUES = set(keys(yaml.safe_load((ROOT / "charts" / "elasticjob" / "values.yaml").read_text())))
+NAMES = {path.rpartition(".")[2] for path in PATHS} | VALUES | OF_OTHERS | OF_THE_PROBES
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_fields_that_a_document_names_are_there(name: str) -> None:
+    text = DOCUMENTS[name].read_text()
+    assert [path for path in PATH.findall(text) if path not in PATHS] == []
+    assert [field for field in NAME.findall(text) if field not in NAMES] == []
+
+
+def test_names_are_found_in_a_text() -> None:
+    assert PATH.findall("`status.round.gone`, spec.failurePolicy and [status.md](status.md)") == [
+        "status.round.gone",
+        "spec.failurePolicy",
+    ]
+    assert NAME.findall("`rejoinSeconds` and `failurePolicy.maxRestarts: 3`, not `torchrun`") == [
+        "rejoinSeconds",
+        "maxRestarts",
+    ]
