@@ -158,6 +158,40 @@ def test_every_list_and_string_that_a_rule_may_walk_has_an_end() -> None:
             assert field.get("type") != "string" or "maxLength" in field or "enum" in field, path
 
 
+def test_every_number_of_the_spec_has_bounds() -> None:
+    for path, field in FIELDS.items():
+        if path.startswith("spec.") and field.get("type") == "integer":
+            assert field["format"] == "int32", path
+            assert field["minimum"] < field["maximum"], path
+
+
+def test_conditions_are_those_of_every_kubernetes_object() -> None:
+    """metav1.Condition, as controller-gen writes it."""
+    condition = STATUS["properties"]["conditions"]["items"]
+    assert condition["required"] == ["lastTransitionTime", "message", "reason", "status", "type"]
+    assert {
+        name: {key: value for key, value in field.items() if key != "description"}
+        for name, field in condition["properties"].items()
+    } == {
+        "lastTransitionTime": {"type": "string", "format": "date-time"},
+        "message": {"type": "string", "maxLength": 32_768},
+        "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
+        "reason": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 1_024,
+            "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        },
+        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+        "type": {
+            "type": "string",
+            "maxLength": 316,
+            "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+            r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+        },
+    }
+
+
 def test_words_are_those_of_the_planner() -> None:
     assert FIELDS["spec.failurePolicy.rules[].action"]["enum"] == [action.value for action in Action]
     assert FIELDS["spec.handlerSource"]["enum"] == [where.value for where in HandlerSource]
