@@ -20,7 +20,6 @@ from pathlib import Path
 from benchmarks.breakdown import BARE, REPLACED, STANDBY, Agent, Breakdown, Run, Worker
 from benchmarks.breakdown_table import document
 from benchmarks.c10d import C10d
-from benchmarks.crew import QUIET
 from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8s, K8sSession, audit_event
 from benchmarks.plot_breakdown import plot
@@ -34,6 +33,7 @@ from benchmarks.torchruns import (
     start,
     started_torchruns,
 )
+from benchmarks.zygote import QUIET
 from devcluster.wait import wait_for
 from elasticjob.contract import names
 from elasticjob.contract.records import RoundRecord

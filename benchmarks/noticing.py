@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 
 from benchmarks import cable
 from benchmarks.backends import Backend, Seat
-from benchmarks.crew import Answers, Crew, Zygote, collect
+from benchmarks.crew import Answers, Crew, collect, start_zygote
 from benchmarks.measures import call_together, start_crew
 from benchmarks.participant import CallOnNotice
 from benchmarks.results import JOB_DIED, OK, Key, Outcome, Results
 from benchmarks.table import column_name, markdown, number
+from benchmarks.zygote import Zygote
 from devcluster.proxy import TcpProxy
 
 SIZES = (2, 8)
@@ -51,7 +52,7 @@ def run(
         DEAD_AGENT: dead_agent,
         SILENT_NODE: silent_node,
     }
-    with Zygote() as zygote:
+    with start_zygote() as zygote:
         for what, measure in faults.items():
             for n in sizes:
                 for name, backend in backends.items():
