@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.results import OK
+from benchmarks.results import OK, Summary, write_figures
 
 SECONDS = "seconds"
 """The name under which a sample's seconds can be asked for like its other figures."""
@@ -99,9 +99,7 @@ class Samples:
 
     def write(self, path: Path) -> None:
         """Write the raw figures as JSON."""
-        lines = ",\n".join("    " + json.dumps(_rounded(asdict(one))) for one in self.all)
-        environment = json.dumps(self.environment, indent=2).replace("\n", "\n  ")
-        path.write_text(f'{{\n  "samples": [\n{lines}\n  ],\n  "environment": {environment}\n}}\n')
+        write_figures(path, "samples", (_rounded(asdict(one)) for one in self.all), self.environment)
 
     @staticmethod
     def read(path: Path) -> Samples:
@@ -131,6 +129,11 @@ def fit(points: Sequence[tuple[int, float]], start: int = FIT_FROM) -> Fit | Non
         return None
     slope, intercept = statistics.linear_regression([x for x, _ in logs], [y for _, y in logs])
     return Fit(math.exp(intercept), slope)
+
+
+def summary(samples: Sequence[Sample]) -> Summary | None:
+    """Median and spread of the seconds, if there are samples."""
+    return Summary.of([one.seconds for one in samples], [one.outcome for one in samples]) if samples else None
 
 
 def values(samples: Iterable[Sample], figure: str) -> list[float]:

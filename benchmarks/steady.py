@@ -11,11 +11,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import markdown
 from benchmarks.crew import Crew, start_zygote
 from benchmarks.k8s import ControlPlane, K8s
+from benchmarks.markdown import document, number
 from benchmarks.measures import call_together, start_crew
 from benchmarks.results import OK, Key, Outcome, Results
-from benchmarks.table import markdown, number
 from benchmarks.zygote import Zygote
 
 SIZES = (8, 32, 128)
@@ -75,4 +76,4 @@ def table(results: Results) -> str:
         summary = results.summary(Key(STEADY, "k8s", "", n))
         rows.append([str(n), number(summary.requests if summary else None), number(design(n))])
     header = ["N", "requests/s, operator included", "design: 0.1 + N/60"]
-    return f"# Requests at the API server in steady state\n\n{markdown(header, rows)}\n"
+    return document("Requests at the API server in steady state", markdown.table(header, rows))
