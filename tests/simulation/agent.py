@@ -20,11 +20,10 @@ from elasticjob.contract.records import (
 from elasticjob.core.beats import BEAT_SECONDS, BeatJudge, Probe
 from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.model import Pod
-from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
+from tests.simulation.api import LIST_KEY, Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
 from tests.simulation.ground import Ground, LeaseValue, Network, RoundKeys, WorkerEnd
 from tests.simulation.kernel import Kernel, Script, Thread
 
-LIST_KEY: Key = ("list", "")
 STALL_TIMEOUT = 30.0
 POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION
-from tests.simulation.agent import LIST_KEY, Agent
+from tests.simulation.agent import Agent
+from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY
 from tests.simulation.cluster import Node
-from tests.simulation.operator import JOB_KEY, ROUND_KEY
 from tests.simulation.world import World
 
 BY_HAND = "by-hand"

@@ -11,12 +11,13 @@ from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.status import JobStatus
-from tests.simulation.agent import LIST_KEY, Agent
-from tests.simulation.api import Api, Item, Key
+from tests.simulation.agent import Agent
+from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY, Api, Item, Key
 from tests.simulation.cluster import Cluster
 from tests.simulation.ground import After, Behaviour, Steps, WorkerEnd
+from tests.simulation.informers import JobValue
 from tests.simulation.kernel import Kernel
-from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue, Operator
+from tests.simulation.operator import Operator
 from tests.simulation.oracle import Oracle
 from tests.simulation.owned import Owned
 from tests.simulation.traits import OWNED, Traits, draw
