@@ -369,7 +369,7 @@ class World:
             if self.progress + self.kernel.now - since >= self.behaviour.needed - 1e-6:
                 self.progress = self.behaviour.needed
                 for agent in self.running():
-                    agent.train_on()
+                    agent.wake()
 
     def _break_whole(self, key: tuple[str, int]) -> None:
         if self._whole_since is not None and self._whole_since[0] == key:
