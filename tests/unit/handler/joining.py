@@ -6,9 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torch.distributed.elastic.rendezvous import (
-    RendezvousInfo,
-)
+from torch.distributed.elastic.rendezvous import RendezvousInfo
 
 from elasticjob.contract import names
 from elasticjob.contract.records import MemberList, RoundRecord

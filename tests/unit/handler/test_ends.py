@@ -10,10 +10,7 @@ import threading
 from typing import Any
 
 import pytest
-from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
-    RendezvousStateError,
-)
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousStateError
 from torch.distributed.elastic.utils import store as store_util
 
 from devcluster.wait import wait_for

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from torch.distributed.elastic.rendezvous import (
-    RendezvousStateError,
-)
+from torch.distributed.elastic.rendezvous import RendezvousStateError
 
 from devcluster.wait import wait_for
 from elasticjob.api.errors import Forbidden, Unauthorized

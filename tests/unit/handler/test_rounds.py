@@ -11,9 +11,7 @@ from datetime import timedelta
 import pytest
 import torch
 from torch.distributed import TCPStore
-from torch.distributed.elastic.rendezvous import (
-    RendezvousTimeoutError,
-)
+from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from devcluster.wait import wait_for
 from elasticjob.contract.records import RoundRecord
