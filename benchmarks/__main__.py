@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import arguments, measures, torchruns
 from benchmarks.backends import Backend
 from benchmarks.c10d import C10d
-from benchmarks.crew import CrewError, Zygote
+from benchmarks.crew import CrewError, start_zygote
 from benchmarks.environment import environment
 from benchmarks.plan import (
     BACKENDS,
@@ -40,6 +40,7 @@ from benchmarks.plan import (
 )
 from benchmarks.results import JOB_DIED, OK, STANDBY, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
 from benchmarks.table import table
+from benchmarks.zygote import Zygote
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -59,7 +60,7 @@ def main() -> None:
     if not tasks:
         return
     with contextlib.ExitStack() as stack:
-        zygote = stack.enter_context(Zygote())
+        zygote = stack.enter_context(start_zygote())
         backends: dict[tuple[str, str], Backend] = {
             ("c10d", variant): C10d(variant) for variant in ("", STORE_SHARING_OFF)
         }

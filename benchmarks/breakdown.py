@@ -199,11 +199,11 @@ class Bar:
 
     def total(self) -> Summary:
         """Median and spread of the whole."""
-        return _summary([sum(run.values()) for run in self.phases], self.outcomes)
+        return Summary.of([sum(run.values()) for run in self.phases], self.outcomes)
 
     def ours(self) -> Summary:
         """Median and spread of the phases that are ours."""
-        return _summary([sum(run.get(phase, 0.0) for phase in OURS) for run in self.phases], self.outcomes)
+        return Summary.of([sum(run.get(phase, 0.0) for phase in OURS) for run in self.phases], self.outcomes)
 
 
 class Breakdown:
@@ -261,18 +261,6 @@ class Breakdown:
                 )
             )
         return result
-
-
-def _summary(values: Sequence[float], outcomes: Sequence[str]) -> Summary:
-    failures = {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes) if outcome != OK}
-    return Summary(
-        statistics.median(values) if values else None,
-        min(values, default=None),
-        max(values, default=None),
-        len(outcomes),
-        failures,
-        None,
-    )
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:

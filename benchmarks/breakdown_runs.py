@@ -18,12 +18,11 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.breakdown import BARE, REPLACED, STANDBY, Agent, Breakdown, Run, Worker
-from benchmarks.breakdown_table import document
+from benchmarks.breakdown_plot import plot
+from benchmarks.breakdown_table import table
 from benchmarks.c10d import C10d
-from benchmarks.crew import QUIET
 from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8s, K8sSession, audit_event
-from benchmarks.plot_breakdown import plot
 from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT
 from benchmarks.torchruns import (
     KILL_TIMEOUT_SECONDS,
@@ -34,6 +33,7 @@ from benchmarks.torchruns import (
     start,
     started_torchruns,
 )
+from benchmarks.zygote import QUIET
 from devcluster.wait import wait_for
 from elasticjob.contract import names
 from elasticjob.contract.records import RoundRecord
@@ -101,7 +101,7 @@ def _add(breakdown: Breakdown, backend: str, variant: str, n: int, take: Take) -
 
 def _write(breakdown: Breakdown, out: Path) -> None:
     breakdown.write(out / "breakdown.json")
-    (out / "breakdown.md").write_text(document(breakdown))
+    (out / "breakdown.md").write_text(table(breakdown))
     plot(breakdown, out / "breakdown.png")
 
 

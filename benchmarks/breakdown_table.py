@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from benchmarks import markdown
 from benchmarks.breakdown import BARE, OURS, PATH, PHASES, REPLACED, STANDBY, Bar, Breakdown
-from benchmarks.results import Summary
-from benchmarks.table import markdown, number
+from benchmarks.markdown import document, facts, number, section, spread
+
+_HEAD = (
+    "One of N torchruns with one worker each is killed with its worker; N are needed. Seconds, medians; "
+    "a phase ends when the last one has passed its milestone. *standby*: a spare had joined before; "
+    "*replacement*: it starts after the kill (ours: the operator makes a pod; c10d: the benchmark starts "
+    "a torchrun at the moment of the kill). c10d has store sharing off, without which no replacement can "
+    "join. *bare start*: `torchrun --standalone` with N workers of the same script, from the start of "
+    "torchrun. Ours is what our code is waited for in: " + ", ".join(OURS) + "."
+)
 
 
-def document(breakdown: Breakdown) -> str:
-    """The figures as a Markdown document."""
-    facts = ", ".join(f"{name}: {value}" for name, value in breakdown.environment.items())
-    sections = [
-        "# From kill -9 to the first step: where the time goes\n\n"
-        "One of N torchruns with one worker each is killed with its worker; N are needed. Seconds, medians; "
-        "a phase ends when the last one has passed its milestone. *standby*: a spare had joined before; "
-        "*replacement*: it starts after the kill (ours: the operator makes a pod; c10d: the benchmark starts "
-        "a torchrun at the moment of the kill). c10d has store sharing off, without which no replacement can "
-        "join. *bare start*: `torchrun --standalone` with N workers of the same script, from the start of "
-        "torchrun. Ours is what our code is waited for in: " + ", ".join(OURS) + ".\n\n" + facts
-    ]
-    for n in breakdown.sizes():
-        sections.append(f"## {n} torchruns\n\n{_phases_table(breakdown, n)}")
-    sections.append("## The replacement's own way\n\n" + _path_table(breakdown))
-    sections.append("## The phases\n\n" + "\n".join(f"- {name}: {text}" for name, text in PHASES.items()))
-    return "\n\n".join(sections) + "\n"
+def table(breakdown: Breakdown) -> str:
+    """The whole document."""
+    return document(
+        "From kill -9 to the first step: where the time goes",
+        _HEAD,
+        facts(breakdown.environment),
+        *(section(f"{n} torchruns", _phases_table(breakdown, n)) for n in breakdown.sizes()),
+        section("The replacement's own way", _path_table(breakdown)),
+        section("The phases", "\n".join(f"- {name}: {text}" for name, text in PHASES.items())),
+    )
 
 
 def _phases_table(breakdown: Breakdown, n: int) -> str:
@@ -34,12 +36,12 @@ def _phases_table(breakdown: Breakdown, n: int) -> str:
         for phase in PHASES
         if any(bar.medians().get(phase) for bar in bars)
     ]
-    rows.append(["**total**", *(_spread(bar.total()) for bar in bars)])
+    rows.append(["**total**", *(spread(bar.total()) for bar in bars)])
     rows.append(["ours", *(number(bar.ours().median) if bar.backend == "k8s" else "" for bar in bars)])
     if bare is not None:
         rows.append(["total by bare start", *(_by(bar, bare) for bar in bars)])
     rows.append(["k8s by c10d", *(_by(_ours_beside(breakdown, bar), bar) for bar in bars)])
-    return markdown(["phase", *(bar.name for bar in bars)], rows)
+    return markdown.table(["phase", *(bar.name for bar in bars)], rows)
 
 
 def _ours_beside(breakdown: Breakdown, bar: Bar) -> Bar | None:
@@ -57,15 +59,7 @@ def _path_table(breakdown: Breakdown) -> str:
         for name in PATH
         if any(name in bar.path_medians() for bar in bars)
     ]
-    return markdown(["from, to", *(f"{bar.name}, N = {bar.n}" for bar in bars)], rows)
-
-
-def _spread(summary: Summary) -> str:
-    failed = ", ".join(f"{what} ({count} of {summary.runs})" for what, count in summary.failures.items())
-    if summary.median is None:
-        return failed
-    text = f"{number(summary.median)} ({number(summary.low)} to {number(summary.high)})"
-    return f"{text}; {failed}" if failed else text
+    return markdown.table(["from, to", *(f"{bar.name}, N = {bar.n}" for bar in bars)], rows)
 
 
 def _by(one: Bar | None, other: Bar) -> str:

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,25 +18,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from benchmarks.backends import Seat
-from benchmarks.participant import Call, CallOnNotice, Raised, Ready, Returned
+from benchmarks.participant import Call, CallOnNotice, Raised, Ready, Returned, serve
+from benchmarks.zygote import Zygote
 
 START_TIMEOUT_SECONDS = 120.0
-QUIET = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "TORCH_CPP_LOG_LEVEL": "ERROR",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "RES_OPTIONS": "attempts:0",
-}
-"""For every process of the benchmark: no threads at import, no C++ warnings, no interface lookups, no DNS.
-
-DNS: a TCPStore asks for the name of each peer, on its server's only thread, and is silent for 5 s when the
-name server drops a query (pytorch#159007). The figures would be those of the machine's name server: with one
-that answers 50 queries a second, both backends take 5 to 180 s from N = 16 on. Without attempts the lookup
-fails at once, after which torch asks no more; addresses and /etc/hosts work as ever.
-"""
-
-_ZYGOTE = Path(__file__).parent / "zygote.py"
 
 
 class CrewError(RuntimeError):
@@ -56,42 +37,9 @@ class Answers:
     missing: int
 
 
-class Zygote:
-    """The process that participants are forked from. A context manager; it ends with its last descriptor."""
-
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, str(_ZYGOTE), str(theirs.fileno())],
-                env={**os.environ, **QUIET, **(environment or {})},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        self._reply()  # torch is imported
-
-    def __enter__(self) -> Zygote:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._process.wait()
-
-    def fork(self, connection: Connection, seat: Seat, log: Path) -> int:
-        """Start a participant that is told what to do over `connection`; returns its process id."""
-        socket.send_fds(self._socket, [pickle.dumps(("fork", seat, str(log)))], [connection.fileno()])
-        return self._reply()
-
-    def reap(self, pid: int) -> None:
-        """Wait for a participant that was killed. Until then its process id is not used again."""
-        self._socket.send(pickle.dumps(("reap", pid)))
-        self._reply()
-
-    def _reply(self) -> int:
-        reply = self._socket.recv(64)
-        if not reply:
-            raise CrewError("the process that participants are forked from has ended")
-        return int(reply)
+def start_zygote(environment: Mapping[str, str] | None = None) -> Zygote:
+    """The process that participants are forked from. A context manager."""
+    return Zygote(("torch.distributed.elastic.rendezvous.registry", serve.__module__), environment)
 
 
 class Participant:
@@ -101,7 +49,7 @@ class Participant:
         self.log = log
         self.connection, theirs = Pipe()
         with theirs:
-            self.pid = zygote.fork(theirs, seat, log)
+            self.pid = zygote.fork(serve, (seat,), seat.environment, log, theirs)
 
     def answer(self) -> object:
         """What it has said; call when its connection is ready."""
@@ -136,7 +84,7 @@ class Crew:
         for participant in self._all:
             participant.kill()
         for participant in self._all:
-            self._zygote.reap(participant.pid)
+            self._zygote.wait(participant.pid)
             participant.connection.close()
 
     def start(self, seats: Iterable[Seat]) -> list[Participant]:

@@ -23,8 +23,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import markdown
 from benchmarks.environment import environment
-from benchmarks.table import markdown
+from benchmarks.markdown import document
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
 from elasticjob_operator.act.injection import IMAGE_DIR
@@ -138,10 +139,11 @@ def _table(figures: dict[str, Any]) -> str:
         injected, image = (median(figures[what][handler.value]) for handler in HandlerSource)
         rows.append([what, f"{injected:.3f}", f"{image:.3f}", f"{injected - image:+.3f}"])
     facts = ", ".join(f"{key} {value}" for key, value in figures["environment"].items())
-    return (
-        f"# What injecting the handler costs\n\n{figures['files']} files, {figures['kilobytes']} kB. "
-        f"Medians of {len(figures['start seconds']['Image'])} runs in turns; {facts}.\n\n"
-        f"{markdown(['', 'Injected', 'Image', 'more'], rows)}\n"
+    return document(
+        "What injecting the handler costs",
+        f"{figures['files']} files, {figures['kilobytes']} kB. "
+        f"Medians of {len(figures['start seconds']['Image'])} runs in turns; {facts}.",
+        markdown.table(["", "Injected", "Image", "more"], rows),
     )
 
 

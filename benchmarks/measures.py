@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.backends import Backend, Seat, Session
-from benchmarks.crew import Answers, Crew, Participant, Zygote, collect, in_time_for
+from benchmarks.crew import Answers, Crew, Participant, collect, in_time_for
 from benchmarks.participant import Call, CallOnNotice
 from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
+from benchmarks.zygote import Zygote
 
 JOIN_TIMEOUT_SECONDS = 120.0
 REFORM_TIMEOUT_SECONDS = 150.0

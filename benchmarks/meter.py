@@ -22,7 +22,7 @@ _SUMS = {
 
 @dataclass(frozen=True)
 class Reading:
-    """Totals so far. `bytes` are by the names of `benchmarks.scale_results.FIGURES`."""
+    """Totals so far. `bytes` are named as in `benchmarks.scale_results`."""
 
     operator_cpu: float
     apiserver_cpu: float
@@ -49,7 +49,7 @@ class Meter:
         )
 
     def since(self, before: Reading) -> dict[str, float]:
-        """What was used since `before`, by the names of `FIGURES`."""
+        """What was used since `before`, by the same names."""
         requests = self._requests(before.audit_offset)
         now = self.read()
         return {

@@ -10,7 +10,6 @@ that the round is over. The timeouts are the defaults. c10d gets the same, and a
 from __future__ import annotations
 
 import contextlib
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks import cable
+from benchmarks import cable, markdown
 from benchmarks.backends import Backend, Seat
-from benchmarks.crew import Answers, Crew, Zygote, collect
+from benchmarks.crew import Answers, Crew, collect, start_zygote
+from benchmarks.markdown import document, spread
 from benchmarks.measures import call_together, start_crew
 from benchmarks.participant import CallOnNotice
 from benchmarks.results import JOB_DIED, OK, Key, Outcome, Results
-from benchmarks.table import column_name, markdown, number
+from benchmarks.table import column_name
+from benchmarks.zygote import Zygote
 from devcluster.proxy import TcpProxy
 
 SIZES = (2, 8)
@@ -51,7 +52,7 @@ def run(
         DEAD_AGENT: dead_agent,
         SILENT_NODE: silent_node,
     }
-    with Zygote() as zygote:
+    with start_zygote() as zygote:
         for what, measure in faults.items():
             for n in sizes:
                 for name, backend in backends.items():
@@ -73,26 +74,15 @@ def table(results: Results) -> str:
     rows = []
     for what, (title, goal) in goals.items():
         for n in results.sizes(what):
-            cells = [_cell(results, Key(what, backend, "", n)) for backend in ("k8s", "c10d")]
+            cells = [spread(results.summary(Key(what, backend, "", n))) for backend in ("k8s", "c10d")]
             rows.append([title, str(n), *cells, goal])
     header = ["what", "N", column_name("k8s", ""), column_name("c10d", ""), "target"]
-    return (
-        "# Noticing a loss that nobody's collective notices\n\n"
+    return document(
+        "Noticing a loss that nobody's collective notices",
         "Seconds from the fault until the last survivor knows that the round is over: median (minimum to "
-        f"maximum).\n\n{markdown(header, rows)}\n"
+        "maximum).",
+        markdown.table(header, rows),
     )
-
-
-def _cell(results: Results, key: Key) -> str:
-    series = results.find(key)
-    if series is None:
-        return "not measured"
-    good = [seconds for seconds in series.seconds if seconds is not None]
-    failed = ", ".join(sorted({outcome for outcome in series.outcomes if outcome != OK}))
-    if not good:
-        return failed
-    spread = f"{number(statistics.median(good))} ({number(min(good))} to {number(max(good))})"
-    return f"{spread}; {failed}" if failed else spread
 
 
 def dead_agent(zygote: Zygote, backend: Backend, n: int) -> Outcome:

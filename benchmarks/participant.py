@@ -6,12 +6,10 @@ heavy by itself: the benchmark's own process needs its types.
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import NoReturn
 
 from benchmarks.backends import Seat
 from benchmarks.cable import NAMESPACE_ENV, enter
@@ -54,10 +52,8 @@ class Raised:
     error: str
 
 
-def serve(connection: Connection, seat: Seat, log: str) -> NoReturn:
+def serve(connection: Connection, seat: Seat) -> None:
     """The process's whole life: make the handler, obey until the pipe is closed."""
-    _redirect(log)
-    os.environ.update(seat.environment)
     try:
         if NAMESPACE_ENV in seat.environment:
             enter(seat.environment[NAMESPACE_ENV])
@@ -92,13 +88,3 @@ def serve(connection: Connection, seat: Seat, log: str) -> NoReturn:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is the outcome
         traceback.print_exc()
         connection.send(Raised(f"{type(error).__name__}: {error}".splitlines()[0]))
-    finally:
-        os._exit(0)
-
-
-def _redirect(log: str) -> None:
-    """Send what Python and C++ print to the participant's own log."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)

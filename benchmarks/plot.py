@@ -5,12 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
-
+from benchmarks.picture import C10D, K8S, over_participants, picture
 from benchmarks.plan import JOIN, KILL_TO_FIRST_STEP, REJOIN, REPLACE, SHRINK, WORKER_START
 from benchmarks.results import STANDBY, STORE_SHARING_OFF, Key, Results
 from benchmarks.table import column_name
@@ -22,9 +17,9 @@ _PANELS = {
     SHRINK: "Kill -9, no replacement (shrink)",
 }
 _COLOURS = {
-    ("k8s", ""): "#326ce5",
+    ("k8s", ""): K8S,
     ("k8s", STANDBY): "#7fb0ff",
-    ("c10d", ""): "#b0301c",
+    ("c10d", ""): C10D,
     ("c10d", STORE_SHARING_OFF): "#e8913c",
 }
 _HEADROOM = 3.0
@@ -42,17 +37,15 @@ def plot(results: Results, path: Path) -> None:
         return
     columns = min(count, 3)
     rows = -(-count // columns)
-    figure, grid = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 4.2 * rows), squeeze=False)
-    panels = list(grid.flat)
-    for what in sized:
-        _by_size(panels.pop(0), results, what)
-    if steps:
-        _first_steps(panels.pop(0), results)
-    for unused in panels:
-        unused.set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with picture(path, rows, columns, (5.2 * columns, 4.2 * rows)) as (figure, grid):
+        panels = list(grid.flat)
+        for what in sized:
+            _by_size(panels.pop(0), results, what)
+        if steps:
+            _first_steps(panels.pop(0), results)
+        for unused in panels:
+            unused.set_visible(False)
+        figure.tight_layout()
 
 
 def _by_size(axes: Any, results: Results, what: str) -> None:
@@ -90,13 +83,8 @@ def _by_size(axes: Any, results: Results, what: str) -> None:
                 transform=axes.get_xaxis_transform(),
                 label=f"{label}: {outcome}",
             )
-    axes.set(xscale="log", yscale="log", title=_PANELS[what], xlabel="participants", ylabel="seconds")
-    axes.set_xticks(results.sizes(what), [str(n) for n in results.sizes(what)])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:g}")
+    over_participants(axes, _PANELS[what], "seconds", results.sizes(what))
     axes.set_ylim(top=axes.get_ylim()[1] * _HEADROOM)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
 
 
 def _first_steps(axes: Any, results: Results) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,7 +53,22 @@ class Summary:
     high: float | None
     runs: int
     failures: Mapping[str, int]
-    requests: float | None
+    requests: float | None = None
+
+    @staticmethod
+    def of(
+        figures: Iterable[float | None], outcomes: Sequence[str], requests: Sequence[float] = ()
+    ) -> Summary:
+        """Of the same measurement several times; None is one that did not end well."""
+        good = [figure for figure in figures if figure is not None]
+        return Summary(
+            median=statistics.median(good) if good else None,
+            low=min(good, default=None),
+            high=max(good, default=None),
+            runs=len(outcomes),
+            failures={how: outcomes.count(how) for how in dict.fromkeys(outcomes) if how != OK},
+            requests=statistics.median(requests) if requests else None,
+        )
 
     @property
     def ended(self) -> str:
@@ -81,19 +96,7 @@ class Series:
 
     def summary(self) -> Summary:
         """Median and spread."""
-        good = [seconds for seconds in self.seconds if seconds is not None]
-        failures: dict[str, int] = {}
-        for outcome in self.outcomes:
-            if outcome != OK:
-                failures[outcome] = failures.get(outcome, 0) + 1
-        return Summary(
-            median=statistics.median(good) if good else None,
-            low=min(good, default=None),
-            high=max(good, default=None),
-            runs=len(self.outcomes),
-            failures=failures,
-            requests=statistics.median(self.requests) if self.requests else None,
-        )
+        return Summary.of(self.seconds, self.outcomes, self.requests)
 
 
 class Results:
@@ -144,9 +147,7 @@ class Results:
             if series.requests:
                 entry["requests"] = [round(value, 2) for value in series.requests]
             entries.append(entry)
-        lines = ",\n".join("    " + json.dumps(entry) for entry in entries)
-        environment = json.dumps(self.environment, indent=2).replace("\n", "\n  ")
-        path.write_text(f'{{\n  "results": [\n{lines}\n  ],\n  "environment": {environment}\n}}\n')
+        write_figures(path, "results", entries, self.environment)
 
     @staticmethod
     def read(path: Path) -> Results:
@@ -157,3 +158,12 @@ class Results:
             key = Key(entry["what"], entry["backend"], entry["variant"], entry["n"])
             results._series[key] = Series(key, entry["seconds"], entry["outcomes"], entry.get("requests", []))
         return results
+
+
+def write_figures(
+    path: Path, name: str, entries: Iterable[Mapping[str, object]], environment: Mapping[str, object]
+) -> None:
+    """Write raw figures as JSON: the entries under that name, a line each, and the environment."""
+    lines = ",\n".join("    " + json.dumps(entry) for entry in entries)
+    facts = json.dumps(environment, indent=2).replace("\n", "\n  ")
+    path.write_text(f'{{\n  "{name}": [\n{lines}\n  ],\n  "environment": {facts}\n}}\n')

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks import arguments, etcd, measures
 from benchmarks.backends import Backend
 from benchmarks.c10d import C10d
-from benchmarks.crew import CrewError, Zygote
+from benchmarks.crew import CrewError, start_zygote
 from benchmarks.environment import environment
 from benchmarks.k8s import ControlPlane, K8s, K8sSession
 from benchmarks.meter import Meter
@@ -28,6 +28,7 @@ from benchmarks.results import JOB_DIED, OK, TIMEOUT, Outcome
 from benchmarks.scale_results import Sample, Samples
 from benchmarks.scale_table import missed_aims, table
 from benchmarks.swarm import Round, Swarm, SwarmError
+from benchmarks.zygote import Zygote
 from devcluster.build import kubernetes_version
 
 RESULTS = Path(__file__).parent / "results"
@@ -105,7 +106,7 @@ def run(extent: Extent, out: Path) -> None:
                     ours(plane, n, extent.rejoins, extent.processes, lambda sample: _say(samples, sample))
                 write(samples, out, picture=False)
     if sizes := extent.others.get("c10d"):
-        with Zygote() as zygote:
+        with start_zygote() as zygote:
             others(zygote, C10d(""), sizes, samples)
         write(samples, out, picture=False)
     _etcd({name: sizes for name in etcd.NAMES if (sizes := extent.others.get(name))}, samples)
@@ -120,7 +121,7 @@ def _etcd(wanted: Mapping[str, Sequence[int]], samples: Samples) -> None:
         return
     try:
         path = etcd.python_path()
-        with etcd.server() as endpoint, Zygote({"PYTHONPATH": str(path)}) as zygote:
+        with etcd.server() as endpoint, start_zygote({"PYTHONPATH": str(path)}) as zygote:
             samples.environment["etcd"] = f"{etcd.ETCD_VERSION} --enable-v2, {etcd.PYTHON_ETCD}"
             for name, sizes in wanted.items():
                 others(zygote, etcd.Etcd(name, endpoint), sizes, samples)

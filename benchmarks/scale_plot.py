@@ -5,18 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
-
+from benchmarks.picture import C10D, K8S, over_participants, picture
 from benchmarks.plan import JOIN, REJOIN
 from benchmarks.scale_results import FIT_FROM, Samples, fit
 from benchmarks.scale_table import TARGETS
 
-_OURS = "#326ce5"
-_COLOURS = {"k8s": _OURS, "c10d": "#b0301c", "etcd-v2": "#2e8b57", "etcd": "#8a6d3b"}
+_COLOURS = {"k8s": K8S, "c10d": C10D, "etcd-v2": "#2e8b57", "etcd": "#8a6d3b"}
 _WHATS = {JOIN: ("first join", "--"), REJOIN: ("re-join", "-")}
 _COSTS = (
     ("Bytes at the API server, one round", "bytes", ("bytes_sent", "bytes_received")),
@@ -24,20 +18,18 @@ _COSTS = (
     ("CPU time, one round", "seconds", ("operator_cpu_seconds", "apiserver_cpu_seconds")),
     ("Operator's memory after a round", "MB", ("operator_megabytes",)),
 )
-_COST_COLOURS = (_OURS, "#e8913c")
+_COST_COLOURS = (K8S, "#e8913c")
 
 
 def plot(samples: Samples, path: Path) -> None:
     """Write the picture as PNG."""
-    figure, grid = pyplot.subplots(2, 3, figsize=(16.5, 9.0))
-    panels = list(grid.flat)
-    for what, (name, _) in _WHATS.items():
-        _times(panels.pop(0), samples, what, f"{name.capitalize()}: last call to last return")
-    for title, unit, figures in _COSTS:
-        _costs(panels.pop(0), samples, title, unit, figures)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with picture(path, 2, 3, (16.5, 9.0)) as (figure, grid):
+        panels = list(grid.flat)
+        for what, (name, _) in _WHATS.items():
+            _times(panels.pop(0), samples, what, f"{name.capitalize()}: last call to last return")
+        for title, unit, figures in _COSTS:
+            _costs(panels.pop(0), samples, title, unit, figures)
+        figure.tight_layout()
 
 
 def _times(axes: Any, samples: Samples, what: str, title: str) -> None:
@@ -59,7 +51,7 @@ def _times(axes: Any, samples: Samples, what: str, title: str) -> None:
     if aims:
         xs, ys = zip(*aims, strict=True)
         axes.plot(xs, ys, marker="_", markersize=14, linestyle="none", color="0.3", label="ours shall be")
-    _finish(axes, title, "seconds", samples.sizes(what))
+    over_participants(axes, title, "seconds", samples.sizes(what))
 
 
 def _costs(axes: Any, samples: Samples, title: str, unit: str, figures: tuple[str, ...]) -> None:
@@ -69,7 +61,7 @@ def _costs(axes: Any, samples: Samples, title: str, unit: str, figures: tuple[st
             if points:
                 words = figure.removesuffix("_seconds").replace("_", " ")
                 _curve(axes, points, f"{name}, {words}", colour, style)
-    _finish(axes, title, unit, sorted({n for what in _WHATS for n in samples.sizes(what, "k8s")}))
+    over_participants(axes, title, unit, sorted({n for what in _WHATS for n in samples.sizes(what, "k8s")}))
     if unit == "MB":  # most of it is there before the first job
         axes.set(yscale="linear", ylim=(0, None))
 
@@ -81,13 +73,3 @@ def _curve(axes: Any, points: list[tuple[int, float]], label: str, colour: str |
         label = f"{label}: N^{found.exponent:.2f} from N = {FIT_FROM}"
     sizes, medians = zip(*points, strict=True)
     axes.plot(sizes, medians, style, marker="o", markersize=4, color=colour, label=label)
-
-
-def _finish(axes: Any, title: str, unit: str, sizes: list[int]) -> None:
-    axes.set(xscale="log", yscale="log", title=title, xlabel="participants", ylabel=unit)
-    axes.set_xticks(sizes, [str(n) for n in sizes])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8)

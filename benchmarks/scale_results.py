@@ -1,4 +1,24 @@
-"""What `benchmarks.scale` measures: samples, their medians, and how they grow with N."""
+"""What `benchmarks.scale` measures: samples, their medians, and how they grow with N.
+
+A sample has seconds, and figures by name:
+
+* `told_seconds`: from the moment for which all were told to call to the last return
+* `written_seconds`: from the last call to the last acknowledged announcement
+* `published_seconds`: from the last call to the first participant that sees the round
+* `seen_seconds`: from the last call to the last participant that sees the round
+* `requests`: requests of participants, watches included
+* `operator_requests`: requests of the operator
+* `refused`: requests that participants had to repeat
+* `bytes_sent`: bytes on the wire from participants to the API server, TLS included
+* `bytes_received`: bytes on the wire from the API server to participants
+* `body_bytes`: bytes in the bodies of all requests, as the API server counts them
+* `watch_bytes`: bytes of all watch events that the API server has sent, as it counts them
+* `operator_cpu_seconds`: CPU time of the operator
+* `operator_megabytes`: resident memory of the operator afterwards
+* `apiserver_cpu_seconds`: CPU time of the API server
+* `apiserver_megabytes`: resident memory of the API server afterwards
+* `swarm_cpu_seconds`: CPU time of the participants' processes
+"""
 
 from __future__ import annotations
 
@@ -9,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.results import OK
+from benchmarks.results import OK, Summary, write_figures
 
 SECONDS = "seconds"
 """The name under which a sample's seconds can be asked for like its other figures."""
@@ -21,7 +41,7 @@ growth."""
 @dataclass(frozen=True)
 class Sample:
     """One round of N participants. `seconds` is from the last participant's call to the last participant's
-    return, None if it did not end well; `figures` are what it cost, by name (see `FIGURES`)."""
+    return, None if it did not end well; `figures` are what it cost, by name."""
 
     what: str
     backend: str
@@ -34,26 +54,6 @@ class Sample:
     def figure(self, name: str) -> float | None:
         """One of the figures, or None."""
         return self.seconds if name == SECONDS else self.figures.get(name)
-
-
-FIGURES: Mapping[str, str] = {
-    "told_seconds": "from the moment for which all were told to call to the last return",
-    "written_seconds": "from the last call to the last acknowledged announcement",
-    "published_seconds": "from the last call to the first participant that sees the round",
-    "seen_seconds": "from the last call to the last participant that sees the round",
-    "requests": "requests of participants, watches included",
-    "operator_requests": "requests of the operator",
-    "refused": "requests that participants had to repeat",
-    "bytes_sent": "bytes on the wire from participants to the API server, TLS included",
-    "bytes_received": "bytes on the wire from the API server to participants",
-    "body_bytes": "bytes in the bodies of all requests, as the API server counts them",
-    "watch_bytes": "bytes of all watch events that the API server has sent, as it counts them",
-    "operator_cpu_seconds": "CPU time of the operator",
-    "operator_megabytes": "resident memory of the operator afterwards",
-    "apiserver_cpu_seconds": "CPU time of the API server",
-    "apiserver_megabytes": "resident memory of the API server afterwards",
-    "swarm_cpu_seconds": "CPU time of the participants' processes",
-}
 
 
 class Samples:
@@ -99,9 +99,7 @@ class Samples:
 
     def write(self, path: Path) -> None:
         """Write the raw figures as JSON."""
-        lines = ",\n".join("    " + json.dumps(_rounded(asdict(one))) for one in self.all)
-        environment = json.dumps(self.environment, indent=2).replace("\n", "\n  ")
-        path.write_text(f'{{\n  "samples": [\n{lines}\n  ],\n  "environment": {environment}\n}}\n')
+        write_figures(path, "samples", (_rounded(asdict(one)) for one in self.all), self.environment)
 
     @staticmethod
     def read(path: Path) -> Samples:
@@ -131,6 +129,11 @@ def fit(points: Sequence[tuple[int, float]], start: int = FIT_FROM) -> Fit | Non
         return None
     slope, intercept = statistics.linear_regression([x for x, _ in logs], [y for _, y in logs])
     return Fit(math.exp(intercept), slope)
+
+
+def summary(samples: Sequence[Sample]) -> Summary | None:
+    """Median and spread of the seconds, if there are samples."""
+    return Summary.of([one.seconds for one in samples], [one.outcome for one in samples]) if samples else None
 
 
 def values(samples: Iterable[Sample], figure: str) -> list[float]:

@@ -6,10 +6,10 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
+from benchmarks import markdown
+from benchmarks.markdown import document, facts, number, section, spread
 from benchmarks.plan import JOIN, REJOIN
-from benchmarks.results import OK
-from benchmarks.scale_results import SECONDS, Sample, Samples, fit, values
-from benchmarks.table import markdown, number
+from benchmarks.scale_results import SECONDS, Sample, Samples, fit, summary, values
 
 TITLES = {
     JOIN: "First join: N fresh participants, TLS connections and all",
@@ -41,27 +41,29 @@ _STEPS = (
 )
 
 
+_HEAD = (
+    "Seconds: median (minimum to maximum), from the last participant's call of `next_rendezvous` to the "
+    "last participant's return. Ours: participants are coroutines in a few processes, each with its own "
+    "TLS connections, against a real API server and the real operator; all of it shares the machine's "
+    "CPUs. The others: one process per participant. `growth` is the exponent of N from N = 32 on."
+)
+
+
 def table(samples: Samples) -> str:
     """The whole document."""
-    sections = [_head(samples)]
-    for what, title in TITLES.items():
-        if samples.sizes(what):
-            sections.append(f"## {title}\n\n{_times(samples, what)}")
-            sections.append(f"What a round of ours costs, all together:\n\n{_costs(samples, what)}")
-            sections.append(f"Where the time goes, seconds since the last call:\n\n{_way(samples, what)}")
-    return "\n\n".join(sections) + "\n"
-
-
-def _head(samples: Samples) -> str:
-    facts = ", ".join(f"{name}: {value}" for name, value in samples.environment.items())
-    return (
-        "# Up to 4,000 participants\n\n"
-        "Seconds: median (minimum to maximum), from the last participant's call of `next_rendezvous` to the "
-        "last participant's return. Ours: participants are coroutines in a few processes, each with its own "
-        "TLS connections, against a real API server and the real operator; all of it shares the machine's "
-        "CPUs. The others: one process per participant. `growth` is the exponent of N from N = 32 on.\n\n"
-        f"{facts}"
-    )
+    sections = [
+        section(
+            title,
+            _times(samples, what),
+            "What a round of ours costs, all together:",
+            _costs(samples, what),
+            "Where the time goes, seconds since the last call:",
+            _way(samples, what),
+        )
+        for what, title in TITLES.items()
+        if samples.sizes(what)
+    ]
+    return document("Up to 4,000 participants", _HEAD, facts(samples.environment), *sections)
 
 
 def _times(samples: Samples, what: str) -> str:
@@ -69,11 +71,11 @@ def _times(samples: Samples, what: str) -> str:
     rows = []
     for n in samples.sizes(what):
         aim = TARGETS[what].get(n)
-        cells = [_seconds(samples.of(what, backend, n)) for backend in backends]
-        rows.append([str(n), *cells, number(aim)])
+        found = [summary(samples.of(what, backend, n)) for backend in backends]
+        rows.append([str(n), *(spread(one) if one else "" for one in found), number(aim)])
     growth = [fit(samples.curve(what, backend)) for backend in backends]
     rows.append(["growth", *(f"N^{found.exponent:.2f}" if found else "" for found in growth), ""])
-    return markdown(["N", *backends, "ours shall be"], rows)
+    return markdown.table(["N", *backends, "ours shall be"], rows)
 
 
 def _costs(samples: Samples, what: str) -> str:
@@ -84,7 +86,7 @@ def _costs(samples: Samples, what: str) -> str:
             value = total(samples.of(what, "k8s", n), name)
             row.append(number(value if value is None or scaled is None else scaled(value, n)))
         rows.append(row)
-    return markdown(["N", *(title for title, _, _ in _COLUMNS)], rows)
+    return markdown.table(["N", *(title for title, _, _ in _COLUMNS)], rows)
 
 
 def _way(samples: Samples, what: str) -> str:
@@ -92,7 +94,7 @@ def _way(samples: Samples, what: str) -> str:
         [str(n), *(number(total(samples.of(what, "k8s", n), name)) for _, name in _STEPS)]
         for n in samples.sizes(what, "k8s")
     ]
-    return markdown(["N", *(title for title, _ in _STEPS)], rows)
+    return markdown.table(["N", *(title for title, _ in _STEPS)], rows)
 
 
 def missed_aims(samples: Samples) -> list[str]:
@@ -115,15 +117,3 @@ def total(samples: Sequence[Sample], names: str) -> float | None:
     """The median of a figure, or of the sum of several with a plus between their names."""
     medians = [statistics.median(found) for name in names.split("+") if (found := values(samples, name))]
     return sum(medians) if medians else None
-
-
-def _seconds(samples: Sequence[Sample]) -> str:
-    if not samples:
-        return ""
-    good = values(samples, SECONDS)
-    failed = [one.outcome for one in samples if one.outcome != OK]
-    words = f"{failed[0]} ({len(failed)} of {len(samples)})" if failed else ""
-    if not good:
-        return words
-    spread = f"{number(statistics.median(good))} ({number(min(good))} to {number(max(good))})"
-    return f"{spread}; {words}" if words else spread

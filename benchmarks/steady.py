@@ -11,11 +11,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.crew import Crew, Zygote
+from benchmarks import markdown
+from benchmarks.crew import Crew, start_zygote
 from benchmarks.k8s import ControlPlane, K8s
+from benchmarks.markdown import document, number
 from benchmarks.measures import call_together, start_crew
 from benchmarks.results import OK, Key, Outcome, Results
-from benchmarks.table import markdown, number
+from benchmarks.zygote import Zygote
 
 SIZES = (8, 32, 128)
 WINDOW_SECONDS = 120.0
@@ -27,7 +29,7 @@ def run(out: Path, sizes: Sequence[int], runs: int, plane: ControlPlane) -> None
     """Measure, and write `steady.json` and `steady.md` after every measurement."""
     results = Results({"apiserver": plane.version, "window seconds": WINDOW_SECONDS})
     session = K8s(plane)
-    with Zygote() as zygote:
+    with start_zygote() as zygote:
         for n in sizes:
             for _ in range(runs):
                 outcome = measure(zygote, session, n)
@@ -74,4 +76,4 @@ def table(results: Results) -> str:
         summary = results.summary(Key(STEADY, "k8s", "", n))
         rows.append([str(n), number(summary.requests if summary else None), number(target(n))])
     header = ["N", "requests/s, operator included", "target: 0.1 + N/60"]
-    return f"# Requests at the API server in steady state\n\n{markdown(header, rows)}\n"
+    return document("Requests at the API server in steady state", markdown.table(header, rows))

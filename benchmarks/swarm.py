@@ -17,8 +17,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.crew import QUIET
 from benchmarks.swarm_messages import Call, Passed, SwarmSeat, Usage
+from benchmarks.zygote import QUIET
 
 START_SECONDS = 120.0
 _PROCESS = Path(__file__).parent / "swarm_process.py"

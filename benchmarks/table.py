@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
+from benchmarks import markdown
+from benchmarks.markdown import document, facts, number, section, spread
 from benchmarks.plan import JOIN, KILL_TO_FIRST_STEP, REJOIN, REPLACE, SHRINK, WORKER_START
-from benchmarks.results import STANDBY, STORE_SHARING_OFF, Key, Results, Summary
+from benchmarks.results import STANDBY, STORE_SHARING_OFF, Key, Results
 
 _TITLES = {
     JOIN: "First join: the first `next_rendezvous` of N fresh participants (ours: TLS connections and all)",
@@ -14,6 +14,14 @@ _TITLES = {
     "(detection included in ours, left out of c10d's)",
     SHRINK: "Shrink: kill -9 of one of N, no replacement, N - 1 suffice; from the kill (likewise)",
 }
+_HEAD = (
+    "Seconds: median (minimum to maximum) of the runs that ended well, from the last participant's call "
+    "of `next_rendezvous`, or from the kill, to the last return. One process per participant, all on one "
+    "machine, both backends in turns. `ratio` is k8s by the best variant of c10d. After a kill, c10d's "
+    "survivors are told at once (perfect detection); ours notice by themselves, from the moment when the "
+    "pod's status says that its container has ended, which the benchmark writes right after the kill "
+    "(kubelet takes up to a second)."
+)
 _COLUMNS = {
     ("k8s", ""): "k8s",
     ("k8s", STANDBY): "k8s, standby",
@@ -24,11 +32,10 @@ _COLUMNS = {
 
 def table(results: Results) -> str:
     """The whole document."""
-    sections = [_head(results.environment)]
-    sections += [_by_size(results, what, title) for what, title in _TITLES.items() if results.sizes(what)]
+    sections = [_by_size(results, what, title) for what, title in _TITLES.items() if results.sizes(what)]
     if results.sizes(KILL_TO_FIRST_STEP) or results.sizes(WORKER_START):
         sections.append(_first_steps(results))
-    return "\n\n".join(sections) + "\n"
+    return document("Joining and re-forming", _HEAD, facts(results.environment), *sections)
 
 
 def column_name(backend: str, variant: str) -> str:
@@ -51,20 +58,6 @@ def ratio(results: Results, what: str, n: int) -> float | None:
     return ours.median / min(theirs)
 
 
-def _head(environment: Mapping[str, object]) -> str:
-    facts = ", ".join(f"{name}: {value}" for name, value in environment.items())
-    return (
-        "# Joining and re-forming\n\n"
-        "Seconds: median (minimum to maximum) of the runs that ended well, from the last participant's call "
-        "of `next_rendezvous`, or from the kill, to the last return. One process per participant, all on one "
-        "machine, both backends in turns. `ratio` is k8s by the best variant of c10d. After a kill, c10d's "
-        "survivors are told at once (perfect detection); ours notice by themselves, from the moment when the "
-        "pod's status says that its container has ended, which the benchmark writes right after the kill "
-        "(kubelet takes up to a second).\n\n"
-        f"{facts}"
-    )
-
-
 def _by_size(results: Results, what: str, title: str) -> str:
     backends = results.backends(what)
     requests = any(series.requests for series in results.series() if series.key.what == what)
@@ -73,13 +66,13 @@ def _by_size(results: Results, what: str, title: str) -> str:
         header.append("API requests per participant")
     rows = []
     for n in results.sizes(what):
-        row = [str(n), *(_cell(results.summary(Key(what, *pair, n))) for pair in backends)]
+        row = [str(n), *(spread(results.summary(Key(what, *pair, n))) for pair in backends)]
         row.append(number(ratio(results, what, n)))
         if requests:
             ours = results.summary(Key(what, "k8s", "", n))
             row.append(number(ours.requests if ours else None))
         rows.append(row)
-    return f"## {title}\n\n{markdown(header, rows)}"
+    return section(title, markdown.table(header, rows))
 
 
 def _first_steps(results: Results) -> str:
@@ -91,37 +84,12 @@ def _first_steps(results: Results) -> str:
         rest = None
         if summary and summary.median is not None and bare and bare.median is not None:
             rest = summary.median - bare.median
-        rows.append([f"kill -9 to first step, {column_name(backend, variant)}", _cell(summary), number(rest)])
+        rows.append(
+            [f"kill -9 to first step, {column_name(backend, variant)}", spread(summary), number(rest)]
+        )
     for n in results.sizes(WORKER_START):
         name = f"bare start under `torchrun --standalone`, {n} worker{'s' if n > 1 else ''}"
-        rows.append([name, _cell(results.summary(Key(WORKER_START, "c10d", "", n))), ""])
-    title = "## Two real torchruns: kill -9 of one, a new one at once, to the first step in all workers"
+        rows.append([name, spread(results.summary(Key(WORKER_START, "c10d", "", n))), ""])
+    title = "Two real torchruns: kill -9 of one, a new one at once, to the first step in all workers"
     header = ["what", "seconds", "less the bare start of 2 workers"]
-    return f"{title}\n\n{markdown(header, rows)}"
-
-
-def _cell(summary: Summary | None) -> str:
-    if summary is None:
-        return "not measured"
-    failed = ", ".join(
-        f"{outcome} ({count} of {summary.runs})" for outcome, count in summary.failures.items()
-    )
-    if summary.median is None:
-        return failed
-    spread = f"{number(summary.median)} ({number(summary.low)} to {number(summary.high)})"
-    return f"{spread}; {failed}" if failed else spread
-
-
-def number(value: float | None) -> str:
-    """Three significant digits at most, no exponent; nothing for None."""
-    if value is None:
-        return ""
-    if abs(value) >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}"
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return section(title, markdown.table(header, rows))

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.backends import Backend, Seat
-from benchmarks.crew import QUIET
 from benchmarks.results import JOB_DIED, TIMEOUT, Outcome
+from benchmarks.zygote import QUIET
 
 AGENTS = 2
 START_TIMEOUT_SECONDS = 120.0

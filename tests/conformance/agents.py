@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +20,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from benchmarks.crew import QUIET
+from benchmarks.zygote import Zygote
 from devcluster.cluster import Cluster
 from elasticjob.torch_version import release
 from tests.conformance import bodies
@@ -36,56 +33,7 @@ POLL_SECONDS = 0.02
 LOG_BYTES = 4000
 T = TypeVar("T")
 
-_ZYGOTE = Path(__file__).parent / "zygote.py"
 _TORCHRUN = Path(sys.executable).parent / "torchrun"
-
-
-class Zygote:
-    """The process that agents are forked from (``zygote.py``). A context manager."""
-
-    def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, str(_ZYGOTE), str(theirs.fileno())],
-                env={**os.environ, **QUIET},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        self._reply()
-
-    def __enter__(self) -> Zygote:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._process.wait(30)
-
-    def fork(
-        self,
-        body: Callable[..., None],
-        arguments: tuple[Any, ...],
-        environment: Mapping[str, str],
-        log: Path,
-        descriptor: int,
-    ) -> int:
-        """Start a process; returns its id."""
-        request = pickle.dumps(("fork", body, arguments, dict(environment), str(log)))
-        socket.send_fds(self._socket, [request], [descriptor])
-        return int(self._reply())
-
-    def end(self, pid: int) -> int | None:
-        """The process's exit code, once; None while it runs."""
-        self._socket.send(pickle.dumps(("end", pid)))
-        reply = self._reply()
-        return int(reply) if reply else None
-
-    def _reply(self) -> str:
-        # An empty packet is an answer too; it can't be told from the end of the other side by its length.
-        reply = self._socket.recv(64)
-        if not reply and self._process.poll() is not None:
-            raise RuntimeError("the process that agents are forked from has ended")
-        return reply.decode()
 
 
 class Agent:
@@ -104,7 +52,7 @@ class Agent:
         self.reported = False
         self._connection, theirs = Pipe()
         with theirs:
-            self.pid = stage.zygote.fork(body, arguments, pod.environment, log, theirs.fileno())
+            self.pid = stage.zygote.fork(body, arguments, pod.environment, log, theirs)
 
     def look(self) -> None:
         """Take in what it has sent, and whether it has ended."""
@@ -112,7 +60,7 @@ class Agent:
             while self._connection.poll():
                 self.said.append(self._connection.recv())
         if self.exit_code is None:
-            self.exit_code = self._stage.zygote.end(self.pid)
+            self.exit_code = self._stage.zygote.poll(self.pid)
             if self.exit_code is not None:
                 self.look()
 

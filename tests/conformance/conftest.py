@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.zygote import Zygote
 from devcluster import crd
 from devcluster.cluster import Cluster
 from devcluster.commands import Options
 from devcluster.existing import existing_kubeconfig
-from tests.conformance.agents import Stage, Zygote
+from tests.conformance.agents import Stage
 from tests.conformance.pods import CONTROLLERS, NAMESPACE, prepare
 from tests.e2e.job import ROOT, Operator
 
@@ -49,7 +50,14 @@ def operator(
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     """The process that agents are forked from."""
-    with Zygote() as started:
+    modules = (
+        "torch.distributed.launcher.api",
+        "torch.distributed.run",
+        "elasticjob.create",
+        "tests.conformance.bodies",
+        "tests.conformance.work",
+    )
+    with Zygote(modules) as started:
         yield started
 
 

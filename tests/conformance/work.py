@@ -148,13 +148,6 @@ def gated(folder: str, tag: str = "here") -> int:
     return rank()
 
 
-def gated_then_sad(folder: str, tag: str) -> None:
-    """Wait for the gate, then fail."""
-    arrive(folder, tag)
-    wait_for_gate(folder)
-    sad()
-
-
 def fail_once_and_leave_a_key(folder: str) -> tuple[bool, int]:
     """First round: leave a key in the workers' store, then rank 1 fails. Later: (is that key there, world).
 

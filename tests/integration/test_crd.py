@@ -100,7 +100,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a word for processes": (
         manifest(nprocPerNode="gpus"),
-        'spec.nprocPerNode: Invalid value: "gpus": must be a number from 1 to 99999 (8, not "8") or one of auto',
+        'spec.nprocPerNode: Invalid value: "gpus": must be a number from 1 to 99999 (8, not "8")',
     ),
     "no processes": (manifest(nprocPerNode=0), "must be a number from 1 to 99999"),
     "too many processes": (manifest(nprocPerNode=100_000), "must be a number from 1 to 99999"),
@@ -179,11 +179,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a window without a limit": (
         manifest(failurePolicy={"application": {"windowSeconds": 60}}),
-        "spec.failurePolicy.application: Invalid value: windowSeconds may only be set together with maxRestarts",
+        "spec.failurePolicy.application: Invalid value: windowSeconds may only be set together",
     ),
     "another window without a limit": (
         manifest(failurePolicy={"infrastructure": {"windowSeconds": 60}}),
-        "spec.failurePolicy.infrastructure: Invalid value: windowSeconds may only be set together with maxRestarts",
+        "spec.failurePolicy.infrastructure: Invalid value: windowSeconds may only be set together",
     ),
     "less than no restarts": (
         manifest(failurePolicy={"application": {"maxRestarts": -1}}),
@@ -286,7 +286,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a third window without a limit": (
         manifest(failurePolicy={"preemption": {"windowSeconds": 60}}),
-        "spec.failurePolicy.preemption: Invalid value: windowSeconds may only be set together with maxRestarts",
+        "spec.failurePolicy.preemption: Invalid value: windowSeconds may only be set together",
     ),
     "no hang at all": (
         manifest(failurePolicy={"hangTimeoutSeconds": 0}),
@@ -588,8 +588,8 @@ MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
     ),
     "managedBy": (
         "kueue.x-k8s.io/multikueue",
-        'spec.managedBy: Invalid value: "kueue.x-k8s.io/multikueue": managedBy may not be changed; delete the '
-        "job and apply it again",
+        'spec.managedBy: Invalid value: "kueue.x-k8s.io/multikueue": managedBy may not be changed; delete '
+        "the job and apply it again",
     ),
     "template": (
         template(nodeName="b"),

@@ -21,7 +21,7 @@ from tests.matrix.environments import ENVIRONMENTS, ROOT, Environment, NoEnviron
 
 RESULT = re.compile(r"\S+::(\w+\S*) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
 UNIT = (
-    "tests/unit/test_handler.py",
+    "tests/unit/handler",
     "tests/unit/test_torch_version.py",
     "tests/unit/test_worker_failures.py",
 )

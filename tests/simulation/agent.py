@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from functools import partial
 
 from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
@@ -17,15 +16,14 @@ from elasticjob.contract.records import (
     ProgressReport,
     RoundReport,
 )
-from elasticjob.core.beats import BeatJudge, Probe
 from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
-from elasticjob.core.renewal_schedule import RenewalSchedule
 from elasticjob_operator.plan.model import Pod
-from tests.simulation.api import Api, Client, Conflict, Item, Key, NotFound, Unavailable, Watch
-from tests.simulation.ground import Ground, LeaseValue, Network, RoundKeys, WorkerEnd
+from tests.simulation.api import LIST_KEY, Api, Client, Item, Key, NotFound, Unavailable, Watch
+from tests.simulation.beats import Beats
+from tests.simulation.ground import Ground, Network, RoundKeys, WorkerEnd
 from tests.simulation.kernel import Kernel, Script, Thread
+from tests.simulation.lease_writer import LeaseWriter
 
-LIST_KEY: Key = ("list", "")
 POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
 LINGER_SECONDS = 30.0
@@ -71,17 +69,9 @@ class Agent(Client):
         """When this agent left the barrier of its round."""
         self._failed: WorkerEnd | None = None
         self.in_rendezvous = True
-        self._word = f"{self.kernel.rng.getrandbits(32):08x}"
-        self._voice = LeaseValue(self.uid, self._word)
-        self._said = self._written = 0
-        self._version = 0
-        self._renewals = RenewalSchedule(5.0, 0.0, lambda: self.kernel.between(0.9, 1.1))
-        self.superseded = False
-        self._silent: tuple[int, ...] = ()
-        self._judge: BeatJudge | None = None
-        self._answers = 0
-        self._last_beat = -1.0
-        self._passed = False
+        self.passed = False
+        """Whether it has passed the exit barrier of its round."""
+        self._lease = LeaseWriter(self, self._ground, self._progress)
         self._watch_since: float | None = None
         self.watch = Watch(
             self.api,
@@ -92,13 +82,12 @@ class Agent(Client):
             self._connected,
             may_be_old=True,
         )
-        self._writer: Thread = self.spawn(self._write())
-        self._beater: Thread = self.spawn(self._beat())
+        self.beats = Beats(self, self._network, self._ground, self._lease)
 
     def _end_torchrun(self) -> None:
         """Torchrun has ended, the container's command goes on."""
-        self._writer.close()
-        self._beater.close()
+        self._lease.close()
+        self.beats.close()
         self.watch.close()
         self.core = Participant(self._pinned)
         self.stores, self.endpoints, self._offered = {}, [], ""
@@ -136,17 +125,17 @@ class Agent(Client):
         elif self.in_rendezvous:
             record = self.core.leaving()
             if record is not None:
-                self._say(self._voice._replace(record=record))
+                self._lease.say(record=record)
             self.kernel.after(self.kernel.between(0.05, 1.0), self.end, 143)
         else:
             self.kernel.after(self.kernel.between(0.05, 3.0), self.end, 1)
 
     def look(self) -> None:
         """Something in the world has changed that beats may tell."""
-        self._beater.wake()
+        self.beats.look()
 
-    def train_on(self) -> None:
-        """The training may be done."""
+    def wake(self) -> None:
+        """Something has changed that its main thread waits for."""
         self._main.wake()
 
     @property
@@ -159,14 +148,14 @@ class Agent(Client):
         if self.alive and self.in_round is m and not self.frozen and self._failed is None:
             self._failed = WorkerEnd(self.kernel.now, code, echo, bool(self.core.over()))
             self._ground.worker_failed(self, m, self._failed)
-            self._main.wake()
+            self.wake()
 
     # -- the watch -----------------------------------------------------------------------------------------
 
     def _take(self, key: Key, item: Item | None, version: int) -> None:
         del key, version
         if item is not None and self.core.observe(item.value):
-            self._main.wake()
+            self.wake()
             m = self.in_round
             if m is not None and self.core.over():
                 self.kernel.after(WORKER_STOP_SECONDS, self._kill_workers, m)
@@ -189,51 +178,16 @@ class Agent(Client):
         if self.in_round is m and self.alive and not self.frozen:
             self._leave()
 
-    # -- the Lease -----------------------------------------------------------------------------------------
-
-    def _say(self, voice: LeaseValue) -> None:
-        self._voice = voice
-        self._said += 1
-        self._writer.wake()
-
-    def _renew_every(self, seconds: float) -> None:
-        if self._renewals.every(seconds, self.kernel.now):
-            self._writer.wake()
-
-    def _write(self) -> Script:
-        pause = 0.2
-        while not self.superseded:
-            self._renewals.begin(self.kernel.now)
-            while self._said == self._written and (self.kernel.now < self._renewals.due or not self._said):
-                yield max(self._renewals.due - self.kernel.now, 1.0)
-            self._voice = self._voice._replace(progress=self._progress())
-            upto, voice = self._said, self._voice
-            try:
-                if self._version:
-                    self._version = yield self.api.request(self, partial(self._patch, voice))
-                else:
-                    self._version = yield self.api.request(self, partial(self._take_over, voice))
-                self._written = max(self._written, upto)
-                pause = 0.2
-            except Conflict:
-                yield from self._resolve()
-                yield pause
-            except NotFound:
-                self._version = 0
-                yield pause
-            except Unavailable:
-                self._ground.unheard(self)
-                yield pause * self.kernel.between(0.8, 1.2)
-                pause = min(10.0, pause * 2)
+    # -- what it reports -----------------------------------------------------------------------------------
 
     def _progress(self) -> ProgressReport | None:
         """How far training has come, if this agent leads a round whose workers tell."""
         m = self.in_round
         if m is None or m.rank != 0 or not self._ground.behaviour.steps:
-            return self._voice.progress
+            return self._lease.voice.progress
         steps = self._ground.steps(m)
         if steps is None:
-            return self._voice.progress
+            return self._lease.voice.progress
         waited, trained = steps.began - self._barrier_at, steps.grew - steps.began
         return ProgressReport(
             m.nonce, steps.first, steps.highest, max(0, round(waited * 1000)), max(0, round(trained * 1000))
@@ -248,48 +202,12 @@ class Agent(Client):
             report = RoundReport(
                 m.nonce,
                 True,
-                silent=self._silent,
+                silent=self.beats.silent,
                 hung=True,
                 silent_milliseconds=round(seconds * 1000),
                 message=f"no step for {seconds:.0f} s",
             )
-            self._say(self._voice._replace(report=report))
-
-    def _key(self) -> Key:
-        return ("lease", self.name)
-
-    def _identify(self) -> None:
-        if not self._ground.knows(self):
-            raise Unavailable(f"401: the token of pod {self.name}, which is gone")
-
-    def _patch(self, voice: LeaseValue) -> int:
-        self._identify()
-        return self.api.put(self._key(), voice, version=self._version).version
-
-    def _take_over(self, voice: LeaseValue) -> int:
-        """Server-side apply: it does not touch what the torchrun before has said of the round it finished."""
-        self._identify()
-        there = self.api.items.get(self._key())
-        if there is not None and not voice.finished:
-            voice = voice._replace(finished=there.value.finished)
-            self._voice = self._voice._replace(finished=there.value.finished)
-        return self.api.put(self._key(), voice).version
-
-    def _resolve(self) -> Script:
-        try:
-            item = yield self.api.request(self, lambda: self.api.get(self._key()))
-        except (NotFound, Unavailable):
-            return
-        if item.value.writer == self._word:
-            self._version = item.version
-            return
-        self.superseded = True
-        self._main.wake()
-
-    def _flush(self) -> Script:
-        until = self.kernel.now + 5.0
-        while self._written < self._said and self.kernel.now < until and not self.superseded:
-            yield 0.1
+            self._lease.say(report=report)
 
     # -- torch's main thread -------------------------------------------------------------------------------
 
@@ -337,9 +255,8 @@ class Agent(Client):
         self._ports += 1
         self._offered = f"{self.pod.ip}:{self._ports}"
         record = self.core.announce(f"{self.kernel.rng.getrandbits(64):016x}", self._offered, False, "1")
-        voice = self._voice._replace(record=record)
-        self._say(voice._replace(failure=failure) if failure is not None else voice)
-        self._renew_every(5.0)
+        self._lease.say(record=record, failure=self._lease.voice.failure if failure is None else failure)
+        self._lease.renew_every(5.0)
 
     def _next_rendezvous(self, failure: FailureReport | None) -> Script:
         """Returns the membership, or None when the process has ended."""
@@ -353,18 +270,18 @@ class Agent(Client):
                 if isinstance(step, Stop):
                     leaving = self.core.leaving()
                     if leaving is not None:
-                        self._say(self._voice._replace(record=leaving))
-                    yield from self._flush()
+                        self._lease.say(record=leaving)
+                    yield from self._lease.flush()
                     self.end(0 if step.complete else 1)
                     return None
-                if self.superseded:
+                if self._lease.superseded:
                     self.end(1)
                     return None
                 if isinstance(step, AnnounceAgain):
                     self._announce(None)
                     continue
                 latest = self.core.latest
-                self._renew_every(float(latest.wait_renew_seconds) if latest is not None else 5.0)
+                self._lease.renew_every(float(latest.wait_renew_seconds) if latest is not None else 5.0)
                 yield 60.0
             self.endpoints.append(self._offered)
             membership = yield from self._establish(step.membership)
@@ -383,11 +300,11 @@ class Agent(Client):
         return ("silent" if leader.frozen else "here"), leader
 
     def _establish(self, m: Membership) -> Script:
-        self._renew_every(LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS)
-        self._silent, self._passed = (), False
+        self._lease.renew_every(LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS)
+        self.passed = False
         began, reported, arrived = self.kernel.now, False, False
         while not self.core.over():
-            what, keys = self._keys(m)
+            what, keys = self.keys(m)
             if m.rank == 0 and keys is not None and not m.members and not keys.ranks:
                 yield from self._tell_ranks(m, keys)
                 began = self.kernel.now
@@ -418,13 +335,12 @@ class Agent(Client):
         else:
             return None
         if m.rank == 0:
-            self._say(self._voice._replace(report=RoundReport(m.nonce, established=True)))
+            self._lease.say(report=RoundReport(m.nonce, established=True))
         self.endpoints = self.endpoints[-1:]
         self.in_round = m
         self._barrier_at, self._failed = self.kernel.now, None
         self._ground.returned(self, m)
-        self._judge = None
-        self._beater.wake()
+        self.beats.begin()
         return m
 
     def _tell_ranks(self, m: Membership, keys: RoundKeys) -> Script:
@@ -437,7 +353,7 @@ class Agent(Client):
                 return
         yield 0.5
 
-    def _keys(self, m: Membership) -> tuple[str, RoundKeys | None]:
+    def keys(self, m: Membership) -> tuple[str, RoundKeys | None]:
         """The round's keys in the leader's store, if a call to it is answered."""
         what, leader = self._store(m)
         if leader is None or what != "here":
@@ -448,7 +364,7 @@ class Agent(Client):
         """The last one opens a barrier for all."""
         for agent in self._ground.agents():
             if agent is not self:
-                agent._main.wake()
+                agent.wake()
 
     def _report_trouble(self, m: Membership) -> None:
         if m.rank == 0:
@@ -457,7 +373,7 @@ class Agent(Client):
             report = RoundReport(m.nonce, missing=missing)
         else:
             report = RoundReport(m.nonce, leader_lost=True)
-        self._say(self._voice._replace(report=report))
+        self._lease.say(report=report)
 
     def _leave(self) -> None:
         if self.in_round is not None:
@@ -503,10 +419,10 @@ class Agent(Client):
         self._ground.finished(self, m)
         record = None if self.core.over() else self.core.succeeded()
         if record is not None:
-            self._say(self._voice._replace(record=record, finished=m.nonce))
+            self._lease.say(record=record, finished=m.nonce)
         arrived = False
         while not self.core.closed_well() and not self.core.over():
-            what, keys = self._keys(m)
+            what, keys = self.keys(m)
             if what == "refused":
                 break
             if keys is not None:
@@ -516,102 +432,13 @@ class Agent(Client):
                     self._wake_mates()
                 if len(keys.finished) == m.size:
                     keys.passed.add(m.rank)
-                    self._passed = True
+                    self.passed = True
                     break
             yield 0.5
-        if m.rank == 0 and self._passed:
+        if m.rank == 0 and self.passed:
             until = self.kernel.now + LINGER_SECONDS
             while len(self.stores[m.prefix].passed) < m.size and self.kernel.now < until:
                 yield 0.2
-        yield from self._flush()
+        yield from self._lease.flush()
         self._leave()
         return True
-
-    # -- beats ---------------------------------------------------------------------------------------------
-
-    def _beat(self) -> Script:
-        """Beats are played only while something is wrong with a member: else they tell nothing new."""
-        while True:
-            m = self.in_round
-            if m is None or m.size == 1 or not self._troubled(m):
-                self._judge = None
-                yield 1e9
-                continue
-            if self._judge is None:
-                peers = range(1, m.size) if m.rank == 0 else [0]
-                self._judge = BeatJudge(peers, m.limits, self.kernel.now)
-            yield from self._one_beat(m)
-
-    def _one_beat(self, m: Membership) -> Script:
-        due = self.kernel.now + m.limits.heartbeat_period
-        while self.kernel.now < due - 1e-6:
-            yield due - self.kernel.now
-        if self.in_round is not m or self._judge is None:
-            return
-        counts: dict[int, int] = {}
-        _, keys = self._keys(m)
-        if keys is not None:
-            if m.rank == 0:
-                self._play_others(m, keys.beats)
-                counts = dict(keys.beats)
-            else:
-                keys.beats[m.rank] = keys.beats.get(m.rank, 0) + 1
-                self._answers += 1
-                counts = {0: self._answers}
-        judge, now = self._judge, self.kernel.now
-        lost = [rank for rank in judge.tick(now, counts) if judge.probed(now, rank, self._probe(m, rank))]
-        if lost:
-            self._lost(m, lost)
-
-    def _play_others(self, m: Membership, beats: dict[int, int]) -> None:
-        """Members whose own beats are not played, since nothing is wrong with them, beat all the same."""
-        for agent in self._ground.agents():
-            other = agent.in_round
-            if (
-                other is not None
-                and other.prefix == m.prefix
-                and agent.alive
-                and not agent.frozen
-                and self._network.answers(agent)
-                and self._network.connected(self, agent)
-                and agent._judge is None
-            ):
-                beats[other.rank] = beats.get(other.rank, 0) + 1
-
-    def _peer(self, m: Membership, rank: int) -> Agent | None:
-        for agent in self._ground.agents():
-            held = agent.core.membership
-            if held is not None and (held.prefix, held.rank) == (m.prefix, rank):
-                return agent
-        return None
-
-    def _probe(self, m: Membership, rank: int) -> Probe:
-        peer = self._peer(m, rank)
-        if peer is None:
-            return Probe.REFUSED
-        if not self._network.connected(self, peer) or not self._network.answers(peer):
-            return Probe.SILENT
-        return Probe.ACCEPTED if peer.alive else Probe.REFUSED
-
-    def _troubled(self, m: Membership) -> bool:
-        """Whether anything is wrong with any member of this round, or with the paths between them."""
-        if self._judge is not None and self._judge.lost:
-            return True
-        mates = [a for a in self._ground.agents() if a.in_round is not None and a.in_round.prefix == m.prefix]
-        if len(mates) < m.size:
-            return True
-        leader = next((a for a in mates if a.in_round is not None and a.in_round.rank == 0), None)
-        return leader is None or any(
-            a.frozen or not self._network.answers(a) or not self._network.connected(a, leader) for a in mates
-        )
-
-    def _lost(self, m: Membership, ranks: list[int]) -> None:
-        if self.core.over() or self._passed:
-            return
-        self.kernel.say(f"{self.name}: ranks {ranks} of round {m.number} are lost")
-        if m.rank != 0:
-            refused = self._judge is not None and self._judge.lost[0].probe is Probe.REFUSED
-            self._say(self._voice._replace(report=RoundReport(m.nonce, leader_lost=True, refused=refused)))
-            return
-        self._silent = tuple(sorted({*self._silent, *ranks}))
-        self._say(self._voice._replace(report=RoundReport(m.nonce, True, silent=self._silent)))

@@ -15,6 +15,10 @@ from tests.simulation.kernel import Host, Kernel, Reply, Request
 Key = tuple[str, str]
 """(kind, name): ("job", ""), ("round", ""), ("lease", pod), ("pod", name), ("node", name)."""
 
+JOB_KEY: Key = ("job", "")
+ROUND_KEY: Key = ("round", "")
+LIST_KEY: Key = ("list", "")
+
 DEAD_SECONDS = 15.0, 75.0
 """For so long nothing shows that a stranded watch is dead: until bookmarks that were due do not come."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.faults import HARMFUL, HARMLESS, hang_agent
+from tests.simulation.faults import HARMFUL, HARMLESS, machines
 from tests.simulation.oracle import Violation
 from tests.simulation.rest import settle
 from tests.simulation.strains import fail_writes, neighbour_fails, oscillate, strand
@@ -54,7 +54,7 @@ def play(world: World) -> None:
     kinds = rng.choice((HARMLESS, HARMFUL, HARMLESS + HARMFUL, HARMLESS + HARMFUL))
     few = rng.sample(kinds, min(len(kinds), rng.choice((2, 4, 30))))
     if world.traits.neighbour is not None:
-        few.append(hang_agent)  # it shows by its silence alone
+        few.append(machines.hang_agent)  # it shows by its silence alone
     world.kernel.run(world.kernel.between(0.0, 15.0))
     for _ in range(rng.randint(1, 10)):
         rng.choice(few)(world)

@@ -95,7 +95,7 @@ def finish(w: World) -> None:
     w.disturb("the training is done")
     w.behaviour.needed = 0.0
     for agent in w.running():
-        agent.train_on()
+        agent.wake()
 
 
 ACTS: tuple[Act, ...] = (

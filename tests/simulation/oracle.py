@@ -18,8 +18,8 @@ from elasticjob_operator.plan.moves import MOVE_SECONDS
 from elasticjob_operator.plan.status import Charge, JobStatus
 from tests.simulation import traits
 from tests.simulation.agent import Agent
-from tests.simulation.api import DEAD_SECONDS, Item, Key
-from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue
+from tests.simulation.api import DEAD_SECONDS, JOB_KEY, ROUND_KEY, Item, Key
+from tests.simulation.informers import JobValue
 from tests.simulation.pace import Pace
 from tests.simulation.truth import Incident, RoundKey, Truth
 

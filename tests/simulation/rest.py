@@ -9,7 +9,7 @@ from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
-from tests.simulation.operator import JOB_KEY
+from tests.simulation.api import JOB_KEY
 from tests.simulation.oracle import Violation
 from tests.simulation.world import World
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.simulation.agent import Agent
-from tests.simulation.api import Client, Item, Key, Refused, Unavailable
-from tests.simulation.operator import JOB_KEY, Operator
+from tests.simulation.api import JOB_KEY, Client, Item, Key, Refused, Unavailable
+from tests.simulation.operator import Operator
 from tests.simulation.owned import ROLE_KEY
 from tests.simulation.traits import OWNED, Failing, Scaler
 from tests.simulation.world import World

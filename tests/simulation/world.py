@@ -12,12 +12,13 @@ from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.status import JobStatus
-from tests.simulation.agent import LIST_KEY, Agent
-from tests.simulation.api import Api, Item, Key
+from tests.simulation.agent import Agent
+from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY, Api, Item, Key
 from tests.simulation.cluster import Cluster
 from tests.simulation.ground import After, Behaviour, Steps, WorkerEnd
+from tests.simulation.informers import JobValue
 from tests.simulation.kernel import Kernel
-from tests.simulation.operator import JOB_KEY, ROUND_KEY, JobValue, Operator
+from tests.simulation.operator import Operator
 from tests.simulation.oracle import Oracle
 from tests.simulation.owned import Owned
 from tests.simulation.traits import OWNED, Traits, draw
@@ -369,7 +370,7 @@ class World:
             if self.progress + self.kernel.now - since >= self.behaviour.needed - 1e-6:
                 self.progress = self.behaviour.needed
                 for agent in self.running():
-                    agent.train_on()
+                    agent.wake()
 
     def _break_whole(self, key: tuple[str, int]) -> None:
         if self._whole_since is not None and self._whole_since[0] == key:

@@ -29,9 +29,9 @@ from benchmarks.breakdown import (
     Run,
     Worker,
 )
+from benchmarks.breakdown_plot import plot
 from benchmarks.breakdown_runs import read_agents
-from benchmarks.breakdown_table import document
-from benchmarks.plot_breakdown import plot
+from benchmarks.breakdown_table import table
 from benchmarks.results import JOB_DIED
 
 KILLED = 100.0
@@ -210,7 +210,7 @@ class TestBar:
 
 class TestTable:
     def test_has_a_row_for_each_phase_and_the_ratios(self, breakdown: Breakdown) -> None:
-        text = document(breakdown)
+        text = table(breakdown)
         assert "| phase | k8s, standby | c10d, standby | c10d, replacement | bare start |" in text
         assert "| round broken | 0.090 |  |  |  |" in text
         whole = "3.60 (3.60 to 3.60) | 17.6 (17.6 to 17.6) | job died (1 of 1) | 3.50 (3.50 to 3.50)"

@@ -1,4 +1,4 @@
-"""When passes are made. What a pass does is in ``tests/integration/test_operator_shell.py``."""
+"""When passes are made. What a pass does is in ``tests/integration/shell``."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from elasticjob.contract.records import ProgressReport, RoundRecord
 from elasticjob.handler import K8sRendezvousHandler
 from elasticjob.resolver import shorten_lookups
 from elasticjob.settings import Settings
+from tests.unit.handler.joining import Joining, form
 from tests.unit.memory_api import Leases, MemoryApi, broken
-from tests.unit.test_handler import Joining, form
 
 WORKER = """
 import sys, time

@@ -64,7 +64,6 @@ class State(str, enum.Enum):
 
     JOINING = "Joining"
     SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
     LEAVING = "Leaving"
 
 

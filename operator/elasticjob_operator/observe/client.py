@@ -47,7 +47,6 @@ WatchBatch = list[tuple[str, Json]]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 DRY_RUN = {"dryRun": "All"}
 """Query of a write that is to change nothing."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"

@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
+from matplotlib.patches import Rectangle
 
 from benchmarks.breakdown import (
     IMPORT,
@@ -27,6 +23,7 @@ from benchmarks.breakdown import (
     Bar,
     Breakdown,
 )
+from benchmarks.picture import K8S, picture
 
 _COLOURS = {
     REPORT: "#c9c9c9",
@@ -34,7 +31,7 @@ _COLOURS = {
     TOLD: "#a8a8a8",
     STOP: "#8a8a8a",
     REPLACEMENT: "#e3c877",
-    RENDEZVOUS: "#326ce5",
+    RENDEZVOUS: K8S,
     RANKS: "#84b0ff",
     START: "#b9a9d6",
     IMPORT: "#d9a7a0",
@@ -49,25 +46,18 @@ def plot(breakdown: Breakdown, path: Path) -> None:
     sizes = breakdown.sizes()
     if not sizes:
         return
-    figure, grid = pyplot.subplots(
-        len(sizes),
-        2,
-        figsize=(15.5, 1.3 + 3.0 * len(sizes)),
-        squeeze=False,
-        gridspec_kw={"width_ratios": [2.4, 1]},
-    )
-    for (whole, ours), n in zip(grid, sizes, strict=True):
-        bars = [bar for bar in breakdown.bars if bar.n == n]
-        _stack(whole, bars, list(PHASES), 1.0)
-        whole.set(title=f"{n} torchruns: from kill -9 to the first step", xlabel="seconds")
-        _stack(ours, [bar for bar in bars if bar.backend == "k8s"], list(OURS), 1000.0)
-        ours.set(title="of that, what our code is waited for", xlabel="milliseconds")
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=_COLOURS[phase]) for phase in PHASES]
-    labels = [f"{phase} (the backend)" if phase in OURS else phase for phase in PHASES]
-    figure.legend(handles, labels, loc="lower center", ncol=5, fontsize=9, frameon=False)
-    figure.tight_layout(rect=(0, 0.9 / figure.get_figheight(), 1, 1))
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    size = (15.5, 1.3 + 3.0 * len(sizes))
+    with picture(path, len(sizes), 2, size, dpi=120, widths=(2.4, 1)) as (figure, grid):
+        for (whole, ours), n in zip(grid, sizes, strict=True):
+            bars = [bar for bar in breakdown.bars if bar.n == n]
+            _stack(whole, bars, list(PHASES), 1.0)
+            whole.set(title=f"{n} torchruns: from kill -9 to the first step", xlabel="seconds")
+            _stack(ours, [bar for bar in bars if bar.backend == "k8s"], list(OURS), 1000.0)
+            ours.set(title="of that, what our code is waited for", xlabel="milliseconds")
+        handles = [Rectangle((0, 0), 1, 1, color=_COLOURS[phase]) for phase in PHASES]
+        labels = [f"{phase} (the backend)" if phase in OURS else phase for phase in PHASES]
+        figure.legend(handles, labels, loc="lower center", ncol=5, fontsize=9, frameon=False)
+        figure.tight_layout(rect=(0, 0.9 / figure.get_figheight(), 1, 1))
 
 
 def _stack(axes: Any, bars: list[Bar], phases: list[str], scale: float) -> None:

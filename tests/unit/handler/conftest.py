@@ -1,0 +1,46 @@
+"""Fixtures of the handler's tests: real TCPStores, real threads, Leases in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.resolver import shorten_lookups
+from elasticjob.settings import Settings
+from tests.unit.handler.joining import Start
+from tests.unit.memory_api import Leases, MemoryApi
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_look_ups() -> None:
+    """As ``make_handler`` does, and more: these tests are to take milliseconds."""
+    shorten_lookups("attempts:0")
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler sets these for the workers that its process starts; here they must not stay."""
+    for name in ("ELASTICJOB_ROUND", "ELASTICJOB_PROGRESS_DIR", "PYTHONFAULTHANDLER"):
+        monkeypatch.setenv(name, "")
+
+
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
+
+
+@pytest.fixture
+def start(leases: Leases) -> Iterator[Start]:
+    made: list[K8sRendezvousHandler] = []
+
+    def one(pod: str, **settings: Any) -> K8sRendezvousHandler:
+        chosen = Settings("ns", "job", pod=pod, pod_uid=f"uid-{pod}", **settings)
+        made.append(K8sRendezvousHandler(chosen, "run", lambda: MemoryApi(leases)))
+        return made[-1]
+
+    yield one
+    for handler in made:
+        handler.shutdown()

@@ -1,0 +1,204 @@
+"""How a round, an agent and the job end: exit barrier, signals, workers that are left, another process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousStateError
+from torch.distributed.elastic.utils import store as store_util
+
+from devcluster.wait import wait_for
+from elasticjob.contract import names
+from elasticjob.contract.records import RoundRecord
+from elasticjob.stores import StoreGone
+from tests.unit.handler.joining import Joining, Start, form, two
+from tests.unit.memory_api import Leases, broken
+
+
+def test_the_end_of_the_job(leases: Leases, start: Start) -> None:
+    one, other = Joining(start("a")), Joining(start("b"))
+    leases.announced("a")
+    leases.announced("b")
+    leases.publish(RoundRecord("uid", 3, "Closed", outcome="Complete", message="done"))
+    for joining in (one, other):
+        with pytest.raises(SystemExit) as exit_:
+            joining.result()
+        assert exit_.value.code == 0
+
+
+def test_the_root_failure_is_in_the_last_lines_of_every_log(leases: Leases, start: Start) -> None:
+    joining = Joining(start("a"))
+    leases.publish(RoundRecord("uid", 3, "Closed", outcome="Failed", message="a worker of b failed"))
+    with pytest.raises(RendezvousClosedError, match="a worker of b failed"):
+        joining.result()
+
+
+def test_only_the_operator_closes(leases: Leases, start: Start) -> None:
+    """I8: whatever an agent does, nothing is closed for the others."""
+    handlers, _, record = two(leases, start)
+    handlers[0].set_closed()
+    handlers[0].shutdown()
+    assert not handlers[1].is_closed()
+    assert handlers[1].num_nodes_waiting() == 0
+    assert leases.leases["job-round"].annotations["elasticjob.dev/round"] == record.dump()
+
+
+def test_shutdown_may_come_several_times(start: Start) -> None:
+    handler = start("a")
+    assert handler.shutdown()
+    assert handler.shutdown()
+
+
+def test_another_process_of_the_pod_supersedes(leases: Leases, start: Start) -> None:
+    first = Joining(start("a"))
+    record = leases.announced("a")
+    second = Joining(start("a"))
+    again = leases.announced("a", but=record.id)
+    leases.publish(RoundRecord("uid", 1, "Broken"))  # makes both write again
+    with pytest.raises(RendezvousStateError, match="another process of this pod"):
+        first.result()
+    assert second.waits()
+    assert leases.announced("a", but=again.id).seen("uid") == 1
+
+
+def test_the_exit_barrier_is_success(leases: Leases, start: Start) -> None:
+    handlers, infos, record = two(leases, start)
+    threads = [
+        threading.Thread(
+            target=store_util.barrier, args=(info.store, 2, "torchelastic/agent/terminal_state"), daemon=True
+        )
+        for info in infos
+    ]
+    threads[0].start()
+    leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
+    first = leases.participant("a")
+    assert first is not None
+    assert first.last_round == 1
+    assert leases.annotation("a", names.FINISHED_ANNOTATION) == record.nonce
+    assert threads[0].is_alive(), "the barrier waits for b"
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    leases.wait_for(lambda: (r := leases.participant("b")) and r.state == "Succeeded", "b has succeeded")
+    lingering = threading.Thread(target=handlers[0].shutdown, daemon=True)
+    lingering.start()
+    lingering.join(25)
+    assert not lingering.is_alive(), "all have passed: the leader need not linger"
+
+
+def test_the_exit_barrier_of_torch_2_4(leases: Leases, start: Start) -> None:
+    """It waits by ``get`` where later versions ``wait``; here as there its passing is counted."""
+    handlers, infos, _ = two(leases, start)
+
+    def barrier(store: Any) -> None:
+        if store.add("torchelastic/agent/terminal_state/num_members", 1) == 2:
+            store.set("torchelastic/agent/terminal_state/last_member", "<val_ignored>")
+        store.get("torchelastic/agent/terminal_state/last_member")
+
+    threads = [threading.Thread(target=barrier, args=(info.store,), daemon=True) for info in infos]
+    threads[0].start()
+    leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    active = handlers[0]._round
+    assert active is not None
+    assert active.store.passed
+    assert active.store.all_passed()
+
+
+def test_the_exit_barrier_ends_with_the_round(leases: Leases, start: Start) -> None:
+    _, infos, record = two(leases, start)
+    raised: list[Exception] = []
+
+    def enter() -> None:
+        try:
+            store_util.barrier(infos[0].store, 2, "torchelastic/agent/terminal_state")
+        except (RuntimeError, StoreGone) as error:  # the latter if it has not yet come to the waiting
+            raised.append(error)
+
+    thread = threading.Thread(target=enter, daemon=True)
+    thread.start()
+    leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
+    leases.publish(broken(record, "PodLost"))
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "PodLost" in str(raised[0])
+
+
+def test_sigterm_in_the_first_rendezvous_ends_the_process() -> None:
+    """As PID 1 of a pod a process without a handler would never see it."""
+    script = textwrap.dedent(
+        """
+        import sys
+        from elasticjob.handler import K8sRendezvousHandler
+        from elasticjob.settings import Settings
+        from tests.unit.memory_api import Leases, MemoryApi
+        leases = Leases()
+        settings = Settings("ns", "job", pod="a", pod_uid="u")
+        handler = K8sRendezvousHandler(settings, "run", lambda: MemoryApi(leases))
+        import threading
+        def say():
+            leases.announced("a")
+            print("joined", flush=True)
+        threading.Thread(target=say).start()
+        try:
+            handler.next_rendezvous()
+        finally:
+            print(leases.participant("a").state, flush=True)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "joined\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert process.stdout.read() == "Leaving\n"
+
+
+def test_what_is_left_of_the_workers_is_killed(leases: Leases, start: Start) -> None:
+    """torch may take a minute to stop workers that ignore SIGTERM; the others wait for them."""
+    handler = start("a", worker_stop=0.5)
+    joining = Joining(handler)
+    record = form(leases, 1, "a")
+    joining.result()
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    leases.publish(broken(record))
+    assert worker.wait(timeout=60) == -signal.SIGKILL
+
+
+def test_workers_of_the_next_round_are_left_alone(leases: Leases, start: Start) -> None:
+    """torch has come back in time: whoever is a child of the agent now is a worker of the new round."""
+    handler = start("a", worker_stop=0.5)
+    joining = Joining(handler)
+    record = form(leases, 1, "a")
+    joining.result()
+    others = set(threading.enumerate())
+    leases.publish(broken(record))
+    wait_for(lambda: handler.num_nodes_waiting(), 60, "the end is seen", interval=0.01)
+    guards = wait_for(
+        lambda: [t for t in set(threading.enumerate()) - others if isinstance(t, threading.Timer)],
+        20,
+        "the first round's guard",
+        interval=0.01,
+    )
+    joining = Joining(handler)
+    leases.announced("a", but=record.members[0])
+    form(leases, 2, "a")
+    joining.result()
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        for guard in guards:
+            guard.join(60)
+        assert worker.poll() is None
+    finally:
+        worker.kill()
+        worker.wait()

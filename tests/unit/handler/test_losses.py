@@ -1,0 +1,155 @@
+"""Who does not answer: a member, the leader, the API server; what is reported of them, and of workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from devcluster.wait import wait_for
+from elasticjob.api.errors import Unavailable
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.records import RoundRecord
+from elasticjob.core.beats import Probe
+from tests.unit.handler.joining import Joining, Start, form, two
+from tests.unit.memory_api import Leases, broken
+
+
+def test_a_worker_failure_is_reported_with_the_join(leases: Leases, start: Start) -> None:
+    handlers, _, record = two(leases, start)
+    Joining(handlers[1])
+    again = leases.announced("b", but=record.members[1])
+    failure = leases.failure("b")
+    assert failure is not None
+    assert (failure.number, failure.rank) == (1, 1)
+    assert (again.last_job_uid, again.last_round) == ("uid", 1)
+
+
+def test_a_restart_for_a_broken_round_is_no_failure(leases: Leases, start: Start) -> None:
+    handlers, _, record = two(leases, start)
+    leases.publish(broken(record))
+    wait_for(lambda: handlers[1].num_nodes_waiting() > 0, 60, "the end is seen", interval=0.01)
+    Joining(handlers[1])
+    leases.announced("b", but=record.members[1])
+    assert leases.failure("b") is None
+
+
+def test_nothing_is_waiting_while_the_api_server_is_away(leases: Leases, start: Start) -> None:
+    """I5."""
+    handlers, _, _ = two(leases, start)
+    with leases.changed:
+        leases.trouble = Unavailable("no answer")
+        leases.leases.clear()
+        leases.changed.notify_all()
+    assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
+    assert not handlers[0].is_closed()
+
+
+def test_a_member_that_does_not_arrive_is_reported_and_the_round_left(leases: Leases, start: Start) -> None:
+    joining = [Joining(start("a"))]
+    record = leases.announced("a")
+    first = RoundRecord(
+        "uid", 1, "Active", "n1", (record.id, "absent"), record.endpoint, limits=Limits(establish_timeout=1)
+    )
+    leases.publish(first)
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.missing == (1,), "the report")
+    leases.publish(broken(first, "NotEstablished"))
+    leases.announced("a", but=record.id)
+    form(leases, 2, "a")
+    info = joining[0].result()
+    assert (info.rank, info.world_size) == (0, 1)
+
+
+def test_a_leader_that_cannot_be_reached_is_reported(leases: Leases, start: Start) -> None:
+    joining = Joining(start("a"))
+    record = leases.announced("a")
+    with_dead_leader = RoundRecord(
+        "uid", 1, "Active", "n1", ("dead", record.id), "127.0.0.1:1", limits=Limits(establish_timeout=1)
+    )
+    leases.publish(with_dead_leader)
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.leader_lost, "the report")
+    report = leases.report("a")
+    assert report is not None
+    assert "refused" in report.message
+    assert joining.waits()
+
+
+def test_failures_of_workers_that_were_started_locally_are_not_reported(leases: Leases, start: Start) -> None:
+    handlers, infos, record = two(leases, start)
+    leases.publish(broken(record))
+    wait_for(lambda: handlers[1]._core.over(), 60, "the end is seen", interval=0.01)
+    infos[1].store.set(
+        "torchelastic/role_info/1", json.dumps({"role": "d", "rank": 1, "local_world_size": 1})
+    )
+    Joining(handlers[1])
+    leases.announced("b", but=record.members[1])
+    assert leases.failure("b") is None
+
+
+def test_a_silent_member_is_reported_by_the_leader(leases: Leases, start: Start) -> None:
+    """Its agent is gone and its port with it: refused is lost, within seconds, whatever its workers do."""
+    handlers, infos, _ = two(leases, start)
+    handlers[1]._stop_threads()
+    handlers[1]._servers.close()
+    infos.clear()
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.silent == (1,), "the report")
+
+
+def test_members_report_a_leader_that_is_gone(leases: Leases, start: Start) -> None:
+    handlers, infos, _ = two(leases, start)
+    handlers[0]._stop_threads()
+    handlers[0]._servers.close()
+    infos.clear()
+    leases.wait_for(lambda: (r := leases.report("b")) is not None and r.leader_lost, "the report")
+
+
+def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
+    """No descriptor is left here (EMFILE): that is nothing to judge a peer by, and no thread ends of it."""
+    script = textwrap.dedent(
+        """
+        import os, resource
+        from elasticjob.stores import Unreachable, connect, probe, serve
+        server = serve()
+        endpoint = f"127.0.0.1:{server.port}"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
+        files = []
+        try:
+            while True:
+                files.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        for free in (0, 1):  # not even a selector, then no socket
+            for _ in range(free):
+                os.close(files.pop())
+            assert probe({0: endpoint}, 1.0) == {}
+            try:
+                connect(endpoint)
+            except Unreachable as error:
+                assert "can open no more" in str(error)
+            else:
+                raise AssertionError("connected")
+        """
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_the_threads_that_watch_the_others_bear_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from elasticjob.looking_back import LookingBack
+
+    lost, calls = threading.Event(), []
+
+    def one_probe(endpoints: dict[int, str], seconds: float) -> dict[int, Probe]:
+        calls.append(seconds)
+        if len(calls) == 1:
+            raise OSError(24, "Too many open files")
+        return dict.fromkeys(endpoints, Probe.REFUSED)
+
+    monkeypatch.setattr("elasticjob.looking_back.probe", one_probe)
+    looking_back = LookingBack({1: "127.0.0.1:1"}, Limits(heartbeat_timeout=0.1), lambda _: lost.set())
+    looking_back.start()
+    assert lost.wait(30)
+    looking_back.stop()

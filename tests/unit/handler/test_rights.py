@@ -1,0 +1,141 @@
+"""A handler that may not do what it must: missing rights, a token that nobody accepts, no such job."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from torch.distributed.elastic.rendezvous import RendezvousStateError
+
+from devcluster.wait import wait_for
+from elasticjob.api.errors import Forbidden, Unauthorized
+from elasticjob.handler import K8sRendezvousHandler
+from tests.unit.handler.joining import Joining, Start, form, two
+from tests.unit.memory_api import Leases, broken
+
+
+def test_missing_rights_end_with_advice(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.GRANT_SECONDS", 0.5)
+    leases.trouble = Forbidden("leases is forbidden", 403)
+    ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get elasticjob job")
+
+
+def test_a_token_that_nobody_accepts_ends_with_advice(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the limit for missing rights: kubelet may be about to replace it."""
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.0)
+    monkeypatch.setattr("elasticjob.handler.TOKEN_SECONDS", 0.5)
+    leases.trouble = Unauthorized("Unauthorized", 401)
+    ends_with(
+        start("a"),
+        "not accepted this pod's token",
+        "kubectl -n ns get pod a",
+        "kubectl -n ns get serviceaccounts",
+    )
+
+
+def ends_with(handler: K8sRendezvousHandler, *words: str) -> None:
+    """It gives up joining, with all of the words."""
+    with pytest.raises(RendezvousStateError) as error:
+        Joining(handler).result()
+    for one in words:
+        assert one in str(error.value)
+
+
+def test_a_token_that_nobody_accepts_ends_no_round(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I5. Nothing is renewed meanwhile, which the log says; with a new token all is well again."""
+    monkeypatch.setattr("elasticjob.lease_writer.WARN_SECONDS", 0.0)
+    handlers, _, record = two(leases, start)
+    leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
+    leases.trouble = Unauthorized("Unauthorized", 401)
+    with caplog.at_level(logging.WARNING, "elasticjob"):
+        for handler in handlers:
+            handler._lease.say()
+        wait_for(lambda: len(caplog.records) == 2, 60, "both say so")
+    assert "does not accept this pod's token" in caplog.text
+    assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
+    leases.trouble = None
+    leases.publish(broken(record))
+    wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 60, "both hear of the round's end")
+    again = [Joining(handler) for handler in handlers]
+    for pod, former in zip("ab", record.members, strict=True):
+        leases.announced(pod, former)
+    form(leases, 2, "a", "b")
+    assert [one.result().rank for one in again] == [0, 1]
+
+
+def test_a_missing_job_is_an_error(leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elasticjob.handler.NO_JOB_SECONDS", 0.1)
+    leases.jobs["job"] = False
+    with pytest.raises(RendezvousStateError, match="there is no ElasticJob job in namespace ns"):
+        Joining(start("a")).result()
+
+
+def test_a_pod_that_was_never_granted_its_rights_waits_for_the_operator(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pod of others that starts while the operator is away: each would end with exit code 1."""
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
+    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    leases.trouble = Forbidden('User "x" cannot patch resource "leases"', 403)
+    joining = Joining(start("a"))
+    wait_for(lambda: "for the operator to grant this pod its rights" in caplog.text, 20, "it says so")
+    assert joining.waits()
+    leases.trouble = None
+    form(leases, 1, "a")
+    assert joining.result(60).rank == 0
+
+
+@pytest.mark.parametrize("why", ["another namespace", "an admission policy"])
+def test_what_no_operator_would_grant_is_an_error_soon(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
+    policy = "ValidatingAdmissionPolicy 'own' with binding 'own' denied request: not this pod's Lease"
+    leases.trouble = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
+    ends_with(start("a", elsewhere=why == "another namespace"), "refused for")
+
+
+def test_rights_that_were_taken_away_are_an_error_soon(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ElasticJob was deleted under its pods, and its Role with it."""
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
+    handlers, _, _ = two(leases, start)
+    with leases.changed:
+        leases.trouble = Forbidden("cannot get", 403)
+        leases.changed.notify_all()
+    ends_with(handlers[1], "refused for")
+
+
+@pytest.mark.parametrize(
+    "why", ["cannot get", 'admission webhook "leases.example.com" denied the request: no']
+)
+def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Somebody has deleted the Role, or rolled out a policy: each member would end with exit code 1, charged
+    to its script."""
+    monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
+    handlers = [start(pod, job_uid="uid") for pod in ("a", "b")]
+    joining = [Joining(handler) for handler in handlers]
+    record = form(leases, 1, "a", "b")
+    assert [one.result(60).rank for one in joining] == [0, 1]
+    with leases.changed:
+        leases.trouble = Forbidden(why, 403)
+        leases.changed.notify_all()
+    again = [Joining(handler) for handler in handlers]
+    wait_for(lambda: all(h._lease.refusal.lasted(Forbidden) > 1 for h in handlers), 60, "it is refused")
+    assert all(one.waits() for one in again)
+    leases.trouble = None
+    leases.publish(broken(record))
+    for pod, before in zip("ab", record.members, strict=True):
+        leases.announced(pod, but=before)
+    form(leases, 2, "a", "b")
+    assert {one.result(60).rank for one in again} == {0, 1}

@@ -1,0 +1,160 @@
+"""torch's interface as the handler keeps it: rounds, their stores and ranks, and what the log says."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
+
+from devcluster.wait import wait_for
+from elasticjob.contract.records import RoundRecord
+from elasticjob.core.beats import Probe
+from elasticjob.stores import probe
+from tests.unit.handler.joining import Joining, Start, form, form_large, two
+from tests.unit.memory_api import Leases, broken
+
+
+def test_an_announcement_says_how_many_files_the_agent_may_open(leases: Leases, start: Start) -> None:
+    joining = Joining(start("a"))
+    assert (
+        leases.announced("a").open_files == min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**31 - 1) > 0
+    )
+    form(leases, 1, "a")
+    joining.result()
+
+
+def test_everyone_returns_the_same_round(leases: Leases, start: Start) -> None:
+    """I2, seen from torch."""
+    handlers, infos, _ = two(leases, start)
+    assert [info.rank for info in infos] == [0, 1]
+    assert {info.world_size for info in infos} == {2}
+    stores = {(i.bootstrap_store_info.master_addr, i.bootstrap_store_info.master_port) for i in infos}  # type: ignore[union-attr]
+    assert len(stores) == 1, "one fresh store for the workers"
+    infos[0].store.set("key", "value")
+    assert infos[1].store.get("key") == b"value"
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.established, "the leader reports")
+    assert leases.report("b") is None
+    assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
+    assert os.environ["ELASTICJOB_ROUND"] == "1"
+    if handlers[0].use_agent_store:
+        workers = TCPStore(*next(iter(stores)), is_master=False, wait_for_workers=False)
+        workers.set("x", "y")
+
+
+def test_one_write_per_participant_and_round(leases: Leases, start: Start) -> None:
+    handlers, _, record = two(leases, start)
+    leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
+    assert leases.writes == 3, "two joins and the leader's report"
+    leases.publish(broken(record))
+    wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 60, "the end is seen", interval=0.01)
+    joining = [Joining(handler) for handler in handlers]
+    leases.announced("a", but=record.members[0])
+    leases.announced("b", but=record.members[1])
+    form(leases, 2, "a", "b")
+    for one in joining:
+        one.result()
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.nonce == "n2", "the leader's report")
+    assert leases.writes == 6, "two joins and the leader's report"
+
+
+def test_every_round_has_fresh_stores(leases: Leases, start: Start) -> None:
+    handlers, infos, record = two(leases, start)
+    infos[0].store.set("torchelastic/role_info/0", "stale")
+    leases.publish(broken(record))
+    joining = [Joining(handler) for handler in handlers]
+    leases.announced("a", but=record.members[0])
+    leases.announced("b", but=record.members[1])
+    form(leases, 2, "b", "a")
+    again = [one.result() for one in joining]
+    assert [info.rank for info in again] == [1, 0]
+    assert not again[0].store.check(["torchelastic/role_info/0"])
+    old, new = infos[0].bootstrap_store_info, again[0].bootstrap_store_info
+    assert old is not None
+    assert new is not None
+    assert old.master_port != new.master_port
+
+
+def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: Start) -> None:
+    """The ranks come from the leader's store; who has none there announces itself for the next round."""
+    handlers = {pod: start(pod) for pod in "abc"}
+    joining = {pod: Joining(handler) for pod, handler in handlers.items()}
+    spare = leases.announced("c")
+    first = form_large(leases, 1, "b", "a")
+    infos = {pod: joining[pod].result() for pod in "ab"}
+    assert {pod: (i.rank, i.world_size) for pod, i in infos.items()} == {"b": (0, 2), "a": (1, 2)}
+    again = leases.announced("c", but=spare.id)
+    assert (again.seen("uid"), again.last_round) == (1, 0)
+    members = {pod: leases.announced(pod) for pod in "ab"}
+    leases.publish(broken(first))
+    joining |= {pod: Joining(handlers[pod]) for pod in "ab"}
+    for pod, former in members.items():
+        leases.announced(pod, but=former.id)
+    assert leases.participant("c") == again, "what it has announced is for the round that comes now"
+    form_large(leases, 2, "c", "a", "b")
+    infos = {pod: joining[pod].result() for pod in "abc"}
+    assert {pod: i.rank for pod, i in infos.items()} == {"c": 0, "a": 1, "b": 2}
+    infos["c"].store.set("key", "value")
+    assert infos["b"].store.get("key") == b"value"
+    leases.wait_for(lambda: (r := leases.report("c")) is not None and r.established, "the leader reports")
+
+
+def test_an_absent_operator_is_a_line_in_the_log(
+    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    with pytest.raises(RendezvousTimeoutError, match="no round within 3 s"):
+        Joining(start("a", join_timeout=3.0)).result()
+    assert "the operator runs" in caplog.text
+
+
+def test_the_operators_sentence_is_in_the_log(
+    leases: Leases, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    leases.publish(RoundRecord("uid", 0, "Broken", waiting="2 of 4 have joined; will start with 2 in 5 s"))
+    Joining(start("a", join_timeout=3.0))
+    wait_for(lambda: "2 of 4 have joined" in caplog.text, 60, "the sentence in the log", interval=0.01)
+    assert "waiting for round 1" in caplog.text
+
+
+def test_ranks_are_assigned_locally_when_the_round_is_over(leases: Leases, start: Start) -> None:
+    _, infos, record = two(leases, start)
+    store = infos[1].store
+    leases.publish(broken(record))
+    store.set("torchelastic/role_info/1", json.dumps({"role": "d", "rank": 1, "local_world_size": 4}))
+    assert json.loads(store.get("torchelastic/assigned_ranks/1")) == [4, 8, 4, 8]
+
+
+def test_torch_2_4_and_2_5_let_rank_0s_worker_serve_the_store(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one address that all agree on, another in each round; nobody listens there until the worker does."""
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cu121")
+    handlers, infos, record = two(leases, start)
+    assert [handler.use_agent_store for handler in handlers] == [False, False]
+    ports = {info.bootstrap_store_info.master_port for info in infos}  # type: ignore[union-attr]
+    (port,) = ports
+    assert probe({0: f"127.0.0.1:{port}"}, 5.0) == {0: Probe.REFUSED}
+    served, client = (
+        TCPStore("127.0.0.1", port, 2, master, timedelta(seconds=20), wait_for_workers=False)
+        for master in (True, False)
+    )
+    served.set("who", "rank 0")
+    assert client.get("who") == b"rank 0"
+    leases.publish(broken(record))
+    joining = [Joining(handler) for handler in handlers]
+    leases.announced("a", but=record.members[0])
+    leases.announced("b", but=record.members[1])
+    form(leases, 2, "a", "b")
+    again = {one.result().bootstrap_store_info.master_port for one in joining}  # type: ignore[union-attr]
+    assert len(again) == 1
+    assert again.isdisjoint(ports)

@@ -1,0 +1,247 @@
+"""What the planner is shown of a pod: containers, exits, reasons, and whether it is the job's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elasticjob.contract.names import JOB_LABEL
+from elasticjob_operator.observe.objects import read_pod
+from elasticjob_operator.plan.model import Exit, Pod
+from tests.unit.observed import FOREIGN, TEMPLATED, Scene, raw_pod, status
+
+
+def test_a_running_pod() -> None:
+    scene = Scene()
+    scene.pod()
+    assert scene.only() == Pod(
+        name="job-0-0", uid="uid-job-0-0", slot=0, attempt=0, node="n1", ip="10.0.0.1", running=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "running"),
+    [
+        (None, True),
+        ([status("main", running={})], True),
+        ([status("main", waiting={"reason": "ContainerCreating"})], False),
+        ([status("main", terminated={"exitCode": 0}), status("sidecar", running={})], False),
+        ([status("main", running={}), status("sidecar", terminated={"exitCode": 1})], True),
+    ],
+)
+def test_running_is_the_training_container(statuses: list[Any] | None, running: bool) -> None:
+    scene = Scene()
+    scene.pod(status={"containerStatuses": statuses} if statuses else {})
+    assert scene.only().running is running
+
+
+def test_a_pending_pod_does_not_run() -> None:
+    scene = Scene()
+    scene.pod(status={"phase": "Pending"})
+    assert not scene.only().running
+
+
+def test_exit_is_the_training_containers_though_a_sidecar_goes_on() -> None:
+    scene = Scene()
+    ended = status("main", terminated={"exitCode": 137, "reason": "OOMKilled", "message": "too much"})
+    scene.pod(status={"containerStatuses": [status("sidecar", running={}), ended]})
+    assert scene.only().exit == Exit(137, "OOMKilled", "too much")
+    assert not scene.only().ended
+
+
+def test_the_annotated_container_trains() -> None:
+    scene = Scene()
+    scene.pod(
+        metadata={
+            **raw_pod()["metadata"],
+            "annotations": {"kubectl.kubernetes.io/default-container": "sidecar"},
+        },
+        status={
+            "containerStatuses": [
+                status("main", terminated={"exitCode": 1}),
+                status("sidecar", running={}),
+            ]
+        },
+    )
+    assert scene.only().exit is None
+    assert scene.only().running
+
+
+def test_phase_reason_and_message() -> None:
+    scene = Scene()
+    scene.pod(status={"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"})
+    pod = scene.only()
+    assert (pod.ended, pod.reason, pod.message) == (True, "Evicted", "The node was low on memory")
+
+
+def test_a_disruption_is_a_reason() -> None:
+    scene = Scene()
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "m",
+    }
+    scene.pod(status={"conditions": [condition]})
+    assert (scene.only().reason, scene.only().message) == ("PreemptionByScheduler", "m")
+
+
+@pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated"])
+def test_unschedulable(reason: str) -> None:
+    scene = Scene()
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/3 nodes"}
+    scene.pod(status={"phase": "Pending", "conditions": [condition]})
+    assert scene.only().unschedulable == "0/3 nodes"
+
+
+def test_waiting_for_an_image() -> None:
+    scene = Scene()
+    waiting = status("main", waiting={"reason": "ErrImagePull", "message": "no such image"})
+    scene.pod(status={"phase": "Pending", "containerStatuses": [waiting]})
+    assert scene.only().waiting == "ErrImagePull: no such image"
+
+
+def test_waiting_in_an_init_container() -> None:
+    scene = Scene()
+    scene.pod(
+        status={
+            "phase": "Pending",
+            "containerStatuses": [status("main", waiting={"reason": "PodInitializing"})],
+            "initContainerStatuses": [status("fetch", waiting={"reason": "CrashLoopBackOff"})],
+        }
+    )
+    assert scene.only().waiting == "CrashLoopBackOff"
+
+
+def test_an_init_container_has_ended_the_pod() -> None:
+    scene = Scene()
+    inits = [status("first", terminated={"exitCode": 0}), status("fetch", terminated={"exitCode": 3})]
+    ended = {"phase": "Failed", "initContainerStatuses": inits}
+    waiting = status("main", waiting={"reason": "PodInitializing"})
+    scene.pod(status={**ended, "containerStatuses": [waiting]})
+    assert (scene.only().failed_init, scene.only().exit) == ("fetch", Exit(3))
+    scene.pod(status={**ended, "containerStatuses": [waiting], "reason": "Evicted"})
+    assert (scene.only().failed_init, scene.only().reason) == ("fetch", "Evicted")
+    # A sidecar among them is told to end when all is over, and says nothing of why.
+    main = status("main", terminated={"exitCode": 1})
+    scene.pod(status={**ended, "containerStatuses": [main]})
+    assert (scene.only().failed_init, scene.only().exit) == ("", Exit(1))
+
+
+@pytest.mark.parametrize(
+    ("state", "accompanied"), [({"running": {}}, True), ({"waiting": {}}, True), ({"terminated": {}}, False)]
+)
+def test_a_sidecar_keeps_a_pod_from_ending_unless_the_kubelet_ends_it(
+    state: dict[str, Any], accompanied: bool
+) -> None:
+    scene = Scene()
+    ended = status("main", terminated={"exitCode": 1})
+    scene.pod(status={"containerStatuses": [ended, status("sidecar", **state)]})
+    assert scene.only().accompanied is accompanied
+    native = [status("proxy", running={})]
+    scene.pod(status={"containerStatuses": [ended], "initContainerStatuses": native})
+    assert not scene.only().accompanied
+
+
+def test_mine_is_by_owner_with_a_template_and_by_label_without() -> None:
+    scene = Scene()
+    scene.pod(metadata={**raw_pod()["metadata"], "ownerReferences": [{"uid": "former", "controller": True}]})
+    assert not scene.only(TEMPLATED).mine
+    assert scene.only(FOREIGN).mine
+
+
+@pytest.mark.parametrize(
+    ("labels", "slot"),
+    [
+        ({"batch.kubernetes.io/job-completion-index": "4"}, 4),
+        ({"apps.kubernetes.io/pod-index": "5"}, 5),
+        ({"elasticjob.dev/slot": "1", "apps.kubernetes.io/pod-index": "5"}, 1),
+        ({}, None),
+        ({"elasticjob.dev/slot": "x"}, None),
+        ({"elasticjob.dev/slot": "-1"}, None),
+    ],
+)
+def test_slot(labels: dict[str, str], slot: int | None) -> None:
+    scene = Scene()
+    theirs = {"labels": {JOB_LABEL: "job", **labels}, "ownerReferences": []}
+    scene.pod(metadata={**raw_pod()["metadata"], **theirs})
+    assert scene.only(FOREIGN).slot == slot
+
+
+@pytest.mark.parametrize(
+    ("labels", "wrong"),
+    [
+        ({"elasticjob.dev/slot": "0", "elasticjob.dev/attempt": "0"}, ""),
+        ({"elasticjob.dev/attempt": "0"}, "elasticjob.dev/slot=none"),
+        ({"elasticjob.dev/slot": "1", "elasticjob.dev/attempt": "0"}, "elasticjob.dev/slot=1"),
+        (
+            {"elasticjob.dev/slot": "zero", "elasticjob.dev/attempt": "4"},
+            "elasticjob.dev/slot=zero, elasticjob.dev/attempt=4",
+        ),
+    ],
+)
+def test_the_name_of_a_pod_that_was_made_counts_not_its_labels(labels: dict[str, str], wrong: str) -> None:
+    scene = Scene()
+    scene.pod(metadata={**raw_pod()["metadata"], "labels": {JOB_LABEL: "job", **labels}})
+    pod = scene.only()
+    assert (pod.mine, pod.slot, pod.attempt, pod.mislabeled) == (True, 0, 0, wrong)
+
+
+@pytest.mark.parametrize("name", ["debug", "job-0", "job-01-0", "other-0-0", "job-0-0-0", "job-0-123456789"])
+def test_a_pod_that_bears_the_owner_and_no_name_of_ours_is_not_mine(name: str) -> None:
+    scene = Scene()
+    scene.pod(name)
+    assert not scene.only().mine
+
+
+def test_pods_of_other_jobs_are_not_seen() -> None:
+    scene = Scene()
+    scene.pod(metadata={**raw_pod()["metadata"], "labels": {JOB_LABEL: "other"}})
+    assert scene.observe().pods == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "disruption"),
+    [
+        ({"status": "True", "reason": "PreemptionByScheduler"}, "PreemptionByScheduler"),
+        ({"status": "False", "reason": "PreemptionByScheduler"}, ""),
+    ],
+)
+def test_who_takes_the_pod_away(condition: dict[str, str], disruption: str) -> None:
+    scene = Scene()
+    scene.pod(
+        status={"conditions": [{"type": "DisruptionTarget", "message": "in its own words", **condition}]}
+    )
+    pod = scene.only()
+    assert (pod.disruption, pod.reason) == (disruption, disruption)
+    assert pod.message == ("in its own words" if disruption else "")
+
+
+def test_the_kubelets_words_come_before_the_conditions() -> None:
+    scene = Scene()
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+    scene.pod(
+        status={
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "low on memory",
+            "conditions": [{**condition, "message": "terminated by kubelet"}],
+        }
+    )
+    pod = scene.only()
+    assert (pod.disruption, pod.reason, pod.message) == ("TerminationByKubelet", "Evicted", "low on memory")
+
+
+def test_a_container_that_was_restarted_in_place_says_how_it_had_ended() -> None:
+    restarted = {
+        "name": "main",
+        "state": {"running": {}},
+        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+        "restartCount": 3,
+    }
+    pod = read_pod(raw_pod(status={"containerStatuses": [restarted, status("sidecar", running={})]})).pod
+    assert (pod.exit, pod.last_exit, pod.running) == (None, Exit(137, "OOMKilled"), True)
+    assert pod.restarts == 3
+    fresh = read_pod(raw_pod(status={"containerStatuses": [status("main", running={})]})).pod
+    assert (fresh.last_exit, fresh.restarts) == (None, 0)
