@@ -91,7 +91,7 @@ def full(members: int = MEMBERS) -> JobStatus:
             for kind in kinds
         ),
         start=WALL,
-        active=WALL,
+        active_seconds=10**9,
         replicas=members,
         selector=f"elasticjob.dev/job={NAME},!elasticjob.dev/standby",
         min_replicas=members,

@@ -45,7 +45,9 @@ def test_suspended_in_the_middle_of_training_and_resumed(job: JobRun) -> None:
     assert [(r["number"], r["cause"]) for r in job.rounds()] == [(1, "Started"), (2, "Resumed")]
     assert status["restarts"] == 0
     assert all(not account.get("charges") for account in status["accounts"])
-    assert status["activeTime"] > status["startTime"]
+    assert "startTime" not in held
+    assert status["completionTime"] > status["startTime"]
+    assert status["activeSeconds"] >= held["activeSeconds"]
     job.wait_for(lambda: not job.pods(), "cleanPodPolicy All: the pods that have ended are deleted")
     change(job, ttlSecondsAfterFinished=0)
     gone(job)

@@ -18,7 +18,7 @@ ENFORCE = "pod-security.kubernetes.io/enforce"
 
 def columns(job: PlayedJob) -> dict[str, str]:
     """The row that ``kubectl get -o wide`` shows."""
-    header, row = job.kubectl("get", "elasticjob", job.name, "-o", "wide").splitlines()
+    header, row = job.kubectl("get", "ej", job.name, "-o", "wide").splitlines()
     names = re.split(r"\s{2,}", header.strip())
     starts = [header.index(name) for name in names]
     ends = [*starts[1:], None]
@@ -27,7 +27,7 @@ def columns(job: PlayedJob) -> dict[str, str]:
 
 def events(job: PlayedJob) -> list[str]:
     """The Events in the order in which ``kubectl describe`` shows them: reason, age and count, message."""
-    text = job.kubectl("describe", "elasticjob", job.name)
+    text = job.kubectl("describe", "ej", job.name)
     lines = text.partition("\nEvents:")[2].splitlines()
     found = []
     for line in lines:
@@ -99,7 +99,9 @@ def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -
         ("Training", "False", "Complete"),
         ("Suspended", "False", "NotSuspended"),
         ("Complete", "True", "Succeeded"),
-        ("Failed", "False", "Succeeded"),
+        ("Failed", "False", "JobComplete"),
+        ("Reconciling", "False", "Complete"),
+        ("Stalled", "False", "NotStalled"),
     ]
     job.wait_for(lambda: len(events(job)) == 3, "all Events are there")
     assert [event.partition(" | ")[0] for event in events(job)] == [
@@ -107,7 +109,7 @@ def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -
         "RoundEstablished",
         "Complete",
     ]
-    told = job.kubectl("describe", "elasticjob", job.name)
+    told = job.kubectl("describe", "ej", job.name)
     assert "Charges" not in told  # there were none
 
 

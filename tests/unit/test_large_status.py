@@ -21,7 +21,7 @@ def broken() -> JobStatus:
         for n in range(MEMBERS)
     )
     ended = RoundStatus(1, "Broken", "n", "large-0", "10.0.0.1:1", MEMBERS, start=WALL, established=WALL)
-    return JobStatus(start=WALL, active=WALL, current_round=ended, participants=tuple(members))
+    return JobStatus(start=WALL, active_seconds=1, current_round=ended, participants=tuple(members))
 
 
 def seen(back: int) -> Observed:

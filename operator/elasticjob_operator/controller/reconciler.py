@@ -157,9 +157,7 @@ class Reconciler:
             # What was decided is not; what waits for its time goes on waiting.
             memory.timers = {**decided.timers, **memory.timers}
             decided = meanwhile(job, view.status, observed, now, decided)
-            may_project = (
-                self._applier.may_project(job, decided.record, True) and view.status.start is not None
-            )
+            may_project = self._applier.may_project(job, decided.record, True) and view.status.seen
         else:
             memory.timers = decided.timers
             _log(view, decided)

@@ -100,7 +100,7 @@ def expire(p: Pass) -> None:
     Not before its participants can read that it is Closed, and have had their time to end by themselves; a
     pod that has not by then is stopped like any pod that is deleted.
     """
-    seconds, end, record = p.job.spec.ttl_after_finished, p.status.completion, p.observed.record
+    seconds, end, record = p.job.spec.ttl_after_finished, p.status.end_time, p.observed.record
     if seconds is None or end is None:
         return
     own = p.job.spec.template is not None
@@ -162,7 +162,7 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
 
 def _check_deadline(p: Pass) -> bool:
     """Fail a job that has been active for too long."""
-    seconds, since = p.job.spec.active_deadline, p.status.active
+    seconds, since = p.job.spec.active_deadline, p.status.start
     if seconds is None or since is None:
         return False
     left = _left(p, since, seconds)
@@ -262,6 +262,7 @@ def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
     wall, end = p.now.wall, p.round.end
     p.set_round(phase=Phase.CLOSED.value)
     p.set_end(time=end.time if end is not None else wall, message=message)
-    p.set(completion=wall, terminal_state=outcome.value)
+    p.status = p.status.stopped(wall)
+    p.set(completion=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)
     p.reason = reason
     p.event(outcome.value, message, warning=outcome is Outcome.FAILED)

@@ -50,7 +50,6 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     p = Pass(job, status, observed, now, Waits(timers, now.mono), status)
     p.set(
         observed_generation=job.generation,
-        start=status.start or now.wall,
         selector=f"{JOB_LABEL}={job.name},!{STANDBY_LABEL}",
     )
     if not status.finished:
@@ -89,7 +88,7 @@ def meanwhile(job: Job, status: JobStatus, observed: Observed, now: Now, decided
     Its round is projected, the pods that it names are made, those that it has given up are deleted.
     """
     p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting)
-    known = status.start is not None
+    known = status.seen
     return replace(
         decided,
         status=status,

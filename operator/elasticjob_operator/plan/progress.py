@@ -28,7 +28,7 @@ def take(p: Pass) -> None:
         _show(p)
         return
     first_step_time = _later(r.established, report.first_step_milliseconds, p.now.wall)
-    progress = p.status.progress or Progress(counted=p.status.active or p.status.start)
+    progress = p.status.progress or Progress(counted=p.status.start)
     if progress.round != r.number:
         progress = _first_step(p, progress, report, first_step_time)
         p.event("FirstStep", f"round {r.number} trains from step {report.first_step}")
@@ -124,7 +124,7 @@ def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetim
     again = max(0, before.step - report.first_step + 1) if before.round else 0
     redone = min(before.trained_milliseconds, again * (before.milliseconds_per_step or 0))
     # Time in which the job was suspended is nobody's.
-    since = max(filter(None, (before.counted, p.status.active)), default=None)
+    since = max(filter(None, (before.counted, p.status.start)), default=None)
     progress = _lose(before, p.round.cause, _milliseconds(since, time) + redone)
     no_later = before.round > 0 and report.first_step <= before.first_step
     row = before.rounds_without_progress
@@ -154,7 +154,7 @@ def _show(p: Pass) -> None:
     if progress.round != p.round.number or p.round.phase != "Active":
         counted = progress.counted
         since = None if counted is None else _later(counted, progress.training_milliseconds, p.now.wall)
-        end = p.status.completion or (None if p.job.spec.suspend else p.now.wall)
+        end = None if p.job.spec.suspend else p.now.wall
         lost += _milliseconds(since, end)
     whole = trained + lost
     p.set(

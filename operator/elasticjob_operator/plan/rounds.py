@@ -140,7 +140,7 @@ def _tell_established(p: Pass) -> None:
     r = p.round
     ended = next((h.end.time for h in p.status.round_history[1:2] if h.end is not None), None)
     if r.cause == Cause.RESUMED:
-        ended = p.status.active
+        ended = p.status.start
     since = ended or r.start or p.now.wall
     milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
     first, *rest = p.status.round_history

@@ -360,14 +360,16 @@ class Progress:
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
     ``charged_pods`` are pods that are there, have ended as no members, and are charged for: ``slot-attempt``.
-    ``terminal_state`` is Complete or Failed once the job has ended. ``active`` is when the job was started,
-    or resumed last. ``omitted`` says what is not there for its size (``budget``)."""
+    ``start`` is when the job was started, or last resumed; None while it is suspended. ``completion`` is when
+    it became Complete. ``active_seconds`` is for how long it was active before its last suspension, or its
+    end. ``terminal_state`` is Complete or Failed once it has ended. ``omitted`` says what is not there for
+    its size (``budget``)."""
 
     observed_generation: int = always(-1)
     conditions: tuple[Condition, ...] = always(())
     start: datetime | None = json_name("startTime")
-    active: datetime | None = json_name("activeTime")
     completion: datetime | None = json_name("completionTime")
+    active_seconds: int | None = None
     terminal_state: str = ""
     replicas: int = always(0)
     selector: str = ""
@@ -399,6 +401,24 @@ class JobStatus:
     def finished(self) -> bool:
         """Complete or Failed: both are final."""
         return self.is_true("Complete") or self.is_true("Failed")
+
+    @property
+    def seen(self) -> bool:
+        """Whether an operator has written this status."""
+        return self.observed_generation >= 0
+
+    @property
+    def end_time(self) -> datetime | None:
+        """When the job became Complete or Failed."""
+        ends = (c for c in self.conditions if c.type in ("Complete", "Failed") and c.status == "True")
+        return next((c.transition for c in ends), None)
+
+    def stopped(self, wall: datetime) -> JobStatus:
+        """With the time since ``start`` counted as active."""
+        if self.start is None:
+            return self
+        passed = max(0, int((wall - self.start).total_seconds()))
+        return replace(self, active_seconds=(self.active_seconds or 0) + passed)
 
     def members(self) -> tuple[ParticipantStatus, ...]:
         """The members of the current round (also of one that is over), in rank order."""

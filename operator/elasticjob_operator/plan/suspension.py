@@ -45,6 +45,8 @@ def suspend(p: Pass) -> None:
             p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_SUSPENDED)
     charge_early_ends(p)
     _supersede(p)
+    p.status = p.status.stopped(p.now.wall)
+    p.set(start=None)
     p.event("Suspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
 
 
@@ -66,10 +68,10 @@ def hold(p: Pass) -> None:
 def resume(p: Pass) -> None:
     """Start the job, or let it go on: it is active from now on, and its next round waits like the first."""
     if not p.status.is_true("Suspended"):
-        if p.status.active is None:
-            p.set(active=p.status.start)
+        if p.status.start is None:
+            p.set(start=p.now.wall)
         return
-    p.set(active=p.now.wall)
+    p.set(start=p.now.wall)
     p.event("Resumed", RESUMED_MESSAGE)
     if p.round.number > 0:
         p.set_round(
