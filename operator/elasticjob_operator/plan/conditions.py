@@ -56,15 +56,16 @@ def _describe(p: Pass) -> None:
     if outcome:
         _set(p, "Training", "False", outcome, message)
         _describe_suspension(p)
-        _set(p, "Complete", "True" if outcome == "Complete" else "False", p.reason, message)
-        _set(p, "Failed", "True" if outcome == "Failed" else "False", p.reason, message)
+        for kind, reason in (("Complete", "JobFailed"), ("Failed", "JobComplete")):
+            is_it = outcome == kind
+            _set(p, kind, str(is_it), p.reason if is_it else reason, message)
         return
     status, reason, message = _training(p)
     _set(p, "Training", status, reason, message)
     _describe_suspension(p)
-    for kind in ("Complete", "Failed"):
+    for kind, reason in (("Complete", "NotFinished"), ("Failed", "NotFailed")):
         if p.status.condition(kind) is None:
-            _set(p, kind, "False", "InProgress", "the job has not ended")
+            _set(p, kind, "False", reason, "the job has not ended")
 
 
 def _describe_suspension(p: Pass) -> None:
