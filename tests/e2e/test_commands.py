@@ -35,7 +35,7 @@ def test_what_comes_after_torchrun_is_waited_for(job: JobRun) -> None:
     message = job.condition("Training")["message"]
     assert f"waiting for the containers of {job.name}-0-0, {job.name}-1-0 to end" in message
     wait_for(lambda: all_succeeded(job), DEADLINE, "the status says so of each")
-    assert not job.events("Complete")
+    assert not job.events("JobComplete")
     assert all("deletionTimestamp" not in pod["metadata"] for pod in job.pods().values())
     assert not marks(job, "uploaded")
     job.stop()

@@ -90,7 +90,7 @@ def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJ
         (excluded,) = job.status()["excludedNodes"]
         assert excluded["liftedTime"] < excluded["untilTime"]
         assert "job-1-3 has none" in excluded["message"]
-        assert bad in job.events("ExclusionLifted")[0]
+        assert bad in job.events("NodeExclusionLifted")[0]
         job.join("job-1-4")
         assert job.round(5)["cause"] == "PodDeleted"
     assert job.charges() == charged | {"preemption": 1}, "nothing is charged for pods that never had a node"

@@ -133,7 +133,7 @@ def test_a_round_forms_without_the_pod_that_cannot_be_made(job: PlayedJob, hangs
         if not hangs:
             job.says('failed calling webhook "broken.elasticjob.dev"')
             job.says("(500)")
-            warned(job, "PodRefused", "job-2-1")
+            warned(job, "PodRejected", "job-2-1")
     job.runs("job-0-0", "job-1-0", "job-2-1")
     job.wait_for(lambda: "can't be" not in job.condition("Training")["message"], "nothing is said of it")
 

@@ -68,7 +68,7 @@ ODD = {
     "bad-label": Odd(
         {**pod(), "metadata": {"labels": {"team": "not a label!"}}},
         "metadata.labels: Invalid value",
-        "PodRefused",
+        "PodRejected",
     ),
     "bad-volume": Odd(
         container(volumeMounts=[{"name": "data", "mountPath": "/data"}]),
@@ -213,7 +213,7 @@ def test_a_pod_that_writes_garbage_hurts_no_other_job_nor_its_own(
     assert message.isprintable()
     assert "is ignored: " in bad.condition("Training")["message"]
     described = installed.kubectl("-n", namespace, "describe", "elasticjob", "bad").stdout
-    assert "ParticipantIgnored" in described
+    assert "PodIgnored" in described
     assert "\x1b" not in described
     assert good.status()["currentRound"]["number"] == 1
     assert not good.status().get("ignoredPods")

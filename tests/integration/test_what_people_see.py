@@ -45,7 +45,7 @@ def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(
     assert columns(job)["STATE"] == "WaitingForPods"
 
     def repeated() -> bool:
-        refused = [event for event in events(job) if event.startswith("PodRefused")]
+        refused = [event for event in events(job) if event.startswith("PodRejected")]
         return len(refused) == 2 and all(re.search(r"\(x[2-9] over ", event) for event in refused)
 
     job.wait_for(repeated, "each refusal is one Event that counts")
@@ -107,7 +107,7 @@ def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -
     assert [event.partition(" | ")[0] for event in events(job)] == [
         "RoundPublished",
         "RoundEstablished",
-        "Complete",
+        "JobComplete",
     ]
     told = job.kubectl("describe", "ej", job.name)
     assert "Charges" not in told  # there were none

@@ -122,7 +122,7 @@ def test_a_pass_that_fails_is_made_again_and_people_are_told_once() -> None:
         await scene.until(passes=3)
         assert scene.passes.made == [("a", True), ("a", False), ("a", False)]
         assert scene.controller.queue.failures(scene.entry().request) == 0
-        assert scene.api.events == ["PassFailed"]
+        assert scene.api.events == ["ReconcileFailed"]
 
     play(scenario)
 

@@ -135,7 +135,7 @@ def test_every_cause_is_explained_with_its_account() -> None:
 
 
 def test_every_event_is_explained() -> None:
-    assert said(EVENT) | {outcome.value for outcome in Outcome} == set(explained(STATUS, "reason"))
+    assert said(EVENT) | {f"Job{outcome.value}" for outcome in Outcome} == set(explained(STATUS, "reason"))
 
 
 def test_every_reason_of_failed_is_explained() -> None:

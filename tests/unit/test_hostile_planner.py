@@ -217,7 +217,7 @@ def test_the_other_pods_form_a_round_without_the_one_that_writes_garbage(garbage
     names = [entry.pod_name for entry in decided.status.ignored_pods]
     unusable = bool(bad.problem) or (bad.record is not None and bad.record.state == "Napping")
     assert names == (["mnist-0-0"] if unusable else [])
-    told = [event.message for event in decided.events if event.reason == "ParticipantIgnored"]
+    told = [event.message for event in decided.events if event.reason == "PodIgnored"]
     assert len(told) == len(names), "once"
 
 
@@ -246,7 +246,7 @@ def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:
     decided = passes(a_world(*bad, count=1000))
     assert len(decided.status.ignored_pods) == 20
     assert "and 980 more pods" in decided.status.ignored_pods[-1].message
-    assert sum(event.reason == "ParticipantIgnored" for event in decided.events) == 20
+    assert sum(event.reason == "PodIgnored" for event in decided.events) == 20
     bad = [replace(lease, problem="bad") for lease in bad]
     world, status, timers = a_world(*bad, count=1000), JobStatus(attempts=(0, 0, 0)), dict[WaitKey, float]()
     seen = set()
@@ -267,7 +267,7 @@ def test_garbage_that_changes_all_the_time_is_written_rarely() -> None:
         decided = plan(JOB, status, world, now, timers)
         status, timers = decided.status, dict(decided.timers)
         statuses.add(status.ignored_pods)
-        told += sum(event.reason == "ParticipantIgnored" for event in decided.events)
+        told += sum(event.reason == "PodIgnored" for event in decided.events)
     assert told == 1
     assert 2 <= len(statuses) <= 5, "in 30 seconds"
 

@@ -277,7 +277,7 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
         assert seen >= 1
         told = [(e["reason"], e["involvedObject"]["name"]) for e in api.events if e["type"] == "Warning"]
         assert sorted(told) == [
-            ("PassFailed", "raises"),
+            ("ReconcileFailed", "raises"),
             ("StatusUnreadable", "unreadable"),
             ("WriteFailed", "refused"),
         ], "each once"

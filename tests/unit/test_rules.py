@@ -205,7 +205,7 @@ def test_a_charge_that_moves_stays_one(
         assert after <= moves.MOVE_SECONDS
         assert p.status.last_failure is not None
         assert over.message == p.status.last_failure.message
-        assert [e.reason for e in p.events].count("ChargeMoved") >= 1
+        assert [e.reason for e in p.events].count("ChargeRevised") >= 1
 
 
 def _charge_of(p: Pass) -> Charge:

@@ -36,6 +36,11 @@ MAX_PARTICIPANT_BYTES = 4_096
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
+NO_TEXT = (
+    "see its log (an exception's text stands here where main is decorated with "
+    "torch.distributed.elastic.multiprocessing.errors.record)"
+)
+"""The end of a message on a worker that has left no text of its own."""
 MAX_ANNOUNCED_ID = 32
 MAX_INT32 = 2**31 - 1
 """The largest rank, exit code or number of seconds: what the resource's schema holds."""

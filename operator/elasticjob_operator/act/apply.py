@@ -259,7 +259,7 @@ class Applier:
             return ()
         memory.warned_generation = job.generation
         return (
-            *(Event("FlagOverrides", text, warning=True) for text in template.warnings(job)),
+            *(Event("FlagOverridesEnvironment", text, warning=True) for text in template.warnings(job)),
             *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
             *(Event("NoSuchContainer", text, warning=True) for text in template.misnamed_container(job)),
             *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),

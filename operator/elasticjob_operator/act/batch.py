@@ -121,5 +121,5 @@ def note(job: Job, memory: Memory, target: Target, error: ApiError, now: float) 
     if quiet:
         return []
     if target.verb == "created":
-        return [Event("PodRefused", f"pod {target.name} was refused: {error.message}", warning=True)]
+        return [Event("PodRejected", f"pod {target.name} was refused: {error.message}", warning=True)]
     return [Event("WriteFailed", f"{target.name} can't be {target.verb}: {failing.why}", warning=True)]

@@ -16,7 +16,7 @@ from elasticjob_operator.plan.model import HandlerSource, Job
 
 VOLUME = "elasticjob-handler"
 """Name of the volume and of the init container. Pods of a template that has one of its own are refused by the
-API server; the Event PodRefused names it."""
+API server; the Event PodRejected names it."""
 IMAGE_DIR = "/opt/elasticjob/site"
 """Where the handler is in its image (docker/handler.Dockerfile)."""
 HANDLER_DIR = "/opt/elasticjob.dev/handler"

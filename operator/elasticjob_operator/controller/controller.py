@@ -191,7 +191,7 @@ class Controller:
         """Try again later. Every tenth time an Event says so to people who do not see our log."""
         if trouble and self.queue.failures(entry.request) % 10 == 0:
             text = f"the operator can't go on with this job and tries again, later and later: {trouble}"
-            event = Event("PassFailed", text, warning=True)
+            event = Event("ReconcileFailed", text, warning=True)
             self._applier.tell(entry.view.job, entry.memory, [event])
         if not entry.gone:
             self.queue.add_rate_limited(entry.request, at_least)

@@ -55,7 +55,7 @@ def tell(p: Pass) -> None:
     before = {entry.pod_name for entry in p.before.ignored_pods}
     for entry in p.status.ignored_pods:
         if entry.pod_name not in before:
-            p.event("ParticipantIgnored", f"{entry.pod_name} is ignored: {entry.message}", warning=True)
+            p.event("PodIgnored", f"{entry.pod_name} is ignored: {entry.message}", warning=True)
 
 
 def sentence(p: Pass) -> str:

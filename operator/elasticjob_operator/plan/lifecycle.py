@@ -265,4 +265,4 @@ def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
     p.status = p.status.stopped(wall)
     p.set(completion=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)
     p.reason = reason
-    p.event(outcome.value, message, warning=outcome is Outcome.FAILED)
+    p.event(f"Job{outcome.value}", message, warning=outcome is Outcome.FAILED)

@@ -20,6 +20,7 @@ from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MAX_MESSAGE,
     MEMBER_RENEW_SECONDS,
+    NO_TEXT,
     FailureReport,
     State,
 )
@@ -276,7 +277,7 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
         report.exit_code,
         uid,
         node,
-        error=report.message,
+        error=report.message.removesuffix(NO_TEXT),
         milliseconds=report.milliseconds,
     )
 

@@ -210,7 +210,7 @@ def _move(
         p.set(last_failure=replace(failure, time=last.time))
     _rewrite(p, charge, sign, rule)
     p.event(
-        "ChargeMoved",
+        "ChargeRevised",
         f"the end of round {charge.round} was charged to {account.name} ({charge.cause}), and is now charged "
         f"to {to or 'nothing'} ({sign.cause}): {message}",
     )

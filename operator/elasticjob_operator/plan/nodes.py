@@ -171,7 +171,7 @@ def _lift(p: Pass) -> None:
     )
     lifted = replace(first, lifted=p.now.wall, message=f"lifted, since {text}; before: {first.message}")
     p.set(excluded_nodes=tuple(lifted if n is first else n for n in p.status.excluded_nodes))
-    p.event("ExclusionLifted", f"new pods may go to node {first.name} again: {text}", True)
+    p.event("NodeExclusionLifted", f"new pods may go to node {first.name} again: {text}", True)
 
 
 def _replace_pending(p: Pass) -> None:

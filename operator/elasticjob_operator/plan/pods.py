@@ -64,7 +64,9 @@ def _tell_labels(p: Pass, live: list[Pod]) -> None:
     for pod in live:
         if pod.mislabeled and p.waits.begins(JobWait.LABELS_TOLD, f"{pod.uid}:{pod.mislabeled}"):
             text = f"labels of {pod.name} have been changed ({pod.mislabeled}): its name counts"
-            p.event("LabelsIgnored", f"{text}, it is attempt {pod.attempt} of slot {pod.slot}", warning=True)
+            p.event(
+                "PodLabelsIgnored", f"{text}, it is attempt {pod.attempt} of slot {pod.slot}", warning=True
+            )
 
 
 def _label_standbys(p: Pass, live: list[Pod]) -> None:

@@ -47,7 +47,7 @@ def suspend(p: Pass) -> None:
     _supersede(p)
     p.status = p.status.stopped(p.now.wall)
     p.set(start=None)
-    p.event("Suspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
+    p.event("JobSuspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
 
 
 def hold(p: Pass) -> None:
@@ -72,7 +72,7 @@ def resume(p: Pass) -> None:
             p.set(start=p.now.wall)
         return
     p.set(start=p.now.wall)
-    p.event("Resumed", RESUMED_MESSAGE)
+    p.event("JobResumed", RESUMED_MESSAGE)
     if p.round.number > 0:
         p.set_round(
             resumed=True,
