@@ -163,7 +163,9 @@ class YourCluster:
         return float(found[-1])
 
     def _logs(self) -> str:
-        names = self.cluster.kubectl("get", "pods", "-l", f"elasticjob.dev/job={JOB}", "-o", "name").stdout
+        names = self.cluster.kubectl(
+            "get", "pods", "-l", f"elasticjob.dev/job-name={JOB}", "-o", "name"
+        ).stdout
         return "".join(self.cluster.kubectl("logs", name, check=False).stdout for name in names.split())
 
 

@@ -93,7 +93,7 @@ def full(members: int = MEMBERS) -> JobStatus:
         start=WALL,
         active_seconds=10**9,
         replicas=members,
-        selector=f"elasticjob.dev/job={NAME},!elasticjob.dev/standby",
+        selector=f"elasticjob.dev/job-name={NAME},!elasticjob.dev/standby",
         min_replicas=members,
         restarts=99_999,
         attempts=(998,) * members,

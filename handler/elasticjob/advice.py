@@ -38,7 +38,7 @@ def not_granted(s: Settings, trouble: str, seconds: float) -> str:
     return (
         f"waiting for {seconds:.0f} s for the operator to grant this pod its rights: is it running "
         "(kubectl get pods -A -l app.kubernetes.io/name=elasticjob), is there an ElasticJob "
-        f"{s.job} in namespace {s.namespace}, and has this pod the label elasticjob.dev/job={s.job}? "
+        f"{s.job} in namespace {s.namespace}, and has this pod the label elasticjob.dev/job-name={s.job}? "
         f"The API server says: {trouble}"
     )
 

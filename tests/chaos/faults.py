@@ -78,7 +78,7 @@ class Scene:
 
     def alive(self) -> list[dict[str, Any]]:
         """Pods of the job that run, with nobody's hand on them, by name."""
-        pods = self.api("GET", f"pods?labelSelector=elasticjob.dev/job={self.job.name}").json()["items"]
+        pods = self.api("GET", f"pods?labelSelector=elasticjob.dev/job-name={self.job.name}").json()["items"]
         return sorted(
             (
                 p

@@ -123,7 +123,7 @@ def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
     assert bindings
     for binding in bindings:
         match = binding["matchResources"]
-        of_jobs = [{"key": "elasticjob.dev/job", "operator": "Exists"}]
+        of_jobs = [{"key": "elasticjob.dev/job-name", "operator": "Exists"}]
         if match.get("objectSelector", {}).get("matchExpressions") != of_jobs:
             assert {group for rule in match["resourceRules"] for group in rule["apiGroups"]} == {
                 "elasticjob.dev"

@@ -41,7 +41,7 @@ class OthersRun(JobRun):
             "env": ENVIRONMENT,
         }
         return {
-            "metadata": {"labels": {"elasticjob.dev/job": self.name}},
+            "metadata": {"labels": {"elasticjob.dev/job-name": self.name}},
             "spec": {"containers": [container], "terminationGracePeriodSeconds": 5, **spec},
         }
 
@@ -87,7 +87,7 @@ class OthersRun(JobRun):
             "kind": "Lease",
             "metadata": {
                 "name": name,
-                "labels": {"elasticjob.dev/job": self.name},
+                "labels": {"elasticjob.dev/job-name": self.name},
                 "annotations": {"elasticjob.dev/participant": "{}"},
             },
             "spec": {"holderIdentity": holder},

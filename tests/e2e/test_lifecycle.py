@@ -82,7 +82,7 @@ def gone(job: JobRun) -> None:
             "get",
             f"elasticjobs,{OWNED}",
             "-l",
-            f"elasticjob.dev/job={job.name}",
+            f"elasticjob.dev/job-name={job.name}",
             "-o",
             "name",
         )

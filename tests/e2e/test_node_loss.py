@@ -40,7 +40,7 @@ def installed(cluster: Cluster) -> Cluster:
 def placement(job: JobRun, nodes: list[str]) -> dict[str, Any]:
     """The part of a pod's spec that keeps the job on these nodes, its pods apart, and lets it leave a lost
     node after a second."""
-    together = {"matchLabels": {"elasticjob.dev/job": job.name}}
+    together = {"matchLabels": {"elasticjob.dev/job-name": job.name}}
     hosts = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}]}
     return {
         "affinity": {

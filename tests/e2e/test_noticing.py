@@ -34,7 +34,7 @@ def lone_steps(job: JobRun, *arguments: str) -> list[str]:
 def apart(job: JobRun) -> dict[str, object]:
     """The part of a pod's spec that puts the pods of the job on nodes of their own."""
     term = {
-        "labelSelector": {"matchLabels": {"elasticjob.dev/job": job.name}},
+        "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": job.name}},
         "topologyKey": "kubernetes.io/hostname",
     }
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}

@@ -21,7 +21,9 @@ APART = {
     "podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {
-                "labelSelector": {"matchExpressions": [{"key": "elasticjob.dev/job", "operator": "Exists"}]},
+                "labelSelector": {
+                    "matchExpressions": [{"key": "elasticjob.dev/job-name", "operator": "Exists"}]
+                },
                 "topologyKey": "kubernetes.io/hostname",
             }
         ]

@@ -365,7 +365,7 @@ def test_pods_of_a_stateful_set_rank_by_ordinal(others: OthersRun) -> None:
         "replicas": 2,
         "serviceName": "job",
         "podManagementPolicy": "Parallel",
-        "selector": {"matchLabels": {"elasticjob.dev/job": others.name}},
+        "selector": {"matchLabels": {"elasticjob.dev/job-name": others.name}},
         "template": others.template(),
     }
     others.create({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "set"}, "spec": spec})

@@ -678,7 +678,7 @@ STATUS: dict[str, Any] = {
     "activeSeconds": 3600,
     "terminalState": "Complete",
     "replicas": 2,
-    "selector": "elasticjob.dev/job=digits",
+    "selector": "elasticjob.dev/job-name=digits",
     "minReplicas": 1,
     "restarts": 5,
     "currentRound": {
@@ -814,7 +814,7 @@ def test_an_autoscaler_finds_the_pods(cluster: ClusterAccess, observed: str) -> 
     path = f"/apis/elasticjob.dev/v1alpha1/namespaces/{observed}/elasticjobs/digits/scale"
     scale = json.loads(cluster.kubectl("get", "--raw", path).stdout)
     assert scale["spec"] == {"replicas": 2}
-    assert scale["status"] == {"replicas": 2, "selector": "elasticjob.dev/job=digits"}
+    assert scale["status"] == {"replicas": 2, "selector": "elasticjob.dev/job-name=digits"}
 
 
 def test_explain(cluster: ClusterAccess) -> None:

@@ -173,7 +173,7 @@ def of_leases(me: Identity, peer: Identity, other: Identity) -> list[Request]:
             for query in (
                 "limit=1",
                 "watch=1&timeoutSeconds=1",
-                "labelSelector=elasticjob.dev/job%3Djob",
+                "labelSelector=elasticjob.dev/job-name%3Djob",
                 f"fieldSelector=metadata.name%3D{me.pod}",
                 f"fieldSelector=metadata.name%3D{peer.pod}&watch=1&timeoutSeconds=1",
                 f"fieldSelector=metadata.name%21%3D{me.job}-round",

@@ -242,5 +242,5 @@ def test_a_hang_is_everybodys_log() -> None:
     failures.note(p, [Evidence(Cause.HANG, "no step for 600 s")])
     assert p.status.last_failure is not None
     assert p.status.last_failure.logs_command == (
-        "kubectl -n default logs -l elasticjob.dev/job=mnist -c train --prefix --tail=200"
+        "kubectl -n default logs -l elasticjob.dev/job-name=mnist -c train --prefix --tail=200"
     )

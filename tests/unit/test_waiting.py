@@ -120,7 +120,7 @@ class Server:
 
     def lease(self) -> Json:
         meta = {"namespace": "ns", "name": "job-0-0", "uid": "u", "resourceVersion": str(self.version)}
-        labels = {"elasticjob.dev/job": "job"}
+        labels = {"elasticjob.dev/job-name": "job"}
         return {"metadata": {**meta, "labels": labels}, "spec": {"holderIdentity": "uid-0"}}
 
     async def get(self, path: str, _query: Mapping[str, str]) -> Json:

@@ -22,7 +22,7 @@ IMAGE_DIR = "/opt/elasticjob/site"
 HANDLER_DIR = "/opt/elasticjob.dev/handler"
 """Where it is in the training container."""
 PYTHONPATH = "PYTHONPATH"
-USERS_PYTHONPATH = "ELASTICJOB_USERS_PYTHONPATH"
+ORIGINAL_PYTHONPATH = "ELASTICJOB_ORIGINAL_PYTHONPATH"
 """The template's PYTHONPATH where its value is not known before the container starts."""
 
 USER = 65532
@@ -102,8 +102,8 @@ def _extend_path(container: dict[str, Any]) -> None:
         container["command"] = ["sh", "-c", _PREPEND, *container["command"]]
     elif given is not None:
         env = container["env"]
-        given["name"] = USERS_PYTHONPATH
-        both = {"name": PYTHONPATH, "value": f"{HANDLER_DIR}:$({USERS_PYTHONPATH})"}
+        given["name"] = ORIGINAL_PYTHONPATH
+        both = {"name": PYTHONPATH, "value": f"{HANDLER_DIR}:$({ORIGINAL_PYTHONPATH})"}
         env.insert(env.index(given) + 1, both)
     elif container.get("envFrom"):
         # Where envFrom has none this reference stays as it is, a folder that does not exist.

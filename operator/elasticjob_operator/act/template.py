@@ -15,7 +15,7 @@ from typing import Any
 from elasticjob.contract.names import (
     API_VERSION,
     ATTEMPT_LABEL,
-    AVOIDS_ANNOTATION,
+    AVOID_NODES_ANNOTATION,
     BACKEND,
     JOB_LABEL,
     JOB_UID_ENV,
@@ -79,9 +79,9 @@ def pod_of(
         },
         "ownerReferences": [owner_reference(job)],
     }
-    annotations = {k: v for k, v in (given.get("annotations") or {}).items() if k != AVOIDS_ANNOTATION}
+    annotations = {k: v for k, v in (given.get("annotations") or {}).items() if k != AVOID_NODES_ANNOTATION}
     if avoid:
-        annotations[AVOIDS_ANNOTATION] = ",".join(avoid)
+        annotations[AVOID_NODES_ANNOTATION] = ",".join(avoid)
     if annotations:
         meta["annotations"] = annotations
     if given.get("finalizers"):
