@@ -531,7 +531,7 @@ def test_server_side_apply_merges_lists_by_their_keys(cluster: ClusterAccess, na
 def test_the_template_is_immutable(cluster: ClusterAccess, namespace: str) -> None:
     apply(cluster, namespace, manifest(template=TEMPLATE))
     changed = refusal(cluster, namespace, manifest(template=template(nodeName="b")))
-    assert "spec.template: Invalid value: template may not be changed; delete the job" in changed
+    assert "spec.template: Invalid value: template may only be changed while suspend is true" in changed
     removed = refusal(cluster, namespace, manifest())
     assert "template may not be added or removed" in removed
     apply(cluster, namespace, manifest(replicas=2, minReplicas=1, template=TEMPLATE))
@@ -578,8 +578,9 @@ MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
     ),
     "template": (
         template(nodeName="b"),
-        "spec.template: Invalid value: template may not be changed; delete the job and apply it again, it "
-        "resumes from its checkpoint",
+        "spec.template: Invalid value: template may only be changed while suspend is true, and then only "
+        "labels, annotations, nodeSelector, tolerations, affinity and schedulingGates; for any other change "
+        "delete the job and apply it again, it resumes from its checkpoint",
     ),
 }
 
@@ -618,6 +619,81 @@ def test_may_not_change(cluster: ClusterAccess, namespace: str, field: str) -> N
     value, message = MAY_NOT_CHANGE[field]
     apply(cluster, namespace, manifest(**FULL))
     assert message in refusal(cluster, namespace, manifest(**{**FULL, field: value}))
+
+
+PLACED: dict[str, Any] = {
+    "metadata": {"labels": {"queue": "a"}, "annotations": {"admitted": "yes"}},
+    "spec": {
+        **TEMPLATE["spec"],
+        "nodeSelector": {"pool": "spot"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "schedulingGates": [{"name": "example.com/gate"}],
+    },
+}
+"""The template with what a queue may inject."""
+SIDECAR = {"name": "logs", "image": "logs"}
+TWO: dict[str, Any] = {"spec": {**TEMPLATE["spec"], "containers": [CONTAINER, SIDECAR]}}
+NOT_PLACEMENT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "an image": (
+        TEMPLATE,
+        {"spec": {**TEMPLATE["spec"], "containers": [{**CONTAINER, "image": "other"}]}},
+        "spec.template.spec.containers: Invalid value",
+    ),
+    "a field added": (
+        TEMPLATE,
+        template(nodeName="b"),
+        "only affinity, nodeSelector, schedulingGates and tolerations of the pod may be added, changed",
+    ),
+    "a field changed": (
+        template(nodeName="a"),
+        template(nodeName="b"),
+        'spec.template.spec.nodeName: Invalid value: "b": may not be changed; delete the job',
+    ),
+    "another container": (TWO, TEMPLATE, "spec.template.spec.containers: Invalid value"),
+    "the order of containers": (
+        TWO,
+        {"spec": {**TEMPLATE["spec"], "containers": [SIDECAR, CONTAINER]}},
+        "the first container may not be changed",
+    ),
+    "the container that trains": (
+        TWO,
+        {**TWO, "metadata": {"annotations": {"kubectl.kubernetes.io/default-container": "logs"}}},
+        "the annotation kubectl.kubernetes.io/default-container may not be changed",
+    ),
+}
+
+
+def test_a_queue_places_a_job_while_it_is_suspended_and_as_it_admits_it(
+    cluster: ClusterAccess, namespace: str
+) -> None:
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=True))
+    apply(cluster, namespace, manifest(template=PLACED, suspend=True))
+    pod = get(cluster, namespace)["spec"]["template"]["spec"]
+    assert {name: pod[name] for name in generate.MAY_CHANGE} == {
+        name: PLACED["spec"][name] for name in generate.MAY_CHANGE
+    }
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=True))
+    apply(cluster, namespace, manifest(template=PLACED, suspend=False))
+    assert "template may only be changed while suspend is true" in refusal(
+        cluster, namespace, manifest(template=TEMPLATE)
+    )
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=True))
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=False))
+
+
+@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "running"])
+@pytest.mark.parametrize(("before", "after", "message"), NOT_PLACEMENT.values(), ids=list(NOT_PLACEMENT))
+def test_all_but_the_placement_of_pods_is_immutable(
+    cluster: ClusterAccess,
+    namespace: str,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    message: str,
+    suspended: bool,
+) -> None:
+    apply(cluster, namespace, manifest(template=before, suspend=suspended))
+    assert message in refusal(cluster, namespace, manifest(template=after, suspend=suspended))
 
 
 def test_a_number_of_processes_can_be_neither_added_nor_removed(

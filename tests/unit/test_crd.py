@@ -237,6 +237,16 @@ def test_the_generator_refuses_what_it_does_not_know() -> None:
         )
 
 
+def test_of_a_pod_only_its_placement_may_change() -> None:
+    pod = ROOT["properties"]["spec"]["properties"]["template"]["properties"]["spec"]
+    rules = {name: field.get("x-kubernetes-validations", []) for name, field in pod["properties"].items()}
+    free = {name for name, found in rules.items() if "self == oldSelf" not in [r["rule"] for r in found]}
+    assert free == set(generate.MAY_CHANGE)
+    (together,) = pod["x-kubernetes-validations"]
+    named = set(re.findall(r"has\(self\.(\w+)\)", together["rule"]))
+    assert named == set(pod["properties"]) - free - {"containers"}
+
+
 def test_the_generator_needs_its_markers() -> None:
     with pytest.raises(ValueError, match="does not have the lines"):
         generate.splice("text without markers", {})

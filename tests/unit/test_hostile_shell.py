@@ -39,8 +39,8 @@ KEYS = st.sampled_from(
     labels annotations ownerReferences uid controller nodeName containers name phase podIPs ip
     conditions type status reason message containerStatuses state terminated exitCode waiting taints key
     holderIdentity elasticjob.dev/job-name elasticjob.dev/slot elasticjob.dev/attempt
-    elasticjob.dev/avoid-nodes resourceVersion deletionTimestamp elasticjob.dev/participant elasticjob.dev/round
-    elasticjob.dev/progress
+    elasticjob.dev/avoid-nodes resourceVersion deletionTimestamp elasticjob.dev/participant
+    elasticjob.dev/round elasticjob.dev/progress
     """.split()  # noqa: SIM905
 )
 anything = st.recursive(
