@@ -290,6 +290,8 @@ class Agent(Client):
         until = self.kernel.now + 5.0
         while self._written < self._said and self.kernel.now < until and not self.superseded:
             yield 0.1
+        if self._written < self._said:
+            self._ground.unheard(self)
 
     # -- torch's main thread -------------------------------------------------------------------------------
 

@@ -533,7 +533,11 @@ class Operator(Client):
         elif isinstance(action, DeletePod):
             self._told(f"{self.name} deletes {action.name}: {action.why}")
             try:
-                yield from self.send(lambda: self.delete_pod(action.name, action.uid))
+                left = yield from self.send(lambda: self.delete_pod(action.name, action.uid))
+                if left is not None:
+                    self.cache.answered(("pod", action.name), left, self.kernel.now)
+                else:
+                    self.cache.remove(("pod", action.name), uid=action.uid)
             except (NotFound, Conflict):
                 self.cache.remove(("pod", action.name), uid=action.uid)
         elif isinstance(action, LabelStandby):
@@ -600,7 +604,7 @@ class Operator(Client):
                 watch.reopen()
         self.kernel.after(0.5, self._check_lateness, name, version)
 
-    delete_pod: Callable[[str, str], None]
+    delete_pod: Callable[[str, str], Item | None]
     """The cluster's; set by the world."""
 
     delete_job: Callable[[str], None]

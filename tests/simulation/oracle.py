@@ -245,6 +245,10 @@ class Oracle:
         """Whether the agent of this pod has ended; the world sets it."""
         raise NotImplementedError
 
+    def hangs(self, uid: str) -> bool:
+        """Whether the agent of this pod hangs for ever; the world sets it."""
+        raise NotImplementedError
+
     def runs(self, uid: str) -> bool:
         """Whether the training container of this pod still runs or has failed; the world sets it."""
         raise NotImplementedError
@@ -290,7 +294,7 @@ class Oracle:
         uids = {m.uid for m in before.members()}
         if self.truth.excuses(key, uids, since, before.round.established is not None):
             return
-        if any(self.dead(m.uid) for m in before.members()):
+        if any(self.dead(m.uid) or self.hangs(m.uid) for m in before.members()):
             return
         raise Violation(
             "I5", f"round {r.number} is broken ({r.cause}: {r.message}) and nothing has happened to it"
@@ -320,7 +324,11 @@ class Oracle:
             back = (
                 record is not None and record.state == "Joining" and record.seen(uid) >= status.round.number
             )
-            if back and self._now() - at > HEARD_SECONDS and not self.dead(member.uid):
+            if (
+                back
+                and self._now() - at > HEARD_SECONDS
+                and not (self.dead(member.uid) or self.hangs(member.uid))
+            ):
                 text = f"{member.message}, and it has announced itself {self._now() - at:.0f} s ago"
                 _violated("Silence", text)
 

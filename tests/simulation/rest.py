@@ -7,7 +7,7 @@ from dataclasses import replace
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from elasticjob_operator.plan.model import JobSpec
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 from tests.simulation.agent import Agent
 from tests.simulation.operator import JOB_KEY
 from tests.simulation.oracle import Violation
@@ -188,6 +188,7 @@ def _check_what_is_possible(w: World) -> None:
             a.uid for a in w.running() if a.in_round is not None and a.in_round.number == status.round.number
         }
         lost = any(w.oracle.dead(uid) or w.cluster.agents[uid].hangs for uid in members)
+        lost = lost or any(_was_restarted(w, member) for member in status.members())
         lost = lost or bool(w.oracle.truth.failed_in((w.job_uid, status.round.number)))
         running = status.round.phase == "Active" and status.round.established is not None
         if running and not lost and 0 < len(there) < len(members):
@@ -228,6 +229,12 @@ def _was_replaced(w: World, pod: str) -> bool:
     if item is None or not item.value.mine or item.value.slot >= len(attempts):
         return False
     return bool(item.value.attempt < attempts[item.value.slot])
+
+
+def _was_restarted(w: World, member: ParticipantStatus) -> bool:
+    """Whether the container of this member has been restarted in place since it joined."""
+    item = w.api.items.get(("pod", member.pod))
+    return item is not None and bool(item.value.restarts > member.restarts)
 
 
 def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:

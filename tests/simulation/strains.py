@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from tests.simulation.agent import Agent
 from tests.simulation.api import Client, Item, Key, Refused, Unavailable
 from tests.simulation.operator import JOB_KEY, Operator
@@ -83,6 +84,8 @@ def fail_writes(w: World, failing: Failing) -> None:
             pod = w.cluster.agents[client.uid].pod if isinstance(client, Agent) else (item or old).value  # type: ignore[union-attr]
             if pod.slot != failing.slot:
                 return None
+        if isinstance(client, Agent):
+            w.oracle.happens(client.uid, INFRASTRUCTURE)  # what it has to say is not heard
         if failing.how == "403" and isinstance(client, Operator):
             return Refused(f"{key[1]} is forbidden")
         return Unavailable(f"{failing.what}: {failing.how}", 10.0 * (failing.how == "time limit"))
