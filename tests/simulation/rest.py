@@ -226,7 +226,7 @@ def _stays(w: World, pod: str) -> bool:
 def _was_replaced(w: World, pod: str) -> bool:
     """Whether another pod was made in place of this one, which is still there."""
     item, attempts = w.api.items.get(("pod", pod)), w.status.attempts
-    if item is None or not item.value.mine or item.value.slot >= len(attempts):
+    if item is None or not item.value.mine or item.value.slot is None or item.value.slot >= len(attempts):
         return False
     return bool(item.value.attempt < attempts[item.value.slot])
 

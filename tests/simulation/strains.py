@@ -66,6 +66,7 @@ def _strand(w: World) -> None:
         return
     names = sorted(operator.watches)
     lost = names if w.kernel.rng.random() < 0.5 else w.kernel.rng.sample(names, 1)
+    w.oracle.pace.fault()
     w.kernel.say(f"** dead without a sign: {operator.name}'s watch of {', '.join(lost)}")
     for name in lost:
         operator.watches[name].strand()
