@@ -114,6 +114,7 @@ class Reconciler:
             decision = self._observe_and_plan(entry, view)
             memory.silent = self._world.versions(job, decision.plan.silent)
         plan = decision.plan
+        memory.waits, memory.planned_at = plan.waits, decision.now.mono
         self._registry.set_waiting(entry, plan.waiting)
         if memory.status_budget < BUDGET_BYTES:
             plan = replace(plan, status=trim(plan.status, memory.status_budget))

@@ -178,6 +178,10 @@ class World:
         """The service accounts of the job's pods."""
         return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
 
+    def pod_names(self, job: Job) -> dict[str, str]:
+        """The names of the job's pods by UID."""
+        return {seen.pod.uid: name for name, seen in self.pods.of_job(job.namespace, job.name).items()}
+
     def round_lease(self, job: Job) -> SeenLease | None:
         """The Lease ``<job>-round``, whatever stands in it."""
         return self.leases.get(job.namespace, round_lease(job.name))
