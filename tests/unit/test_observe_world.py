@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Unavailable
@@ -80,7 +82,8 @@ class Scene:
             self.world.continuity("ns")
 
     def observe(self, job: Job = TEMPLATED) -> Observed:
-        return self.world.observe(job)
+        publisher = LeaseRoundPublisher(cast(Any, None), self.world, lambda: self.now)
+        return replace(self.world.observe(job), **publisher.published(job)._asdict())
 
     def only(self, job: Job = TEMPLATED) -> Pod:
         (pod,) = self.observe(job).pods
