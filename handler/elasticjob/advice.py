@@ -16,8 +16,8 @@ def waiting(s: Settings, record: RoundRecord | None, trouble: str, seconds: floa
         return f"waiting for the API server: {trouble}"
     if record is None:
         return (
-            f"waiting for {seconds:.0f} s for the operator: Lease {s.namespace}/"
-            f"{names.round_lease(s.job)} has no round record. Check that the ElasticJob {s.job} exists "
+            f"waiting for {seconds:.0f} s for the operator: {names.round_object(s.job)} in namespace "
+            f"{s.namespace} has no round record. Check that the ElasticJob {s.job} exists "
             "and that the operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob)"
         )
     why = record.waiting or "this pod has joined, the operator has not chosen it yet"
@@ -52,7 +52,7 @@ def forbidden(s: Settings, trouble: str, seconds: float) -> str:
     """Rights are missing, and the wait for them was long enough."""
     return (
         f"the API server has refused for {seconds:.0f} s: {trouble}. This pod must be allowed to get and "
-        f"watch Lease {names.round_lease(s.job)} and to create and patch Lease {s.pod} in namespace "
+        f"watch {names.round_object(s.job)} and to create and patch Lease {s.pod} in namespace "
         f"{s.namespace}. Does the ElasticJob exist (kubectl -n {s.namespace} get elasticjob {s.job}), "
         "is the operator running (it makes the Role), and does the pod's service account have the "
         "RoleBinding?"
