@@ -78,8 +78,8 @@ def show(stage: Stage) -> None:
         say(f"$ {stage.how_to_kill} {victim}, which is rank 0, after step {stage.steps_done()}")
         story.kill(victim)
         story.follow(lambda: story.finished, "the end of the job")
-        say("$ kubectl get elasticjob digits")
-        print(stage.cluster.kubectl("get", "elasticjob", JOB).stdout.rstrip())
+        say("$ kubectl get ej digits")
+        print(stage.cluster.kubectl("get", "ej", JOB).stdout.rstrip())
         report(story, victim, time.monotonic() - began)
 
 
@@ -227,7 +227,7 @@ class Story:
         """Tell what the status says until something is so."""
 
         def look() -> bool:
-            answer = self.stage.cluster.kubectl("get", "elasticjob", JOB, "-o", "json")
+            answer = self.stage.cluster.kubectl("get", "ej", JOB, "-o", "json")
             self.status = json.loads(answer.stdout).get("status", {})
             self._tell()
             if self.condition("Failed") == "True":

@@ -29,7 +29,7 @@ def no_job(s: Settings) -> str:
     return (
         f"there is no ElasticJob {s.job} in namespace {s.namespace}, or the resource is not "
         "installed: apply it first, or correct --rdzv-endpoint; see: "
-        f"kubectl -n {s.namespace} get elasticjobs"
+        f"kubectl -n {s.namespace} get ej"
     )
 
 
@@ -53,7 +53,7 @@ def forbidden(s: Settings, trouble: str, seconds: float) -> str:
     return (
         f"the API server has refused for {seconds:.0f} s: {trouble}. This pod must be allowed to get and "
         f"watch {names.round_object(s.job)} and to create and patch Lease {s.pod} in namespace "
-        f"{s.namespace}. Does the ElasticJob exist (kubectl -n {s.namespace} get elasticjob {s.job}), "
+        f"{s.namespace}. Does the ElasticJob exist (kubectl -n {s.namespace} get ej {s.job}), "
         "is the operator running (it makes the Role), and does the pod's service account have the "
         "RoleBinding?"
     )

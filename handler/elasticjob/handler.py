@@ -254,7 +254,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 secrets.token_urlsafe(8),
                 format_endpoint(host, server.port),
                 bool(self._settings.local_addr),
-                str(local_world_size(self._call.agent) or ""),
+                local_world_size(self._call.agent),
                 open_files.limit(),
             )
         if failure is not None:

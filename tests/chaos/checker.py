@@ -28,7 +28,7 @@ from elasticjob_operator.plan.status import JobStatus
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.watcher import Sight
 
-_PHASES = {"Active": 1, "Draining": 2, "Broken": 3, "Closed": 4}
+_PHASES = {"Active": 1, "Broken": 3, "Closed": 4}
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ def lease(
         "round": number,
         "phase": phase,
         "nonce": f"n{number}",
-        "leader": "h:1",
-        "members": list(ids),
+        "leaderEndpoint": "h:1",
+        "memberIDs": list(ids),
     }
     return {"metadata": {"resourceVersion": version, "annotations": {ROUND_ANNOTATION: json.dumps(record)}}}
 

@@ -355,7 +355,7 @@ def test_the_elasticjob_is_deleted_under_its_pods(others: OthersRun) -> None:
     others.kill_worker("a")
     for name in ("a", "b"):
         others.prints(name, "RendezvousStateError: the API server has refused for 1")
-        others.prints(name, f"Does the ElasticJob exist (kubectl -n {others.namespace} get elasticjob job)")
+        others.prints(name, f"Does the ElasticJob exist (kubectl -n {others.namespace} get ej job)")
 
 
 @pytest.mark.slow

@@ -39,9 +39,7 @@ class PlayedJob(ClusterJob):
 
     def is_true(self, kind: str) -> None:
         """Wait for a condition as people do."""
-        self.kubectl(
-            "wait", f"elasticjob/{self.name}", f"--for=condition={kind}", f"--timeout={DEADLINE:.0f}s"
-        )
+        self.kubectl("wait", f"ej/{self.name}", f"--for=condition={kind}", f"--timeout={DEADLINE:.0f}s")
 
     def reads(self, kind: str, reason: str) -> dict[str, Any]:
         """Wait until a condition has this reason; returns it."""

@@ -113,6 +113,35 @@ def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -
     assert "Charges" not in told  # there were none
 
 
+def test_kubectl_waits_for_each_condition(job: PlayedJob, tmp_path: Path) -> None:
+    """In either state, at each stage of a job; and for its end, whatever that is."""
+
+    def wait(**said: str) -> None:
+        for kind, status in said.items():
+            job.kubectl("wait", f"ej/{job.name}", f"--for=condition={kind}={status}", "--timeout=30s")
+
+    job.apply(f"while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
+    wait(Training="False", Reconciling="True", Stalled="False", Complete="False", Failed="False")
+    job.runs("job-0-0", "job-1-0")
+    job.join("job-0-0", "job-1-0")
+    job.round(1)
+    wait(Training="True", Suspended="False", Reconciling="False", Stalled="False")
+    job.patch(suspend=True)
+    wait(Training="False", Suspended="True", Reconciling="False", Stalled="False")
+    job.patch(suspend=False)
+    wait(Suspended="False", Reconciling="True")
+    job.runs("job-0-1", "job-1-1")
+    job.join("job-0-1", "job-1-1")
+    job.round(2)
+    (tmp_path / "stop").touch()
+    wait(Complete="True", Failed="False", Training="False", Reconciling="False", Stalled="False")
+    job.kubectl("wait", f"ej/{job.name}", "--for=jsonpath={.status.terminalState}", "--timeout=30s")
+    job.delete()
+    job.apply("exit 1", failurePolicy={"application": {"maxRestarts": 0}})
+    wait(Failed="True", Complete="False", Stalled="True", Reconciling="False")
+    job.kubectl("wait", f"ej/{job.name}", "--for=jsonpath={.status.terminalState}", "--timeout=30s")
+
+
 def test_a_planned_end_of_a_round_is_no_warning(job: PlayedJob) -> None:
     job.apply()
     job.runs("job-0-0", "job-1-0")

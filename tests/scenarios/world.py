@@ -152,8 +152,8 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         for name in names:
             lease = self.leases[name]
             assert lease.record is not None
-            record = replace(lease.record, state="Succeeded", last_job_uid=self.job.uid)
-            record = replace(record, last_round=self.status.current_round.number)
+            record = replace(lease.record, state="Succeeded", from_job_uid=self.job.uid)
+            record = replace(record, from_round=self.status.current_round.number)
             self.leases[name] = replace(lease, record=record, finished=self.status.current_round.nonce)
 
     def do_leave(self, *names: str) -> None:
@@ -323,8 +323,8 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             f"id-{self.ids}",
             "Joining",
             "127.0.0.1:4000",
-            last_job_uid=self.job.uid if number else "",
-            last_round=number,
+            from_job_uid=self.job.uid if number else "",
+            from_round=number,
             seen_job_uid=self.job.uid,
             seen_round=self.status.current_round.number,
         )

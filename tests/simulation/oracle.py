@@ -141,7 +141,7 @@ class Oracle:
             if known != item.value.record:
                 at = self._now()
             self.announced[item.value.holder] = at, item.value.record
-            last = (item.value.record.last_job_uid, item.value.record.last_round)
+            last = (item.value.record.from_job_uid, item.value.record.from_round)
             self.heard.add((item.value.holder, last))
         if key == JOB_KEY:
             value: JobValue = item.value

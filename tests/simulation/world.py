@@ -152,7 +152,7 @@ class World:
         """See ``Ground``."""
         record = agent.core.announced
         if record is not None and (agent.core.membership is None or record.state == State.SUCCEEDED.value):
-            self.oracle.unheard.add((agent.uid, (record.last_job_uid, record.last_round)))
+            self.oracle.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
 
     def knows(self, agent: Agent) -> bool:
         """Whether the API server accepts its token."""

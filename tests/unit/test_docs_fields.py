@@ -13,8 +13,15 @@ from tests.docs_commands import ROOT, documents
 from tests.full_status import full
 
 DOCUMENTS = {str(document.relative_to(ROOT)): document for document in documents()}
-OF_OTHERS = {"backoffLimit", "deletionTimestamp", "lastState", "podFailurePolicy", "podSelector"}
-"""Kubernetes' own, outside a pod's spec."""
+OF_OTHERS = {
+    "backoffLimit",
+    "deletionTimestamp",
+    "ignoreDifferences",
+    "lastState",
+    "podFailurePolicy",
+    "podSelector",
+}
+"""Kubernetes' own, outside a pod's spec, and Argo CD's."""
 OF_THE_PROBES = {"heardSeconds", "loopLagSeconds"}
 PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!md\b)[a-zA-Z]+)+)")
 NAME = re.compile(r"`(?:[a-zA-Z]+\.)*([a-z]+(?:[A-Z][a-zA-Z]*)+)(?=[`:=. ])")

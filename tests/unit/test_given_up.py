@@ -18,13 +18,13 @@ def pod(slot: int) -> Pod:
     return Pod(f"job-{slot}-0", f"uid-{slot}", slot=slot, node="n", running=True, ip="10.0.0.1")
 
 
-def lease(slot: int, silent: float = 0.0, last_round: int = 0) -> Participant:
+def lease(slot: int, silent: float = 0.0, from_round: int = 0) -> Participant:
     record = ParticipantRecord(
-        f"id-{slot}-{last_round}",
+        f"id-{slot}-{from_round}",
         "Joining",
         "10.0.0.1:4000",
-        last_round=last_round,
-        last_job_uid="uid-job" if last_round else "",
+        from_round=from_round,
+        from_job_uid="uid-job" if from_round else "",
     )
     return Participant(f"job-{slot}-0", f"uid-{slot}", record, silent=silent)
 
@@ -56,7 +56,7 @@ def test_a_member_that_does_not_rejoin() -> None:
     late = planned(still, 50.0, lease(0), pods=(pod(0),))
     assert late.given_up == ("job-0-0",)
     assert [m.state for m in late.status.members() if m.pod_name == "job-0-0"] == ["Lost"]
-    heard = planned(still, 50.0, lease(0, last_round=1), pods=(pod(0),))
+    heard = planned(still, 50.0, lease(0, from_round=1), pods=(pod(0),))
     assert not heard.given_up, "with what a list has brought"
     assert not planned(late, 51.0, lease(0), pods=(pod(0),)).given_up, "once"
 

@@ -297,17 +297,18 @@ def test_a_leader_that_misses_somebody_who_does_not_exist_is_given_up_in_time() 
     )
 
 
-@pytest.mark.parametrize("nproc", ["²", "٣", "9" * 3000, "-1", "8 ", "\x1b[2J", "Auto"])
-def test_a_number_of_workers_that_is_none_is_not_known(nproc: str) -> None:
-    record = ParticipantRecord.parse(ParticipantRecord("id-0", "Joining", "h:1", nproc=nproc).dump())
-    assert record.nproc == ""
+@pytest.mark.parametrize("size", ["8", "9" * 3000, -1, 0, 100_000, True, 8.5, [8], {}])
+def test_a_number_of_workers_that_is_none_is_not_known(size: object) -> None:
+    fields = json.loads(ParticipantRecord("id-0", "Joining", "h:1").dump())
+    record = ParticipantRecord.parse(json.dumps({**fields, "localWorldSize": size}))
+    assert record.local_world_size is None
     check(passes(a_world(replace(joined(0), record=record), joined(1), joined(2)), seconds=(0,)))
 
 
 def test_a_workers_message_is_one_line_for_people_and_as_it_was_for_rules() -> None:
     formed = passes(a_world(joined(0), joined(1), joined(2)))
     lease = replace(
-        joined(1, "anew", last_job_uid="uid", last_round=1),
+        joined(1, "anew", from_job_uid="uid", from_round=1),
         failure=FailureReport(1, 1, "first\x1b[31m\nERROR second\r\n" + "x" * 2000, 1),
     )
     job = replace(

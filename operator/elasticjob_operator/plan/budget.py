@@ -3,7 +3,8 @@
 etcd takes 1.5 MiB for the whole object. Of that the status may have 1.1 MiB; a job of thousands would have
 more if all its participants wait and have long names and messages. What is left out can be read elsewhere or
 is missed least; ``status.omitted`` says what. What a round is made of stays: ids, pods, UIDs, slots, ranks
-and states of its members, the nonce, and the attempts.
+and states of its members, the nonce, and the attempts. managedFields are not counted: they are small as long
+as the long lists are atomic.
 """
 
 from __future__ import annotations

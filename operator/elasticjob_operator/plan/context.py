@@ -220,7 +220,7 @@ class Pass:
                         state=state,
                         slot=pod.slot,
                         node_name=pod.node,
-                        local_world_size=int(record.nproc) if record.nproc.isdecimal() else None,
+                        local_world_size=record.local_world_size,
                         container_restarts=pod.restarts,
                     ),
                 )

@@ -156,7 +156,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
         return MemberState.LEFT, None
     if left:
-        if not p.is_of_round(record.last_round) or record.last_job_uid != p.job.uid:
+        if not p.is_of_round(record.from_round) or record.from_job_uid != p.job.uid:
             again = own and not over and record.state == State.JOINING.value
             if again and (_has_finished(p, lease) or _others_have_finished(p)):
                 return MemberState.SUCCEEDED, None  # no operator was there to see it say so
@@ -202,7 +202,7 @@ def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     record = lease.record if lease is not None else None
     if record is None or record.id == member.id:
         return "well" if record is not None and record.state == State.SUCCEEDED.value else ""
-    if record.state != State.JOINING.value or record.last_round == p.round.number:
+    if record.state != State.JOINING.value or record.from_round == p.round.number:
         return ""
     return "well" if _has_finished(p, lease) else "again"
 
@@ -324,7 +324,7 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     if lease.failure.number != p.round.number or record is None:
         return None  # what failed in one that has got another number may be the echo of its end
     if record.id != member.id:
-        same = record.last_round == p.round.number and record.last_job_uid == p.job.uid
+        same = record.from_round == p.round.number and record.from_job_uid == p.job.uid
         return lease.failure if same else None
     pod = p.pods_by_uid.get(member.pod_uid)
     over = pod is None or pod.exit is not None or pod.ended

@@ -111,7 +111,7 @@ def _heard_of(p: Pass, entry: UnaccountedMember) -> bool:
     """Whether this member has announced itself since its round ended."""
     lease = p.lease_of(entry.pod_uid)
     record = lease.record if lease is not None else None
-    return record is not None and record.last_job_uid == p.job.uid and record.last_round >= entry.round
+    return record is not None and record.from_job_uid == p.job.uid and record.from_round >= entry.round
 
 
 def _came_back(p: Pass, failure: Failure) -> bool:
@@ -182,7 +182,7 @@ def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
         if report is None or report.number != number or report.late or report.milliseconds is None:
             continue
         record = lease.record if lease is not None else None
-        came = record is not None and (record.last_job_uid, record.last_round) == (p.job.uid, number)
+        came = record is not None and (record.from_job_uid, record.from_round) == (p.job.uid, number)
         if p.job.spec.template is None and not came:
             continue
         if report.milliseconds < charged and (

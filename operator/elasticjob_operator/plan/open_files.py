@@ -18,7 +18,7 @@ def shortage(p: Pass) -> str:
         return ""
     record = lease.record
     agents = max(p.job.spec.replicas, p.round.members)
-    workers = agents * (int(record.nproc) if record.nproc.isdecimal() else 1)
+    workers = agents * (record.local_world_size or 1)
     files = needed(agents, workers)
     if not record.open_files or record.open_files >= files:
         return ""

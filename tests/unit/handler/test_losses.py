@@ -26,7 +26,7 @@ def test_a_worker_failure_is_reported_with_the_join(leases: Leases, start: Start
     failure = leases.failure("b")
     assert failure is not None
     assert (failure.number, failure.rank) == (1, 1)
-    assert (again.last_job_uid, again.last_round) == ("uid", 1)
+    assert (again.from_job_uid, again.from_round) == ("uid", 1)
 
 
 def test_a_restart_for_a_broken_round_is_no_failure(leases: Leases, start: Start) -> None:

@@ -19,7 +19,7 @@ def test_missing_rights_end_with_advice(
 ) -> None:
     monkeypatch.setattr("elasticjob.handler.GRANT_SECONDS", 0.5)
     leases.trouble = Forbidden("leases is forbidden", 403)
-    ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get elasticjob job")
+    ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get ej job")
 
 
 def test_a_token_that_nobody_accepts_ends_with_advice(

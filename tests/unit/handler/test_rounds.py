@@ -90,7 +90,7 @@ def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: S
     infos = {pod: joining[pod].result() for pod in "ab"}
     assert {pod: (i.rank, i.world_size) for pod, i in infos.items()} == {"b": (0, 2), "a": (1, 2)}
     again = leases.announced("c", but=spare.id)
-    assert (again.seen("uid"), again.last_round) == (1, 0)
+    assert (again.seen("uid"), again.from_round) == (1, 0)
     members = {pod: leases.announced(pod) for pod in "ab"}
     leases.publish(broken(first))
     joining |= {pod: Joining(handlers[pod]) for pod in "ab"}
