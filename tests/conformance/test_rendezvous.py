@@ -204,7 +204,7 @@ def test_join_timeout(stage: Stage) -> None:
     error = raised(stage.member(config={"join_timeout": "2"}).ask("next"))
     assert error.kind == "RendezvousTimeoutError"
     assert "no round within 2 s; waiting for round 1" in error.text
-    assert "2 are needed" in error.text
+    assert "at least 2 required" in error.text
 
 
 def test_closing_is_not_for_participants(stage: Stage) -> None:

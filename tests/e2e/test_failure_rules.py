@@ -58,7 +58,7 @@ def test_what_a_rule_ignores_is_charged_to_nobody(job: JobRun) -> None:
     job.complete()
     second = job.rounds()[1]
     assert (second["cause"], second["rule"], "account" in second) == ("WorkerFailed", "wants-restart", False)
-    assert second["message"].endswith("; rule wants-restart: Ignore, nothing is charged")
+    assert second["message"].endswith("; rule wants-restart: Ignore (not charged)")
     # torchrun looks at its workers every four seconds here.
     assert 0 <= second["detectMilliseconds"] <= 60_000
     status = job.status()

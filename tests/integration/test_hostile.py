@@ -53,14 +53,18 @@ def container(**fields: Any) -> dict[str, Any]:
 
 
 ODD = {
-    "no-image": Odd(container(image=""), "can't be created: Pod", "spec.containers[0].image: Required value"),
+    "no-image": Odd(
+        container(image=""), "cannot be created: Pod", "spec.containers[0].image: Required value"
+    ),
     "no-such-account": Odd(
         pod(serviceAccountName="nobody"),
         'serviceaccount "nobody" not found',
         'serviceaccount "nobody" not found',
     ),
     "no-account-name": Odd(
-        pod(serviceAccountName="No Name!"), "can't be written: RoleBinding", "subjects[0].name: Invalid value"
+        pod(serviceAccountName="No Name!"),
+        "cannot be written: RoleBinding",
+        "subjects[0].name: Invalid value",
     ),
     "no-priority": Odd(
         pod(priorityClassName="first"), "no PriorityClass with name first", "no PriorityClass with name first"

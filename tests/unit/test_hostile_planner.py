@@ -226,7 +226,7 @@ def test_of_two_with_one_id_one_is_a_member_and_the_other_is_named() -> None:
     assert [m.pod for m in decided.status.members()] == ["mnist-0-0", "mnist-2-0"]
     (ignored,) = decided.status.ignored
     assert ignored.pod == "mnist-1-0"
-    assert ignored.message == "participant record: its id twin is that of mnist-0-0"
+    assert ignored.message == "participant record: the id twin is already used by mnist-0-0"
     waiting = passes(a_world(joined(0, "twin"), joined(1, "twin")), seconds=(0,)).status.condition("Training")
     assert waiting is not None
     assert waiting.message.endswith(f"; mnist-1-0 is ignored: {ignored.message}")

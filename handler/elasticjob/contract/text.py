@@ -25,6 +25,11 @@ def is_token(text: str, longest: int) -> bool:
     return len(text) <= longest and _TOKEN.fullmatch(text) is not None
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: ``1 member``, ``2 members``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 class Word(str, enum.Enum):
     """One of the fixed words of a field. It is its value wherever it is written."""
 

@@ -44,7 +44,7 @@ def suspend(p: Pass) -> None:
             p.set_round(cause=Cause.SUSPENDED, message=_SUSPENDED)
     charge_early_ends(p)
     _supersede(p)
-    p.event("Suspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
+    p.event("Suspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
 
 
 def hold(p: Pass) -> None:
