@@ -154,7 +154,7 @@ def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
         others.training(1, members=2)
         assert others.ranks() == {"a": 0, "b": 1}
         assert others.ranks_in_steps(1) == {"a": 0, "b": 1}
-        elsewhere.prints("stranger", "RendezvousStateError: the API server has refused for 1")
+        elsewhere.prints("stranger", "RendezvousStateError: the API server has denied access for 1")
         others.prints("lost", "waiting for round 2")
         others.goes_on(1)
     finally:
@@ -355,8 +355,8 @@ def test_the_elasticjob_is_deleted_under_its_pods(others: OthersRun) -> None:
     wait_for(lambda: len(others.steps(1)) > before + 20, 60, "training goes on")
     others.kill_worker("a")
     for name in ("a", "b"):
-        others.prints(name, "RendezvousStateError: the API server has refused for 1")
-        others.prints(name, f"Does the ElasticJob exist (kubectl -n {others.namespace} get elasticjob job)")
+        others.prints(name, "RendezvousStateError: the API server has denied access for 1")
+        others.prints(name, f"that the ElasticJob exists (kubectl -n {others.namespace} get elasticjob job)")
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_a_round_forms_without_the_pod_that_cannot_be_made(job: PlayedJob, hangs
             job.says("(500)")
             warned(job, "PodRefused", "job-2-1")
     job.runs("job-0-0", "job-1-0", "job-2-1")
-    job.wait_for(lambda: "can't be" not in job.condition("Training")["message"], "nothing is said of it")
+    job.wait_for(lambda: "cannot be" not in job.condition("Training")["message"], "nothing is said of it")
 
 
 def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> None:

@@ -91,7 +91,7 @@ ODD = {
     "greedy": Odd(container(resources={"requests": {"cpu": "100000"}}), "Insufficient cpu"),
     "misnamed": Odd(
         {**pod(), "metadata": {"annotations": {"kubectl.kubernetes.io/default-container": "trian"}}},
-        event="is 'trian', and no container has that name: 'train', the first, is taken",
+        event="is 'trian', but no container has that name; using the first container, 'train'",
         runs=True,
     ),
 }

@@ -343,7 +343,7 @@ def test_a_token_that_nobody_accepts_ends_with_advice(
     leases.trouble = Unauthorized("Unauthorized", 401)
     ends_with(
         start("a"),
-        "not accepted this pod's token",
+        "has rejected this pod's token",
         "kubectl -n ns get pod a",
         "kubectl -n ns get serviceaccounts",
     )
@@ -369,7 +369,7 @@ def test_a_token_that_nobody_accepts_ends_no_round(
         for handler in handlers:
             handler._lease.say()
         wait_for(lambda: len(caplog.records) == 2, 60, "both say so")
-    assert "does not accept this pod's token" in caplog.text
+    assert "the API server rejects this pod's token" in caplog.text
     assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
     leases.trouble = None
     leases.publish(broken(record))
@@ -646,9 +646,9 @@ def test_a_name_that_no_job_can_have_is_refused_at_once(name: str) -> None:
     """Not after some seconds of 403, which is all that the API server says of it."""
     from elasticjob.settings import SettingsError, read_settings
 
-    with pytest.raises(SettingsError, match="no ElasticJob has the name"):
+    with pytest.raises(SettingsError, match="is not a valid ElasticJob name"):
         read_settings(f"ns/{name}", {}, None)
-    with pytest.raises(SettingsError, match="no namespace has the name"):
+    with pytest.raises(SettingsError, match="is not a valid namespace name"):
         read_settings("My_Namespace/job", {}, None)
     assert read_settings(f"ns/{'m' * 45}", {}, None).job == "m" * 45
 
@@ -740,7 +740,7 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
             try:
                 connect(endpoint)
             except Unreachable as error:
-                assert "can open no more" in str(error)
+                assert "cannot open more" in str(error)
             else:
                 raise AssertionError("connected")
         """
