@@ -20,13 +20,13 @@ from torch.distributed.elastic.agent.server.api import ElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
+from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob.torch_agent import Failed, next_pids
 from elasticjob.worker_ends import End, WorkerEnds
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "exit code unknown"
-RECORD = "torch.distributed.elastic.multiprocessing.errors.record"
 SETTLE_SECONDS = 0.2
 """torch has stopped all workers when it is asked why they failed; so long the thread may take to see it."""
 CGROUP = Path("/sys/fs/cgroup")
@@ -139,9 +139,7 @@ def describe(code: int | None, text: str, killed_for_memory: int = 0) -> str:
         # An exit code of 1 is what an exception always gives: nothing to say beside it.
         whole = text if code in (None, 1) else f"{end}: {text}"
     elif code is not None and code > 0:
-        whole = (
-            f"{end}; see its log (for the exception's text here, decorate the main function with {RECORD})"
-        )
+        whole = f"{end}; {NO_ERROR_TEXT}"
     else:
         whole = end
     return whole.encode("utf-8", "replace").decode()[:MAX_MESSAGE]

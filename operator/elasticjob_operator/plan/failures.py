@@ -8,7 +8,7 @@ from datetime import timedelta
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import nodes, rules
+from elasticjob_operator.plan import error_text, nodes, rules
 from elasticjob_operator.plan.causes import (
     ACCOUNTS,
     APPLICATION,
@@ -94,7 +94,10 @@ def charge_round(p: Pass) -> None:
     _charge(p, p.round.account, charge)
     p.set_round(charged=p.now.wall)
     if failure is not None:
-        enforce(p, rules.named(p.job.spec.rules, p.round.rule), failure, p.round.message)
+        rule = rules.named(p.job.spec.rules, p.round.rule)
+        if rule is None:
+            error_text.tell(p, failure)
+        enforce(p, rule, failure, p.round.message)
 
 
 def charge_pod(p: Pass, sign: Evidence) -> None:

@@ -23,7 +23,7 @@ from elasticjob.contract.records import (
     FailureReport,
     State,
 )
-from elasticjob.contract.text import one_line
+from elasticjob.contract.text import NO_ERROR_TEXT, one_line
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
@@ -271,7 +271,7 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
         report.exit_code,
         uid,
         node,
-        error=report.message,
+        error=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
         milliseconds=report.milliseconds,
     )
 

@@ -34,4 +34,5 @@ class JobWait(enum.Enum):
     PROGRESS_THROTTLE = "to write progress to the status"
     SURPLUS = "for a surplus pod to end"
     LABELS_TOLD = "to repeat that labels of a pod were changed"
+    NO_ERROR_TEXT_TOLD = "to repeat that a failure has no error text"
     OPEN_FILES_TOLD = "to repeat that too few files may be opened"
