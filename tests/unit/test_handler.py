@@ -634,7 +634,7 @@ def test_torch_finds_the_backend_by_its_name() -> None:
 def test_unknown_settings_are_named() -> None:
     from elasticjob.settings import SettingsError, read_settings
 
-    with pytest.raises(SettingsError, match="unknown join_timout"):
+    with pytest.raises(SettingsError, match="unknown key join_timout"):
         read_settings("ns/job", {"join_timout": "3", "timeout": 900}, None)
     with pytest.raises(SettingsError, match="join_timeout is 'soon', expected a number of seconds"):
         read_settings("ns/job", {"join_timeout": "soon"}, None)
@@ -676,7 +676,7 @@ def test_what_no_operator_would_grant_is_an_error_soon(
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
     policy = "ValidatingAdmissionPolicy 'own' with binding 'own' denied request: not this pod's Lease"
     leases.trouble = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
-    ends_with(start("a", elsewhere=why == "another namespace"), "refused for")
+    ends_with(start("a", elsewhere=why == "another namespace"), "denied access for")
 
 
 def test_rights_that_were_taken_away_are_an_error_soon(
@@ -688,7 +688,7 @@ def test_rights_that_were_taken_away_are_an_error_soon(
     with leases.changed:
         leases.trouble = Forbidden("cannot get", 403)
         leases.changed.notify_all()
-    ends_with(handlers[1], "refused for")
+    ends_with(handlers[1], "denied access for")
 
 
 @pytest.mark.parametrize(

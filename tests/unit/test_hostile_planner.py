@@ -238,7 +238,7 @@ def test_a_pod_with_another_jobs_label_is_named() -> None:
     decided = passes(replace(world, pods=strangers))
     assert [m.pod for m in decided.status.members()] == ["mnist-0-0", "mnist-1-0"]
     assert [entry.pod for entry in decided.status.ignored] == ["mnist-2-0"]
-    assert "none of the pods created for it" in decided.status.ignored[0].message
+    assert "was not created for this job" in decided.status.ignored[0].message
 
 
 def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:

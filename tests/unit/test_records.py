@@ -103,7 +103,7 @@ def test_old_handlers_meet_new_operators() -> None:
     [
         ({"round": -1}, "round is -1"),
         ({"round": True}, "round is true"),
-        ({"members": ["x", "x"]}, "stands twice"),
+        ({"members": ["x", "x"]}, "appears twice"),
         ({"members": [1]}, "members is [1]"),
         ({"members": [], "size": 0}, "needs size"),
         ({"size": 3}, "do not match members"),
