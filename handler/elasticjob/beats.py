@@ -128,7 +128,7 @@ class Beats:
             # That waits for no answer: a connection that is closed at once may take it along.
             store.get(beats[-1])
         except Exception as error:  # noqa: BLE001 - then the record alone tells
-            logger.debug("the other members were not told that their leader has left the round: %s", error)
+            logger.debug("cannot tell the other members that the leader has left the round: %s", error)
 
     def stop(self) -> None:
         """End the thread."""
@@ -158,7 +158,7 @@ class Beats:
             try:
                 self._beat_once()
             except Exception:  # a thread that ended would beat no more, and notice nobody
-                logger.debug("a heartbeat failed, trying again", exc_info=True)
+                logger.debug("a heartbeat failed; retrying", exc_info=True)
 
     def _beat_once(self) -> None:
         if not self._leads:
@@ -221,7 +221,7 @@ class Beats:
         try:
             return call.result()
         except StoreGone as gone:
-            logger.debug("heartbeat: %s; opening the connection again", gone)
+            logger.debug("heartbeat: %s; reconnecting", gone)
             self._connection.close()
             self._connection = self._open()
             return Answer({})

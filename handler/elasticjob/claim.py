@@ -83,7 +83,7 @@ def _bind(uid: str) -> socket.socket | None:
             one.listen(1)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                logger.debug("another agent of this pod would not be noticed: %s", error)
+                logger.debug("cannot detect a second agent in this pod: %s", error)
             elif time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
                 continue
@@ -119,14 +119,14 @@ def _owner(uid: str) -> str:
 def _advice(pod: str, job: str, owner: str) -> str:
     variables = sorted(name for name in os.environ if name.startswith("PET_"))
     why = (
-        f" The environment has {', '.join(variables)}: torchrun takes them for flags that it was not given."
+        f" torchrun takes flags that are not given from the environment, which has {', '.join(variables)}."
         if "PET_RDZV_BACKEND" in variables
         else ""
     )
     return (
-        f"{owner} takes part in ElasticJob {job} as pod {pod}, and only one torchrun of a pod can: this one "
-        f"ends, the round goes on.{why} To run something beside the training: {ASIDE} ... (flags win "
-        "over PET_* variables), or unset PET_RDZV_BACKEND, PET_NNODES and PET_MAX_RESTARTS first"
+        f"{owner} already takes part in ElasticJob {job} as pod {pod}, and only one torchrun per pod can. "
+        f"This one exits; the round continues.{why} To run something beside the training, use: {ASIDE} ... "
+        "(flags override PET_* variables), or unset PET_RDZV_BACKEND, PET_NNODES and PET_MAX_RESTARTS first"
     )
 
 

@@ -69,10 +69,10 @@ def _identify(settings: Settings, connection: Connection) -> Settings:
         ),
     )
     if not settings.namespace:
-        raise SettingsError("the namespace is not known: let --rdzv-endpoint be NAMESPACE/NAME")
+        raise SettingsError("the namespace is unknown: use --rdzv-endpoint=NAMESPACE/NAME")
     if not settings.pod or not settings.pod_uid:
         raise SettingsError(
-            f"this pod's name and UID are not known: set {names.POD_NAME_ENV} and {names.POD_UID_ENV} in the "
+            f"this pod's name and UID are unknown: set {names.POD_NAME_ENV} and {names.POD_UID_ENV} in the "
             "container's env by valueFrom.fieldRef metadata.name and metadata.uid"
         )
     return settings

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from elasticjob.api.errors import ApiError
 from elasticjob.beats import BEAT, HERE, NO_STEP, STEP
 from elasticjob.contract.records import MemberList, RecordError, RoundReport, format_endpoint, parse_endpoint
+from elasticjob.contract.text import counted
 from elasticjob.core.participant import ASK, Membership
 from elasticjob.stores import (
     HeldPort,
@@ -176,10 +177,10 @@ class Establishment:
                 found = self._list_members()
                 if found.head == (self._m.job_uid, self._m.number, self._m.nonce):
                     break
-                trouble = f"it is of round {found.number}"
+                trouble = f"it belongs to round {found.number}"
             except (ApiError, RecordError) as error:
                 trouble = str(error)
-            logger.debug("round %d: the member list can't be read: %s", self._m.number, trouble)
+            logger.debug("round %d: the member list cannot be read: %s", self._m.number, trouble)
             if self._connection.closed:
                 raise StoreGone("given up")
             time.sleep(pause)
@@ -211,17 +212,18 @@ class Establishment:
         return not self._reported and time.monotonic() - self._began > limit and self._good_for() > limit
 
     def _tell(self, trouble: str) -> None:
-        """Report once: the leader who is missing, the others that the leader can't be reached."""
+        """Report once: the leader who is missing, the others that they cannot reach the leader."""
         if self._reported:
             return
         self._reported = True
         m = self._m
         if self._leads:
             missing = self._missing()
-            logger.warning("round %d: %d members have not arrived", m.number, len(missing))
+            members = counted(len(missing), "member")
+            logger.warning("round %d: %s did not reach this leader in time", m.number, members)
             self._report(RoundReport(m.nonce, missing=missing, message="did not arrive in time"))
         else:
-            logger.warning("round %d: the leader can't be reached: %s", m.number, trouble)
+            logger.warning("round %d: cannot reach the leader: %s", m.number, trouble)
             self._report(RoundReport(m.nonce, leader_lost=True, message=trouble))
 
     def _missing(self) -> tuple[int, ...]:

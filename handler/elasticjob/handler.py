@@ -154,7 +154,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         shut down, and RendezvousTimeoutError after ``join_timeout``.
         """
         if self._shut:
-            raise RendezvousStateError("this handler was shut down: it joins no more rounds")
+            raise RendezvousStateError("this handler was shut down and joins no more rounds")
         with self._signals():
             self._call = caller(sys._getframe(1))
             failure = self._leave_round(self._call.failures)
@@ -221,7 +221,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             if isinstance(step, Stop):
                 self._stop(step)
             if isinstance(step, AnnounceAgain):
-                logger.info("joining again: %s", step.why)
+                logger.info("rejoining: %s", step.why)
                 self._announce()
                 announced = time.monotonic()
                 continue
@@ -337,7 +337,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.no_member()
             return None
         if done is None:
-            logger.info("round %d was over before it was established: %s", m.number, self._core.over())
+            logger.info("round %d ended before it was established: %s", m.number, self._core.over())
             return None
         m = replace(m, rank=done.rank)
         self._core.placed(done.rank)

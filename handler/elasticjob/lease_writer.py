@@ -126,8 +126,8 @@ class LeaseWriter:
             raise
         except Exception as error:
             # Whatever was answered: a thread that ended would leave the agent without a voice for ever.
-            logger.warning("Lease %s: can't make sense of an answer", self._name, exc_info=True)
-            raise ApiError(f"an answer can't be read ({type(error).__name__})") from None
+            logger.warning("Lease %s: unexpected response from the API server", self._name, exc_info=True)
+            raise ApiError(f"unexpected response ({type(error).__name__})") from None
 
     def _body(self) -> dict[str, Any]:
         renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -186,8 +186,8 @@ class LeaseWriter:
         if not self._warned and self.refusal.lasted(Unauthorized) > WARN_SECONDS:
             self._warned = True
             logger.warning(
-                "Lease %s can't be written: the API server does not accept this pod's token (%s); "
-                "a round that runs goes on, trying again",
+                "cannot write Lease %s: the API server rejects this pod's token (%s); the running round "
+                "continues; retrying",
                 self._name,
                 error,
             )

@@ -54,7 +54,7 @@ class LookingBack:
             try:
                 self._look()
             except Exception:  # a thread that ended would notice nobody any more
-                logger.debug("looking for the others failed, trying again", exc_info=True)
+                logger.debug("probing the other members failed; retrying", exc_info=True)
 
     def _look(self) -> None:
         suspects = self._judge.tick(time.monotonic(), self._answered)[:MAX_PROBED]

@@ -14,6 +14,7 @@ import resource
 from collections.abc import Iterable
 
 from elasticjob.contract.records import MAX_INT32
+from elasticjob.contract.text import counted
 from elasticjob.core.open_files import needed
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ def raise_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
-        logger.debug("the limit of open files stays %d: %s", soft, error)
+        logger.debug("cannot raise the limit of open files above %d: %s", soft, error)
         return
     _former = soft if _former is None else _former
 
@@ -63,6 +64,7 @@ def shortfall(agents: int, workers: int) -> str:
     if soft == resource.RLIM_INFINITY or soft >= files:
         return ""
     return (
-        f"this agent leads {agents} agents with {workers} workers, which takes some {files} open files; its"
-        f" limit is {soft} (hard: {hard}): raise it for the container (ulimit -n, the runtime's LimitNOFILE)"
+        f"this agent leads {counted(agents, 'agent')} with {counted(workers, 'worker')} and needs about "
+        f"{files} open files, but its limit is {soft} (hard: {hard}): raise it for the container "
+        "(LimitNOFILE of the container runtime, or ulimit -n)"
     )

@@ -108,7 +108,7 @@ class LeaseRoundSource:
             return
         self._renewed_at = now
         silent = now - self._alive_at
-        logger.info("the watch of Lease %s has been silent for %.0f s: opening it anew", self._lease, silent)
+        logger.info("no event on the watch of Lease %s for %.0f s; reopening it", self._lease, silent)
         self._api.renew_watch()
 
     def doubt_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
@@ -146,7 +146,7 @@ class LeaseRoundSource:
                 self._failed(error)
             except Exception as error:
                 # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
-                what = f"an answer can't be read ({type(error).__name__})"
+                what = f"unexpected response ({type(error).__name__})"
                 # It may stand there for long: the traceback is told once.
                 level = logging.DEBUG if what == self._puzzle else logging.WARNING
                 self._puzzle = what

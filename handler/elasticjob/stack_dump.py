@@ -103,16 +103,14 @@ class StackDump:
         if not worker.alive():
             return
         if not _forbid_core(worker.pid):
-            logger.warning(
-                "no stack of %s: it might leave a core file, which can't be forbidden", worker.text
-            )
+            logger.warning("not dumping the stack of %s: a core file could not be prevented", worker.text)
             return
         logger.warning("round %d hung; the stack of %s:", self._number, worker.text)
         worker.signal(signal.SIGABRT, signal.SIGCONT)
         while worker.alive() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         if worker.alive():
-            logger.warning("%s has not written its stack in time", worker.text)
+            logger.warning("%s did not write its stack in time", worker.text)
 
 
 def _dumps(pid: int) -> bool:

@@ -52,7 +52,9 @@ class StepFiles:
                 return StepReader(self._folder)
         if not self._complained:
             self._complained = True
-            logger.warning("no folder for the workers' steps can be made, progress is not known: %s", trouble)
+            logger.warning(
+                "cannot create a directory for the workers' steps; progress will not be reported: %s", trouble
+            )
         return StepReader("")
 
     def remove(self) -> None:

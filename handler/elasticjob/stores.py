@@ -119,7 +119,7 @@ def connect(endpoint: str) -> TCPStore:
     host, port = parse_endpoint(endpoint)
     found = probe({0: endpoint}, CONNECT_SECONDS).get(0)
     if found is not Probe.ACCEPTED:
-        what = found.value if found is not None else "this process can open no more connections"
+        what = found.value if found is not None else "this process cannot open more connections"
         raise Unreachable(f"{endpoint}: {what}")
     try:
         return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))
@@ -140,7 +140,7 @@ def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
     try:
         _probe(endpoints, time.monotonic() + seconds, result)
     except OSError as error:
-        logger.debug("ports can't be tried: %s", error)
+        logger.debug("cannot probe ports: %s", error)
         return {}
     return result
 

@@ -51,7 +51,7 @@ def caller(frame: FrameType | None) -> Call:
     except SignalException:
         raise
     except Exception:
-        logger.debug("torch's agent is not found", exc_info=True)
+        logger.debug("cannot find torch's agent", exc_info=True)
         return Call()
 
 
@@ -86,7 +86,7 @@ def local_world_size(agent: ElasticAgent | None) -> int | None:
     except SignalException:
         raise
     except Exception:
-        logger.debug("the number of workers is not known", exc_info=True)
+        logger.debug("the number of workers is unknown", exc_info=True)
         return None
     return size if isinstance(size, int) and size > 0 else None
 

@@ -79,7 +79,7 @@ class WorkerEnds:
             with contextlib.ExitStack() as files:
                 self._watch(files)
         except Exception:  # a thread of ours: no signal's exception passes here
-            logger.debug("the ends of the workers are not watched any more", exc_info=True)
+            logger.debug("no longer watching for the exit of workers", exc_info=True)
         finally:
             with self._bell:
                 self._running = {}
@@ -138,7 +138,7 @@ class Status(Enum):
     """A process that has no exit code to show."""
 
     RUNNING = "running"
-    UNKNOWN = "another thread took its exit status, or it is no child of this process"
+    UNKNOWN = "another thread took its exit status, or it is not a child of this process"
 
 
 def status(kind: int, number: int) -> int | Status:

@@ -75,7 +75,7 @@ class WorkersGuard:
             try:
                 pids = children(os.getpid())
             except OSError as error:
-                logger.debug("the workers can't be listed, trying again: %s", error)
+                logger.debug("cannot list the workers; retrying: %s", error)
                 if self._workers() is not None:
                     _later(LIST_AGAIN_SECONDS, kill)
                 return
@@ -86,7 +86,9 @@ class WorkersGuard:
                 killed = kill_process_groups(pids)
                 if killed:
                     logger.warning(
-                        "round %d is over and its workers did not stop: killed %s", m.number, killed
+                        "round %d is over, but its workers did not stop: killed process groups %s",
+                        m.number,
+                        killed,
                     )
 
         _later(self._patience, kill)

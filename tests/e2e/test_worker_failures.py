@@ -104,7 +104,7 @@ def test_a_launcher_of_ones_own_in_between(job: JobRun) -> None:
     job.apply([*TORCHRUN, *shell, f"{inner} kill; exit"], replicas=1)
     found = failure(job, "job-0-0")
     assert found.exit_code == 137
-    assert found.message.startswith("exit code 137 (a shell's word for SIGKILL)")
+    assert found.message.startswith("exit code 137 (SIGKILL, as reported by a shell)")
     job.stop()
     job.complete()
 

@@ -226,7 +226,7 @@ def _event(name: str, line: bytes) -> Lease | None:
         event = json.loads(line)
         kind, body = event["type"], event["object"]
     except (ValueError, KeyError, TypeError):
-        raise Unavailable(f"watch of Lease {name}: an event can't be read") from None
+        raise Unavailable(f"watch of Lease {name}: an event cannot be read") from None
     if kind == "ERROR":
         raise ApiError(f"watch of Lease {name}: {body.get('message', '')}", int(body.get("code") or 0))
     if kind not in ("ADDED", "MODIFIED"):

@@ -84,8 +84,8 @@ def _tell(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
     if text and text not in _said:
         _said.add(text)
         logger.info(
-            "the API server's certificates are accepted, as kubectl accepts them; strict programs, such as "
-            "Python's since 3.13, refuse them: %s",
+            "accepting the API server's certificate as kubectl does, although strict verification (Python "
+            "3.13 and later) rejects it: %s",
             text,
         )
 
@@ -101,7 +101,7 @@ def _lacks(connection: ssl.SSLSocket | ssl.SSLObject) -> Iterator[str]:
         if authority["subject"] == decoded["issuer"]:
             for identifier, what in _OF_THE_AUTHORITY.items():
                 if identifier not in encoded:
-                    yield f"the authority's has no {what}"
+                    yield f"the CA certificate has no {what}"
     for identifier, what in _OF_THE_SERVER.items():
         if identifier not in server:
-            yield f"the server's has no {what}"
+            yield f"the server certificate has no {what}"

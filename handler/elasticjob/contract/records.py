@@ -36,11 +36,6 @@ MAX_PARTICIPANT_BYTES = 4_096
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
-NO_TEXT = (
-    "see its log (an exception's text stands here where main is decorated with "
-    "torch.distributed.elastic.multiprocessing.errors.record)"
-)
-"""The end of a message on a worker that has left no text of its own."""
 MAX_ANNOUNCED_ID = 32
 MAX_INT32 = 2**31 - 1
 """The largest rank, exit code or number of seconds: what the resource's schema holds."""
@@ -166,9 +161,9 @@ class RoundRecord:
             leader_id=fields.token("leaderID", MAX_ID, ""),
         )
         if len(set(record.members)) != len(record.members):
-            raise RecordError("round record: an id stands twice in members")
+            raise RecordError("round record: an id appears twice in members")
         if record.members and (record.size, record.leader_id) != (len(record.members), record.members[0]):
-            raise RecordError("round record: size and leaderID are not those of members")
+            raise RecordError("round record: size and leaderID do not match members")
         if record.phase == Phase.ACTIVE.value and not (
             record.size and record.leader_id and record.nonce and record.leader
         ):
@@ -218,7 +213,7 @@ class MemberList:
             members=fields.strings("members"),
         )
         if len(set(found.members)) != len(found.members):
-            raise RecordError("member list: an id stands twice in members")
+            raise RecordError("member list: an id appears twice in members")
         return found
 
 
@@ -289,7 +284,7 @@ class ParticipantRecord:
         if not 4 <= len(record.id) <= MAX_ANNOUNCED_ID:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")
         if '"' in record.id or "\\" in record.id:  # in the record of a round it would stand as two
-            raise RecordError("participant record: id has a sign that JSON escapes")
+            raise RecordError("participant record: id has a character that JSON escapes")
         if not _NPROC.fullmatch(record.nproc):
             record = replace(record, nproc="")  # information: what is none is not known
         if record.state == State.JOINING.value:
@@ -460,7 +455,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     if not separator or len(host) > 255 or not _HOST.fullmatch(host) or not _PORT.fullmatch(port):
         raise RecordError(f"endpoint {text[:80]!r}: expected host:port")
     if not 0 < int(port) < 65536:
-        raise RecordError(f"endpoint {text[:80]!r}: port is not within 1 to 65535")
+        raise RecordError(f"endpoint {text[:80]!r}: port must be from 1 to 65535")
     return host, int(port)
 
 

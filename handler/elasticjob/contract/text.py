@@ -11,6 +11,12 @@ import re
 
 _TOKEN = re.compile(r"[!-~]+")
 
+NO_ERROR_TEXT = (
+    "see its log (for the exception's text here, decorate the main function with "
+    "torch.distributed.elastic.multiprocessing.errors.record)"
+)
+"""The end of the report on a worker that failed without saying why: what to do for the next time."""
+
 
 def one_line(text: str, limit: int) -> str:
     """``text`` on one line of at most ``limit`` characters; a space stands for what can't be printed."""
@@ -23,6 +29,11 @@ def one_line(text: str, limit: int) -> str:
 def is_token(text: str, longest: int) -> bool:
     """Whether this is a word of printable ASCII: ids, states, names."""
     return len(text) <= longest and _TOKEN.fullmatch(text) is not None
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: ``1 member``, ``2 members``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 class Word(str, enum.Enum):

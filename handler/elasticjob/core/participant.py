@@ -145,7 +145,7 @@ class Participant:
             return AnnounceAgain(f"round {record.number} was formed without this pod")
         place = self._place(record, announced, rank)
         if not running:
-            return AnnounceAgain(f"round {record.number} was over before this pod could enter it", place)
+            return AnnounceAgain(f"round {record.number} ended before this pod could enter it", place)
         return Enter(place)
 
     def take_step(self) -> Enter | AnnounceAgain | Stop | Wait:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from elasticjob.contract.text import counted
+
 _REASONS = 3
 """How many different reasons a sentence gives for a wait."""
 
@@ -72,24 +74,24 @@ def decide(
         if held and any(c.last_rank is None for c in ranked):
             return Defer(
                 min(e.rank_held_seconds for e in held),
-                f"{joined} have joined, {replicas} are wanted; for a moment no spare takes the place of "
-                f"{_names(held)}",
+                f"enough replicas joined; waiting briefly for {_names(held)} to rejoin with the same group "
+                f"rank{'s' * (len(held) != 1)}",
             )
         return FormRound(ranked)
     outstanding = sorted((e for e in expected if e.wait_seconds > 0), key=lambda e: e.wait_seconds)
     if joined >= minimum and not outstanding:
         return FormRound(assign_ranks(candidates, replicas))
-    have = f"{joined} of {replicas} have joined"
+    have = f"{joined} of {counted(replicas, 'replica')} joined"
     if joined >= minimum:
         return Defer(
             outstanding[0].wait_seconds,
             f"{have}; waiting for {reasons(outstanding)}; "
-            f"will start with {joined} in {outstanding[-1].wait_seconds:.0f} s",
+            f"the round starts with {counted(joined, 'member')} in {outstanding[-1].wait_seconds:.0f} s",
         )
-    need = f"{have}, {minimum} are needed"
+    need = f"{have}, at least {minimum} required"
     if outstanding:
         return Defer(outstanding[0].wait_seconds, f"{need}; waiting for {reasons(outstanding)}")
-    return Defer(None, f"{need}; nobody else is on the way")
+    return Defer(None, f"{need}; no other replica is starting")
 
 
 def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate, ...]:

@@ -81,11 +81,11 @@ def _accusations(look: Look) -> list[Finding]:
     if not look.state.active or look.waits.left(RoundWait.ACCUSATION, number, ACCUSED_SECONDS) > 0:
         return []
     look.judged_unheard.update(m.name for m in accusers)
-    proof = "; others can" if others > 1 else ", which renews its Lease"
+    proof = ", but other members can" if others > 1 else ", which still renews its Lease"
     return _unreachable(
         look,
         {
-            m.id: f"{m.name} (group rank {m.rank}) can't reach the leader {leader.name}{proof}"
+            m.id: f"{m.name} (group rank {m.rank}) cannot reach the leader {leader.name}{proof}"
             for m in accusers
             if m.state == MemberState.MEMBER
         },
@@ -94,7 +94,8 @@ def _accusations(look: Look) -> list[Finding]:
 
 def _believe(look: Look, leader: Member, accusers: list[Member], others: int) -> list[Finding]:
     said = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
-    text = f"{len(accusers)} of {others} other members can't reach the leader {leader.name}"
+    who = f"{len(accusers)} of {others} other members" if others > 1 else "the other member"
+    text = f"{who} cannot reach the leader {leader.name}"
     look.bar_from_leading(leader.name)
     look.set_members(
         {
@@ -141,7 +142,7 @@ def _unreachable(look: Look, reported: dict[str, str], silent: int | None = None
         if m.id not in reported:
             continue
         twice = m.name in before
-        text = reported[m.id] + ", for the second time within ten minutes" * twice
+        text = reported[m.id] + " (second report within ten minutes)" * twice
         if twice:
             look.avoid.append((m.place, text))
         cause = Cause.LEADER_UNREACHABLE if m.rank == 0 else Cause.UNREACHABLE

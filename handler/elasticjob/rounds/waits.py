@@ -15,9 +15,9 @@ class RoundWait(enum.Enum):
     """What rounds wait for. The value is the reason in words."""
 
     RECORD = "for the record of the round to be where its participants read it"
-    ACCUSATION = "for more members to report that they can't reach the leader"
+    ACCUSATION = "for more members to report that they cannot reach the leader"
     ESTABLISHMENT = "for the leader to report the round established"
-    REJOIN = "for the members of the last round to rejoin"
+    REJOIN = "for the members of the previous round to rejoin"
     UNREACHABLE = "for unreachable members to rejoin, because too few are left without them"
     FIRST_LAST_CALL = "for more participants to join the first round"
     LAST_CALL = "for more participants to join"

@@ -32,7 +32,7 @@ _HURRIED_PAUSE = 1.0
 
 @dataclass(frozen=True)
 class Target:
-    """What a write is for, in words: ``name`` can't be ``verb``."""
+    """What a write is for, in words: ``name`` cannot be ``verb``."""
 
     name: str
     verb: str
@@ -40,7 +40,7 @@ class Target:
 
 
 STATUS = Target("the status", "written", protocol=True)
-ROUND = Target("the Lease of the round", "written", protocol=True)
+ROUND = Target("the round Lease", "written", protocol=True)
 RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
 POLICY = Target("the NetworkPolicy", "written")
 READING = Target("the job", "read again")

@@ -117,9 +117,9 @@ def note(job: Job, memory: Memory, target: Target, error: ApiError, now: float) 
     failing = memory.attempts.failed(target, error, now)
     quiet = failing.passing and failing.failures <= _NEVER_TOLD
     level = logging.DEBUG if quiet or failing.failures % 10 > 2 else logging.WARNING
-    log.log(level, "%s/%s: %s can't be %s: %s", job.namespace, job.name, target.name, target.verb, error)
+    log.log(level, "%s/%s: %s cannot be %s: %s", job.namespace, job.name, target.name, target.verb, error)
     if quiet:
         return []
     if target.verb == "created":
-        return [Event("PodRejected", f"pod {target.name} was refused: {error.message}", warning=True)]
-    return [Event("WriteFailed", f"{target.name} can't be {target.verb}: {failing.why}", warning=True)]
+        return [Event("PodRejected", f"pod {target.name} was rejected: {error.message}", warning=True)]
+    return [Event("WriteFailed", f"{target.name} cannot be {target.verb}: {failing.why}", warning=True)]

@@ -58,14 +58,14 @@ def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     odd = _not_for_sh(container)
     if container.get("command"):
-        why = f"has variables that sh would drop ({', '.join(odd)}), so its command is left as it is"
-        advice = "repeat it in the container's env, and it is kept"
+        why = f"has variables that sh would drop ({', '.join(odd)})"
+        advice = "to keep it, set it in the container's env"
     else:
         why = "has no command"
-        advice = "repeat it in the container's env, or give the command, and it is kept"
+        advice = "to keep it, set it in the container's env, or specify the command"
     return (
-        f"container {container.get('name')!r} {why}: a {PYTHONPATH} that its image sets is replaced "
-        f"by {HANDLER_DIR}; {advice}",
+        f"{PYTHONPATH} from the image of container {container.get('name')!r}, if there is one, is replaced "
+        f"by {HANDLER_DIR}, because the container {why}; {advice}",
     )
 
 

@@ -25,8 +25,8 @@ class NotOurs(Invalid):
 
     def __init__(self, job: Job, kind: str, name: str) -> None:
         message = (
-            f"{kind} {name} in namespace {job.namespace} exists and does not belong to this job: "
-            "what a deleted job has left goes by itself; delete anything else, or give the job another name"
+            f"{kind} {name} already exists in namespace {job.namespace} and is not owned by this job; if it "
+            "is left from a deleted job, it will be garbage-collected; otherwise delete it or rename the job"
         )
         super().__init__(f"the objects of {job.namespace}/{job.name}", 0, "NotOurs", message)
 

@@ -72,5 +72,5 @@ async def survey(api: Api, namespace: str, clock: Callable[[], float]) -> Survey
         try:
             await read_list(api, path.format(scope), taking(kind), query)
         except Forbidden as error:
-            log.warning("each job's %s is written again: %s", kind, error)
+            log.warning("cannot list the %s of jobs, so all of them are rewritten: %s", kind, error)
     return result

@@ -79,7 +79,7 @@ def load() -> Connection:
         else:
             _in_cluster_or_default(config, found)
     except config.ConfigException as error:
-        raise NoCredentials(f"no kubeconfig and no service account to log in with: {error}") from error
+        raise NoCredentials(f"neither a kubeconfig nor a service account to log in with: {error}") from error
     authorization = found.get_api_key_with_prefix("BearerToken", alias="authorization")
     if not authorization and found.username:
         authorization = found.get_basic_auth_token()

@@ -96,7 +96,7 @@ class Informer(Generic[T]):
                 failures = 0
                 self._interrupted(clean=True)
             except Gone:
-                log.info("%s: the watch is too old; listing again", self._path)
+                log.info("%s: the watch has expired; listing again", self._path)
                 self._lost()
             except (Forbidden, NotFound) as error:
                 self._lost()
@@ -113,7 +113,7 @@ class Informer(Generic[T]):
                 await _back_off(failures)
             except Exception:
                 # Whatever it is: a blind operator is worse.
-                log.exception("%s: can't make sense of an answer; listing again", self._path)
+                log.exception("%s: unexpected response; listing again", self._path)
                 failures += 1
                 self._lost()
                 await _back_off(failures)
@@ -139,7 +139,7 @@ class Informer(Generic[T]):
         """The watch may be dead: open another that goes on from here, unless this one has given a sign of
         life since then, or was opened since."""
         if self._limit is not None and max(self.heard_at, self._opened_at) < unless_since:
-            log.info("%s: the watch may be dead, opening another", self._path)
+            log.info("%s: the watch may be dead; reopening it", self._path)
             self._limit.reschedule(asyncio.get_running_loop().time())
             self._limit = None
 
@@ -177,7 +177,7 @@ class Informer(Generic[T]):
 
     async def _do_without(self, error: ApiError) -> None:
         if not self.forbidden:
-            log.warning("doing without: %s", error)
+            log.warning("continuing without it: %s", error)
         self.forbidden = True
         self.synced.set()
         await asyncio.sleep(_FORBIDDEN_SECONDS * random.uniform(0.8, 1.2))
@@ -236,7 +236,7 @@ class Informer(Generic[T]):
         try:
             return self._read(raw, known)
         except Exception:
-            log.exception("%s: %s/%s can't be read and is left out", self._path, namespace, name)
+            log.exception("%s: %s/%s cannot be read and is ignored", self._path, namespace, name)
             return known
 
 

@@ -85,8 +85,8 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
         ) from error
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise MalformedJob(
-            f"{job.namespace}/{job.name}: status can't be read ({type(error).__name__}: {error}); "
-            "expected what an operator has written; remove or restore it"
+            f"{job.namespace}/{job.name}: the status cannot be read ({type(error).__name__}: {error}); "
+            "restore it, or remove it to start over"
         ) from error
     return JobView(
         job=job,

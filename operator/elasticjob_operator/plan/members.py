@@ -20,11 +20,10 @@ from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MAX_MESSAGE,
     MEMBER_RENEW_SECONDS,
-    NO_TEXT,
     FailureReport,
     State,
 )
-from elasticjob.contract.text import one_line
+from elasticjob.contract.text import NO_ERROR_TEXT, one_line
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
@@ -141,9 +140,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
             # It was told to stop, nobody says by whom; its exit code is the echo.
             how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
-            found = _evidence(
-                Cause.MEMBER_LEFT, member, f"{who} left: its torchrun said that it was ending; {how}"
-            )
+            found = _evidence(Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down; {how}")
         return MemberState.LOST, found
     if pod.deleting:
         return MemberState.LOST, ends.taken_away(p, pod, who, member.group_rank)
@@ -172,7 +169,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return MemberState.LEFT, _left_round(p, member, who)
     if leaving:
         return MemberState.LEFT, _evidence(
-            Cause.MEMBER_LEFT, member, f"{who} left: its torchrun said that it was ending"
+            Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down"
         )
     return member.state, None
 
@@ -257,13 +254,13 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
         return _evidence(
             Cause.POD_DELETED,
             member,
-            f"{who} was taken from the job: its owner reference was changed or removed",
+            f"{who} no longer belongs to the job: its owner reference was changed or removed",
         )
     if member.node_name and p.observed.nodes is not None and member.node_name not in p.observed.nodes:
         text = f"{who} was lost: its pod is gone, and node {member.node_name} is gone or not ready"
         return replace(_evidence(Cause.NODE_LOST, member, text), reasons=("NodeLost",))
     if p.job.spec.template is not None:
-        return _evidence(Cause.POD_DELETED, member, f"{who} is gone: its pod was deleted")
+        return _evidence(Cause.POD_DELETED, member, f"{who} was lost: its pod was deleted")
     return _evidence(Cause.POD_LOST, member, f"{who} was lost: its pod is gone")
 
 
@@ -277,7 +274,7 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
         report.exit_code,
         uid,
         node,
-        error=report.message.removesuffix(NO_TEXT),
+        error=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
         milliseconds=report.milliseconds,
     )
 
@@ -292,7 +289,7 @@ def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
     end = pod.last_exit
     if end is None or end.reason != "OOMKilled":
         return None
-    text = f"{who} was restarted in place: its container ended with OOMKilled"
+    text = f"{who} was restarted in place: its container was OOMKilled"
     return Evidence(
         Cause.OUT_OF_MEMORY, text, pod.name, rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
     )
@@ -335,7 +332,7 @@ def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     """The member has announced itself anew: for the failure of a worker, or for what nobody says."""
     report = _failure_report(p, member)
     if report is None:
-        return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round, and its torchrun gave no reason")
+        return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round without giving a reason")
     if report.late:
         text = f"{who} left the round; later one of its workers failed: {_said(report)}"
         return _evidence(Cause.MEMBER_LEFT, member, text)

@@ -133,7 +133,7 @@ def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
     if sign is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:
         return ends.ended(p, pod, who, entry.group_rank)
     if sign is None and p.superseded(pod):
-        text = f"{who} did not come back after round {entry.round}"
+        text = f"{who} did not rejoin after round {entry.round}"
         return Evidence(Cause.DID_NOT_REJOIN, text, pod.name, entry.group_rank, uid=pod.uid, node=pod.node)
     return sign
 
@@ -211,8 +211,8 @@ def _move(
     _rewrite(p, charge, sign, rule)
     p.event(
         "ChargeRevised",
-        f"the end of round {charge.round} was charged to {account.name} ({charge.cause}), and is now charged "
-        f"to {to or 'nothing'} ({sign.cause}): {message}",
+        f"the charge for the end of round {charge.round} moved from {account.name} ({charge.cause}) "
+        f"to {to or 'no account'} ({sign.cause}): {message}",
     )
     enforce(p, rule, failure, message)
 

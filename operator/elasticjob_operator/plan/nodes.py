@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
+from elasticjob.contract.text import counted
 from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import DeletePod, Pod
@@ -58,7 +59,9 @@ def exclude(p: Pass, name: str, message: str) -> None:
     others = tuple(n for n in p.status.excluded_nodes if n is not known)
     avoided = {n.name for n in others if n.lifted is None}
     if p.observed.nodes is not None and not p.observed.nodes - avoided - {name}:
-        p.event("NodeNotExcluded", f"node {name} is not excluded, it is the last one: {message}", True)
+        p.event(
+            "NodeNotExcluded", f"node {name} is not excluded because no other node is left: {message}", True
+        )
         return
     entry = ExcludedNode(name, p.now.wall + EXCLUDED_FOR, message)
     p.set(excluded_nodes=(*others, entry)[-MAX_EXCLUDED:])
@@ -104,7 +107,7 @@ def clear_dead_nodes(p: Pass) -> None:
                 DeletePod(
                     pod.name,
                     pod.uid,
-                    f"its node {pod.node} is {why}, which can't report that it has ended",
+                    f"its node {pod.node} is {why} and cannot confirm that the pod has ended",
                     force=True,
                 )
             )
@@ -129,7 +132,7 @@ def _judge(p: Pass) -> None:
     for name in dict.fromkeys(node for key, node in failures.items() if before.get(key) != node):
         if counts[name] >= FAILURES and name not in excluded(p):
             last = p.status.last_failure
-            said = f", the last: {last.message}" if last is not None and last.node_name == name else ""
+            said = f"; last failure: {last.message}" if last is not None and last.node_name == name else ""
             exclude(p, name, f"{counts[name]} failures within {_words(WINDOW)}{said}")
 
 
@@ -166,12 +169,14 @@ def _lift(p: Pass) -> None:
     in_the_way = {name for pod in stuck for name in pod.avoids}
     first = next(n for n in p.status.excluded_nodes if n.lifted is None and n.name in in_the_way)
     text = (
-        f"{placed} of {p.status.min_replicas} pods that are needed have a node, and {stuck[0].name} has none "
-        f"({stuck[0].unschedulable})"
+        f"only {placed} of {counted(p.status.min_replicas, 'required pod')} {'is' if placed == 1 else 'are'} "
+        f"scheduled, and {stuck[0].name} cannot be ({stuck[0].unschedulable})"
     )
-    lifted = replace(first, lifted=p.now.wall, message=f"lifted, since {text}; before: {first.message}")
+    lifted = replace(
+        first, lifted=p.now.wall, message=f"lifted because {text}; was excluded for: {first.message}"
+    )
     p.set(excluded_nodes=tuple(lifted if n is first else n for n in p.status.excluded_nodes))
-    p.event("NodeExclusionLifted", f"new pods may go to node {first.name} again: {text}", True)
+    p.event("NodeExclusionLifted", f"new pods may run on node {first.name} again: {text}", True)
 
 
 def _replace_pending(p: Pass) -> None:

@@ -15,6 +15,7 @@ from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import (
     budget,
     conditions,
+    error_text,
     failures,
     ignored,
     lifecycle,
@@ -66,6 +67,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     _soften(p)
     ignored.tell(p)
     open_files.tell(p)
+    error_text.remember(p)
     return Plan(
         status=p.status,
         record=rounds.projection(p),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.text import counted
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
@@ -85,7 +86,7 @@ def hang(p: Pass) -> list[Evidence]:
     report = p.report_of(leader.pod_uid) if leader is not None else None
     if report is None or not report.hung or not p.job.spec.limits.hang_timeout:
         return []
-    text = f"training hangs: {report.message or 'no step'}; the pods' logs have the stacks of all workers"
+    text = f"training hangs: {report.message or 'no step'}; see the pods' logs for the stacks of all workers"
     return [Evidence(Cause.HANG, text, detect_milliseconds=report.silent_milliseconds)]
 
 
@@ -95,8 +96,8 @@ def stuck(p: Pass) -> str:
     if limit is None or progress is None or progress.rounds_without_progress < limit:
         return ""
     return (
-        f"{progress.rounds_without_progress} rounds in a row began at no later a step than the one before "
-        f"(step {progress.first_step}); maxRoundsWithoutProgress is {limit}"
+        f"{counted(progress.rounds_without_progress, 'round')} in a row did not start at a later step than "
+        f"the one before (step {progress.first_step}); maxRoundsWithoutProgress is {limit}"
     )
 
 

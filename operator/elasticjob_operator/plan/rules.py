@@ -45,7 +45,7 @@ def effect(rule: Rule | None) -> str:
     """What the rule does, to stand behind the sentence on the failure."""
     if rule is None:
         return ""
-    nothing = ", nothing is charged" if rule.action == Action.IGNORE.value else ""
+    nothing = " (not charged)" if rule.action == Action.IGNORE.value else ""
     return f"; rule {rule.name}: {rule.action}{nothing}"
 
 
@@ -56,8 +56,8 @@ def problems(rules: Iterable[Rule]) -> tuple[str, ...]:
         problem = _compiled(rule.on_error_pattern)[1]
         if problem:
             found.append(
-                f"failurePolicy.rules: onErrorPattern of rule {rule.name} matches nothing: {problem}; "
-                "expected a regular expression in the syntax of RE2"
+                f"failurePolicy.rules: onErrorPattern of rule {rule.name} is not a valid RE2 regular "
+                f"expression and matches nothing: {problem}"
             )
     return tuple(found)
 
@@ -82,7 +82,7 @@ def _compiled(pattern: str) -> tuple[Any, str]:
     try:
         return re2.compile(pattern, options), ""
     except re2.error as error:
-        reason = error.args[0] if error.args else "it can't be compiled"
+        reason = error.args[0] if error.args else "it cannot be compiled"
         return None, reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
     except UnicodeError as error:
         return None, str(error)

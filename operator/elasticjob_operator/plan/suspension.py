@@ -47,7 +47,7 @@ def suspend(p: Pass) -> None:
     _supersede(p)
     p.status = p.status.stopped(p.now.wall)
     p.set(start=None)
-    p.event("JobSuspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
+    p.event("JobSuspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
 
 
 def hold(p: Pass) -> None:
