@@ -1,6 +1,6 @@
-"""What an agent that waits, or gives up waiting, says to whoever reads its log: what is wrong, what to do.
+"""The sentences that a waiting agent writes to its log: what is missing, and what to do.
 
-Pure: sentences from settings, the latest record and the latest trouble.
+Pure: they follow from the settings, the latest record and the latest error.
 """
 
 from __future__ import annotations

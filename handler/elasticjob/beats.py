@@ -1,12 +1,13 @@
-"""The thread that beats in the round's store, watches the others' beats, and passes their steps on.
+"""The heartbeat thread: it sends this agent's heartbeats through the round's store and watches those of
+others.
 
-The leader watches everybody, each member watches the leader. Beats have a connection and a thread of
-their own (a store call can block for ever), and a broken connection is opened again before anything is
-said. What follows from a beat that is missing is decided in ``elasticjob.core.beats``.
+The leader watches all members, each member watches the leader. Heartbeats have a connection and a thread of
+their own, because a store call can block for ever. A broken connection is reopened before anything is
+reported. ``elasticjob.core.beats`` decides what follows from a missing heartbeat.
 
-With its beat a member stores the highest step that its workers have reported, if it has grown; the leader
-takes the highest of all to ``elasticjob.core.progress``. In a round of one there is no store to beat in, and
-only the steps are looked at.
+With its heartbeat, a member stores the highest step that its workers have reported, if it has grown. The
+leader passes the highest step of all members to ``elasticjob.core.progress``. In a round of one member there
+are no heartbeats, and only the steps are read.
 """
 
 from __future__ import annotations

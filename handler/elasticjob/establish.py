@@ -1,7 +1,7 @@
 """Establishing a round: every member reaches the leader's store and passes a barrier in it.
 
-All of it happens inside ``next_rendezvous``, watching for a newer record all the while. Who does not
-arrive, or a leader that can't be reached, is reported and not judged: the operator breaks the round.
+This happens inside ``next_rendezvous``, which also watches for a newer record. A member that does not arrive,
+or a leader that cannot be reached, is reported, not judged: the operator breaks the round.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a member notices of its round and says in its Lease: who is lost, who hangs, how far training is.
+"""What a member notices about its round and reports in its Lease: lost members, hangs, progress.
 
-The leader watches everybody, each member watches the leader, by their beats while the round runs; after a
-round that ended for this agent they go on by their ports until there is a next one (``looking_back``). What
-is noticed after the round is over for another reason, or after it has succeeded, is not said.
+The leader watches all members, each member watches the leader: by heartbeats while the round runs, and by
+probes after it has ended for this agent, until the next round (``looking_back``). Nothing is reported once
+the round has ended for another reason or has succeeded.
 """
 
 from __future__ import annotations

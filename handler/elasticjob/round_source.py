@@ -1,6 +1,6 @@
-"""Where an agent learns about rounds: one small interface, and the round Lease behind it.
+"""Where an agent learns about rounds: one small interface, implemented with the round Lease.
 
-A source never gives up: without a record nothing changes for a running round (I5).
+A source never gives up: without a new record nothing changes for a running round (I5).
 """
 
 from __future__ import annotations

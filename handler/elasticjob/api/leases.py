@@ -1,8 +1,8 @@
 """Leases of one namespace: watch one by name, write one by name.
 
-The first write of a process takes its Lease over by server-side apply, which creates it where RBAC
-allows this one name: RBAC limits the `create` and `patch` of a server-side apply to named objects, that of a
-POST it can't limit. Each later write is a merge patch that carries the resourceVersion of the one before.
+The first write of a process takes its Lease over by server-side apply, which also creates the Lease. RBAC can
+limit a server-side apply to one name, which it cannot do for a POST. Each later write is a merge patch with
+the resourceVersion of the one before.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Whose heartbeats have stopped, and whether that is a loss (docs/internals/detection.md). Pure.
+"""Which members have stopped sending heartbeats, and whether they are lost (docs/internals/detection.md).
+Pure.
 
-False alarms are worse than a second of delay: a beat that is missing only makes the judge ask for a
-connection to the other's own port, and the answer to that decides how long it is borne.
+A false alarm is worse than a second of delay: a missing heartbeat only triggers a probe, which is a
+connection to the member's own port. The result of the probe decides how long the silence is tolerated.
 
-A node takes all its members at once, but their last beats are up to a second apart, and the first loss
-ends the round and with it the judging. So a verdict waits for one more beat while others are falling
-silent, too: who is lost together is named together, and none of them is waited for.
+Members on one node are lost together, but their last heartbeats are up to a second apart, and the first loss
+ends the round and with it the watching. So a verdict waits for one more heartbeat while other members are
+falling silent, too. Members that are lost together are then reported together, and the next round waits for
+none of them.
 """
 
 from __future__ import annotations

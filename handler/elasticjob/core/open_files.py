@@ -1,4 +1,4 @@
-"""How many open files it takes to lead a round. The handler and the operator reckon alike."""
+"""How many open files the leader of a round needs. Handler and operator use the same formula."""
 
 from __future__ import annotations
 

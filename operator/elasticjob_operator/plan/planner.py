@@ -1,7 +1,7 @@
-"""The planner: from what is wanted and what is seen to what shall be done. Pure.
+"""The planner: from the desired and the observed state to what has to be done. Pure.
 
-One call is one pass. It may run at any time and any number of times: what it decides follows from the
-status (the truth), from what is observed now, and from when waits began, which may be lost without harm.
+One call is one pass. It may run at any time and any number of times: what it decides follows from the status
+(the source of truth), from what is observed now, and from when waits began, which may be lost without harm.
 """
 
 from __future__ import annotations

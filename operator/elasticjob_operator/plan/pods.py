@@ -1,7 +1,7 @@
-"""Slots and pods: who shall exist, who is replaced, who is cleaned up.
+"""Slots and pods: which pods should exist, which are replaced, and which are cleaned up.
 
-A pod is named ``<job>-<slot>-<attempt>``; the attempt stands in the status before the pod is made. A
-lost pod is replaced at once under the next attempt number, without waiting for the old one to go.
+A pod is named ``<job>-<slot>-<attempt>``; the attempt is written to the status before the pod is created. A
+lost pod is replaced at once under the next attempt number, without waiting for the old pod to disappear.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rounds: breaking one, waiting for the next, publishing it, and seeing it established."""
+"""Rounds: breaking one, waiting for the next, publishing it, and noticing that it is established."""
 
 from __future__ import annotations
 
