@@ -34,7 +34,7 @@ def no_job(s: Settings) -> str:
 
 
 def not_granted(s: Settings, trouble: str, seconds: float) -> str:
-    """Rights are missing, and whoever grants them may still come."""
+    """Rights are missing, and the operator may still grant them."""
     return (
         f"waiting for the operator to grant this pod its rights, for {seconds:.0f} s so far. Check that the "
         "operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob), that the ElasticJob "

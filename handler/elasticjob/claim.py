@@ -29,7 +29,7 @@ from elasticjob.contract import names
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 3.0
-"""For so long a process that is being killed may take to be gone."""
+"""How long a process that is being killed may take until it is gone."""
 POLL_SECONDS = 0.1
 ASIDE = "torchrun --standalone --nnodes=1 --max-restarts=0"
 

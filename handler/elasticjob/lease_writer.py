@@ -80,7 +80,7 @@ class LeaseWriter:
                 self._bell.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was said is written, for at most so long. Returns whether it is."""
+        """Wait until everything that was said is written, at most this long. Returns whether it is."""
         with self._bell:
             return self._bell.wait_for(lambda: self._written >= self._said or bool(self.superseded), seconds)
 

@@ -62,7 +62,7 @@ class MemberWatch:
         beats.start()
 
     def look_back(self, m: Membership) -> None:
-        """The round is over for this agent: go on watching whom it has watched."""
+        """The round is over for this agent: keep watching the members that it has watched."""
         if self._beats is None:
             return
 
@@ -81,7 +81,7 @@ class MemberWatch:
             self._lease.carry(progress=report.dump())
 
     def leave(self) -> None:
-        """This agent leaves the round for the next one: who has not heard of its end shall learn it."""
+        """This agent leaves the round for the next one: members that do not know of its end are told."""
         if self._beats is not None:
             self._beats.leave()
 

@@ -59,7 +59,7 @@ def limit() -> int:
 
 
 def shortfall(agents: int, workers: int) -> str:
-    """What the leader of so many should know of its limit, "" if it will do."""
+    """What is wrong with the limit of the leader of this many agents and workers; "" if it is enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = needed(agents, workers)
     if soft == resource.RLIM_INFINITY or soft >= files:

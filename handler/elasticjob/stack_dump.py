@@ -33,7 +33,7 @@ FAULTHANDLER_ENV = "PYTHONFAULTHANDLER"
 FREEZE_SECONDS = 0.5
 """From seeing the record to the first dump: for the record to reach all other agents."""
 ONE_SECONDS, ALL_SECONDS = 2.0, 5.0
-"""For so long a worker, and all of them, are waited for to have written their stacks and ended."""
+"""How long to wait until a worker, and until all workers, have written their stacks and ended."""
 POLL_SECONDS = 0.01
 
 

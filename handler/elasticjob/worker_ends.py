@@ -142,7 +142,7 @@ class Status(Enum):
 
 
 def status(kind: int, number: int) -> int | Status:
-    """A child's exit code, negative for a signal; it is left there for whoever waits for the child."""
+    """A child's exit code, negative for a signal; it is left for the process that waits for the child."""
     try:
         found = os.waitid(kind, number, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except (ChildProcessError, AttributeError):

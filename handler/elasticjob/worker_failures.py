@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN = "exit code unknown"
 SETTLE_SECONDS = 0.2
-"""torch has stopped all workers when it is asked why they failed; so long the thread may take to see it."""
+"""torch has stopped all workers when it is asked why they failed; the thread gets this long to see it."""
 CGROUP = Path("/sys/fs/cgroup")
 
 

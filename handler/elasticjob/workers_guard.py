@@ -19,7 +19,7 @@ from elasticjob.workers import children, kill_process_groups
 logger = logging.getLogger(__name__)
 
 DUMP_SECONDS = 2.0
-"""For so long torch has the time to ask before the stacks of a hung round are written without it."""
+"""How long torch has to ask before the stacks of a hung round are written without it."""
 LIST_AGAIN_SECONDS = 0.5
 
 

@@ -31,7 +31,7 @@ class Probe(enum.Enum):
 
 
 class Loss(NamedTuple):
-    """Why somebody is lost: in words, what the last probe met, and for how many seconds there was no beat."""
+    """Why a member is lost: in words, the result of the last probe, and how many seconds it was silent."""
 
     text: str
     probe: Probe
@@ -39,7 +39,7 @@ class Loss(NamedTuple):
 
 
 class BeatJudge:
-    """Watches the beats of some peers, by rank; all times are the caller's monotonic seconds."""
+    """Watches the heartbeats of peers, by rank; all times are the caller's monotonic seconds."""
 
     def __init__(self, ranks: Iterable[int], limits: Limits, now: float) -> None:
         self._changed = dict.fromkeys(ranks, (0, now))
@@ -79,7 +79,7 @@ class BeatJudge:
         return False
 
     def _others_fall_silent(self, now: float, rank: int, limit: float) -> bool:
-        """Whether somebody else has missed a beat and is not yet as long silent as a loss takes."""
+        """Whether another member has missed a heartbeat and is not yet silent long enough to be lost."""
         bound = max(limit, self._limits.suspect)
         return any(
             self._limits.missed_heartbeat < now - since <= bound

@@ -166,7 +166,7 @@ class Elector:
             self._service = asyncio.create_task(self._take_up(lead), name="lead")
 
     async def _take_up(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """``lead``, until it succeeds: who leads and does not act is the worst of leaders."""
+        """``lead``, until it succeeds: nothing is worse than a leader that does not act."""
         while True:
             try:
                 await lead()

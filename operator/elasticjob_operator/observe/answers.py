@@ -53,7 +53,7 @@ class _Scope:
 
 
 class Answers:
-    """See the module. Times are monotonic, and given by who asks."""
+    """See the module. Times are monotonic; the caller passes them."""
 
     def __init__(self) -> None:
         self.unanswered = _NEVER
@@ -94,7 +94,7 @@ class Answers:
         return min(found, default=None)
 
     def is_outage(self, namespace: str, now: float) -> bool:
-        """Whether the doubt has lasted for so long that nobody's silence counts."""
+        """Whether the doubt has lasted so long that no silence counts."""
         return any(scope.is_outage(now) for scope in self._about(namespace))
 
     def outages(self, namespace: str) -> int:

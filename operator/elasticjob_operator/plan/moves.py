@@ -61,7 +61,7 @@ def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
 
 
 def _revise_absent(p: Pass) -> None:
-    """Those who were not waited for: forget who has been heard of since, or explains nothing any more."""
+    """Members that a round did not wait for: forget those heard of since, and those that explain nothing."""
     pending = []
     for entry in p.round.absent:
         account, charge = _charge_for(p, entry.round)

@@ -188,7 +188,7 @@ def _replace_pending(p: Pass) -> None:
 
 def _replace_unheard(p: Pass) -> None:
     """A pod that has not joined yet, on a node that does not answer, leaves its slot to the next attempt: it
-    can't be started there, and nobody misses its beats."""
+    cannot be started there, and no member misses its heartbeats."""
     unheard = []
     for pod in p.observed.pods:
         new = pod.node and not pod.node_ready and p.alive(pod) and pod.uid not in p.status.member_uids

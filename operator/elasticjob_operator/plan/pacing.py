@@ -33,7 +33,7 @@ from elasticjob_operator.plan.status import ParticipantStatus, Setback
 from elasticjob_operator.plan.waits import JobWait
 
 HEALTHY_SECONDS = 60.0
-"""A round that has lived for so long since it was established is well, and so is each of its members."""
+"""A round that has lasted this long since it was established is healthy, and so is each of its members."""
 
 MAX_PAUSE_SECONDS = 60.0
 
@@ -42,14 +42,14 @@ PROOF = 10
 restart, and waiting costs one pod that stands by."""
 
 FORGET = timedelta(hours=1)
-"""After so long without another setback a slot has none."""
+"""After this time without another setback a slot has none."""
 
 MAX_SETBACKS = 100
 """Slots listed, those that fail most. Where there are more, the others wait as long as half of these do."""
 
 
 def pause(count: int) -> float:
-    """The pause after so many setbacks in a row."""
+    """The pause after this many setbacks in a row."""
     return min(MAX_PAUSE_SECONDS, 2.0 ** min(count - 1, 10)) if count > 0 else 0.0
 
 
@@ -255,7 +255,7 @@ def _keep(p: Pass, known: dict[int, Setback]) -> None:
 
 
 def _newcomers_gone(p: Pass) -> list[ParticipantStatus]:
-    """Members whose first round has ended early, and who are gone with it."""
+    """Members whose first round has ended early, and that are gone with it."""
     if p.round.broken is None or has_lived(p):
         return []
     return [m for m in p.status.members() if m.pod in p.round.newcomers and _is_gone(p, m)]

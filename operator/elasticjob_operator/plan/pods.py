@@ -30,7 +30,7 @@ from elasticjob_operator.plan.waits import JobWait
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
 MAX_ORPHANS = 200
-"""Leases of pods that are gone that are looked at in one pass: whoever may make Leases can make very many."""
+"""How many Leases without a pod one pass looks at: a user who may create Leases can create very many."""
 LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round gave it up."""
 
