@@ -1,6 +1,6 @@
-"""What an agent that waits, or gives up waiting, says to whoever reads its log: what is wrong, what to do.
+"""The sentences that a waiting agent writes to its log: what is missing, and what to do.
 
-Pure: sentences from settings, the latest record and the latest trouble.
+Pure: they follow from the settings, the latest record and the latest error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def no_job(s: Settings) -> str:
 
 
 def not_granted(s: Settings, trouble: str, seconds: float) -> str:
-    """Rights are missing, and whoever grants them may still come."""
+    """Rights are missing, and the operator may still grant them."""
     return (
         f"waiting for the operator to grant this pod its rights, for {seconds:.0f} s so far. Check that the "
         "operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob), that the ElasticJob "

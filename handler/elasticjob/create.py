@@ -1,4 +1,6 @@
-"""Making the handler: settings, the way to the API server, this pod's identity, and a log that is read."""
+"""Creates the handler: reads the settings, connects to the API server, finds this pod's identity, sets up the
+log.
+"""
 
 from __future__ import annotations
 

@@ -65,15 +65,15 @@ logger = logging.getLogger(__name__)
 
 FIRST_SAY_SECONDS = 5.0
 SAY_SECONDS = 30.0
-"""How often a waiting participant says for whom it waits."""
+"""How often a waiting participant logs what it waits for."""
 GRANT_SECONDS = 600.0
-"""For so long the operator may be away that grants a new pod its rights (403)."""
+"""How long to wait for the operator to grant a new pod its rights (403)."""
 RBAC_SECONDS = 10.0
-"""For so long a 403 may be a cache that lags behind, where no operator would change it."""
+"""How long a 403 may come from a cache that lags behind, where no operator would change it."""
 TOKEN_SECONDS = 150.0
-"""For so long a 401 may be a token that kubelet is about to replace: it looks at volumes every 60 to 90 s."""
+"""How long a 401 may be a token that the kubelet is about to replace: it checks volumes every 60 to 90 s."""
 NO_JOB_SECONDS = 10.0
-"""For so long there may be no round record before it is asked whether there is a job at all."""
+"""How long there may be no round record before the handler asks whether the job exists at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

@@ -1,11 +1,12 @@
 """Why a round's workers failed, as this agent reports it.
 
-Two witnesses are put together. The moments come from a thread of ours (``worker_ends``): the worker that
-ended first, with another status than 0, is the one that counts, and the others were stopped for it. Exit code
-and message come from torch's own result (``torch_agent``). Either alone will do; without both there is a
-failure with "exit code unknown".
+Two sources are combined. The times come from our own thread (``worker_ends``): the first worker that ended
+with a status other than 0 counts, because the others were stopped for it. Exit code and message come from
+torch's own result (``torch_agent``). Either source is enough; without both, the report says "exit code
+unknown".
 
-Nothing that was stopped may look like a failure: what ends after :meth:`RoundWorkers.stopping` was stopped.
+A worker that was stopped must not look like a failure: whatever ends after :meth:`RoundWorkers.stopping` was
+stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN = "exit code unknown"
 SETTLE_SECONDS = 0.2
-"""torch has stopped all workers when it is asked why they failed; so long the thread may take to see it."""
+"""torch has stopped all workers when it is asked why they failed; the thread gets this long to see it."""
 CGROUP = Path("/sys/fs/cgroup")
 
 

@@ -142,7 +142,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
 
 
 async def _stand(elector: Elector, controller: Controller) -> None:
-    """Stand for election once everything has been listed: who can't read all that, must not lead."""
+    """Stand for election once everything has been listed: an operator that cannot list it must not lead."""
     await controller.world.synced()
     await elector.run(controller.lead, controller.follow)
 

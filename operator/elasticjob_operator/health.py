@@ -1,17 +1,18 @@
 """The probes: ``/livez`` says whether a restart could help, ``/readyz`` whether this process could act now.
 
-A kubelet kills what is not alive. So not alive is only
+The kubelet restarts a container that is not alive. So the operator is not alive only in these cases:
 
-* who is blind although the API server answers: a watch has been silent for ``max_silence``, while a list of
-  the same resource over a new connection, with credentials read anew, works. While the API server is away, or
-  refuses, a restart would bring nothing about and would lose a warm view;
-* whose pass over a job, or whose election, hangs, or one of whose tasks that never end has ended;
-* whose event loop is stuck: then nobody answers here, and the probe runs into its time limit.
+* It is blind although the API server responds: a watch has been silent for ``max_silence``, while a list of
+  the same resource over a new connection, with fresh credentials, works. While the API server is away, or
+  refuses, a restart would not help and would lose a good view.
+* A pass over a job or a step of the election hangs, or a task that should never end has ended.
+* Its event loop is stuck. Then nothing answers here, and the probe runs into its time limit.
 
-Ready is who has listed everything, has all watches connected, and is alive, whether it leads or stands by.
+The operator is ready when it has listed everything, has all watches connected, and is alive, whether it leads
+or stands by.
 
-Served by the operator and not by kopf, which has one endpoint, begins with it only when ``startup`` is over,
-and keeps an answer for 10 s.
+The operator serves the probes itself. kopf has only one endpoint, which starts only when ``startup`` is over
+and caches an answer for 10 s.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Settings:
     max_passes: int = 64
     """Passes of different jobs at a time. One that waits long for the API server gives its turn back."""
     max_silence: float = 180.0
-    """A watch that has brought nothing for so long, not even a bookmark, fails the probe (``health``)."""
+    """A watch that has brought nothing for this time, not even a bookmark, fails the probe (``health``)."""
     max_pass: float = 600.0
     """So does a pass over a job, or a step of the election, that takes longer while no request fails."""
     probes: tuple[str, int] | None = None

@@ -1,14 +1,14 @@
-"""TLS to the API server as Go's programs do it: whom kubelet and kubectl accept is accepted here.
+"""TLS to the API server by the rules of Go programs: what the kubelet and kubectl accept is accepted here.
 
-From 3.13 on Python verifies by the letter of RFC 5280 (``VERIFY_X509_STRICT``) and refuses clusters whose
-certificates lack a key usage or a key identifier. Go asks for neither, so that such clusters work well
-otherwise. And Go trusts whatever stands in the authority's file, an intermediate too, as Python does only
-from 3.13 on (``VERIFY_X509_PARTIAL_CHAIN``). All else is verified as ever: signatures, times, names.
+Since 3.13 Python verifies strictly by RFC 5280 (``VERIFY_X509_STRICT``) and rejects clusters whose
+certificates lack a key usage or a key identifier. Go requires neither, so such clusters otherwise work well.
+Go also trusts every certificate in the CA file, even an intermediate one; Python does so only since 3.13
+(``VERIFY_X509_PARTIAL_CHAIN``). Everything else is verified as usual: signatures, times, names.
 
-What was seen to be missing is logged once in a process: other programs of the same pod may refuse it.
+What a strict client would reject is logged once per process, because other programs in the pod may reject it.
 
-An authority may be replaced while a job trains, and its file with it: when a certificate is refused, the file
-is read again, for the next attempt. What was trusted before stays so.
+A CA may be replaced while a job trains. So when a certificate is rejected, the CA file is read again for the
+next attempt. What was trusted before stays trusted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranks of one round as text: ``0-17,20``. A round's loss of any size is named in some kilobytes."""
+"""Ranks as text: ``0-17,20``. Even the loss of most of a large round fits into a few kilobytes."""
 
 from __future__ import annotations
 

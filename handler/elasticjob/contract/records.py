@@ -219,7 +219,7 @@ class MemberList:
 
 @dataclass(frozen=True)
 class ParticipantRecord:
-    """What an agent says of itself in the Lease that bears its pod's name.
+    """What an agent says of itself in the Lease with its pod's name.
 
     ``id`` is new for each announcement and fences the agent from all its former selves. It is for one round:
     for that after round ``seen_round`` of job ``seen_job_uid``, the newest whose record the agent had seen
@@ -349,7 +349,7 @@ class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
     From the leader: ``established``, ``missing`` (ranks that did not arrive in time), ``silent`` (ranks that
-    stopped to beat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
+    sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
     and ``refused`` if the machine answers that nobody listens on the leader's port any more. ``message`` is
     the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
     """

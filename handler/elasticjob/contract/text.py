@@ -1,7 +1,7 @@
-"""Text from somebody else, made fit for a sentence: one line, printable, of bounded length.
+"""Text from pods, made safe for a sentence: one line, printable, of limited length; and words for sentences.
 
-What a pod says ends in statuses, Events, logs and terminals. Control characters would forge lines of a log
-and command a terminal, and those that turn the direction of writing hide what is there.
+What a pod reports ends up in statuses, Events, logs and terminals. Control characters could forge log lines
+or control a terminal, and characters that change the direction of writing could hide text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which participants are in the next round, in which order, and whether to wait for more. Pure.
 
-A round starts as soon as everyone who can be expected has joined, up to the size that is wanted.
+A round starts as soon as every participant that can be expected has joined, up to the desired size.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Expected:
-    """A participant that is on its way. ``wait_seconds``: for how long it is still waited for.
-    ``rank_held_seconds``: for how long no newcomer gets its rank."""
+    """A participant that is on its way. ``wait_seconds``: how long to wait for it still.
+    ``rank_held_seconds``: how long no newcomer gets its rank."""
 
     name: str
     wait_seconds: float
@@ -62,7 +62,7 @@ def decide(
     minimum: int,
     replicas: int,
 ) -> FormRound | Defer:
-    """Complete the round as soon as everyone who can be expected has joined, up to ``replicas``.
+    """Complete the round as soon as every participant that can be expected has joined, up to ``replicas``.
 
     Below ``minimum`` it waits without limit. The answer carries its sentence. A spare that is quicker than a
     member of the round before does not take its rank at once.
@@ -134,7 +134,7 @@ def _names(expected: Sequence[Expected]) -> str:
 
 
 def reasons(expected: Sequence[Expected]) -> str:
-    """Those who are expected, each with its reason: ``a, b (one reason) and c (another)``."""
+    """The expected participants, each with its reason: ``a, b (one reason) and c (another)``."""
     groups: dict[str, list[str]] = {}
     for one in expected:
         groups.setdefault(one.why, []).append(one.name)

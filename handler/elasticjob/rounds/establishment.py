@@ -56,7 +56,7 @@ def find_not_established(look: Look) -> list[Finding]:
     look.bar_from_leading(leader.name)
     look.judged_unheard.add(leader.name)
     if heard is not None and heard.unreadable:
-        # It has said something, perhaps who did not arrive: what nobody can read does not speak against it.
+        # It has reported something, perhaps missing members: an unreadable report is no evidence against it.
         return [Finding(Cause.NOT_ESTABLISHED, f"the report of the leader {leader.name} cannot be read")]
     text = f"the leader {leader.name} did not report for {limit} s"
     return [Finding(Cause.LEADER_UNREACHABLE, text, leader)]

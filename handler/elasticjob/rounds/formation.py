@@ -1,4 +1,4 @@
-"""Between two rounds: who is waited for, when the next round begins, and with which members. Pure."""
+"""Between two rounds: what to wait for, when the next round begins, and with which members. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What members report of each other: the leader of members, and members of the leader.
 
-More than half of the other members are right against their leader; fewer are cut off themselves. Of two
-members, the leader's port and its signs of life decide.
+If more than half of the other members cannot reach the leader, they are right; if fewer, they are cut off
+themselves. In a round of two, the leader's port and its signs of life decide.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from elasticjob.rounds.state import GONE, Finding, Look, Member, MemberState, Un
 from elasticjob.rounds.waits import RoundWait
 
 ACCUSED_SECONDS = 2.0
-"""How long fewer than half of the members may accuse the leader before they are the ones given up."""
+"""How long fewer than half of the members may accuse the leader before they are given up themselves."""
 
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
-"""A leader that has not renewed its announcement for so long is no witness for itself."""
+"""A leader that has not renewed its announcement for this time cannot vouch for itself."""
 
 REPORT_WINDOW = timedelta(minutes=10)
 """A member that is reported unreachable twice within this time is lost."""

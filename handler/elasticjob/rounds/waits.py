@@ -98,7 +98,7 @@ class Waits:
         self.began[WaitKey(kind, about)] = self._now
 
     def wake(self, seconds: float) -> None:
-        """Ask for another pass after so many seconds at the latest."""
+        """Ask for another pass after this many seconds at the latest."""
         self.wake_after = seconds if self.wake_after is None else min(self.wake_after, seconds)
 
     def _is_known(self, key: WaitKey) -> bool:

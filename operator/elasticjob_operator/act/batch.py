@@ -1,7 +1,7 @@
-"""Some writes of one pass, side by side: what takes long or fails holds up nothing else.
+"""Several writes of one pass at the same time: a slow or failing write holds up nothing else.
 
-A pass waits for its writes, so that the next one finds what they have brought about. But it waits no longer
-than they get on: what hangs then goes on behind its back, and is not begun a second time meanwhile.
+A pass waits for its writes, so that the next pass sees their results. But it waits only while they make
+progress. A write that hangs then continues in the background, and is not started a second time meanwhile.
 """
 
 from __future__ import annotations

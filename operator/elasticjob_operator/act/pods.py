@@ -88,7 +88,7 @@ class PodWriter:
             log.info("%s/%s: created pod %s", job.namespace, job.name, name)
 
     async def _look_at(self, job: Job, name: str) -> None:
-        """The name is taken: let the planner see by whom, also if that pod bears no label of ours."""
+        """The name is taken: let the planner see by which pod, even if it does not have our label."""
         try:
             raw = await self._api.get(f"/api/v1/namespaces/{job.namespace}/pods/{name}")
         except NotFound:

@@ -223,7 +223,7 @@ def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
 
 
 def _unknown(lease: SeenLease, job: Job) -> bool:
-    """Whether it was never a round's: a Lease of somebody who knows nothing of this one's name."""
+    """Whether it was never a round's: an unrelated Lease that has this name by chance."""
     ours = lease.record is not None or lease.listed[0]
     return not ours and lease.job != job.name and lease.owner != job.uid
 

@@ -188,7 +188,7 @@ class Controller:
                 self.queue.add_after(request, after)
 
     def _retry(self, entry: JobEntry, trouble: str, at_least: float = 0.0) -> None:
-        """Try again later. Every tenth time an Event says so to people who do not see our log."""
+        """Try again later. Every tenth time an Event says so, for users who do not see our log."""
         if trouble and self.queue.failures(entry.request) % 10 == 0:
             text = f"reconciliation failed and will be retried with back-off: {trouble}"
             event = Event("ReconcileFailed", text, warning=True)

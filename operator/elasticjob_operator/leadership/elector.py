@@ -1,8 +1,9 @@
-"""The loop around ``core``: it reads, watches and writes the Lease, and starts and ends what the leader does.
+"""The loop around ``core``: it reads, watches and writes the Lease, and starts and stops the work of the
+leader.
 
-It has a client of its own, so that no renewal waits behind the writes of a thousand jobs, and that client's
-requests end early enough for another try before the deadline. The Lease is watched: a release is noticed at
-once, and a takeover comes when the leader's time is up, not at the next poll after it.
+It has a client of its own, so that no renewal waits behind the writes of a thousand jobs. The requests of
+this client time out early enough for another attempt before the deadline. The Lease is watched: a release is
+noticed at once, and a takeover happens when the leader's time is up, not at the next poll after that.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class Elector:
             self._service = asyncio.create_task(self._take_up(lead), name="lead")
 
     async def _take_up(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """``lead``, until it succeeds: who leads and does not act is the worst of leaders."""
+        """``lead``, until it succeeds: nothing is worse than a leader that does not act."""
         while True:
             try:
                 await lead()

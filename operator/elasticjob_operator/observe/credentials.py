@@ -66,7 +66,7 @@ class Credentials:
 
 def load() -> Connection:
     """Read the config. Raises NoCredentials."""
-    # 0.3-0.5 s and 20 MiB: not for those who only import us.
+    # 0.3-0.5 s and 20 MiB: not where this module is only imported.
     from kubernetes import config
     from kubernetes.client import Configuration
 

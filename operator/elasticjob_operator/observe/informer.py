@@ -1,17 +1,17 @@
-"""One resource, kept up to date: list, diff, watch, bookmarks, relist on 410.
+"""Keeps the objects of one resource up to date: list, diff, watch, bookmarks, and a new list after a 410.
 
 Promises:
 
-* what vanished while nobody looked is found by the next list (kopf's watch does not do that:
-  what was deleted while it was down stays known);
-* ``good_since`` says since when nothing can have been missed. It is None while there is no watch and
-  starts again after every gap, so that nobody is accused of a silence that was ours (I9);
-* a watch that is silent for longer than bookmarks take is given up and made anew; sooner (``reopen``) where
-  something else shows that it may be dead: its connection can outlive the API server behind a proxy;
-* an object that can't be read makes nobody blind: what was known of it stands, and all others go on.
+* An object that was deleted while no watch was open is found by the next list. (kopf's watch does not do
+  that: it keeps objects that were deleted while it was down.)
+* ``good_since`` says since when no change can have been missed. It is None while there is no watch, and
+  starts again after every gap, so that no participant is judged by a silence that was our own (I9).
+* A watch that is silent for longer than the interval of bookmarks is reopened; sooner (``reopen``) if
+  something else shows that it may be dead: its connection can outlive the API server behind a proxy.
+* An object that cannot be read does no further harm: its last readable version stays, and all others go on.
 
-The server ends each watch after 4 to 5 minutes; going on from the same resource version within a second
-is no gap. Nor is it when we end it: what was missed comes first, and no silence convicts anybody before the
+The server ends each watch after 4 to 5 minutes. Continuing from the same resource version within a second is
+no gap. Nor is a watch that we end ourselves: the missed events come first, and silence counts only after the
 API server itself was asked (``World.look``).
 """
 

@@ -1,7 +1,7 @@
-"""An ElasticJob as JSON, read into the planner's words.
+"""Reads an ElasticJob from JSON into the planner's types.
 
-The API server has applied the schema's defaults and checked types; reading stays tolerant all the same
-(an older schema, a field that this version does not know): a value that can't be used counts as absent.
+The API server has applied the schema's defaults and has checked types. Reading is still tolerant (an older
+schema, a field that this version does not know): a value that cannot be used counts as not set.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the planner sees of one job: pods, Leases and nodes joined into an ``Observed``.
 
-It also answers whether the view can be trusted with a judgement on silence: clocks run only while the
-watches are known to be good, the API server takes writes (``answers``), and this process has not been
-standing still (I9).
+It also says whether this view is good enough to judge silence. Silence timers run only while the watches are
+known to be good, the API server accepts writes (``answers``), and this process has not been paused (I9).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The status fits into an object of the API server at any size that the definition allows (I13).
+"""Keeps the status within the size of an object that etcd accepts, at any size that the definition allows
+(I13).
 
-etcd takes 1.5 MiB for the whole object. Of that the status may have 1.1 MiB; a job of thousands would have
-more if all its participants wait and have long names and messages. What is left out can be read elsewhere or
-is missed least; ``status.omitted`` says what. What a round is made of stays: ids, pods, UIDs, slots, ranks
-and states of its members, the nonce, and the attempts.
+etcd accepts 1.5 MiB for the whole object, of which the status may use 1.1 MiB. A job of thousands would need
+more if all its participants wait and have long names and messages. What is left out first can be read
+elsewhere or is missed least; ``status.omitted`` says what it was. What a round consists of always stays: ids,
+pods, UIDs, slots, ranks and states of its members, the nonce, and the attempts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What the end or the deletion of a pod says: who took it away, and with which words.
+"""What the end or the deletion of a pod means: who ended it, and what Kubernetes says about it.
 
-Several parties write about one end, in any order: the deletionTimestamp, the condition DisruptionTarget,
-the containers' exit codes (137 and 143 are a signal's, and torchrun ends with 1 when it is told to stop), the
-kubelet's reason, the node's state. The sign that names who did it is the best, whenever it comes.
+Several parties report one end, in any order: the deletionTimestamp, the condition DisruptionTarget, the exit
+codes of the containers (137 and 143 mean a signal, and torchrun ends with 1 when it is told to stop), the
+kubelet's reason, the state of the node. The sign that names who ended the pod explains most, whenever it
+arrives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pods that say something in the job's name which is ignored, and why: ``status.ignoredPods``.
+"""Pods that report something in the job's name which is ignored, and why: ``status.ignoredPods``.
 
-A pod may write into its Lease whatever it likes, as often as it likes. What can't be used stands here once:
-an entry stays as it is for a while, however often its text changes, and an Event tells of its first sight.
+A pod may write anything into its Lease, as often as it likes. What cannot be used is listed once. An entry
+keeps its text for a while, however often the reason changes, and an Event reports only its first appearance.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The end of a job: Complete when every member of one round has succeeded in it, and its container has ended
-with 0 where the operator makes the pods; Failed with a reason.
+"""The end of a job: Complete when all members of one round have succeeded, or Failed with a reason.
+
+Where the operator creates the pods, the training containers must also have ended with exit code 0.
 
 The terminal condition is written first, then the record (Closed), then pods are cleaned up (I8).
 """

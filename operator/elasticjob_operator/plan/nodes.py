@@ -1,12 +1,12 @@
 """Nodes that new pods avoid, because they have failed this job: ``status.excludedNodes``.
 
-What is taken for a failure of a node is a restart that was charged to infrastructure and whose root was
-there; a round that has just ended counts before it is charged, so that the replacement goes elsewhere at
-once. Pods that run on an excluded node are left alone.
+A node has failed when a restart was charged to infrastructure and its root failure was on that node. A round
+that has just ended counts before it is charged, so that the replacement goes elsewhere at once. Pods that run
+on an excluded node are left alone.
 
-An exclusion never keeps a job from training: if fewer pods than ``minReplicas`` have a node, and one that
-avoids nodes can't be scheduled, the oldest exclusion is lifted. It stays in the status until its time is
-over, with the sentence that says why.
+An exclusion never keeps a job from training: if fewer than ``minReplicas`` pods are scheduled, and a pod that
+avoids nodes cannot be, the oldest exclusion is lifted. It stays in the status until it expires, with the
+reason why it was lifted.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _replace_pending(p: Pass) -> None:
 
 def _replace_unheard(p: Pass) -> None:
     """A pod that has not joined yet, on a node that does not answer, leaves its slot to the next attempt: it
-    can't be started there, and nobody misses its beats."""
+    cannot be started there, and no member misses its heartbeats."""
     unheard = []
     for pod in p.observed.pods:
         new = pod.node and not pod.node_ready and p.alive(pod) and pod.uid not in p.status.member_uids

@@ -1,6 +1,6 @@
-"""A leader whose limit of open files will not do for the round that it leads, or for the size that is wanted.
+"""Reports a leader whose limit of open files is too low for its round, or for the desired size.
 
-The members that find no place at such a leader are missing, or lost: nothing in that says why.
+Members that cannot connect to such a leader count as missing or lost, and nothing about that would say why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Slots and pods: who shall exist, who is replaced, who is cleaned up.
+"""Slots and pods: which pods should exist, which are replaced, and which are cleaned up.
 
-A pod is named ``<job>-<slot>-<attempt>``; the attempt stands in the status before the pod is made. A
-lost pod is replaced at once under the next attempt number, without waiting for the old one to go.
+A pod is named ``<job>-<slot>-<attempt>``; the attempt is written to the status before the pod is created. A
+lost pod is replaced at once under the next attempt number, without waiting for the old pod to disappear.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from elasticjob_operator.plan.waits import JobWait
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
 MAX_ORPHANS = 200
-"""Leases of pods that are gone that are looked at in one pass: whoever may make Leases can make very many."""
+"""How many Leases without a pod one pass looks at: a user who may create Leases can create very many."""
 LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round gave it up."""
 

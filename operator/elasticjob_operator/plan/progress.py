@@ -1,8 +1,9 @@
-"""Steps, goodput, hangs, and rounds that get nowhere; all from what the leader says in its Lease.
+"""Steps, goodput, hangs, and rounds without progress; all from what the leader reports in its Lease.
 
-The time of a job that reports steps is either training (from a round's first step until its step grew
-last) or lost, to the cause of the round that came next. Steps that are done again after a restart are lost,
-too. All moments are the operator's own: a report says how long after the round's barrier something was (I9).
+The time of a job that reports steps is either training (from the first step of a round until its step last
+grew) or lost to the cause of the round that came next. Steps that are repeated after a restart count as lost,
+too. All times are the operator's own: a report only says how long after the round's barrier something
+happened (I9).
 """
 
 from __future__ import annotations

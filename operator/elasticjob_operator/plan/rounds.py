@@ -1,4 +1,4 @@
-"""Rounds: breaking one, waiting for the next, publishing it, and seeing it established."""
+"""Rounds: breaking one, waiting for the next, publishing it, and noticing that it is established."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def catch_up(p: Pass) -> None:
 
 
 def end_round(p: Pass, evidence: list[Evidence]) -> None:
-    """Break the round: everyone rejoins. The end is in the history at once, its charge follows."""
+    """Break the round: all members rejoin. The end is in the history at once, its charge follows."""
     wall = p.now.wall
     if p.round.phase == "Active":
         over = ended(round_state(p.status), "")
@@ -154,7 +154,7 @@ def _tell_established(p: Pass) -> None:
 
 
 def form(p: Pass) -> None:
-    """Between rounds: gather evidence, give up who does not come back, publish when it is time."""
+    """Between rounds: gather evidence, give up members that do not rejoin, publish when it is time."""
     evidence = members.examine(p)
     note(p, evidence)
     moves.revise(p, evidence)
@@ -194,7 +194,7 @@ def form(p: Pass) -> None:
 
 
 def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
-    """These participants, as those who may be in the next round."""
+    """These participants, as candidates for the next round."""
     ranks = {m.pod_uid: m.group_rank for m in p.status.members()}
     barred = set(p.round.ineligible_leaders)
     if p.job.spec.template is None:  # a pod that replaces a member may have its name
@@ -388,7 +388,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
 
 
 def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:
-    """Those whom the round before was formed without, beside others of its members."""
+    """The members that were not in the round before, if others of them were."""
     new = tuple(c.name for c in ranked if c.last_rank is None)
     return new[:MAX_NEWCOMERS] if len(new) < len(ranked) else ()
 

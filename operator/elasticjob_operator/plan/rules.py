@@ -1,7 +1,7 @@
-"""Failure rules: the first one that matches the root failure decides what becomes of it.
+"""Failure rules: the first rule that matches the root failure decides what happens.
 
-The criteria look at what is known for certain: an exit code that could not be learnt matches no rule, and
-neither does a pattern that is none. Patterns are RE2's, whose search takes time in proportion to the text.
+The criteria use only what is known for certain: an unknown exit code matches no rule, and an invalid pattern
+matches nothing. Patterns are RE2's, so that a search takes time in proportion to the length of the text.
 """
 
 from __future__ import annotations

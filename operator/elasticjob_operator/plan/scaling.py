@@ -1,7 +1,7 @@
 """A running round grows or shrinks: a planned change, which breaks the round at once for now.
 
-It breaks the round only if the next one can be published as soon as the members have announced themselves
-anew, with them and those who have joined (I10). ``decide``, which forms that round, is asked whether it can.
+It breaks the round only if the next one can be published as soon as the members have rejoined, with them and
+the pods that have joined (I10). ``decide``, which also forms that round, says whether it can.
 """
 
 from __future__ import annotations
