@@ -16,8 +16,8 @@ def waiting(s: Settings, record: RoundRecord | None, trouble: str, seconds: floa
         return f"waiting for the API server: {trouble}"
     if record is None:
         return (
-            f"waiting for the operator, for {seconds:.0f} s so far: Lease {s.namespace}/"
-            f"{names.round_lease(s.job)} has no round record. Check that the ElasticJob {s.job} exists "
+            f"waiting for the operator, for {seconds:.0f} s so far: {names.round_object(s.job)} in namespace "
+            f"{s.namespace} has no round record. Check that the ElasticJob {s.job} exists "
             "and that the operator runs (kubectl get pods -A -l app.kubernetes.io/name=elasticjob)"
         )
     why = record.waiting or "this pod has joined, but the operator has not selected it yet"
@@ -52,7 +52,7 @@ def forbidden(s: Settings, trouble: str, seconds: float) -> str:
     """Rights are missing, and the wait for them was long enough."""
     return (
         f"the API server has denied access for {seconds:.0f} s: {trouble}. This pod must be allowed to get "
-        f"and watch Lease {names.round_lease(s.job)} and to create and patch Lease {s.pod} in namespace "
+        f"and watch {names.round_object(s.job)} and to create and patch Lease {s.pod} in namespace "
         f"{s.namespace}. Check that the ElasticJob exists (kubectl -n {s.namespace} get elasticjob {s.job}), "
         "that the operator runs (it creates the Role), and that the RoleBinding names the pod's service "
         "account"

@@ -81,7 +81,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 class K8sRendezvousHandler(RendezvousHandler):
     """One agent's part in the rounds of one ElasticJob. ``open_api`` gives a fresh ``LeaseApi``; ``ended`` is
-    called when it was shut down."""
+    called when it was shut down. ``open_source`` gives the source of round records, which calls its argument;
+    by default the round Lease is watched."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         run_id: str,
         open_api: Callable[[], LeaseApi],
         ended: Callable[[], None] = lambda: None,
+        open_source: Callable[[Callable[[RoundRecord], None]], RoundSource] | None = None,
     ) -> None:
         self._settings = settings
         self._run_id = run_id
@@ -97,7 +99,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._core = Participant(settings.job_uid)
         labels = {names.JOB_LABEL: settings.job}
         self._api = open_api()
-        self._source: RoundSource = LeaseRoundSource(open_api(), self._api, settings.job, self._observed)
+        self._source: RoundSource = (
+            open_source(self._observed)
+            if open_source is not None
+            else LeaseRoundSource(open_api(), self._api, settings.job, self._observed)
+        )
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers = OwnServers()
         self._round: ActiveRound | None = None

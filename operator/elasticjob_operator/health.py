@@ -11,6 +11,9 @@ The kubelet restarts a container that is not alive. So the operator is not alive
 The operator is ready when it has listed everything, has all watches connected, and is alive, whether it leads
 or stands by.
 
+``/waits`` says what each job waits for, as of its last pass. It names jobs and pods of all namespaces, so it
+answers only from inside the pod, where ``kubectl port-forward`` comes from.
+
 The operator serves the probes itself. kopf has only one endpoint, which starts only when ``startup`` is over
 and caches an answer for 10 s.
 """
@@ -18,6 +21,7 @@ and caches an answer for 10 s.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -29,6 +33,7 @@ from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials
 from elasticjob_operator.observe.errors import ApiError
+from elasticjob_operator.plan.waits import sentences
 
 _ASK_SECONDS = 2.5
 """Less than a probe's own time limit."""
@@ -89,6 +94,23 @@ class Health:
             answer["election"] = self.elector.report()
         return answer
 
+    def waits(self) -> list[str]:
+        """What the jobs wait for, a line each."""
+        if self.controller is None:
+            return ["starting; the log says what is waited for"]
+        election = self.elector.report() if self.elector is not None else {"leading": True}
+        if not election["leading"]:
+            return [f"this operator stands by; leading: {election['leader'] or 'none'}"]
+        lines, now = [], self.controller.clock()
+        for entry in self.controller.registry:
+            memory, passed = entry.memory, now - entry.memory.planned_at
+            if memory.waits:
+                gone = {member.pod_uid: member.pod_name for member in entry.view.status.participants}
+                names = gone | self.controller.world.pod_names(entry.view.job)
+                waits = [wait._replace(left=wait.left - passed) for wait in memory.waits]
+                lines += [f"{entry.request} {line}" for line in sentences(waits, names)]
+        return lines or ["no job waits for anything"]
+
     async def serve(self, host: str, port: int) -> web.AppRunner:
         """Answer from now on; ``cleanup`` of what is returned ends it."""
         application = web.Application()
@@ -96,6 +118,7 @@ class Health:
             [
                 web.get("/livez", lambda _: self._answer("alive", self.not_alive)),
                 web.get("/readyz", lambda _: self._answer("ready", self.not_ready)),
+                web.get("/waits", self._tell_waits),
             ]
         )
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -112,6 +135,11 @@ class Health:
         body = {what: not problems, "problems": problems, **self.report()}
         return web.json_response(body, status=503 if problems else 200)
 
+    async def _tell_waits(self, request: web.Request) -> web.Response:
+        if not from_inside(request.remote or ""):
+            return web.Response(status=403, text="only from inside of the pod: use kubectl port-forward\n")
+        return web.Response(text="\n".join([*self.waits(), ""]))
+
     async def _blind(self, controller: Controller) -> list[str]:
         now, limit = controller.clock(), controller.settings.max_silence
         heard = {i.path: i.heard_at for i in controller.world.informers() if not i.forbidden}
@@ -125,6 +153,16 @@ class Health:
             for path, yes in zip(silent, there, strict=True)
             if yes
         ]
+
+
+def from_inside(remote: str) -> bool:
+    """Whether this address of a client is of its own pod, where nobody is without the right to be."""
+    try:
+        address = ipaddress.ip_address(remote)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 async def answers(path: str) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
 from elasticjob.core import participant
-from elasticjob.rounds.waits import WaitKey
+from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.plan.model import (
     CreatePod,
@@ -34,6 +34,7 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.planner import meanwhile, plan
 from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.waits import sentences
 from tests.scenarios.failing import FailureCommands
 from tests.scenarios.machines import NodeCommands
 from tests.scenarios.operators import OtherOperator, ahead, name_of
@@ -59,6 +60,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     node_states: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Participant] = field(default_factory=dict)
     timers: dict[WaitKey, float] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
     mono: float = 0.0
     wall: float = 0.0
     version: int = 0
@@ -292,6 +294,11 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         assert training is not None
         self.trace.append(training.message)
 
+    def do_waits(self) -> None:
+        """Say what the job waits for, as the operator's ``/waits`` does."""
+        names = {pod.uid: pod.name for pod in self.pods.values()}
+        self.trace.extend(sentences(self.waits, names) or ["waits for nothing"])
+
     def do_accounts(self) -> None:
         """Say what is charged to each account that has a charge."""
         used = (f"{a.name} {a.used}" for a in self.status.accounts if a.used)
@@ -401,6 +408,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.trace.extend(differences(self.status, result.status))
             self.timers = dict(result.timers)
         self.events.extend(result.events)
+        self.waits = result.waits
         self.wake_at = None if result.wake_after is None else self.mono + result.wake_after
         self.write_status(result.status)
         if self.lease_writes_fail:

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from aiohttp import ClientSession
+
+from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
 from elasticjob_operator.app import _stand
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.health import Health
+from elasticjob_operator.health import Health, from_inside
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.answers import Answers
@@ -27,6 +30,13 @@ class Nobody:
 
     def __init__(self) -> None:
         self.answers = Answers()
+
+
+class Follower:
+    """An elector that does not lead."""
+
+    def report(self) -> dict[str, Any]:
+        return {"leading": False, "leader": "other_1"}
 
 
 class Scene:
@@ -219,3 +229,31 @@ def test_who_starts_is_alive_and_not_ready() -> None:
         assert await scene.health.not_alive() == []
 
     play(scenario)
+
+
+def test_what_jobs_wait_for_is_told_by_who_leads_to_who_is_inside_of_the_pod() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.controller.source.watched(scene.job(5))
+        (entry,) = scene.controller.registry
+        assert scene.health.waits() == ["no job waits for anything"]
+        entry.memory.waits = (Wait(WaitKey(RoundWait.REJOIN, 2), 45.0, 40.0),)
+        entry.memory.planned_at, scene.now = 10.0, 13.0
+        line = "here/job waits for the members of the last round to rejoin: round 2, 37 of 45 s left"
+        assert scene.health.waits() == [line]
+
+        server = await scene.health.serve("127.0.0.1", 0)
+        host, port = server.addresses[0]
+        async with ClientSession() as session, session.get(f"http://{host}:{port}/waits") as answer:
+            assert (answer.status, await answer.text()) == (200, line + "\n")
+        await server.cleanup()
+
+        scene.health.elector = cast(Elector, Follower())
+        assert scene.health.waits() == ["this operator stands by; leading: other_1"]
+
+    play(scenario)
+
+
+def test_only_who_is_inside_of_the_pod_is_told_about_jobs() -> None:
+    assert all(from_inside(remote) for remote in ("127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"))
+    outside = ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "fe80::1%eth0", "", "localhost")
+    assert not any(from_inside(remote) for remote in outside)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
-from elasticjob.rounds.waits import WaitKey
+from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.observe import world as world_module
 from elasticjob_operator.observe.answers import Answers
@@ -23,7 +23,7 @@ from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.waits import JobWait, sentences
 
 JOB = Job("ns", "job", "uid-job", 1, JobSpec(replicas=3, template={}))
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -195,3 +195,20 @@ def test_the_plan_lists_what_it_waits_for_with_limits_and_reasons() -> None:
     later = planned(first, mono=2.0)
     assert [one.left for one in later.waits if one.key == wait.key] == [3.0]
     assert wait.key not in {one.key for one in planned(later, mono=6.0).waits}, "what is over is none"
+
+
+def test_what_it_waits_for_is_told_in_words_with_names_and_without_what_only_paces_writes() -> None:
+    waits = [
+        Wait(WaitKey(JobWait.SCHEDULING, "job-0-0"), 5.0, 4.2),
+        Wait(WaitKey(JobWait.SCHEDULING, "job-1-0"), 5.0, 4.1),
+        Wait(WaitKey(JobWait.STATUS_THROTTLE), 1.0, 0.5),
+        Wait(WaitKey(JobWait.UNJOINED, "uid-2"), 60.0, 59.6),
+        Wait(WaitKey(RoundWait.REJOIN, 3), 45.0, -0.2),
+        Wait(WaitKey(JobWait.ACTIVE_DEADLINE), 31_536_000.0, 1e7),
+    ]
+    assert sentences(waits, {"uid-2": "job-2-0"}) == [
+        "waits for the scheduler to decide on a new pod: job-0-0, job-1-0, 5 of 5 s left",
+        "waits for a running pod to join: job-2-0, 60 of 60 s left",
+        "waits for the members of the last round to rejoin: round 3, 0 of 45 s left",
+        "waits for the job to end before it fails (activeDeadlineSeconds): 10000000 of 31536000 s left",
+    ]

@@ -95,6 +95,16 @@ def members_lease(job: str) -> str:
     return round_lease(f"{job}.members")
 
 
+def round_object(job: str) -> str:
+    """What carries the job's round record, for people."""
+    return f"Lease {round_lease(job)}"
+
+
+def members_object(job: str) -> str:
+    """What carries the members' ids of a large round, for people."""
+    return f"Lease {members_lease(job)}"
+
+
 def pod_name(job: str, slot: int, attempt: int) -> str:
     """The name of a pod that the operator makes, and of that pod's Lease."""
     return f"{job}-{slot}-{attempt}"

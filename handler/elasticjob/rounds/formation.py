@@ -31,7 +31,8 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
     """The members of the last round that are on their way, and those that are given up because they have not
     rejoined in time."""
     r, limit = look.state, look.limits.rejoin_timeout
-    left = look.left(RoundWait.REJOIN, limit)
+    awaited = any(m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) for m in r.members)
+    left = look.left(RoundWait.REJOIN, limit, awaited)
     expected, found, lost = [], [], {}
     for m in r.members:
         if m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) and left == 0:
@@ -88,9 +89,9 @@ def _give_up_unreachable(look: Look) -> None:
         leader is not None and leader.state != MemberState.UNREACHABLE and leader.name in r.ineligible_leaders
     )
     limit = DOUBTFUL_LEADER_SECONDS if doubtful else UNREACHABLE_SECONDS
-    if look.left(RoundWait.UNREACHABLE, limit) > 0:
-        return
     unreachable = [m for m in r.members if m.state == MemberState.UNREACHABLE]
+    if look.left(RoundWait.UNREACHABLE, limit, bool(unreachable)) > 0:
+        return
     look.judged_unheard.update(m.name for m in unreachable)
     look.set_members({m.id: replace(m, state=MemberState.LOST.value) for m in unreachable})
 

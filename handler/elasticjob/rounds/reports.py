@@ -126,7 +126,9 @@ def _one_against_the_leader(look: Look, leader: Member, accuser: Member, waited:
         return True
     if heard.silent < waited:
         return False
-    look.waits.wake(LEADER_STALE_SECONDS - heard.silent + 0.1)  # silence makes no event
+    left = LEADER_STALE_SECONDS - heard.silent + 0.1
+    look.waits.declare(RoundWait.LEADER_SIGN, look.state.number, LEADER_STALE_SECONDS, left)
+    look.waits.wake(left)  # silence makes no event
     return None
 
 

@@ -144,10 +144,12 @@ class Look:
     avoid: list[tuple[str, str]] = field(default_factory=list)
     """Places that new participants had better avoid, and why."""
 
-    def left(self, kind: RoundWait, limit: float) -> float:
+    def left(self, kind: RoundWait, limit: float, awaited: bool = True) -> float:
         """Declare a wait for what this round's participants have to do. It begins when they can read the
         state. Until then all of ``limit`` is left, and another look is due: the write that makes the state
-        readable need not bring an event."""
+        readable need not bring an event. Unless somebody is ``awaited`` the time runs, and nothing waits."""
+        if self.readable and not awaited:
+            return max(0.0, limit - self.waits.elapsed(kind, self.state.number))
         if self.readable:
             return self.waits.left(kind, self.state.number, limit)
         self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, self.state.number)))

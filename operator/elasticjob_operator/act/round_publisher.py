@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from elasticjob.contract.names import (
     JOB_LABEL,
@@ -25,6 +25,7 @@ from elasticjob.contract.names import (
     round_lease,
 )
 from elasticjob.contract.records import MemberList, RoundRecord
+from elasticjob_operator.act.access import Rule
 from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.owned import NotOurs
 from elasticjob_operator.act.template import owner_reference
@@ -40,8 +41,26 @@ WAITING_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
+class Published(NamedTuple):
+    """What the pods of a job can read: the record of its round, None if there is none of this very job, and
+    the round of which the members are listed apart, 0 for none."""
+
+    record: RoundRecord | None
+    listed: int
+
+
 class RoundPublisher(Protocol):
-    """Publishes the record of a job's round."""
+    """Publishes the record of a job's round. Nothing else of the operator knows where it stands."""
+
+    def published(self, job: Job) -> Published:
+        """What is published, as far as it was seen."""
+
+    def is_there(self, job: Job, memory: Memory) -> bool:
+        """Whether there is something that a pod of the job can read."""
+
+    @staticmethod
+    def reading(job: Job) -> list[Rule]:
+        """The rules of a Role that lets the job's pods read it."""
 
     def check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """Whether the record may be published. Raises Stale if what it was planned on must be read again.
@@ -65,6 +84,28 @@ class LeaseRoundPublisher:
         self._api = api
         self._world = world
         self._clock = clock
+
+    def published(self, job: Job) -> Published:
+        """What the Leases say."""
+        there, listed = self._world.round_lease(job), self._world.members_lease(job)
+        record = there.record if there is not None else None
+        return Published(
+            record if record is not None and record.job_uid == job.uid else None,
+            listed.listed[1] if listed is not None and listed.listed[0] == job.uid else 0,
+        )
+
+    def is_there(self, job: Job, memory: Memory) -> bool:
+        """Whether the round Lease has been seen or made."""
+        return round_lease(job.name) in memory.leases_seen
+
+    @staticmethod
+    def reading(job: Job) -> list[Rule]:
+        """The round Lease is watched by every pod, the member list is read by the leader, once."""
+        leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+        return [
+            {**leases, "resourceNames": [round_lease(job.name)], "verbs": ["get", "list", "watch"]},
+            {**leases, "resourceNames": [members_lease(job.name)], "verbs": ["get"]},
+        ]
 
     def check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """Whether the record may be written. Raises Stale if what it was planned on must be read again.

@@ -49,12 +49,12 @@ class Survey:
         fields = {name: raw.get(name) for name in _KINDS[kind][1]}
         self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind] = fields
 
-    def compare(self, job: Job, memory: Memory) -> None:
+    def compare(self, job: Job, memory: Memory, reading: list[access.Rule]) -> None:
         """Remember of the job's objects what is there. What was written since is not known better by this."""
         if memory.owned_written_at >= self.began:
             return
         objects: Objects = self._found.get((job.uid, job_identity(job)), {})
-        memory.access = access.found(job, objects)
+        memory.access = access.found(job, objects, reading)
         if memory.access is not None:
             memory.granted = frozenset(memory.access.pod_names)
         memory.network_policy = network.found(job, objects)

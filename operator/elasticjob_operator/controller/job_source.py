@@ -154,7 +154,8 @@ class JobSource:
             return
         for entry in unfinished():
             if entry.request not in self._queue.working:  # else it may be writing just now: next time
-                found.compare(entry.view.job, entry.memory)
+                job = entry.view.job
+                found.compare(job, entry.memory, self._applier.reading(job))
 
     def _unreadable(self, raw: Json, trouble: str, reason: str = MalformedJob.event) -> None:
         """No condition can be written into a status that can't be read: the log has it, and an Event."""

@@ -115,6 +115,7 @@ class Reconciler:
             decision = self._observe_and_plan(entry, view)
             memory.silent = self._world.versions(job, decision.plan.silent)
         plan = decision.plan
+        memory.waits, memory.planned_at = plan.waits, decision.now.mono
         self._registry.set_waiting(entry, plan.waiting)
         if memory.status_budget < BUDGET_BYTES:
             plan = replace(plan, status=trim(plan.status, memory.status_budget))
@@ -131,7 +132,7 @@ class Reconciler:
         if view.status == JobStatus():
             memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
         now = Now(wall=datetime.now(timezone.utc), mono=self._clock(), nonce=secrets.token_hex(4))
-        observed = self._world.observe(job)
+        observed = replace(self._world.observe(job), **self._applier.published(job)._asdict())
         told = observed.record.wait_renew_seconds if observed.record is not None else WAIT_RENEW_SECONDS
         observed = replace(
             observed,

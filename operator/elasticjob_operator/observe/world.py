@@ -150,32 +150,33 @@ class World:
         return self._watched_in(namespace) is not None
 
     def observe(self, job: Job) -> Observed:
-        """Everything about one job, as of now."""
+        """Everything about one job, as of now, but for what is published of its round."""
         now = self._clock()
         self._check_standstill(now)
         templated = job.spec.template is not None
         pods = self.pods.of_job(job.namespace, job.name)
         leases = self.leases.of_job(job.namespace, job.name)
-        own, listed = round_lease(job.name), self.members_lease(job)
+        rounds = (round_lease(job.name), members_lease(job.name))
         good_since = self._leases_good_since(job.namespace)
         doubted = self._api.answers.doubted_since(job.namespace)
         until = now if doubted is None else min(now, doubted)
         participants: dict[str, Participant] = {}
         for name, lease in leases.items():
-            if name != own and lease is not listed:
+            if name not in rounds:
                 participants[name] = self._participant(lease, good_since, until)
-        record = leases[own].record if own in leases else None
         return Observed(
             pods=tuple(self._pod(pods[name], job.uid, templated) for name in sorted(pods)),
             leases=participants,
-            record=record if record is not None and record.job_uid == job.uid else None,
-            listed=listed.listed[1] if listed is not None and listed.listed[0] == job.uid else 0,
             nodes=self._ready_nodes(),
         )
 
     def service_accounts(self, job: Job) -> tuple[str, ...]:
         """The service accounts of the job's pods."""
         return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
+
+    def pod_names(self, job: Job) -> dict[str, str]:
+        """The names of the job's pods by UID."""
+        return {seen.pod.uid: name for name, seen in self.pods.of_job(job.namespace, job.name).items()}
 
     def round_lease(self, job: Job) -> SeenLease | None:
         """The Lease ``<job>-round``, whatever stands in it."""

@@ -108,7 +108,9 @@ def expire(p: Pass) -> None:
         return
     own = p.job.spec.template is not None
     ending = own and any(pod.mine and not pod.ended for pod in p.observed.pods)
-    left = max(0.0, _left(p, end, max(seconds, LINGER_SECONDS) if ending else seconds))
+    limit = max(seconds, LINGER_SECONDS) if ending else seconds
+    left = max(0.0, _left(p, end, limit))
+    p.waits.declare(JobWait.TIME_TO_LIVE, "", limit, left)
     if left > 0 or not p.before.finished:
         p.waits.wake(left)
         return
@@ -168,6 +170,7 @@ def _check_deadline(p: Pass) -> bool:
         return False
     left = _left(p, since, seconds)
     if left > 0:
+        p.waits.declare(JobWait.ACTIVE_DEADLINE, "", seconds, left)
         p.waits.wake(left)
         return False
     text = f"the job was active for longer than activeDeadlineSeconds ({seconds} s)"
@@ -210,6 +213,7 @@ def _check_idle_deadline(p: Pass) -> bool:
         )
         latest = passed - whole
     if holds:
+        p.waits.declare(JobWait.IDLE, "", limit, limit - passed)
         p.waits.wake(max(0.1, min(limit - passed, piece - latest)))
     return False
 

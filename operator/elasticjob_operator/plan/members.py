@@ -358,8 +358,10 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
     if member.state == MemberState.UNREACHABLE:
         return True
     silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.pod_uid)
-    left = 3 * renew_seconds(member) - silent
+    limit = 3 * renew_seconds(member)
+    left = limit - silent
     if left >= 0:
+        p.waits.declare(JobWait.SILENCE, member.pod_uid, limit, left)
         p.waits.wake(left + 1)  # silence makes no event
     else:
         p.silent.add(member.pod_name)

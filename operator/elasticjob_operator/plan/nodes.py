@@ -112,6 +112,7 @@ def clear_dead_nodes(p: Pass) -> None:
                 )
             )
             waited = 0.0
+        p.waits.declare(JobWait.FORCED_DELETION, pod.uid, FORCE_SECONDS, FORCE_SECONDS - waited)
         p.waits.wake(FORCE_SECONDS - waited)
 
 

@@ -167,7 +167,9 @@ def newcomers_left(p: Pass) -> float:
     count, last = newcomers_lost(p)
     if last is None or p.now.wall - last > FORGET:
         return 0.0
-    return p.left_since(last, PROOF * pause(count - 1), JobWait.GROWTH_BACKOFF, f"newcomers {count}")
+    return p.left_since(
+        last, PROOF * pause(count - 1), JobWait.GROWTH_BACKOFF, f"after {count} rounds that lost new pods"
+    )
 
 
 def held_off(p: Pass) -> frozenset[str]:
@@ -231,7 +233,12 @@ def larger_left(p: Pass) -> float:
     if not early:
         return 0.0
     ended, number = early[0]
-    return p.left_since(ended, PROOF * pause(len(early) - 1), JobWait.GROWTH_BACKOFF, f"larger {number}")
+    return p.left_since(
+        ended,
+        PROOF * pause(len(early) - 1),
+        JobWait.GROWTH_BACKOFF,
+        f"after round {number}, which was larger",
+    )
 
 
 def _note(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from elasticjob.contract.names import members_lease, pod_name, round_lease
+from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.records import MemberList, Phase, RoundRecord, State, endpoint_at
 from elasticjob.contract.text import counted
@@ -93,9 +93,9 @@ def catch_up(p: Pass) -> None:
     """Leases ahead even of a fresh status were restored or edited by hand: number above all of them."""
     record, r = p.observed.record, p.round
     if record is not None and record.ahead_of(projection(p)):
-        what = f"Lease {round_lease(p.job.name)} says round {record.number} {record.phase}"
+        what = f"{round_object(p.job.name)} says round {record.number} {record.phase}"
     elif p.observed.listed > r.number:
-        what = f"Lease {members_lease(p.job.name)} says round {p.observed.listed}"
+        what = f"{members_object(p.job.name)} says round {p.observed.listed}"
     else:
         return
     number = max(p.observed.listed, record.number if record is not None else 0)

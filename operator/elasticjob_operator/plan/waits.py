@@ -1,8 +1,13 @@
-"""What an ElasticJob waits for beside its rounds."""
+"""What an ElasticJob waits for beside its rounds, and all of its waits in words."""
 
 from __future__ import annotations
 
 import enum
+import math
+from collections.abc import Iterable, Mapping
+
+from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.waits import Wait
 
 
 class JobWait(enum.Enum):
@@ -25,7 +30,9 @@ class JobWait(enum.Enum):
     SCALING_BACKOFF = "for spec.replicas to stop changing"
     GROWTH_BACKOFF = "for the next attempt to grow"
     UNJOINED = "for a running pod to join"
+    ACTIVE_DEADLINE = "for the job to end before it fails (activeDeadlineSeconds)"
     IDLE = "for a round while pods are scheduled (idleDeadlineSeconds)"
+    TIME_TO_LIVE = "to delete the job (ttlSecondsAfterFinished)"
     PODS_END = "for pods to end by themselves"
     SIDECAR = "for the other containers of a pod to end"
     ORPHAN = "for the pod of a Lease to appear"
@@ -36,3 +43,36 @@ class JobWait(enum.Enum):
     LABELS_TOLD = "to repeat that labels of a pod were changed"
     NO_ERROR_TEXT_TOLD = "to repeat that a failure has no error text"
     OPEN_FILES_TOLD = "to repeat that too few files may be opened"
+
+
+PACING_WRITES = frozenset(
+    {
+        JobWait.RENEWAL_CHANGE,
+        JobWait.IGNORED_REFRESH,
+        JobWait.STATUS_THROTTLE,
+        JobWait.PROGRESS_THROTTLE,
+        JobWait.SURPLUS,
+        JobWait.LABELS_TOLD,
+        JobWait.NO_ERROR_TEXT_TOLD,
+        JobWait.OPEN_FILES_TOLD,
+    }
+)
+"""Kinds that decide nothing about the job, only how often something is written or said."""
+
+
+def sentences(waits: Iterable[Wait], names: Mapping[str, str]) -> list[str]:
+    """What a job waits for, a line for each reason, in the order of ``waits``. ``names``: its pods by UID."""
+    about: dict[tuple[str, str], list[str]] = {}
+    for wait in waits:
+        if wait.key.kind not in PACING_WRITES:
+            # The next pass is due when nothing is left: it may take a moment.
+            left = f"{math.ceil(round(max(0.0, wait.left), 3))} of {wait.limit:.0f} s left"
+            about.setdefault((wait.reason, left), []).append(_subject(wait.key.about, names))
+    return [
+        f"waits {reason}: {f'{listed(subjects)}, ' if any(subjects) else ''}{left}"
+        for (reason, left), subjects in about.items()
+    ]
+
+
+def _subject(about: str | int, names: Mapping[str, str]) -> str:
+    return f"round {about}" if isinstance(about, int) else names.get(about, about)
