@@ -65,15 +65,15 @@ logger = logging.getLogger(__name__)
 
 FIRST_SAY_SECONDS = 5.0
 SAY_SECONDS = 30.0
-"""How often a waiting participant says for whom it waits."""
+"""How often a waiting participant logs what it waits for."""
 GRANT_SECONDS = 600.0
-"""For so long the operator may be away that grants a new pod its rights (403)."""
+"""How long to wait for the operator to grant a new pod its rights (403)."""
 RBAC_SECONDS = 10.0
-"""For so long a 403 may be a cache that lags behind, where no operator would change it."""
+"""How long a 403 may come from a cache that lags behind, where no operator would change it."""
 TOKEN_SECONDS = 150.0
-"""For so long a 401 may be a token that kubelet is about to replace: it looks at volumes every 60 to 90 s."""
+"""How long a 401 may be a token that the kubelet is about to replace: it checks volumes every 60 to 90 s."""
 NO_JOB_SECONDS = 10.0
-"""For so long there may be no round record before it is asked whether there is a job at all."""
+"""How long there may be no round record before the handler asks whether the job exists at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -160,7 +160,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         shut down, and RendezvousTimeoutError after ``join_timeout``.
         """
         if self._shut:
-            raise RendezvousStateError("this handler was shut down: it joins no more rounds")
+            raise RendezvousStateError("this handler was shut down and joins no more rounds")
         with self._signals():
             self._call = caller(sys._getframe(1))
             failure = self._leave_round(self._call.failures)
@@ -227,7 +227,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             if isinstance(step, Stop):
                 self._stop(step)
             if isinstance(step, AnnounceAgain):
-                logger.info("joining again: %s", step.why)
+                logger.info("rejoining: %s", step.why)
                 self._announce()
                 announced = time.monotonic()
                 continue
@@ -343,7 +343,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.no_member()
             return None
         if done is None:
-            logger.info("round %d was over before it was established: %s", m.number, self._core.over())
+            logger.info("round %d ended before it was established: %s", m.number, self._core.over())
             return None
         m = replace(m, rank=done.rank)
         self._core.placed(done.rank)

@@ -1,20 +1,21 @@
 """The probes: ``/livez`` says whether a restart could help, ``/readyz`` whether this process could act now.
 
-A kubelet kills what is not alive. So not alive is only
+The kubelet restarts a container that is not alive. So the operator is not alive only in these cases:
 
-* who is blind although the API server answers: a watch has been silent for ``max_silence``, while a list of
-  the same resource over a new connection, with credentials read anew, works. While the API server is away, or
-  refuses, a restart would bring nothing about and would lose a warm view;
-* whose pass over a job, or whose election, hangs, or one of whose tasks that never end has ended;
-* whose event loop is stuck: then nobody answers here, and the probe runs into its time limit.
+* It is blind although the API server responds: a watch has been silent for ``max_silence``, while a list of
+  the same resource over a new connection, with fresh credentials, works. While the API server is away, or
+  refuses, a restart would not help and would lose a good view.
+* A pass over a job or a step of the election hangs, or a task that should never end has ended.
+* Its event loop is stuck. Then nothing answers here, and the probe runs into its time limit.
 
-Ready is who has listed everything, has all watches connected, and is alive, whether it leads or stands by.
+The operator is ready when it has listed everything, has all watches connected, and is alive, whether it leads
+or stands by.
 
 ``/waits`` says what each job waits for, as of its last pass. It names jobs and pods of all namespaces, so it
-answers only from inside of the pod, where ``kubectl port-forward`` comes from.
+answers only from inside the pod, where ``kubectl port-forward`` comes from.
 
-Served by the operator and not by kopf, which has one endpoint, begins with it only when ``startup`` is over,
-and keeps an answer for 10 s.
+The operator serves the probes itself. kopf has only one endpoint, which starts only when ``startup`` is over
+and caches an answer for 10 s.
 """
 
 from __future__ import annotations
@@ -58,22 +59,22 @@ class Health:
             return []
         problems = [f"the task {name} has ended" for name in self.controller.ended]
         if self.election is not None and self.election.done():
-            problems.append("the task that stands for election has ended")
+            problems.append("the task for leader election has ended")
         limit = self.controller.settings.max_pass
         if self.elector is not None and self.elector.busy_seconds() > limit:
-            problems.append(f"the election has hung for {self.elector.busy_seconds():.0f} s")
+            problems.append(f"leader election has hung for {self.elector.busy_seconds():.0f} s")
         hung = {who: took for who, took in self.controller.under_way().items() if took > limit}
-        problems += [f"the pass over {who} has hung for {took:.0f} s" for who, took in hung.items()]
+        problems += [f"reconciliation of {who} has hung for {took:.0f} s" for who, took in hung.items()]
         return problems + await self._blind(self.controller)
 
     async def not_ready(self) -> list[str]:
         """Why this process could not act now."""
         if self.controller is None:
-            return ["starting; the log says what is waited for"]
+            return ["starting; the log says what the operator waits for"]
         problems = []
         for informer in self.controller.world.informers():
             if not informer.synced.is_set():
-                problems.append(f"{informer.path} could not be listed yet")
+                problems.append(f"{informer.path} has not been listed yet")
             elif informer.good_since is None and not informer.forbidden:
                 problems.append(f"the watch of {informer.path} is interrupted")
         return problems + await self.not_alive()
@@ -130,7 +131,7 @@ class Health:
         if problems != self._said.get(what, []):
             self._said[what] = problems
             level = logging.WARNING if problems else logging.INFO
-            log.log(level, "%s: %s", what, "no: " + "; ".join(problems) if problems else "yes, again")
+            log.log(level, "%s", f"not {what}: " + "; ".join(problems) if problems else f"{what} again")
         body = {what: not problems, "problems": problems, **self.report()}
         return web.json_response(body, status=503 if problems else 200)
 
@@ -148,7 +149,7 @@ class Health:
         there = await asyncio.gather(*(self._ask(path) for path in silent))
         self._excused.update({path: now for path, yes in zip(silent, there, strict=True) if not yes})
         return [
-            f"nothing was heard of {path} for {now - since[path]:.0f} s, and the API server answers"
+            f"no event on {path} for {now - since[path]:.0f} s, although the API server responds"
             for path, yes in zip(silent, there, strict=True)
             if yes
         ]

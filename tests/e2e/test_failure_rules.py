@@ -67,7 +67,7 @@ def test_what_a_rule_ignores_is_charged_to_nobody(job: JobRun) -> None:
         "wants-restart",
         False,
     )
-    assert second["message"].endswith("; rule wants-restart: Ignore, nothing is charged")
+    assert second["message"].endswith("; rule wants-restart: Ignore (not charged)")
     # torchrun looks at its workers every four seconds here.
     assert 0 <= second["detectMilliseconds"] <= 60_000
     status = job.status()

@@ -174,7 +174,7 @@ def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
     job.apply([*TORCHRUN, "--standalone", str(SCRIPTS / "alone.py")])
     failed = job.failed()
     assert failed["reason"] == "NeverJoined"
-    assert "must run torchrun, without --standalone" in failed["message"], "it says what to do"
+    assert "must run torchrun without --standalone" in failed["message"], "it says what to do"
     events = job.cluster.kubectl("-n", job.namespace, "get", "events", "-o", "json").stdout
     assert "--standalone" in events, "a Warning event names the flag"
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from elasticjob.contract.records import (
-    NO_TEXT,
     FailureReport,
     MemberList,
     ParticipantRecord,
@@ -21,6 +20,7 @@ from elasticjob.contract.records import (
     RoundRecord,
     RoundReport,
 )
+from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob_operator.plan.status import JobStatus
 from tests.full_status import full
 from tests.scenarios.world import World
@@ -65,7 +65,7 @@ def records() -> dict[str, Any]:
         "participant-succeeded": ParticipantRecord(ids[0], "Succeeded", _ENDPOINT, False, _UID, 7, 8),
         "participant-leaving": ParticipantRecord(ids[0], "Leaving", _ENDPOINT, False, _UID, 7, 8),
         "failure": FailureReport(7, 2, "ValueError: bad input", 1, 3, 10_450),
-        "failure-without-text": FailureReport(7, 2, f"exit code 1; {NO_TEXT}", 1, 0, 10_450, late=True),
+        "failure-without-text": FailureReport(7, 2, f"exit code 1; {NO_ERROR_TEXT}", 1, 0, 10_450, late=True),
         "failure-of-unknown-code": FailureReport(7, 0),
         "report-established": RoundReport("9f3c", established=True),
         "report-not-arrived": RoundReport("9f3c", missing=(1, 2, 3, 7), message="4 did not arrive"),

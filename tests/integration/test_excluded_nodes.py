@@ -89,7 +89,7 @@ def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJ
         assert running(job, "job-1-4") == bad, "better there than not at all"
         (excluded,) = job.status()["excludedNodes"]
         assert excluded["liftedTime"] < excluded["untilTime"]
-        assert "job-1-3 has none" in excluded["message"]
+        assert "job-1-3 cannot be" in excluded["message"]
         assert bad in job.events("NodeExclusionLifted")[0]
         job.join("job-1-4")
         assert job.round(5)["cause"] == "PodDeleted"

@@ -53,14 +53,18 @@ def container(**fields: Any) -> dict[str, Any]:
 
 
 ODD = {
-    "no-image": Odd(container(image=""), "can't be created: Pod", "spec.containers[0].image: Required value"),
+    "no-image": Odd(
+        container(image=""), "cannot be created: Pod", "spec.containers[0].image: Required value"
+    ),
     "no-such-account": Odd(
         pod(serviceAccountName="nobody"),
         'serviceaccount "nobody" not found',
         'serviceaccount "nobody" not found',
     ),
     "no-account-name": Odd(
-        pod(serviceAccountName="No Name!"), "can't be written: RoleBinding", "subjects[0].name: Invalid value"
+        pod(serviceAccountName="No Name!"),
+        "cannot be written: RoleBinding",
+        "subjects[0].name: Invalid value",
     ),
     "no-priority": Odd(
         pod(priorityClassName="first"), "no PriorityClass with name first", "no PriorityClass with name first"
@@ -87,7 +91,7 @@ ODD = {
     "greedy": Odd(container(resources={"requests": {"cpu": "100000"}}), "Insufficient cpu"),
     "misnamed": Odd(
         {**pod(), "metadata": {"annotations": {"kubectl.kubernetes.io/default-container": "trian"}}},
-        event="is 'trian', and no container has that name: 'train', the first, is taken",
+        event="is 'trian', but no container has that name; using the first container, 'train'",
         runs=True,
     ),
 }

@@ -53,4 +53,4 @@ def test_a_pod_that_somebody_takes_from_the_job_leaves_its_slot(job: PlayedJob) 
     job.cluster.kubectl("-n", job.namespace, "patch", "pod", "job-1-0", "--type=merge", "-p", free)
     job.runs("job-0-0", "job-1-0", "job-1-1")
     job.join("job-0-0", "job-1-1")
-    assert "was taken from the job" in job.round(2)["message"]
+    assert "no longer belongs to the job" in job.round(2)["message"]

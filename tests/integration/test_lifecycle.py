@@ -171,7 +171,7 @@ def test_jobs_are_deleted_whatever_goes_on(job: PlayedJob, operator: Operator, c
         assert time.monotonic() < deadline, "not all is collected"
     assert pods <= {f"{one.name}-{slot}-0" for one in (running, forming, pending) for slot in (0, 1)}
     log = operator.log.read_text()[logged:]
-    assert "made pod" not in log
+    assert "created pod" not in log
     assert not any(word in log for word in ("WARNING", "ERROR", "Traceback")), log
 
 

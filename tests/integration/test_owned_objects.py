@@ -34,7 +34,7 @@ THEIRS: dict[str, dict[str, Any]] = {
         "spec": {"holderIdentity": "a-runner"},
     },
 }
-LEFT_ALONE = "exists and does not belong to this job"
+LEFT_ALONE = "is not owned by this job"
 
 
 def find(job: PlayedJob, name: str) -> dict[str, Any]:

@@ -159,8 +159,8 @@ def test_the_probes(probed: Probed) -> None:
         probed.says("livez", 503, "the task relist has ended")
     assert probed.ask("readyz")[0] == 503
     log = probed.log.read_text()
-    assert "alive: no: " in log
-    assert "alive: yes, again" in log
+    assert "not alive: " in log
+    assert "alive again" in log
 
 
 def test_what_jobs_wait_for(probed: Probed) -> None:

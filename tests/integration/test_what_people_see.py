@@ -40,8 +40,8 @@ def events(job: PlayedJob) -> list[str]:
 def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(job: PlayedJob) -> None:
     job.kubectl("label", "namespace", job.namespace, f"{ENFORCE}=restricted")
     job.apply()
-    text = job.says("can't be created")
-    assert "nobody else is on the way; job-0-0, job-1-0: can't be created: violates PodSecurity" in text
+    text = job.says("cannot be created")
+    assert "no other replica is starting; job-0-0, job-1-0: cannot be created: violates PodSecurity" in text
     assert columns(job)["STATE"] == "WaitingForPods"
 
     def repeated() -> bool:
@@ -52,7 +52,7 @@ def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(
     job.kubectl("label", "namespace", job.namespace, f"{ENFORCE}-")
     job.runs("job-0-0", "job-1-0")
     job.says("waiting for job-")
-    job.wait_for(lambda: "can't be created" not in job.condition("Training")["message"], "that is over")
+    job.wait_for(lambda: "cannot be created" not in job.condition("Training")["message"], "that is over")
 
 
 def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_schedulers_words(
@@ -90,7 +90,7 @@ def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -
     row = columns(job)
     assert (row["STATE"], row["MEMBERS"], row["ROUND"], row["RESTARTS"]) == ("Training", "2", "1", "0")
     assert (row["LEADER"], row["CAUSE"], row["STEP"], row["GOODPUT"]) == ("job-0-0", "Started", "", "")
-    assert job.condition("Training")["message"] == "round 1 with 2 of 2 members, leader job-0-0"
+    assert job.condition("Training")["message"] == "round 1 with 2 members, leader job-0-0"
     (tmp_path / "stop").touch()
     job.is_true("Complete")
     assert columns(job)["STATE"] == "Complete"

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from elasticjob.contract.records import FailureReport
+from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob_operator.plan.model import Exit, Job, Participant, Pod
 from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd
 
@@ -33,17 +34,21 @@ class FailureCommands:
 
         ``exit`` is its code, ``ms`` how long after the barrier it ended, ``error`` its message; ``round`` is
         another than the current one (then ``rank`` says which it had), ``late=yes`` that the round was known
-        to be over. ``stays=yes``: the agent gives up and keeps its id.
+        to be over. ``stays=yes``: the agent gives up and keeps its id. ``text=none``: the script's main
+        function is not decorated with @record.
         """
         number = int(what.get("round", self.status.current_round.number))
         ranks = {m.pod_name: m.group_rank for m in self.status.members()}
+        error = what.get("error", "ValueError")
+        if what.get("text") == "none":
+            error = f"exit code {what['exit']}; {NO_ERROR_TEXT}"
         for name in names:
             if not stays:
                 self._join(name, number)
             report = FailureReport(
                 number,
                 int(what.get("rank", ranks.get(name) or 0)),
-                what.get("error", "ValueError"),
+                error,
                 int(what["exit"]) if "exit" in what else None,
                 milliseconds=int(what["ms"]) if "ms" in what else None,
                 late=bool(late),

@@ -371,7 +371,7 @@ class Oracle:
         charged = dict(self.counted.get(uid, {}))
         charged |= {c.round: a.name for a in value.status.accounts for c in a.charges if c.round is not None}
         charges = [c for a in value.status.accounts for c in a.charges]
-        unseen = {c.round for c in charges if c.message.endswith("is gone: its pod was deleted")}
+        unseen = {c.round for c in charges if c.message.endswith("was lost: its pod was deleted")}
         for key, known in self.published.items():
             if key[0] != uid or known.until == float("inf"):
                 continue

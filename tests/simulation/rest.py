@@ -203,7 +203,7 @@ def _check_what_is_possible(w: World) -> None:
         status.current_round.phase != "Active" or status.current_round.established is None
     ):
         raise Violation("I11", f"{possible} could train, {status.min_replicas} are needed; it says {said}")
-    troubles = {f"can't be {trouble.verb}" for trouble in w.operators[-1].attempts.troubles()}
+    troubles = {f"cannot be {trouble.verb}" for trouble in w.operators[-1].attempts.troubles()}
     unsaid = [text for text in troubles if text not in said]
     if unsaid and not status.is_true("Suspended"):
         raise Violation("I11", f"what fails {unsaid} is not named; it says {said}")

@@ -84,7 +84,7 @@ def test_a_silent_watch_while_the_api_server_answers() -> None:
         scene.heard(LEASES, NODES)
         scene.now = SILENCE + 1
         assert await scene.health.not_alive() == [
-            f"nothing was heard of {PODS} for 181 s, and the API server answers"
+            f"no event on {PODS} for 181 s, although the API server responds"
         ]
         assert scene.asked == [PODS]
 
@@ -131,7 +131,7 @@ def test_the_watch_of_jobs_owes_what_a_list_has_shown() -> None:
         scene.controller.source.changed(scene.job(7))  # it owes since version 6
         scene.now += 1
         assert await scene.health.not_alive() == [
-            f"nothing was heard of {JOBS} for 181 s, and the API server answers"
+            f"no event on {JOBS} for 181 s, although the API server responds"
         ]
         scene.controller.source.watched(scene.job(6))  # late, but it lives
         assert await scene.health.not_alive() == []
@@ -152,7 +152,8 @@ def test_a_pass_hangs_if_nothing_fails_meanwhile() -> None:
         assert scene.controller.queue.get(entry.request) is not None, "a pass begins, and does not end"
         scene.now = limit + 1
         scene.heard(PODS, LEASES, NODES)
-        assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
+        said = f"reconciliation of here/job has hung for {limit + 1:.0f} s"
+        assert await scene.health.not_alive() == [said]
         scene.api.answers.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
         scene.api.answers.got_through("/api/v1/namespaces/other/pods", scene.now)
         assert await scene.health.not_alive() != [], "what fails for another job excuses nobody"
@@ -162,7 +163,8 @@ def test_a_pass_hangs_if_nothing_fails_meanwhile() -> None:
         assert await scene.health.not_alive() == []
         scene.now += limit
         scene.heard(PODS, LEASES, NODES)
-        assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
+        said = f"reconciliation of here/job has hung for {limit + 1:.0f} s"
+        assert await scene.health.not_alive() == [said]
 
     play(scenario)
 
@@ -179,14 +181,14 @@ def test_tasks_that_end_and_an_election_that_hangs() -> None:
         await asyncio.gather(task, scene.health.election, return_exceptions=True)
         assert await scene.health.not_alive() == [
             "the task relist has ended",
-            "the task that stands for election has ended",
+            "the task for leader election has ended",
         ]
         scene.health.election = None
         scene.controller.ended.clear()
         scene.health.elector._busy_since = 0.0
         scene.now = scene.controller.settings.max_pass + 1
         scene.heard(PODS, LEASES, NODES)
-        assert await scene.health.not_alive() == ["the election has hung for 601 s"]
+        assert await scene.health.not_alive() == ["leader election has hung for 601 s"]
 
     play(scenario)
 
@@ -217,13 +219,13 @@ def test_who_starts_is_alive_and_not_ready() -> None:
     async def scenario(scene: Scene) -> None:
         pods = next(iter(scene.controller.world.informers()))
         pods.synced.clear()
-        assert await scene.health.not_ready() == [f"{PODS} could not be listed yet"]
+        assert await scene.health.not_ready() == [f"{PODS} has not been listed yet"]
         pods.synced.set()
         pods.good_since = None
         assert await scene.health.not_ready() == [f"the watch of {PODS} is interrupted"]
         assert await scene.health.not_alive() == []
         scene.health.controller = None
-        assert await scene.health.not_ready() == ["starting; the log says what is waited for"]
+        assert await scene.health.not_ready() == ["starting; the log says what the operator waits for"]
         assert await scene.health.not_alive() == []
 
     play(scenario)

@@ -226,7 +226,7 @@ def test_of_two_with_one_id_one_is_a_member_and_the_other_is_named() -> None:
     assert [m.pod_name for m in decided.status.members()] == ["mnist-0-0", "mnist-2-0"]
     (ignored,) = decided.status.ignored_pods
     assert ignored.pod_name == "mnist-1-0"
-    assert ignored.message == "participant record: its id twin is that of mnist-0-0"
+    assert ignored.message == "participant record: the id twin is already used by mnist-0-0"
     waiting = passes(a_world(joined(0, "twin"), joined(1, "twin")), seconds=(0,)).status.condition("Training")
     assert waiting is not None
     assert waiting.message.endswith(f"; mnist-1-0 is ignored: {ignored.message}")
@@ -238,7 +238,7 @@ def test_a_pod_with_another_jobs_label_is_named() -> None:
     decided = passes(replace(world, pods=strangers))
     assert [m.pod_name for m in decided.status.members()] == ["mnist-0-0", "mnist-1-0"]
     assert [entry.pod_name for entry in decided.status.ignored_pods] == ["mnist-2-0"]
-    assert "none of the pods created for it" in decided.status.ignored_pods[0].message
+    assert "was not created for this job" in decided.status.ignored_pods[0].message
 
 
 def test_a_thousand_that_are_ignored_stand_there_as_twenty() -> None:

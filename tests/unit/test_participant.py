@@ -96,10 +96,12 @@ def test_who_still_asks_for_its_rank_when_the_job_has_ended_stops(outcome: str) 
     core = joined(LARGE, "another")
     assert isinstance(core.take_step(), Enter)
     assert core.over() == ""
-    core.observe(replace(LARGE, phase="Closed", outcome=outcome, message="all 40 have succeeded"))
-    assert core.over() == "the job has ended: all 40 have succeeded"
+    core.observe(
+        replace(LARGE, phase="Closed", outcome=outcome, message="all 40 members of round 3 succeeded")
+    )
+    assert core.over() == "the job has ended: all 40 members of round 3 succeeded"
     core.announce("again", "h:1", False, 1)
-    assert core.take_step() == Stop(outcome == Outcome.COMPLETE.value, "all 40 have succeeded")
+    assert core.take_step() == Stop(outcome == Outcome.COMPLETE.value, "all 40 members of round 3 succeeded")
 
 
 def test_who_has_its_rank_is_not_disturbed_when_the_job_is_complete() -> None:

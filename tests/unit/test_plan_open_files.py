@@ -10,8 +10,8 @@ from elasticjob.contract.records import MAX_INT32
 from tests.scenarios.world import World
 
 SENTENCE = (
-    "the leader mnist-0-0 may open 1024 files, and 100 members with 800 workers take some 1064: raise the"
-    " container's hard limit (the runtime's LimitNOFILE, or ulimit)"
+    "the leader mnist-0-0 may open 1024 files, but 100 members with 800 workers need about 1064: raise the"
+    " container's hard limit (LimitNOFILE of the container runtime, or ulimit -n)"
 )
 
 

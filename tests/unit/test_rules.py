@@ -145,8 +145,8 @@ def test_a_pattern_that_is_none_is_named_with_what_is_wrong() -> None:
     bad = Rule("bad", "FailJob", on_error_pattern="(")
     assert rules.problems([good]) == ()
     assert rules.problems([good, bad]) == (
-        "failurePolicy.rules: onErrorPattern of rule bad matches nothing: missing ): (; "
-        "expected a regular expression in the syntax of RE2",
+        "failurePolicy.rules: onErrorPattern of rule bad is not a valid RE2 regular expression and matches "
+        "nothing: missing ): (",
     )
 
 

@@ -156,7 +156,7 @@ def test_managed_by_others_and_deleting() -> None:
 
 
 def test_foreign_status_is_an_error_with_a_sentence() -> None:
-    with pytest.raises(MalformedJob, match="a/j: status can't be read"):
+    with pytest.raises(MalformedJob, match="a/j: the status cannot be read"):
         read_job(raw(status={"roundHistory": [{"number": 1}]}))
 
 

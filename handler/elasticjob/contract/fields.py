@@ -54,13 +54,13 @@ class Fields:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            raise self._wrong(key, "text that UTF-8 can carry") from None
+            raise self._wrong(key, "valid UTF-8 text") from None
         return value
 
     def token(self, key: str, longest: int, default: str | None = None) -> str:
         value = self.string(key, default)
         if value and not is_token(value, longest):
-            raise self._wrong(key, f"at most {longest} letters, digits or signs of ASCII")
+            raise self._wrong(key, f"at most {longest} printable ASCII characters")
         return value
 
     def strings(self, key: str) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Fields:
         if not isinstance(value, list) or not all(
             isinstance(item, str) and is_token(item, MAX_ID) for item in value
         ):
-            raise self._wrong(key, f"a list of ids of at most {MAX_ID} letters, digits or signs of ASCII")
+            raise self._wrong(key, f"a list of ids of at most {MAX_ID} printable ASCII characters")
         return tuple(value)
 
     def ranks(self, key: str) -> tuple[int, ...]:

@@ -36,11 +36,6 @@ MAX_PARTICIPANT_BYTES = 4_096
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
-NO_TEXT = (
-    "see its log (an exception's text stands here where main is decorated with "
-    "torch.distributed.elastic.multiprocessing.errors.record)"
-)
-"""The end of a message on a worker that has left no text of its own."""
 MAX_ANNOUNCED_ID = 32
 MAX_INT32 = 2**31 - 1
 """The largest rank, exit code or number of seconds: what the resource's schema holds."""
@@ -167,9 +162,9 @@ class RoundRecord:
             leader_id=fields.token("leaderID", MAX_ID, ""),
         )
         if len(set(record.members)) != len(record.members):
-            raise RecordError("round record: an id stands twice in memberIDs")
+            raise RecordError("round record: an id appears twice in memberIDs")
         if record.members and (record.size, record.leader_id) != (len(record.members), record.members[0]):
-            raise RecordError("round record: size and leaderID are not those of memberIDs")
+            raise RecordError("round record: size and leaderID do not match memberIDs")
         if record.phase == Phase.ACTIVE.value and not (
             record.size and record.leader_id and record.nonce and record.leader
         ):
@@ -219,13 +214,13 @@ class MemberList:
             members=fields.strings("memberIDs"),
         )
         if len(set(found.members)) != len(found.members):
-            raise RecordError("member list: an id stands twice in memberIDs")
+            raise RecordError("member list: an id appears twice in memberIDs")
         return found
 
 
 @dataclass(frozen=True)
 class ParticipantRecord:
-    """What an agent says of itself in the Lease that bears its pod's name.
+    """What an agent says of itself in the Lease with its pod's name.
 
     ``id`` is new for each announcement and fences the agent from all its former selves. It is for one round:
     for that after round ``seen_round`` of job ``seen_job_uid``, the newest whose record the agent had seen
@@ -291,7 +286,7 @@ class ParticipantRecord:
         if not 4 <= len(record.id) <= MAX_ANNOUNCED_ID:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")
         if '"' in record.id or "\\" in record.id:  # in the record of a round it would stand as two
-            raise RecordError("participant record: id has a sign that JSON escapes")
+            raise RecordError("participant record: id has a character that JSON escapes")
         if record.state == State.JOINING.value:
             parse_endpoint(record.endpoint)
         return record
@@ -354,7 +349,7 @@ class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
     From the leader: ``established``, ``missing`` (ranks that did not arrive in time), ``silent`` (ranks that
-    stopped to beat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
+    sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
     and ``refused`` if the machine answers that nobody listens on the leader's port any more. ``message`` is
     the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
     """
@@ -460,7 +455,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     if not separator or len(host) > 255 or not _HOST.fullmatch(host) or not _PORT.fullmatch(port):
         raise RecordError(f"endpoint {text[:80]!r}: expected host:port")
     if not 0 < int(port) < 65536:
-        raise RecordError(f"endpoint {text[:80]!r}: port is not within 1 to 65535")
+        raise RecordError(f"endpoint {text[:80]!r}: port must be from 1 to 65535")
     return host, int(port)
 
 

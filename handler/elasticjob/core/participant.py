@@ -15,7 +15,7 @@ HANG = "Hang"
 """The cause of a round that did not get on any more, as the record names it."""
 
 ASK = -1
-"""The rank of who may be a member: the leader's store knows."""
+"""The rank of a participant that may be a member: the leader's store knows."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class Participant:
     def next_step(self) -> Enter | AnnounceAgain | Stop | Wait:
         """What an announced participant shall do now.
 
-        An announcement is for one round, so whoever has no place in that makes the next at once: it can be
-        let in whenever this round ends. Asking changes nothing.
+        An announcement is for one round, so a participant without a place in it makes the next at once: then
+        it can be added whenever this round ends. Asking changes nothing.
         """
         record, announced = self.latest, self.announced
         if record is None or announced is None:
@@ -148,7 +148,7 @@ class Participant:
             return AnnounceAgain(f"round {record.number} was formed without this pod")
         place = self._place(record, announced, rank)
         if not running:
-            return AnnounceAgain(f"round {record.number} was over before this pod could enter it", place)
+            return AnnounceAgain(f"round {record.number} ended before this pod could enter it", place)
         return Enter(place)
 
     def take_step(self) -> Enter | AnnounceAgain | Stop | Wait:

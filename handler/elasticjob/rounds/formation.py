@@ -1,4 +1,4 @@
-"""Between two rounds: who is waited for, when the next round begins, and with which members. Pure."""
+"""Between two rounds: what to wait for, when the next round begins, and with which members. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
         elif m.state == MemberState.MEMBER:
             held = PLANNED_RANK_HELD_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
             rank_held = max(0.0, held - (limit - left))
-            expected.append(Expected(m.name, left, "a member of the last round", rank_held))
+            expected.append(Expected(m.name, left, "member of the previous round", rank_held))
     look.set_members(lost)
     return expected, found
 

@@ -15,10 +15,10 @@ class RoundWait(enum.Enum):
     """What rounds wait for. The value is the reason in words."""
 
     RECORD = "for the record of the round to be where its participants read it"
-    ACCUSATION = "for more members to report that they can't reach the leader"
-    LEADER_SIGN = "for a sign of life of a leader that the only other member can't reach"
+    ACCUSATION = "for more members to report that they cannot reach the leader"
+    LEADER_SIGN = "for a sign of life from a leader that the only other member cannot reach"
     ESTABLISHMENT = "for the leader to report the round established"
-    REJOIN = "for the members of the last round to rejoin"
+    REJOIN = "for the members of the previous round to rejoin"
     UNREACHABLE = "for unreachable members to rejoin, because too few are left without them"
     FIRST_LAST_CALL = "for more participants to join the first round"
     LAST_CALL = "for more participants to join"
@@ -104,7 +104,7 @@ class Waits:
         self.began[WaitKey(kind, about)] = self._now
 
     def wake(self, seconds: float) -> None:
-        """Ask for another pass after so many seconds at the latest."""
+        """Ask for another pass after this many seconds at the latest."""
         self.wake_after = seconds if self.wake_after is None else min(self.wake_after, seconds)
 
     def _is_known(self, key: WaitKey) -> bool:

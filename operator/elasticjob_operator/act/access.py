@@ -34,7 +34,7 @@ class Access:
     pod_names: tuple[str, ...]
 
     def includes(self, other: Access) -> bool:
-        """Whether whoever has this access has the other too."""
+        """Whether this access includes the other."""
         return (
             self.own_account == other.own_account
             and set(self.subjects) >= set(other.subjects)
@@ -89,7 +89,7 @@ async def grant(
         if isinstance(outcome, BaseException):
             raise outcome  # of several the first by kind: whichever was quicker, people read the same
     if access.subjects and (written is None or written.subjects != access.subjects):
-        # Last: whoever is no administrator can bind only a role that is there.
+        # Last: without being an administrator one can bind only a role that exists.
         await bring_about(api, job, _RBAC, "RoleBinding", _binding(job, access), new)
 
 

@@ -1,9 +1,9 @@
-"""The handler put into the pods of a job, so that the user's image need not hold it. Pure.
+"""Adds the handler to the pods of a job, so that the user's image need not contain it. Pure.
 
-An init container, first of all, copies the handler from an image of ours into a volume, which the training
-container mounts read-only and has on PYTHONPATH. Nothing in it is compiled: it serves every Python from 3.10
-on. Its folder holds the package ``elasticjob`` and its metadata, by which torch finds the entry point, and
-nothing else: no module of the user's image is hidden by it (docs/operate/pods.md).
+The first init container copies the handler from our image into a volume. The training container mounts the
+volume read-only and has it on PYTHONPATH. Nothing in it is compiled, so it serves every Python from 3.10 on.
+The directory contains only the package ``elasticjob`` and its metadata, by which torch finds the entry point,
+so it hides no module of the user's image (docs/operate/pods.md).
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     odd = _not_for_sh(container)
     if container.get("command"):
-        why = f"has variables that sh would drop ({', '.join(odd)}), so its command is left as it is"
-        advice = "repeat it in the container's env, and it is kept"
+        why = f"has variables that sh would drop ({', '.join(odd)})"
+        advice = "to keep it, set it in the container's env"
     else:
         why = "has no command"
-        advice = "repeat it in the container's env, or give the command, and it is kept"
+        advice = "to keep it, set it in the container's env, or specify the command"
     return (
-        f"container {container.get('name')!r} {why}: a {PYTHONPATH} that its image sets is replaced "
-        f"by {HANDLER_DIR}; {advice}",
+        f"{PYTHONPATH} from the image of container {container.get('name')!r}, if there is one, is replaced "
+        f"by {HANDLER_DIR}, because the container {why}; {advice}",
     )
 
 

@@ -37,14 +37,14 @@ class SentEvent:
 
 @dataclass
 class Renewals:
-    """The interval at which those who wait renew their Leases: the longest that one of them may still go by.
-    Whoever is told a shorter one finishes the one that it is in."""
+    """The interval at which waiting participants renew their Leases: the longest that one of them may use.
+    A participant that learns of a shorter one first finishes the current one."""
 
     seconds: int = WAIT_RENEW_SECONDS
     shorter_since: float | None = None
 
     def told(self, seconds: int, now: float) -> int:
-        """The round Lease says so many seconds."""
+        """The round Lease has this many seconds."""
         if seconds >= self.seconds:
             self.seconds, self.shorter_since = seconds, None
         elif self.shorter_since is None:

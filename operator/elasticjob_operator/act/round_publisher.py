@@ -115,17 +115,17 @@ class LeaseRoundPublisher:
         """
         listed = self._world.members_lease(job)
         if listed is not None and not fresh and _list_ahead(listed, job, record.number):
-            raise Stale(f"the member list is of round {listed.listed[1]}, the plan {_name(record)}")
+            raise Stale(f"the member list belongs to round {listed.listed[1]}, planned was {_name(record)}")
         there = self._world.round_lease(job)
         if there is None or there.record is None or there.record.job_uid != job.uid:
             return True
         old = there.record
         ahead = old.ahead_of(record)
         if ahead and not fresh:
-            raise Stale(f"the round Lease says {_name(old)}, the plan {_name(record)}")
+            raise Stale(f"the round Lease has {_name(old)}, planned was {_name(record)}")
         if ahead:
             log.warning(
-                "%s/%s: the round Lease is ahead of the status (%s, planned %s); it is left alone",
+                "%s/%s: the round Lease is ahead of the status (%s, planned %s); leaving it alone",
                 job.namespace,
                 job.name,
                 _name(old),
@@ -151,7 +151,7 @@ class LeaseRoundPublisher:
         memory.leases_seen.add(name)
         if there.record is not None and there.record.ahead_of(record):
             # It came over the watch after ``check``, while something else was being written.
-            raise Stale(f"the round Lease says {_name(there.record)}, the plan {_name(record)}")
+            raise Stale(f"the round Lease has {_name(there.record)}, planned was {_name(record)}")
         text = record.dump()
         if there.texts[3] == text:
             return None
@@ -170,7 +170,9 @@ class LeaseRoundPublisher:
         if there is None:
             await self._create(job, name, MEMBERS_ANNOTATION, members.dump())
         elif _list_ahead(there, job, members.number):
-            raise Stale(f"the member list is of round {there.listed[1]}, the plan of round {members.number}")
+            raise Stale(
+                f"the member list belongs to round {there.listed[1]}, planned was round {members.number}"
+            )
         elif there.listed != members.head:
             await self._update(job, there, MEMBERS_ANNOTATION, members.dump())
         memory.leases_seen.add(name)
@@ -182,7 +184,7 @@ class LeaseRoundPublisher:
             # It may have gone with the job. Made again before that is known, the garbage collector would take
             # it as often as we make it.
             memory.leases_seen.remove(name)
-            raise Stale(f"the Lease {name} is gone")
+            raise Stale(f"Lease {name} was deleted")
         if there is not None and _unknown(there, job):
             raise NotOurs(job, "Lease", there.name)
         if there is not None and _foreign(there, job):
@@ -262,7 +264,7 @@ def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
 
 
 def _unknown(lease: SeenLease, job: Job) -> bool:
-    """Whether it was never a round's: a Lease of somebody who knows nothing of this one's name."""
+    """Whether it was never a round's: an unrelated Lease that has this name by chance."""
     ours = lease.record is not None or lease.listed[0]
     return not ours and lease.job != job.name and lease.owner != job.uid
 

@@ -119,8 +119,8 @@ def warnings(job: Job) -> tuple[str, ...]:
         if flag in _OVERRIDING:
             found.append(word)
     return tuple(
-        f"container {container.get('name')!r} has the flag {word}, which overrides what the operator sets "
-        f"in the environment; remove it, or the pod will not take part in the job's rounds"
+        f"container {container.get('name')!r} has the flag {word}, which overrides the environment set by "
+        "the operator; remove the flag, or the pod will not take part in the job's rounds"
         for word in dict.fromkeys(found)
     )
 
@@ -140,8 +140,8 @@ def misnamed_container(job: Job) -> tuple[str, ...]:
     if wanted is None or wanted == chosen:
         return ()
     return (
-        f"the template's annotation {DEFAULT_CONTAINER_ANNOTATION} is {wanted!r}, and no container has that "
-        f"name: {chosen!r}, the first, is taken for the one that trains; correct the annotation or remove it",
+        f"the template's annotation {DEFAULT_CONTAINER_ANNOTATION} is {wanted!r}, but no container has that "
+        f"name; using the first container, {chosen!r}; correct or remove the annotation",
     )
 
 

@@ -71,8 +71,8 @@ class JobSource:
         except MalformedJob as error:
             self._unreadable(raw, str(error), error.event)
         except Exception as error:
-            log.exception("%s/%s can't be read", namespace, name)
-            self._unreadable(raw, f"{namespace}/{name} can't be read ({type(error).__name__})")
+            log.exception("%s/%s cannot be read", namespace, name)
+            self._unreadable(raw, f"{namespace}/{name} cannot be read ({type(error).__name__})")
 
     def deleted(self, raw: Json) -> None:
         """The watch has brought the end of an ElasticJob."""
@@ -97,7 +97,7 @@ class JobSource:
                 try:
                     await self.relist(namespace)
                 except ApiError as error:
-                    log.warning("the list of jobs could not be read: %s", error)
+                    log.warning("cannot list jobs: %s", error)
 
     async def list_all(self) -> None:
         """List the jobs of all namespaces, each until it works."""
@@ -108,7 +108,7 @@ class JobSource:
                     break
                 except ApiError as error:
                     if failures % 10 == 0:
-                        log.warning("the list of jobs could not be read: %s", error)
+                        log.warning("cannot list jobs: %s", error)
                     await asyncio.sleep(min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0**failures))
 
     async def compare_all_owned(self) -> None:
@@ -136,7 +136,7 @@ class JobSource:
         there, version = await read_list(self._api, jobs_path(namespace), take, page=PAGE)
         present = {Request(*key, uids[key]) for key in there}
         for entry in self._registry.forget_others(namespace, present, version):
-            log.info("%s: vanished unseen", entry.request)
+            log.info("%s: deleted while it was not watched", entry.request)
         return len(there)
 
     async def _compare_owned(self, namespace: str) -> None:
@@ -150,7 +150,7 @@ class JobSource:
         try:
             found = await survey(self._api, namespace, self._clock)
         except ApiError as error:
-            log.warning("what jobs own could not be listed: %s", error)
+            log.warning("cannot list the objects that jobs own: %s", error)
             return
         for entry in unfinished():
             if entry.request not in self._queue.working:  # else it may be writing just now: next time

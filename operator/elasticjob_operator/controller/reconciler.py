@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+from elasticjob.contract.text import counted
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.attempts import POLICY, READING, RIGHTS, STATUS
@@ -110,7 +111,7 @@ class Reconciler:
             # What they have not said may be what we have not heard: our watch may be late, or dead.
             await self._world.look(job, silent)
             if entry.gone or entry.view is not view:
-                raise Stale("the job has changed while its participants were looked at")
+                raise Stale("the job changed while its participants were read again")
             decision = self._observe_and_plan(entry, view)
             memory.silent = self._world.versions(job, decision.plan.silent)
         plan = decision.plan
@@ -212,7 +213,7 @@ class Reconciler:
             return replace(decided, actions=others)
         entry.memory.attempts.done(READING)
         if entry.view.version != view.version:
-            raise Stale("the job has changed, and pods were about to be made for it")
+            raise Stale("the job changed before its pods were created")
         return decided
 
     def _makes_pods(self, job: Job, decided: Plan, memory: Memory) -> bool:
@@ -230,7 +231,7 @@ class Reconciler:
             raise Vanished(str(error)) from error
         if raw["metadata"]["uid"] != job.uid:
             self._changed(raw)
-            raise Vanished("made anew under the same name")
+            raise Vanished("replaced by another job with the same name")
         try:
             self._registry.read_again(entry, raw)
         except MalformedJob as error:
@@ -245,11 +246,11 @@ def _log(before: JobView, decided: Plan) -> None:
     if (old.number, old.phase) != (new.number, new.phase):
         why = new if new.phase == "Active" else new.next_cause
         log.info(
-            "%s: round %d %s, %d members, leader %s, cause %s: %s",
+            "%s: round %d %s, %s, leader %s, cause %s: %s",
             who,
             new.number,
             new.phase,
-            new.members,
+            counted(new.members, "member"),
             new.leader_pod_name or "none",
             why.cause or "none",
             why.message or decided.status.terminal_state or "-",

@@ -1,7 +1,7 @@
-"""Pods, Leases and Nodes as the operator keeps them: slim, frozen, judged once when they arrive.
+"""Pods, Leases and Nodes as the operator keeps them: reduced, frozen, and interpreted once when they arrive.
 
-An object of the API server is 2 to 10 KB of JSON, of which the planner needs some words. It is read
-once; a change that none of these words shows is no news (``==`` ignores the version) and starts no pass.
+An object of the API server has 2 to 10 KB of JSON, of which the planner needs a few fields. It is read once.
+A change of anything else is ignored (``==`` ignores the version) and starts no pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An ElasticJob as JSON, read into the planner's words.
+"""Reads an ElasticJob from JSON into the planner's types.
 
-The API server has applied the schema's defaults and checked types; reading stays tolerant all the same
-(an older schema, a field that this version does not know): a value that can't be used counts as absent.
+The API server has applied the schema's defaults and has checked types. Reading is still tolerant (an older
+schema, a field that this version does not know): a value that cannot be used counts as not set.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
         ) from error
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise MalformedJob(
-            f"{job.namespace}/{job.name}: status can't be read ({type(error).__name__}: {error}); "
-            "expected what an operator has written; remove or restore it"
+            f"{job.namespace}/{job.name}: the status cannot be read ({type(error).__name__}: {error}); "
+            "restore it, or remove it to start over"
         ) from error
     return JobView(
         job=job,

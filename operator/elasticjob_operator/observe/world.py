@@ -1,8 +1,7 @@
 """What the planner sees of one job: pods, Leases and nodes joined into an ``Observed``.
 
-It also answers whether the view can be trusted with a judgement on silence: clocks run only while the
-watches are known to be good, the API server takes writes (``answers``), and this process has not been
-standing still (I9).
+It also says whether this view is good enough to judge silence. Silence timers run only while the watches are
+known to be good, the API server accepts writes (``answers``), and this process has not been paused (I9).
 """
 
 from __future__ import annotations
@@ -113,14 +112,14 @@ class World:
             late = informer.late()
             if late > _LATE_SECONDS:
                 if informer not in self._late:
-                    text = "%s: the watch is %.1f s late: nobody is judged meanwhile"
+                    text = "%s: the watch lags by %.1f s; not judging silence until it catches up"
                     log.warning(text, informer.path, late)
                 self._late.add(informer)
                 informer.stalled()
                 informer.reopen(unless_since=self._clock() - _LATE_SECONDS)
             elif informer in self._late:
                 self._late.remove(informer)
-                log.info("%s: the watch is no longer late", informer.path)
+                log.info("%s: the watch has caught up", informer.path)
 
     def _check_answers(self) -> None:
         """A request that got no answer may have gone to an API server that is dead, and watches with it."""
@@ -307,7 +306,9 @@ class World:
 
     def _check_standstill(self, now: float) -> None:
         if now - self._beat_at > _STANDSTILL_SECONDS:
-            log.warning("stood still for %.1f s: all clocks about silence start again", now - self._beat_at)
+            log.warning(
+                "the process was paused for %.1f s; restarting all silence timers", now - self._beat_at
+            )
             self._standstills += 1
             for informer in self.informers():
                 informer.stalled()

@@ -1,10 +1,11 @@
-"""The status fits into an object of the API server at any size that the definition allows (I13).
+"""Keeps the status within the size of an object that etcd accepts, at any size that the definition allows
+(I13).
 
-etcd takes 1.5 MiB for the whole object. Of that the status may have 1.1 MiB; a job of thousands would have
-more if all its participants wait and have long names and messages. What is left out can be read elsewhere or
-is missed least; ``status.omitted`` says what. What a round is made of stays: ids, pods, UIDs, slots, ranks
-and states of its members, the nonce, and the attempts. managedFields are not counted: they are small as long
-as the long lists are atomic.
+etcd accepts 1.5 MiB for the whole object, of which the status may use 1.1 MiB. A job of thousands would need
+more if all its participants wait and have long names and messages. What is left out first can be read
+elsewhere or is missed least; ``status.omitted`` says what it was. What a round consists of always stays: ids,
+pods, UIDs, slots, ranks and states of its members, the nonce, and the attempts.
+managedFields are not counted: they are small as long as the long lists are atomic.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def trim(status: JobStatus, budget: int = BUDGET_BYTES) -> JobStatus:
             status = less
             left_out.append(said)
     return (
-        replace(status, omitted=f"to keep the status within 1.1 MiB: {'; '.join(left_out)}")
+        replace(status, omitted=f"left out to keep the status within 1.1 MiB: {'; '.join(left_out)}")
         if left_out
         else status
     )
@@ -154,29 +155,29 @@ def _cut(text: str, length: int) -> str:
 
 _STEPS: tuple[Step, ...] = (
     (
-        "nodes and messages of participants that wait",
+        "nodes and messages of waiting participants",
         _waiting(
             lambda waiting: (replace(w, node_name="", local_world_size=None, message="") for w in waiting)
         ),
     ),
-    (f"participants that wait, but for {KEPT_WAITING}", _waiting(lambda waiting: waiting[:KEPT_WAITING])),
+    (f"waiting participants beyond {KEPT_WAITING}", _waiting(lambda waiting: waiting[:KEPT_WAITING])),
     (
-        "the ends of members' messages",
+        "long messages of members",
         _of_members(lambda m: replace(m, message=_cut(m.message, _KEPT_OF_MESSAGE))),
     ),
-    ("the ends of messages in rounds", _history),
+    ("long messages of rounds", _history),
     ("members' nodes", _of_members(lambda m: replace(m, node_name="", local_world_size=None))),
     (f"all but {KEPT_NAMES} names in unarrivedPods and ineligibleLeaders", _names),
-    ("the ends of all other messages", _sentences),
-    ("participants that wait", _waiting(lambda _: ())),
-    (f"charges, which are counted, but for the newest {KEPT_CHARGES} of each account", _charges),
-    ("members' messages", _of_members(lambda m: replace(m, message=m.message[:1]))),
+    ("all other long messages", _sentences),
+    ("all waiting participants", _waiting(lambda _: ())),
+    (f"charges (all counted) beyond the newest {KEPT_CHARGES} of each account", _charges),
+    ("members' messages after the first character", _of_members(lambda m: replace(m, message=m.message[:1]))),
     # Pods of members that are lost are then deleted half a minute late.
-    ("that there were members' messages", _of_members(lambda m: replace(m, message=""))),
+    ("all messages of members", _of_members(lambda m: replace(m, message=""))),
     (
         "newcomers",
         lambda status: replace(status, current_round=replace(status.current_round, newcomers=())),
     ),
-    ("rounds but the last", lambda status: replace(status, round_history=status.round_history[:1])),
+    ("all rounds but the last", lambda status: replace(status, round_history=status.round_history[:1])),
 )
 """From what is missed least to what is missed most."""

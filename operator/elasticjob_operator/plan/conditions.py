@@ -7,6 +7,7 @@ Establishing, Suspended, Complete, Failed.
 from __future__ import annotations
 
 from elasticjob.contract.names import pod_name
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
 from elasticjob_operator.plan.context import Pass
@@ -65,30 +66,30 @@ def _describe(p: Pass) -> None:
     _describe_suspension(p)
     for kind, reason in (("Complete", "NotFinished"), ("Failed", "NotFailed")):
         if p.status.condition(kind) is None:
-            _set(p, kind, "False", reason, "the job has not ended")
+            _set(p, kind, "False", reason, "the job has not finished")
 
 
 def _describe_suspension(p: Pass) -> None:
     before = p.status.condition("Suspended")
     if suspension.wanted(p) and not p.status.terminal_state:
-        text = "spec.suspend is true: the job has no pods and its status is kept; set it to false to go on"
+        text = "spec.suspend is true: the job has no pods, its status is kept; set it to false to resume"
         _set(p, "Suspended", "True", "Suspended", text)
     elif before is None:
         _set(p, "Suspended", "False", "NotSuspended", "the job was never suspended")
     elif before.status == "True" and not suspension.wanted(p):
-        _set(p, "Suspended", "False", "Resumed", "spec.suspend is false again")
+        _set(p, "Suspended", "False", "Resumed", "the job was resumed")
 
 
 def _training(p: Pass) -> tuple[str, str, str]:
     r = p.round
     if r.phase == "Active":
-        who = (
-            f"round {r.number} with {r.members} of {p.job.spec.replicas} members, leader {r.leader_pod_name}"
-        )
+        wanted = p.job.spec.replicas
+        desired = f" ({wanted} desired)" if wanted != r.members else ""
+        who = f"round {r.number} with {counted(r.members, 'member')}{desired}, leader {r.leader_pod_name}"
         if r.established is None:
             return "False", "Establishing", f"{who}; waiting for the members to reach the leader{_short(p)}"
         done = sum(m.succeeded for m in p.status.members())
-        said = lifecycle.after_success(p) or (f"{done} have succeeded" if done else "")
+        said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
         return "True", "Training", f"{who}{more}{_short(p)}{_held_up(p)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
@@ -121,7 +122,7 @@ def _stuck(p: Pass) -> str:
     members = p.status.member_uids
     stuck: dict[str, list[str]] = {}
     for trouble in sorted(p.observed.troubles, key=lambda trouble: trouble.name):
-        stuck.setdefault(f"can't be {trouble.verb}: {trouble.why}", []).append(trouble.name)
+        stuck.setdefault(f"cannot be {trouble.verb}: {trouble.why}", []).append(trouble.name)
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             off = (
@@ -140,8 +141,8 @@ def _stuck(p: Pass) -> str:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.waits.left(JobWait.UNJOINED, pod.uid, UNJOINED_SECONDS) == 0:
             return (
-                f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined: its log may say why; "
-                f"its command must run {_torchrun(p)}"
+                f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined; see its log, and "
+                f"check that its command runs {_torchrun(p)}"
             )
     return ""
 

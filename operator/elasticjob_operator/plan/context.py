@@ -24,7 +24,7 @@ from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundE
 from elasticjob_operator.plan.waits import JobWait
 
 RENEWALS_PER_SECOND = 50
-"""What the API server has to bear of all those who wait."""
+"""The load that all waiting participants together put on the API server."""
 
 NODE_GONE_SECONDS = 2.0
 """How long a node must stay deleted: a watch that lags tells of its return after its end."""
@@ -229,7 +229,7 @@ class Pass:
 
     def in_time(self, record: ParticipantRecord) -> bool:
         """Whether an announcement is for the round after this one. One from before may have been a member's
-        since, also of a round of which nothing is known any more (I4); whoever lives makes another."""
+        since, also of a round of which nothing is known any more (I4); a live agent makes another."""
         return record.seen(self.job.uid) >= self.round.number
 
     def _has_done_its_part(self, member: ParticipantStatus) -> bool:

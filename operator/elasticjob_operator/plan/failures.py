@@ -6,11 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.names import JOB_LABEL
-from elasticjob.contract.records import NO_TEXT
-from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import nodes, rules
+from elasticjob_operator.plan import error_text, nodes, rules
 from elasticjob_operator.plan.causes import (
     ACCOUNTS,
     APPLICATION,
@@ -97,21 +95,10 @@ def charge_round(p: Pass) -> None:
     _charge(p, why.account, charge)
     p.set_round(charged=p.now.wall)
     if failure is not None:
-        enforce(p, rules.named(p.job.spec.rules, why.rule_name), failure, why.message)
-        _tell_no_text(p, failure, why.rule_name)
-
-
-def _tell_no_text(p: Pass, failure: Failure, decided: str) -> None:
-    """Tell people whose rules look for a text that this failure had none."""
-    names = [rule.name for rule in p.job.spec.rules if rule.on_error_pattern]
-    if names and not decided and NO_TEXT in failure.message:
-        p.event(
-            "NoErrorText",
-            f"onErrorPattern of {listed(names)} had no text to search: {failure.pod_name} reported only how "
-            "its worker ended. Decorate the script's main function with @record "
-            "(torch.distributed.elastic.multiprocessing.errors)",
-            warning=True,
-        )
+        rule = rules.named(p.job.spec.rules, why.rule_name)
+        if rule is None:
+            error_text.tell(p, failure)
+        enforce(p, rule, failure, why.message)
 
 
 def charge_pod(p: Pass, sign: Evidence) -> None:

@@ -1,7 +1,7 @@
-"""Pods that say something in the job's name which is ignored, and why: ``status.ignoredPods``.
+"""Pods that report something in the job's name which is ignored, and why: ``status.ignoredPods``.
 
-A pod may write into its Lease whatever it likes, as often as it likes. What can't be used stands here once:
-an entry stays as it is for a while, however often its text changes, and an Event tells of its first sight.
+A pod may write anything into its Lease, as often as it likes. What cannot be used is listed once. An entry
+keeps its text for a while, however often the reason changes, and an Event reports only its first appearance.
 """
 
 from __future__ import annotations
@@ -74,14 +74,12 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
     record = lease.record
     if not pod.mine:
         joins = record is not None and record.state == State.JOINING.value
-        return (
-            f"it bears the label of job {p.job.name}, and is none of the pods created for it" if joins else ""
-        )
+        return f"it has the label of job {p.job.name}, but was not created for this job" if joins else ""
     if lease.problem or record is None:
         return lease.problem
     if record.state not in _STATES:
-        return f"participant record: state is {record.state}, which this operator does not know"
+        return f"participant record: this operator does not know the state {record.state}"
     other, member = p.namesakes.get(pod.name), members.get(record.id)
     if member is not None and member.pod_uid != pod.uid:
         other = member.pod_name
-    return f"participant record: its id {record.id} is that of {other}" if other else ""
+    return f"participant record: the id {record.id} is already used by {other}" if other else ""

@@ -1,5 +1,6 @@
-"""The end of a job: Complete when every member of one round has succeeded in it, and its container has ended
-with 0 where the operator makes the pods; Failed with a reason.
+"""The end of a job: Complete when all members of one round have succeeded, or Failed with a reason.
+
+Where the operator creates the pods, the training containers must also have ended with exit code 0.
 
 The terminal condition is written first, then the record (Closed), then pods are cleaned up (I8).
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import Outcome, Phase, State
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan import ends, progress
 from elasticjob_operator.plan.context import Pass
@@ -36,7 +38,8 @@ def check_success(p: Pass) -> bool:
         return False
     if not all(m.completed if own else m.succeeded for m in members):
         return False
-    text = f"all {len(members)} members of round {p.round.number} have succeeded"
+    who = f"all {len(members)} members" if len(members) > 1 else "the only member"
+    text = f"{who} of round {p.round.number} succeeded"
     _close(p, Outcome.COMPLETE, "Succeeded", text)
     return True
 
@@ -49,14 +52,13 @@ def check_accounts(p: Pass) -> bool:
     account = exhausted(p)
     if account is not None:
         window = f" within {account.window_seconds} s" if account.window_seconds else ""
-        last = f"; the last: {p.status.last_failure.message}" if p.status.last_failure else ""
+        last = f"; last failure: {p.status.last_failure.message}" if p.status.last_failure else ""
         _close(
             p,
             Outcome.FAILED,
             f"{account.name.capitalize()}RestartsExhausted",
-            f"failurePolicy.{account.name} allows {account.max_restarts} "
-            f"restart{'s' * (account.max_restarts != 1)}"
-            f"{window}, and {account.used} {'was' if account.used == 1 else 'were'} needed{last}",
+            f"failurePolicy.{account.name} allows {counted(account.max_restarts or 0, 'restart')}{window}, "
+            f"but {account.used} {'was' if account.used == 1 else 'were'} needed{last}",
         )
         return True
     return False
@@ -78,8 +80,8 @@ def check_failure(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "NeverJoined",
-            f"{never} ended with exit code 0 and never joined a round: its command must run torchrun, "
-            "without --standalone or --rdzv-* flags (with them, or as plain python, each pod trains alone)",
+            f"{never} ended with exit code 0 and never joined a round: its command must run torchrun without "
+            "--standalone or --rdzv-* flags (with these flags, or with plain python, each pod trains alone)",
         )
         return True
     if p.job.spec.template is None and p.round.phase == "Broken" and _some_had_succeeded(p):
@@ -87,8 +89,9 @@ def check_failure(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "MemberLostAfterSuccess",
-            f"{p.round.next_cause.message}; others had succeeded already, and a job without template can't "
-            "replace their pods: delete the ElasticJob and what makes its pods, and apply both again",
+            f"{p.round.next_cause.message}; other members had already succeeded, and a job without template "
+            "cannot replace pods: delete the ElasticJob and the object that creates its pods, then apply "
+            "both again",
         )
         return True
     return _check_idle_deadline(p)
@@ -114,7 +117,7 @@ def expire(p: Pass) -> None:
     if record is None or projection(p).ahead_of(record):
         p.waits.wake(CLOSING_SECONDS)  # our own write of the Lease makes no event
         return
-    p.actions.append(DeleteJob(f"its ttlSecondsAfterFinished, {seconds} s, is over"))
+    p.actions.append(DeleteJob(f"ttlSecondsAfterFinished ({seconds} s) expired"))
 
 
 def _check_agreement(p: Pass) -> bool:
@@ -123,14 +126,12 @@ def _check_agreement(p: Pass) -> bool:
     again, done, pending = _after_success(p)
     if not again or not done or pending:
         return False
-    have = "has" if len(done) == 1 else "have"
     _close(
         p,
         Outcome.FAILED,
         "MembersDisagree",
-        f"after round {p.round.number} had succeeded, {listed(again)} started torchrun again, and "
-        f"{listed(done)} {have} ended with exit code 0: a torchrun that only some pods run needs "
-        "--standalone",
+        f"after round {p.round.number} succeeded, {listed(again)} started torchrun again, but {listed(done)} "
+        "ended with exit code 0: if only some pods run another torchrun, it needs --standalone",
     )
     return True
 
@@ -140,13 +141,13 @@ def after_success(p: Pass) -> str:
     again, _, pending = _after_success(p)
     if not again and not pending:
         return ""
-    text = "all members have finished"
+    text = "all members succeeded"
     if again:
-        text += f"; {listed(again)} {'has' if len(again) == 1 else 'have'} started torchrun again"
+        text += f"; {listed(again)} started torchrun again"
     if not pending:
         return text
     containers = "the container" if len(pending) == 1 else "the containers"
-    follow = " or to start it, too" if again else ""
+    follow = " or to start torchrun again" if again else ""
     return f"{text}; waiting for {containers} of {listed(pending)} to end{follow}"
 
 
@@ -172,7 +173,7 @@ def _check_deadline(p: Pass) -> bool:
         p.waits.declare(JobWait.ACTIVE_DEADLINE, "", seconds, left)
         p.waits.wake(left)
         return False
-    text = f"the job was active for longer than its activeDeadlineSeconds, {seconds} s"
+    text = f"the job was active for longer than activeDeadlineSeconds ({seconds} s)"
     _close(p, Outcome.FAILED, "DeadlineExceeded", text)
     return True
 
@@ -202,7 +203,7 @@ def _check_idle_deadline(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "IdleDeadlineExceeded",
-            f"pods held nodes for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
+            f"pods were scheduled for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
         )
         return True
     if holds != (r.idle_since is not None) or latest >= piece:

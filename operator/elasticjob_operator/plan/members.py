@@ -5,8 +5,8 @@ A member is in one of these states (``status.participants[].state``):
 * Member: nothing speaks against it.
 * Succeeded: its workers have finished this round well. It is done when its container has ended with 0; where
   the operator makes the pods, the loss of one that is not done is a loss like others.
-* Left: it is known to have left the round and lives: it has announced itself anew, or says that it ends.
-* Unreachable: somebody who must know has named it lost; it may still come back by itself.
+* Left: it is known to have left the round and lives: it has announced itself again, or says that it ends.
+* Unreachable: the leader, or most members, report it silent; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
 
 Lost and Unreachable are verdicts and stay: the witness may be gone at the next pass.
@@ -20,11 +20,10 @@ from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MAX_MESSAGE,
     MEMBER_RENEW_SECONDS,
-    NO_TEXT,
     FailureReport,
     State,
 )
-from elasticjob.contract.text import one_line
+from elasticjob.contract.text import NO_ERROR_TEXT, one_line
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
@@ -93,7 +92,7 @@ def departed(p: Pass) -> bool:
         lease = p.participant(pod)
         record = lease.record if lease is not None else None
         if record is not None and record.id != member.id:
-            return True  # also one that was given up, and has announced itself anew all the same
+            return True  # also one that was given up, and has announced itself again all the same
         if record is None and member.state == MemberState.LEFT:
             return True
     return False
@@ -131,7 +130,8 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return (MemberState.LOST if over else MemberState.SUCCEEDED), None
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not left and not leaving:
-            # Who is told to stop may end with 0, too; by whom is said when the pod has ended as a whole.
+            # A process that is told to stop may end with 0, too. The pod says who stopped it when all of it
+            # has ended.
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
@@ -139,11 +139,9 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
                 return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
         found = ends.ended(p, pod, who, member.group_rank)
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
-            # It was told to stop, nobody says by whom; its exit code is the echo.
+            # It was told to stop, and nothing says by whom. Its exit code is the echo.
             how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
-            found = _evidence(
-                Cause.MEMBER_LEFT, member, f"{who} left: its torchrun said that it was ending; {how}"
-            )
+            found = _evidence(Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down; {how}")
         return MemberState.LOST, found
     if pod.deleting:
         return MemberState.LOST, ends.taken_away(p, pod, who, member.group_rank)
@@ -172,7 +170,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return MemberState.LEFT, _left_round(p, member, who)
     if leaving:
         return MemberState.LEFT, _evidence(
-            Cause.MEMBER_LEFT, member, f"{who} left: its torchrun said that it was ending"
+            Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down"
         )
     return member.state, None
 
@@ -208,8 +206,8 @@ def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
 
 
 def started_again(p: Pass, member: ParticipantStatus) -> bool:
-    """Whether a member that has succeeded announces itself anew: its torchrun has ended well, and its command
-    goes on with another one."""
+    """Whether a member that has succeeded announces itself again: its torchrun has ended well, and its
+    command goes on with another one."""
     pod = p.pods_by_uid.get(member.pod_uid)
     lease = p.participant(pod) if pod is not None and p.job.spec.template is not None else None
     record = lease.record if lease is not None else None
@@ -257,13 +255,13 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
         return _evidence(
             Cause.POD_DELETED,
             member,
-            f"{who} was taken from the job: its owner reference was changed or removed",
+            f"{who} no longer belongs to the job: its owner reference was changed or removed",
         )
     if member.node_name and p.observed.nodes is not None and member.node_name not in p.observed.nodes:
         text = f"{who} was lost: its pod is gone, and node {member.node_name} is gone or not ready"
         return replace(_evidence(Cause.NODE_LOST, member, text), reasons=("NodeLost",))
     if p.job.spec.template is not None:
-        return _evidence(Cause.POD_DELETED, member, f"{who} is gone: its pod was deleted")
+        return _evidence(Cause.POD_DELETED, member, f"{who} was lost: its pod was deleted")
     return _evidence(Cause.POD_LOST, member, f"{who} was lost: its pod is gone")
 
 
@@ -277,7 +275,7 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
         report.exit_code,
         uid,
         node,
-        error=report.message.removesuffix(NO_TEXT),
+        error=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
         milliseconds=report.milliseconds,
     )
 
@@ -292,7 +290,7 @@ def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
     end = pod.last_exit
     if end is None or end.reason != "OOMKilled":
         return None
-    text = f"{who} was restarted in place: its container ended with OOMKilled"
+    text = f"{who} was restarted in place: its container was OOMKilled"
     return Evidence(
         Cause.OUT_OF_MEMORY, text, pod.name, rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
     )
@@ -332,10 +330,10 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
 
 
 def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
-    """The member has announced itself anew: for the failure of a worker, or for what nobody says."""
+    """The member has announced itself again: for the failure of a worker, or for what nobody says."""
     report = _failure_report(p, member)
     if report is None:
-        return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round, and its torchrun gave no reason")
+        return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round without giving a reason")
     if report.late:
         text = f"{who} left the round; later one of its workers failed: {_said(report)}"
         return _evidence(Cause.MEMBER_LEFT, member, text)
@@ -377,7 +375,7 @@ def renew_seconds(member: ParticipantStatus) -> float:
 
 
 def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
-    """Whether somebody who would miss this member's beats is heard of and does not miss them: a node that is
+    """Whether a member that watches this one's heartbeats is heard of and does not miss them: a node that is
     not ready and a silent Lease may be one and the same path to the API server, and training goes on by
     another."""
     if p.round.phase != "Active" or p.round.established is None or member.state != MemberState.MEMBER:
@@ -392,7 +390,7 @@ def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
 
 def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     """Whether this member of the running round lives as far as its pod, its node and its Lease tell: it says
-    in its Lease whom it misses, within seconds."""
+    in its Lease, within seconds, which members it misses."""
     pod = p.pods_by_uid.get(member.pod_uid)
     lease = p.participant(pod) if pod is not None and member.state == MemberState.MEMBER else None
     if pod is None or lease is None or lease.record is None or lease.record.id != member.id:

@@ -1,14 +1,14 @@
-"""Charges that move: for a while after the end of a round was charged, better evidence corrects the charge.
+"""Charges that move: for a while after the end of a round was charged, better evidence revises the charge.
 
-The loss of a pod is seen by several, and who explains most often speaks last: beats stop, then the node
-turns out to be gone; a container is killed, then its pod says that it was preempted. The round is broken and
-charged for the first of them, because nothing waits for explanations; the charge then changes its cause and
-its account in place, keyed by its round, so that it stays one charge.
+Several parties see the loss of a pod, and the one that explains most often comes last: heartbeats stop, then
+the node turns out to be gone; a container is killed, then its pod turns out to be preempted. The round is
+broken and charged for the first sign, because nothing waits for explanations. Later the charge changes its
+cause and its account. Its round is its key, so that it stays one charge.
 
-What happens to a pod after we have given it up explains nothing: that it is being deleted, or that its
-container was killed. What counts is the word of others on it: the kernel's out of memory, the condition
-DisruptionTarget, its node; and a worker's failure that was earlier than the one that was charged. Nor does
-what happens to a pod that has come back, once the next round has formed: that is of a later round.
+What happens to a pod after the operator has given it up explains nothing: its deletion, or that its container
+was killed. What counts is what others report: out of memory, the condition DisruptionTarget, the node's
+state, and a worker failure that was earlier than the one that was charged. Once the next round has formed,
+what happens to a pod that has rejoined belongs to that round.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
 
 
 def _revise_absent(p: Pass) -> None:
-    """Those who were not waited for: forget who has been heard of since, or explains nothing any more."""
+    """Members that a round did not wait for: forget those heard of since, and those that explain nothing."""
     pending = []
     for entry in p.round.unaccounted_members:
         account, charge = _charge_for(p, entry.round)
@@ -133,7 +133,7 @@ def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
     if sign is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:
         return ends.ended(p, pod, who, entry.group_rank)
     if sign is None and p.superseded(pod):
-        text = f"{who} did not come back after round {entry.round}"
+        text = f"{who} did not rejoin after round {entry.round}"
         return Evidence(Cause.DID_NOT_REJOIN, text, pod.name, entry.group_rank, uid=pod.uid, node=pod.node)
     return sign
 
@@ -211,8 +211,8 @@ def _move(
     _rewrite(p, charge, sign, rule)
     p.event(
         "ChargeRevised",
-        f"the end of round {charge.round} was charged to {account.name} ({charge.cause}), and is now charged "
-        f"to {to or 'nothing'} ({sign.cause}): {message}",
+        f"the charge for the end of round {charge.round} moved from {account.name} ({charge.cause}) "
+        f"to {to or 'no account'} ({sign.cause}): {message}",
     )
     enforce(p, rule, failure, message)
 

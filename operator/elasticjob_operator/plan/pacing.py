@@ -1,20 +1,20 @@
-"""Pauses: rounds and pods that get nowhere are tried again later and later (I14).
+"""Back-off: rounds and pods that make no progress are retried with growing pauses (I14).
 
-A round ends early if it has neither lived for a minute nor come further than all before it: a step that was
-done before is no progress. Between such rounds there are pauses of 1, 2, 4 ... 60 s. A pod ends early that
-has not joined, or whose round has not lived for a minute: steps are the job's, and say nothing of one slot.
-It does so too if somebody deletes it before it joins, or if it is given up as a member, since it does not
-reach the leader, say. So there are such pauses between the pods of a slot, too. The first early end of a
-round or of a member is free: one loss soon after a start is no series. A planned change neither counts nor
-pauses.
+A round ends early if it has neither lasted a minute nor reached a step that no earlier round had reached.
+Between such rounds there are pauses of 1, 2, 4 ... 60 s. A pod ends early if it has not joined, or if its
+round has not lasted a minute: steps are the job's, and say nothing about one slot. The same holds if somebody
+deletes a pod before it joins, or if it is given up as a member, for example because it cannot reach the
+leader. So there are such pauses between the pods of a slot, too. The first early end of a round or of a
+member has no pause: one loss soon after a start is no series. A planned change neither counts nor pauses.
 
-A newcomer has to be proven before a round is ended for it, or formed with it where enough are there without:
-the pods of a slot that end early as members keep all others from training each time. For that it is the same
-who ends them. A member that somebody takes away from its first round counts, too, but pauses no pod: it is
-made again at once. One that was in the round before is none of a series: a drain takes each pod once. Nor is
-a round ended again at once for newcomers who were not there when the next was formed, or after larger rounds
-that did not live: newcomers need not have a slot, and pods made by others have no setbacks. Of those it is
-counted how many rounds in a row have lost a newcomer. All that counts stands in the status.
+A newcomer is on probation before a round is ended for it, or is formed with it although there are enough
+members without it: if the pods of a slot keep ending early as members, each of them stops all others. It does
+not matter who ends them. A member that somebody takes away from its first round counts, too, but causes no
+pause: its replacement is created at once. A member that was in the round before does not count: a drain takes
+each pod once. A round is also not ended again at once for newcomers that were gone when the next one was
+formed, or after larger rounds that ended early. This covers newcomers without a slot, and pods made by
+others, which have no setbacks: for them the status counts how many rounds in a row have lost a newcomer.
+Everything that counts is in the status.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from elasticjob_operator.plan.status import ParticipantStatus, SlotBackoff
 from elasticjob_operator.plan.waits import JobWait
 
 HEALTHY_SECONDS = 60.0
-"""A round that has lived for so long since it was established is well, and so is each of its members."""
+"""A round that has lasted this long since it was established is healthy, and so is each of its members."""
 
 MAX_PAUSE_SECONDS = 60.0
 
@@ -42,14 +42,14 @@ PROOF = 10
 restart, and waiting costs one pod that stands by."""
 
 FORGET = timedelta(hours=1)
-"""After so long without another setback a slot has none."""
+"""After this time without another setback a slot has none."""
 
 MAX_SETBACKS = 100
 """Slots listed, those that fail most. Where there are more, the others wait as long as half of these do."""
 
 
 def pause(count: int) -> float:
-    """The pause after so many setbacks in a row."""
+    """The pause after this many setbacks in a row."""
     return min(MAX_PAUSE_SECONDS, 2.0 ** min(count - 1, 10)) if count > 0 else 0.0
 
 
@@ -269,7 +269,7 @@ def _keep(p: Pass, known: dict[int, SlotBackoff]) -> None:
 
 
 def _newcomers_gone(p: Pass) -> list[ParticipantStatus]:
-    """Members whose first round has ended early, and who are gone with it."""
+    """Members whose first round has ended early, and that are gone with it."""
     if p.round.end is None or has_lived(p):
         return []
     return [m for m in p.status.members() if m.pod_name in p.round.newcomers and _is_gone(p, m)]

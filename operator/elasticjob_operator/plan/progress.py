@@ -1,8 +1,9 @@
-"""Steps, goodput, hangs, and rounds that get nowhere; all from what the leader says in its Lease.
+"""Steps, goodput, hangs, and rounds without progress; all from what the leader reports in its Lease.
 
-The time of a job that reports steps is either training (from a round's first step until its step grew
-last) or lost, to the cause of the round that came next. Steps that are done again after a restart are lost,
-too. All moments are the operator's own: a report says how long after the round's barrier something was (I9).
+The time of a job that reports steps is either training (from the first step of a round until its step last
+grew) or lost to the cause of the round that came next. Steps that are repeated after a restart count as lost,
+too. All times are the operator's own: a report only says how long after the round's barrier something
+happened (I9).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.text import counted
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
@@ -85,7 +87,7 @@ def hang(p: Pass) -> list[Evidence]:
     report = p.report_of(leader.pod_uid) if leader is not None else None
     if report is None or not report.hung or not p.job.spec.limits.hang_timeout:
         return []
-    text = f"training hangs: {report.message or 'no step'}; the pods' logs have the stacks of all workers"
+    text = f"training hangs: {report.message or 'no step'}; see the pods' logs for the stacks of all workers"
     return [Evidence(Cause.HANG, text, detect_milliseconds=report.silent_milliseconds)]
 
 
@@ -95,8 +97,8 @@ def stuck(p: Pass) -> str:
     if limit is None or progress is None or progress.rounds_without_progress < limit:
         return ""
     return (
-        f"{progress.rounds_without_progress} rounds in a row began at no later a step than the one before "
-        f"(step {progress.first_step}); maxRoundsWithoutProgress is {limit}"
+        f"{counted(progress.rounds_without_progress, 'round')} in a row did not start at a later step than "
+        f"the one before (step {progress.first_step}); maxRoundsWithoutProgress is {limit}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Rounds: breaking one, waiting for the next, publishing it, and seeing it established."""
+"""Rounds: breaking one, waiting for the next, publishing it, and noticing that it is established."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.records import MemberList, Phase, RoundRecord, State, endpoint_at
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
@@ -104,7 +105,7 @@ def catch_up(p: Pass) -> None:
 
 
 def end_round(p: Pass, evidence: list[Evidence]) -> None:
-    """Break the round: everyone rejoins. The end is in the history at once, its charge follows."""
+    """Break the round: all members rejoin. The end is in the history at once, its charge follows."""
     wall = p.now.wall
     if p.round.phase == "Active":
         over = ended(round_state(p.status), "")
@@ -131,7 +132,7 @@ def watch_active(p: Pass) -> None:
         end_round(p, evidence)
     everybody = p.status.members()
     if p.round.phase == "Active" and everybody and all(members.started_again(p, m) for m in everybody):
-        text = f"round {p.round.number} has succeeded, and its members' commands have started torchrun again"
+        text = f"round {p.round.number} succeeded, and the commands of its members started torchrun again"
         end_round(p, [Evidence(Cause.STARTED_AGAIN, text)])
 
 
@@ -147,12 +148,13 @@ def _tell_established(p: Pass) -> None:
     p.set(round_history=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
     p.event(
         "RoundEstablished",
-        f"round {r.number} is established: {_members(r.members)} reached the leader {r.leader_pod_name}",
+        f"round {r.number} is established: {counted(r.members, 'member')} reached the leader "
+        f"{r.leader_pod_name}",
     )
 
 
 def form(p: Pass) -> None:
-    """Between rounds: gather evidence, give up who does not come back, publish when it is time."""
+    """Between rounds: gather evidence, give up members that do not rejoin, publish when it is time."""
     evidence = members.examine(p)
     note(p, evidence)
     moves.revise(p, evidence)
@@ -184,7 +186,7 @@ def form(p: Pass) -> None:
     if p.verdict or exhausted(p) is not None:
         return
     if p.job.spec.template is not None and p.status.lost & {pod.uid for pod, _ in joined}:
-        p.waiting = "a pod is replaced on another node"  # a rule has just given up one that had joined
+        p.waiting = "a pod is being replaced on another node"  # a rule has just given up one that had joined
         p.waits.wake(0.1)
         return
     _replace_absent(p, {pod.uid for pod, _ in joined})
@@ -192,7 +194,7 @@ def form(p: Pass) -> None:
 
 
 def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
-    """These participants, as those who may be in the next round."""
+    """These participants, as candidates for the next round."""
     ranks = {m.pod_uid: m.group_rank for m in p.status.members()}
     barred = set(p.round.ineligible_leaders)
     if p.job.spec.template is None:  # a pod that replaces a member may have its name
@@ -258,9 +260,9 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expe
             continue
         if pod.node:
             if pod.node_ready:
-                expected.append(Expected(pod.name, left, f"its pod is on node {pod.node}"))
+                expected.append(Expected(pod.name, left, f"starting on node {pod.node}"))
         elif not pod.unschedulable:
-            expected.append(Expected(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
+            expected.append(Expected(pod.name, _verdict_left(p, pod.name), "not scheduled yet"))
     if p.job.spec.template is not None:
         expected += (
             _being_made(p, slot, enough)
@@ -276,7 +278,7 @@ def _being_made(p: Pass, slot: int, enough: bool) -> Expected:
         return Expected(
             f"slot {slot}",
             0.0 if enough else pause,
-            f"its last pods ended early, the next is created in {pause:.0f} s",
+            f"its last pods ended early; next pod in {pause:.0f} s",
         )
     return Expected(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being created")
 
@@ -315,13 +317,13 @@ def _hold_back(p: Pass) -> Defer | None:
         p.reason = "WaitingForFencing"
         return Defer(
             None,
-            f"no member of the last round is known to have stopped ({pods}), and a new round beside it would "
-            "train twice; if their machines are off, delete the Node objects or taint them out-of-service",
+            f"no member of the previous round is known to have stopped ({pods}), and two rounds must not "
+            "train at once; if the machines are off, delete their Node objects or taint them out-of-service",
         )
     left = pacing.round_left(p)
     if left > 0:
         count = pacing.early_ends(p)
-        return Defer(left, f"{count} rounds in a row ended without progress; next try in {left:.0f} s")
+        return Defer(left, f"{count} rounds in a row ended without progress; next attempt in {left:.0f} s")
     return None
 
 
@@ -380,18 +382,15 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
         )[:MAX_ROUNDS],
     )
     p.event(
-        "RoundPublished", f"round {following.number} begins with {_members(len(chosen))}; reason: {message}"
+        "RoundPublished",
+        f"round {following.number} begins with {counted(len(chosen), 'member')}; reason: {message}",
     )
 
 
 def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:
-    """Those whom the round before was formed without, beside others of its members."""
+    """The members that were not in the round before, if others of them were."""
     new = tuple(c.name for c in ranked if c.last_rank is None)
     return new[:MAX_NEWCOMERS] if len(new) < len(ranked) else ()
-
-
-def _members(count: int) -> str:
-    return f"{count} member{'s' * (count != 1)}"
 
 
 def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:

@@ -1,12 +1,13 @@
 """A running round grows or shrinks: a planned change, which breaks the round at once for now.
 
-It breaks the round only if the next one can be published as soon as the members have announced themselves
-anew, with them and those who have joined (I10). ``decide``, which forms that round, is asked whether it can.
+It breaks the round only if the next one can be published as soon as the members have rejoined, with them and
+the pods that have joined (I10). ``decide``, which also forms that round, says whether it can.
 """
 
 from __future__ import annotations
 
 from elasticjob.contract.records import State
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
@@ -66,13 +67,13 @@ def rescale(p: Pass) -> None:
     if isinstance(decision, Defer):
         why = f"waiting for {reasons(missed)}" if missed else decision.why
         fixed = have < wanted and not missed and p.job.spec.min_replicas is None
-        how = f" (to {wanted} at once, since minReplicas is not set)" if fixed else ""
-        p.growth = f"to {'grow' if have < wanted else 'shrink'}{how}: {why}"
+        how = f" to {wanted} members in one step, because minReplicas is not set" if fixed else ""
+        p.growth = f"will {'grow' if have < wanted else 'shrink'}{how}: {why}"
         if unproven:
             name, left = min(unproven.items(), key=lambda item: item[1])
             p.growth += (
-                f"; {name} is let in after {left:.0f} s: "
-                "earlier pods of its slot ended soon after they had joined"
+                f"; {name} is added in {left:.0f} s, "
+                "because earlier pods of its slot ended soon after they joined"
             )
         if missed and (joined or have > wanted):
             p.waits.wake(LOOK_AGAIN_SECONDS)
@@ -80,27 +81,27 @@ def rescale(p: Pass) -> None:
     pause = pacing.change_left(p)
     if pause > 0:
         change = "grow" if have < wanted else "shrink"
-        p.growth = f"to {change}: in {pause:.0f} s, since the number wanted changes again and again"
+        p.growth = f"will {change} in {pause:.0f} s, because spec.replicas changes too often"
         return
     if have > wanted:
-        end_round(p, [Evidence(Cause.SCALED_DOWN, f"scaled down from {have} to {wanted} members")])
+        end_round(p, [Evidence(Cause.SCALED_DOWN, f"scaled down from {have} to {counted(wanted, 'member')}")])
         return
     left = pacing.growth_left(p)
     if left > 0:
-        p.growth = f"to grow: next try in {left:.0f} s; the pods that the last round ended for were gone then"
+        p.growth = (
+            f"will try to grow in {left:.0f} s; the pods for which the last round ended were lost before "
+            "the next one started"
+        )
         return
     left = pacing.newcomers_left(p)
     if left > 0:
         p.growth = (
-            f"to grow: next try in {left:.0f} s; "
-            "those who were let in before were lost soon after they had joined"
+            f"will try to grow in {left:.0f} s; pods that were added before were lost soon after they joined"
         )
         return
     left = pacing.larger_left(p)
     if left > 0:
-        p.growth = (
-            f"to grow: next try in {left:.0f} s; the last larger rounds ended soon after they had begun"
-        )
+        p.growth = f"will try to grow in {left:.0f} s; the last larger rounds ended soon after they started"
         return
     names, to = listed([entry.pod_name for entry in joined]), len(decision.members)
     end_round(p, [Evidence(Cause.SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
@@ -128,13 +129,13 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
     """Why this member of the running round may not be there at once when it ends, or ""."""
     pod = p.pods_by_uid.get(member.pod_uid)
     if pod is None or not p.alive(pod) or not pod.running:
-        return "its pod does not run"
+        return "its pod is not running"
     if not pod.node_ready or pod.unreachable:
         return f"its node {pod.node} is not ready"
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     if lease is None or record is None or record.id != member.id or record.state != State.JOINING.value:
-        return "its Lease does not say that it takes part"
+        return "its Lease does not show it as a participant"
     if lease.silent > members.LATE_RENEWALS * members.renew_seconds(member):
         return f"its Lease has not been renewed for {lease.silent:.0f} s"
     return ""

@@ -129,7 +129,7 @@ def _parse_time(text: Any, _: Any) -> datetime:
     try:
         return time.astimezone(timezone.utc)
     except OverflowError:
-        raise ValueError(f"{text!r} is no time that can be written") from None
+        raise ValueError(f"{text!r} is not a time that can be written") from None
 
 
 def _make() -> cattrs.Converter:

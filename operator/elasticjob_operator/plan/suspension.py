@@ -1,13 +1,13 @@
-"""Suspension: while ``spec.suspend`` is true the job has no pods and forms no round, and all else is kept.
+"""Suspension: while ``spec.suspend`` is true the job has no pods and forms no round; everything else is kept.
 
-Kept are the round's number, attempts, accounts, history and excluded nodes. What has happened before the
-suspension is charged as it would have been at the next round; the suspension itself, and the pods that end
-in the course of it, are charged to nobody: each slot goes on to its next attempt at once, so that the old
-pods are superseded from then on, however fast the job is resumed.
+The round's number, attempts, accounts, history and excluded nodes are kept. Failures from before the
+suspension are charged as they would have been at the next round. The suspension itself, and the pods that end
+in the course of it, are not charged: each slot moves on to its next attempt at once, so that the old pods are
+superseded however fast the job is resumed.
 
-Pods are deleted gracefully. Those that had ended before are kept: they hold nothing but their logs. The
-members stay in ``status.participants`` until their pods are gone, because a round that follows soon must be
-able to see that one of them has left (fencing).
+Pods are deleted gracefully. Pods that had already ended are kept for their logs. The members stay in
+``status.participants`` until their pods are gone, because a round that follows soon must be able to see that
+one of them has left (fencing).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def suspend(p: Pass) -> None:
     _supersede(p)
     p.status = p.status.stopped(p.now.wall)
     p.set(start=None)
-    p.event("JobSuspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
+    p.event("JobSuspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
 
 
 def hold(p: Pass) -> None:

@@ -129,7 +129,7 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
             try:
                 connect(endpoint)
             except Unreachable as error:
-                assert "can open no more" in str(error)
+                assert "cannot open more" in str(error)
             else:
                 raise AssertionError("connected")
         """

@@ -120,9 +120,13 @@ def test_the_operators_sentence_is_in_the_log(
 ) -> None:
     monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
-    leases.publish(RoundRecord("uid", 0, "Broken", waiting="2 of 4 have joined; will start with 2 in 5 s"))
+    leases.publish(
+        RoundRecord(
+            "uid", 0, "Broken", waiting="2 of 4 replicas joined; the round starts with 2 members in 5 s"
+        )
+    )
     Joining(start("a", join_timeout=3.0))
-    wait_for(lambda: "2 of 4 have joined" in caplog.text, 60, "the sentence in the log", interval=0.01)
+    wait_for(lambda: "2 of 4 replicas joined" in caplog.text, 60, "the sentence in the log", interval=0.01)
     assert "waiting for round 1" in caplog.text
 
 
