@@ -97,7 +97,7 @@ class Health:
     def waits(self) -> list[str]:
         """What the jobs wait for, a line each."""
         if self.controller is None:
-            return ["starting; the log says what is waited for"]
+            return ["starting; the log says what the operator waits for"]
         election = self.elector.report() if self.elector is not None else {"leading": True}
         if not election["leading"]:
             return [f"this operator stands by; leading: {election['leader'] or 'none'}"]

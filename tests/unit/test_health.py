@@ -238,7 +238,7 @@ def test_what_jobs_wait_for_is_told_by_who_leads_to_who_is_inside_of_the_pod() -
         assert scene.health.waits() == ["no job waits for anything"]
         entry.memory.waits = (Wait(WaitKey(RoundWait.REJOIN, 2), 45.0, 40.0),)
         entry.memory.planned_at, scene.now = 10.0, 13.0
-        line = "here/job waits for the members of the last round to rejoin: round 2, 37 of 45 s left"
+        line = "here/job waits for the members of the previous round to rejoin: round 2, 37 of 45 s left"
         assert scene.health.waits() == [line]
 
         server = await scene.health.serve("127.0.0.1", 0)

@@ -209,6 +209,6 @@ def test_what_it_waits_for_is_told_in_words_with_names_and_without_what_only_pac
     assert sentences(waits, {"uid-2": "job-2-0"}) == [
         "waits for the scheduler to decide on a new pod: job-0-0, job-1-0, 5 of 5 s left",
         "waits for a running pod to join: job-2-0, 60 of 60 s left",
-        "waits for the members of the last round to rejoin: round 3, 0 of 45 s left",
+        "waits for the members of the previous round to rejoin: round 3, 0 of 45 s left",
         "waits for the job to end before it fails (activeDeadlineSeconds): 10000000 of 31536000 s left",
     ]
