@@ -402,7 +402,7 @@ def test_a_lease_of_256_kib_is_kept_as_a_digest_and_garbage_after_garbage_is_no_
 
 
 @pytest.mark.parametrize(
-    "change", [{"exitCode": 2**31}, {"rank": 2**31}, {"localRank": 2**31}, {"exitCode": -(2**40)}]
+    "change", [{"exitCode": 2**31}, {"groupRank": 2**31}, {"localRank": 2**31}, {"exitCode": -(2**40)}]
 )
 def test_what_the_schema_cannot_hold_is_refused(change: dict[str, int]) -> None:
     """The API server would refuse the whole status."""

@@ -96,7 +96,7 @@ def test_the_first_member_of_a_large_round_that_rejoins_is_told_what_holds_when_
 def test_who_waits_is_judged_by_the_interval_that_it_was_told(renew_seconds: int, judged: tuple[str]) -> None:
     decided = planned(planned(None), silent=100.0, renew_seconds=renew_seconds)
     assert decided.silent == judged
-    assert any("has not been renewed" in event.message for event in decided.events) is bool(judged)
+    assert any("has not renewed its Lease" in event.message for event in decided.events) is bool(judged)
 
 
 def test_a_shorter_interval_holds_when_the_longer_is_over() -> None:
