@@ -83,7 +83,9 @@ WANTED = Access(True, ("mnist-elasticjob",), ("mnist-0-0",))
 @pytest.mark.parametrize("kind", ["ServiceAccount", "Role", "RoleBinding"])
 def test_what_is_somebody_elses_is_named(kind: str) -> None:
     api: Any = OneKind(kind, Conflict("PATCH", 422, "Invalid", "the test of the owner's UID failed"))
-    with pytest.raises(NotOurs, match=f"{kind} mnist-elasticjob already exists in namespace default .*or rename the job"):
+    with pytest.raises(
+        NotOurs, match=f"{kind} mnist-elasticjob already exists in namespace default .*or rename the job"
+    ):
         asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None, []))
     assert not api.made
 
