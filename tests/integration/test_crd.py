@@ -783,7 +783,7 @@ STATUS: dict[str, Any] = {
             "message": "",
             "containerRestarts": 1,
         },
-        {"id": "m4y0r3bc", "podName": "digits-1-3", "slot": 1, "state": "Joining"},
+        {"id": "m4y0r3bc", "podName": "digits-1-3", "podUID": "d8", "slot": 1, "state": "Joining"},
     ],
     "ignoredPods": [{"podName": "digits-2-0", "message": "participant record: not JSON"}],
     "roundHistory": [
