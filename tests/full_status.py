@@ -163,7 +163,7 @@ def full(members: int = MEMBERS) -> JobStatus:
             10**9,
             10**12,
             10**12,
-            (LostTime("NotEstablished", 10**12),) * 20,
+            tuple(LostTime(f"NotEstablished{n:02}", 10**12) for n in range(20)),
             WALL,
         ),
     )

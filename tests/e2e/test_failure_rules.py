@@ -39,7 +39,7 @@ def test_a_rule_on_the_root_fails_the_job_and_the_echo_decides_nothing(job: JobR
         42,
         1,
     )
-    assert "node" in failure
+    assert "nodeName" in failure
     assert failure["logsCommand"] == f"kubectl -n {job.namespace} logs job-1-0 -c train"
     assert job.cluster.kubectl(*shlex.split(failure["logsCommand"])[1:], check=False).returncode == 0
     (application,) = (a for a in status["accounts"] if a["name"] == "application")

@@ -37,7 +37,7 @@ def test_the_round_goes_on_whatever_labels_say(job: PlayedJob) -> None:
 def test_a_pod_that_lost_the_jobs_label_before_it_joined_gets_it_back(job: PlayedJob) -> None:
     job.apply()
     job.runs("job-0-0", "job-1-0")
-    label(job, "job-1-0", f"{GROUP}/job-", f"{GROUP}/slot-", f"{GROUP}/attempt-")
+    label(job, "job-1-0", f"{GROUP}/job-name-", f"{GROUP}/slot-", f"{GROUP}/attempt-")
     job.runs("job-0-0", "job-1-0")
     assert job.pods()["job-1-0"]["metadata"]["labels"][f"{GROUP}/slot"] == "1"
     job.join("job-0-0", "job-1-0")

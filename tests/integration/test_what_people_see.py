@@ -83,7 +83,7 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
 
 
 def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -> None:
-    job.apply(f"while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
+    job.apply(f"trap 'exit 143' TERM; while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
     job.runs("job-0-0", "job-1-0")
     job.join("job-0-0", "job-1-0")
     job.round(1)
@@ -120,7 +120,7 @@ def test_kubectl_waits_for_each_condition(job: PlayedJob, tmp_path: Path) -> Non
         for kind, status in said.items():
             job.kubectl("wait", f"ej/{job.name}", f"--for=condition={kind}={status}", "--timeout=30s")
 
-    job.apply(f"while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
+    job.apply(f"trap 'exit 143' TERM; while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
     wait(Training="False", Reconciling="True", Stalled="False", Complete="False", Failed="False")
     job.runs("job-0-0", "job-1-0")
     job.join("job-0-0", "job-1-0")
