@@ -148,12 +148,13 @@ class Look:
         """Declare a wait for what this round's participants have to do. It begins when they can read the
         state. Until then all of ``limit`` is left, and another look is due: the write that makes the state
         readable need not bring an event. Unless somebody is ``awaited`` the time runs, and nothing waits."""
-        if self.readable and not awaited:
-            return max(0.0, limit - self.waits.elapsed(kind, self.state.number))
-        if self.readable:
-            return self.waits.left(kind, self.state.number, limit)
-        self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, self.state.number)))
-        return limit
+        number = self.state.number
+        if not self.readable:
+            self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, number)))
+            return limit
+        if awaited:
+            return self.waits.left(kind, number, limit)
+        return max(0.0, limit - self.waits.elapsed(kind, number))
 
     def set(self, **changes: Any) -> None:
         """Change the state."""
