@@ -1,4 +1,4 @@
-"""Who may write what: the job's ServiceAccount, Role and RoleBinding.
+"""What the pods of a job may write: the job's ServiceAccount, Role and RoleBinding.
 
 A pod's identity may read the job's round Lease and its member list, and write the Leases that have the names
 of the job's pods (docs/operate/permissions.md); an admission policy in the chart narrows the latter to the

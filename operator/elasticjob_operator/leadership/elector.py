@@ -41,7 +41,7 @@ def clock() -> float:
 
 
 def identity() -> str:
-    """Who this process is, as in client-go: the pod or host for people, the rest for being unique."""
+    """The identity of this process, as in client-go: the name of the pod or host, and a unique suffix."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
@@ -66,7 +66,7 @@ class Elector:
         return self._candidate.may_act(self._now())
 
     def report(self) -> Json:
-        """Who leads, for the probe."""
+        """Identity of the leader, for the probe."""
         candidate = self._candidate
         record = candidate.record
         answer: Json = {"leading": self.may_write(), "leader": record.holder if record else ""}

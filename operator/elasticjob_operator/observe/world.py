@@ -107,7 +107,7 @@ class World:
         return any(informer.late() > _BUSY_SECONDS for informer in self.informers())
 
     def _check_lateness(self) -> None:
-        """Who may have spoken and is not heard yet is not silent."""
+        """A participant is not silent while a write of its Lease may not have reached us yet."""
         for informer in self.informers():
             late = informer.late()
             if late > _LATE_SECONDS:

@@ -49,8 +49,8 @@ EXPLAINED_BY_THE_NODE = frozenset(
 
 
 def taken_away(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence | None:
-    """Who has ended this pod that is on its way out or has ended, as far as it is known; None for one that
-    has ended by itself."""
+    """Evidence that something else ended this pod, or is ending it, as far as it is known; None for a pod
+    that ended by itself."""
     cause = _disruption(pod)
     if cause is not None:
         return _evidence(pod, cause, _sentence(pod, who, cause), rank)
