@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PACKAGES := handler operator devcluster
 ARGS ?=
 
-.PHONY: help demo test test-slow lint matrix bench bench-scale bench-jobs histories chaos controlplane format clean
+.PHONY: help demo test test-slow test-nodes lint matrix bench bench-scale bench-jobs histories chaos controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -30,6 +30,11 @@ endif
 test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (30 minutes)
 	@$(BIN)/pytest -m slow $(ARGS)
 	@$(BIN)/pytest -m slow devcluster/tests
+
+test-nodes: $(READY) controlplane ## on two nodes with kubelet and containerd, from real images; root, Debian's packages (30 minutes)
+	@$(BIN)/python -m devcluster packages --install
+	@$(BIN)/pytest -m nodes devcluster/tests/test_kubelet.py
+	@$(BIN)/pytest -m nodes tests/nodes $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check .

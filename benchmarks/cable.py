@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from devcluster.nodeagent import linux
+from devcluster import linux
 
 NEAR, FAR = "198.18.77.1", "198.18.77.2"
 NAMESPACE_ENV = "BENCH_NETWORK_NAMESPACE"

@@ -22,7 +22,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root on Linux")
 
 AS_USER = """
 import os, sys
-from devcluster.nodeagent import linux
+from devcluster import linux
 
 linux.enter_user_namespace(1000)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

@@ -1,4 +1,7 @@
-"""The control plane's binary: built once from its Go modules, then taken from the cache.
+"""The binaries of Kubernetes: each built once from its Go modules, then taken from the cache.
+
+One has the control plane, the other what runs on nodes. Both are of the same modules, so that what one build
+has compiled the next one need not.
 
 The cache is keyed by all that decides the result: go.mod, go.sum, main.go and the build's flags. A build
 takes minutes, so a lock lets a second caller wait for the first; the finished folder appears by one rename,
@@ -21,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster.paths import cache_dir
@@ -28,6 +32,7 @@ from devcluster.paths import cache_dir
 SOURCE_DIR = Path(__file__).parent / "gobin"
 BINARY = "controlplane"
 KUBECTL = "kubectl"
+NODE_BINARY = "node"
 
 # The go directive of go.mod; an older one on PATH would try to download a toolchain.
 _GO_VERSION = (1, 26)
@@ -36,18 +41,42 @@ _BUILD_TIMEOUT_SECONDS = 3600.0
 _PROGRESS_SECONDS = 20.0
 
 
+@dataclass(frozen=True)
+class _Program:
+    """A binary, and where its main.go is."""
+
+    name: str
+    title: str
+    minutes: str
+    folder: Path
+    links: tuple[str, ...] = ()
+
+
+_CONTROL_PLANE = _Program(BINARY, "the control plane", "some 5 minutes", SOURCE_DIR, (KUBECTL,))
+_NODE = _Program(NODE_BINARY, "kubelet and kube-proxy", "some 2 minutes", SOURCE_DIR / "node")
+
+
 def ensure_built() -> Path:
     """The folder with the binary `controlplane` and its link `kubectl`; builds it if it isn't cached.
 
     Raises RuntimeError with the end of the build's output if the build fails.
     """
-    target = cache_dir() / _cache_key()
-    if _is_complete(target):
+    return _ensure(_CONTROL_PLANE)
+
+
+def ensure_node_built() -> Path:
+    """The folder with the binary `node`, which is kubelet and kube-proxy; built as `ensure_built` does."""
+    return _ensure(_NODE)
+
+
+def _ensure(program: _Program) -> Path:
+    target = cache_dir() / _cache_key(program)
+    if _is_complete(target, program):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with locked(target.with_suffix(".lock"), "the control plane"):
-        if not _is_complete(target):
-            _build(target)
+    with locked(target.with_suffix(".lock"), program.title):
+        if not _is_complete(target, program):
+            _build(target, program)
     return target
 
 
@@ -59,9 +88,9 @@ def kubernetes_version() -> str:
     return found[1]
 
 
-def _is_complete(target: Path) -> bool:
+def _is_complete(target: Path, program: _Program) -> bool:
     # The lock's file and the folder are made by nobody else: a folder that is there was renamed whole.
-    return (target / BINARY).exists()
+    return (target / program.name).exists()
 
 
 REPRODUCIBLE_AND_SMALL = ("-trimpath", "-gcflags=all=-dwarf=false")
@@ -78,10 +107,10 @@ def _build_arguments() -> list[str]:
     return ["-mod=readonly", "-buildvcs=false", *REPRODUCIBLE_AND_SMALL, "-ldflags", f"-s -w {stamped}"]
 
 
-def _cache_key() -> str:
+def _cache_key(program: _Program) -> str:
     digest = hashlib.sha256()
-    for name in ("go.mod", "go.sum", "main.go"):
-        digest.update((SOURCE_DIR / name).read_bytes())
+    for file in (SOURCE_DIR / "go.mod", SOURCE_DIR / "go.sum", program.folder / "main.go"):
+        digest.update(file.read_bytes())
     digest.update(" ".join([*_build_arguments(), platform.machine()]).encode())
     return digest.hexdigest()[:16]
 
@@ -98,19 +127,21 @@ def locked(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-def _build(target: Path) -> None:
-    say(f"building Kubernetes {kubernetes_version()} (some 5 minutes on 2 cores, then cached)")
+def _build(target: Path, program: _Program) -> None:
+    what = f"{program.title} of Kubernetes {kubernetes_version()}"
+    say(f"building {what} ({program.minutes} on 2 cores, then cached)")
     go = find_go()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         output = Path(scratch, "out")
         output.mkdir()
-        command = [go, "build", "-v", *_build_arguments(), "-o", str(output / BINARY), "."]
+        command = [go, "build", "-v", *_build_arguments(), "-o", str(output / program.name), "."]
         environment = go_environment()
-        run_with_progress(command, environment, began, SOURCE_DIR)
-        (output / KUBECTL).symlink_to(BINARY)
+        run_with_progress(command, environment, began, program.folder)
+        for link in program.links:
+            (output / link).symlink_to(program.name)
         output.rename(target)
-    say(f"built in {time.monotonic() - began:.0f} s: {target / BINARY}")
+    say(f"built in {time.monotonic() - began:.0f} s: {target / program.name}")
 
 
 def go_environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,37 @@ import psutil
 from devcluster.build import KUBECTL, ensure_built
 from devcluster.cluster import Cluster
 from devcluster.commands import AUTOSCALING, DISRUPTION, Options
+from devcluster.control_plane import ControlPlane
 from devcluster.paths import named_cluster_dir
 from devcluster.supervisor import is_supervised
 from devcluster.wait import wait_for
 
 _DOWN_TIMEOUT_SECONDS = 60.0
+# Kubelets and containerds take memory; two show all that one and another can.
+_KUBELETS = 2
 # A process id counts as the recorded process if it was created at the same time, to clock precision.
 _SAME_CREATION_SECONDS = 1.0
 
 _name_option = click.option("--name", default="dev", show_default=True, help="The cluster's name.")
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """What `--nodes` says."""
+
+    count: int
+    kubelet: bool = False
+
+
+def _nodes(context: click.Context, parameter: click.Parameter, value: str) -> _Nodes:
+    """What it means. Raises BadParameter if it means nothing."""
+    kind, _, number = value.rpartition(":")
+    if number == "kubelet" and not kind:
+        return _Nodes(_KUBELETS, kubelet=True)
+    if not number.isdecimal() or kind not in ("", "kubelet"):
+        problem = f"{value!r} is neither a number nor kubelet nor kubelet:NUMBER"
+        raise click.BadParameter(problem, context, parameter)
+    return _Nodes(int(number), kubelet=bool(kind))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,8 +70,30 @@ def build() -> None:
 
 
 @main.command()
+@click.option("--install", is_flag=True, help="Install what is missing, by apt-get.")
+def packages(install: bool) -> None:
+    """Say which packages are missing for nodes with a kubelet."""
+    from devcluster.kubelet import requirements
+
+    if install:
+        try:
+            requirements.install()
+        except requirements.MissingError as error:
+            raise click.ClickException(str(error)) from None
+    missing = requirements.missing_packages()
+    click.echo(requirements.install_command(missing) if missing else "nothing is missing")
+
+
+@main.command()
 @_name_option
-@click.option("--nodes", default=3, show_default=True, type=click.IntRange(0), help="How many nodes.")
+@click.option(
+    "--nodes",
+    default="3",
+    show_default=True,
+    metavar="NUMBER|kubelet[:NUMBER]",
+    callback=_nodes,
+    help="How many nodes; kubelet (or kubelet:3): that each run a kubelet, two or as many.",
+)
 @click.option(
     "--controller",
     "controllers",
@@ -57,7 +102,7 @@ def build() -> None:
     help=f"One more controller, for example {DISRUPTION} or {AUTOSCALING}.",
 )
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready, and leave it running.")
-def up(name: str, nodes: int, controllers: tuple[str, ...], detach: bool) -> None:
+def up(name: str, nodes: _Nodes, controllers: tuple[str, ...], detach: bool) -> None:
     """Start a cluster; without --detach it ends with Ctrl-C."""
     state_dir = named_cluster_dir(name)
     if _owner(state_dir) is not None:
@@ -109,23 +154,24 @@ def kubectl(name: str, args: tuple[str, ...]) -> None:
 @click.argument("pod")
 def logs(name: str, namespace: str, container: str | None, pod: str) -> None:
     """Print the logs of a pod, of all its runs, also after it is gone."""
-    root = Path(_facts(name)["pod_logs"])
-    files = sorted(root.glob(f"{namespace}_{pod}_*/{container or '*'}/*.log"), key=_age)
+    roots = [Path(folder) for folder in _facts(name)["pod_logs"]]
+    pattern = f"{namespace}_{pod}_*/{container or '*'}/*.log"
+    files = sorted((file for root in roots for file in root.glob(pattern)), key=_age)
     if not files:
-        raise click.ClickException(f"no logs of {namespace}/{pod} below {root}")
+        raise click.ClickException(f"no logs of {namespace}/{pod} below {', '.join(map(str, roots))}")
     containers = sorted({file.parent.name for file in files})
     if len(containers) > 1:
         raise click.ClickException(f"{pod} has several containers, choose with -c: {', '.join(containers)}")
     for file in files:
         if len(files) > 1:
-            click.echo(f"==> {file.relative_to(root)} <==", err=True)
+            click.echo(f"==> {'/'.join(file.parts[-3:])} <==", err=True)
         sys.stdout.flush()
         with file.open("rb") as content:
             shutil.copyfileobj(content, sys.stdout.buffer)
 
 
 def _serve(
-    name: str, state_dir: Path, nodes: int, controllers: tuple[str, ...], ready: Callable[[], None]
+    name: str, state_dir: Path, nodes: _Nodes, controllers: tuple[str, ...], ready: Callable[[], None]
 ) -> None:
     """Own a cluster until SIGTERM or Ctrl-C; `ready` is called when it is up."""
     # Set before the start, so that a cluster that is still coming up can be ended too.
@@ -134,14 +180,14 @@ def _serve(
     options = Options(further_controllers=controllers)
     with (
         contextlib.suppress(KeyboardInterrupt),
-        Cluster(nodes, state_dir=state_dir, options=options) as cluster,
+        _new_cluster(nodes, state_dir, options) as cluster,
     ):
         facts = {
             "pid": os.getpid(),
             "created": psutil.Process().create_time(),
             "server": cluster.server,
             "kubeconfig": str(cluster.kubeconfig),
-            "pod_logs": str(cluster.nodes_dir / "logs"),
+            "pod_logs": [str(folder) for folder in cluster.pod_logs],
         }
         # Renamed into place: a reader sees all of it or nothing.
         written = state_dir / "cluster.json.new"
@@ -153,6 +199,19 @@ def _serve(
         ready()
         while True:
             signal.pause()
+
+
+def _new_cluster(nodes: _Nodes, state_dir: Path, options: Options) -> ControlPlane:
+    if not nodes.kubelet:
+        return Cluster(nodes.count, state_dir=state_dir, options=options)
+    # Not every user has what it imports and needs.
+    from devcluster.kubelet.cluster import KubeletCluster
+    from devcluster.kubelet.requirements import MissingError
+
+    try:
+        return KubeletCluster(nodes.count, state_dir=state_dir, options=options)
+    except MissingError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _in_background(serve: Callable[[Callable[[], None]], None]) -> None:

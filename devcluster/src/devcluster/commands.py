@@ -90,6 +90,13 @@ class Layout:
     service_account_key: Path
     token_file: Path
     audit_policy: Path
+    host: str = "127.0.0.1"
+    """The address on which API servers listen."""
+    kubelet_client: tuple[Path, Path] | None = None
+    """The certificate and key with which API servers call kubelets, and so whether nodes have kubelets.
+
+    Then everything takes the time that it takes in production, and all controllers run.
+    """
 
 
 def etcd(layout: Layout) -> list[str]:
@@ -119,10 +126,8 @@ def apiserver(layout: Layout, port: int, audit_log: Path) -> list[str]:
         f"--etcd-servers=http://127.0.0.1:{layout.etcd_port}",
         # A second guard besides the check of who owns etcd's port: two clusters never share keys.
         f"--etcd-prefix={layout.etcd_prefix}",
-        "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1",
-        # The Endpoints of the service `kubernetes` may not hold a loopback address.
-        "--endpoint-reconciler-type=none",
+        f"--bind-address={layout.host}",
+        f"--advertise-address={layout.host}",
         f"--secure-port={port}",
         f"--tls-cert-file={layout.serving_certificate}",
         f"--tls-private-key-file={layout.serving_key}",
@@ -134,8 +139,7 @@ def apiserver(layout: Layout, port: int, audit_log: Path) -> list[str]:
         f"--service-account-key-file={layout.service_account_key}",
         f"--service-account-signing-key-file={layout.service_account_key}",
         f"--service-cluster-ip-range={_SERVICE_RANGE}",
-        f"--default-not-ready-toleration-seconds={_TOLERATION_SECONDS}",
-        f"--default-unreachable-toleration-seconds={_TOLERATION_SECONDS}",
+        *_nodes_of_the_apiserver(layout),
         "--allow-privileged",
         f"--audit-policy-file={layout.audit_policy}",
         f"--audit-log-path={audit_log}",
@@ -147,21 +151,45 @@ def apiserver(layout: Layout, port: int, audit_log: Path) -> list[str]:
     ]
 
 
+def _nodes_of_the_apiserver(layout: Layout) -> list[str]:
+    if layout.kubelet_client is None:
+        return [
+            # The Endpoints of the service `kubernetes` may not hold a loopback address.
+            "--endpoint-reconciler-type=none",
+            f"--default-not-ready-toleration-seconds={_TOLERATION_SECONDS}",
+            f"--default-unreachable-toleration-seconds={_TOLERATION_SECONDS}",
+        ]
+    certificate, key = layout.kubelet_client
+    return [
+        f"--kubelet-client-certificate={certificate}",
+        f"--kubelet-client-key={key}",
+        "--kubelet-preferred-address-types=InternalIP",  # nobody resolves the names
+    ]
+
+
 def controller_manager(layout: Layout, options: Options, port: int, kubeconfig: Path) -> list[str]:
-    """kube-controller-manager, quick to notice that a node is lost."""
+    """kube-controller-manager; of nodes that are played it is quick to notice the loss."""
     return [
         str(layout.binary),
         "kube-controller-manager",
         *_client_flags(layout, port, kubeconfig),
-        f"--controllers={','.join([*options.controllers, *options.further_controllers])}",
+        *_nodes_of_the_controller_manager(layout, options),
         "--use-service-account-credentials",
         f"--service-account-private-key-file={layout.service_account_key}",
         f"--root-ca-file={layout.ca_file}",
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
+        "--horizontal-pod-autoscaler-sync-period=1s",  # Kubernetes' own default is 15 s
+    ]
+
+
+def _nodes_of_the_controller_manager(layout: Layout, options: Options) -> list[str]:
+    if layout.kubelet_client is not None:
+        return ["--controllers=*"]
+    return [
+        f"--controllers={','.join([*options.controllers, *options.further_controllers])}",
         "--node-monitor-period=1s",
         "--node-monitor-grace-period=12s",  # Kubernetes' own default is 50 s
-        "--horizontal-pod-autoscaler-sync-period=1s",  # Kubernetes' own default is 15 s
     ]
 
 

@@ -19,6 +19,8 @@ from typing import Any
 from devcluster import supervisor
 from devcluster.wait import wait_for
 
+READY_TIMEOUT_SECONDS = 180.0
+"""After that long a component does not come up. An API server needs 2 s, or minutes if all CPUs are busy."""
 # An API server that has open watches may take this long to end after SIGTERM.
 _STOP_TIMEOUT_SECONDS = 60.0
 _END_TIMEOUT_SECONDS = 120.0
@@ -29,31 +31,15 @@ class ComponentFailedError(RuntimeError):
     """A component ended, or was not ready in time; the message has the end of its log."""
 
 
-class SupervisorClient:
-    """Starts the supervisor, which makes `state_dir`, and talks to it. Usable from any thread."""
+class ParentClient:
+    """Talks to the parent of some processes, which starts and signals them. Usable from any thread."""
 
-    def __init__(self, state_dir: Path) -> None:
-        """Raises RuntimeError if `state_dir` can't be made, for example because it is there already."""
+    def __init__(self, control: socket.socket, whose: str) -> None:
+        """`whose` names the parent when it has ended."""
+        self._control = control
+        self._whose = whose
         self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    supervisor.__file__,
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    str(state_dir),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the parent, which then ends the cluster in order
-            )
         self._control.settimeout(_END_TIMEOUT_SECONDS)
-        if not self._control.recv(supervisor.PACKET_BYTES):
-            self._process.wait(_END_TIMEOUT_SECONDS)
-            raise RuntimeError(f"the supervisor could not make {state_dir}: its message is on stderr")
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], log: Path, grace: float) -> int:
         """Start a process and return its id. Raises ComponentFailedError if it can't be started."""
@@ -71,6 +57,45 @@ class SupervisorClient:
         code: int | None = self._ask({"op": "status", "pid": pid})["exit"]
         return code
 
+    def _ask(self, message: dict[str, object]) -> dict[str, Any]:
+        with self._lock:
+            self._control.send(json.dumps(message).encode())
+            packet = self._control.recv(supervisor.PACKET_BYTES)
+        if not packet:
+            raise RuntimeError(f"{self._whose} has ended, and with it all that it has started")
+        reply: dict[str, Any] = json.loads(packet)
+        return reply
+
+
+class SupervisorClient(ParentClient):
+    """Starts the supervisor, which makes `state_dir`, and talks to it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Raises RuntimeError if `state_dir` can't be made, for example because it is there already."""
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    supervisor.__file__,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    str(state_dir),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the parent, which then ends the cluster in order
+            )
+        super().__init__(control, "the cluster's supervisor")
+        if not self._control.recv(supervisor.PACKET_BYTES):
+            self._process.wait(_END_TIMEOUT_SECONDS)
+            raise RuntimeError(f"the supervisor could not make {state_dir}: its message is on stderr")
+
+    def remove_at_end(self, cgroups: Sequence[Path]) -> None:
+        """Let these control groups be removed when all processes of the cluster have ended."""
+        self._ask({"op": "remove", "cgroups": [str(path) for path in cgroups]})
+
     def end(self) -> None:
         """End all processes and remove the state folder. May be called twice."""
         self._control.close()
@@ -79,15 +104,6 @@ class SupervisorClient:
         finally:
             self._process.kill()  # its children die with it
             self._process.wait()
-
-    def _ask(self, message: dict[str, object]) -> dict[str, Any]:
-        with self._lock:
-            self._control.send(json.dumps(message).encode())
-            packet = self._control.recv(supervisor.PACKET_BYTES)
-        if not packet:
-            raise RuntimeError("the cluster's supervisor has ended, and with it the cluster")
-        reply: dict[str, Any] = json.loads(packet)
-        return reply
 
 
 class Component:
@@ -100,18 +116,18 @@ class Component:
     def __init__(
         self,
         name: str,
-        supervisor_client: SupervisorClient,
+        parent: ParentClient,
         argv: Sequence[str],
         log: Path,
         ready: Callable[[int], bool],
         *,
         env: Mapping[str, str] | None = None,
-        ready_timeout: float = 60.0,
+        ready_timeout: float = READY_TIMEOUT_SECONDS,
         grace: float = 0.0,
     ) -> None:
         self.name = name
         self.log = log
-        self._supervisor = supervisor_client
+        self._parent = parent
         self._argv = list(argv)
         self._env = {**os.environ, **(env or {})}
         self._ready = ready
@@ -129,13 +145,13 @@ class Component:
     @property
     def running(self) -> bool:
         """Whether the process lives; a frozen one does."""
-        return self._pid is not None and self._supervisor.exit_code(self._pid) is None
+        return self._pid is not None and self._parent.exit_code(self._pid) is None
 
     def launch(self) -> None:
         """Start the process without waiting for it. Raises RuntimeError if it is running."""
         if self.running:
             raise RuntimeError(f"{self.name} is running already, as process {self._pid}")
-        self._pid = self._supervisor.spawn(self._argv, self._env, self.log, self._grace)
+        self._pid = self._parent.spawn(self._argv, self._env, self.log, self._grace)
 
     def start(self) -> None:
         """Start the process, on the ports it had before, and wait until it is ready.
@@ -150,7 +166,7 @@ class Component:
         pid = self.pid
 
         def ready() -> bool:
-            code = self._supervisor.exit_code(pid)
+            code = self._parent.exit_code(pid)
             if code is not None:
                 raise ComponentFailedError(f"{self.name} ended with {code}:\n{self.log_tail()}")
             return self._ready(pid)
@@ -195,7 +211,7 @@ class Component:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
 
     def _signal(self, number: signal.Signals) -> bool:
-        return self._pid is not None and self._supervisor.signal(self._pid, number)
+        return self._pid is not None and self._parent.signal(self._pid, number)
 
     def _wait_ended(self) -> None:
         wait_for(lambda: not self.running, _STOP_TIMEOUT_SECONDS, f"{self.name} has ended", interval=0.02)

@@ -50,14 +50,27 @@ class Authority:
 
     def issue_server(self, name: str, hosts: Iterable[str]) -> tuple[Path, Path]:
         """Make a serving certificate for `hosts` (names or IP addresses); its file and its key's file."""
+        alternatives = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+        return self._issue(name, _name(name), ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
+
+    def issue_client(self, name: str, group: str) -> tuple[Path, Path]:
+        """Make a certificate with which a client is the user `name` of `group`; its file and its key's."""
+        attributes = {NameOID.COMMON_NAME: name, NameOID.ORGANIZATION_NAME: group}
+        subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in attributes.items()])
+        return self._issue(name, subject, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def _issue(
+        self, name: str, subject: x509.Name, usage: x509.ObjectIdentifier, *extensions: x509.ExtensionType
+    ) -> tuple[Path, Path]:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
-            _builder(_name(name), self._name, key.public_key())
+            _builder(subject, self._name, key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName([_general_name(h) for h in hosts]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
         if not self._bare:
             builder = builder.add_extension(_key_usage(authority=False), critical=True).add_extension(
                 issuer_key, critical=False

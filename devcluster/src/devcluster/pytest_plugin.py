@@ -20,6 +20,7 @@ import pytest
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
 from devcluster.commands import Options
+from devcluster.control_plane import ControlPlane
 from devcluster.existing import ExistingCluster, existing_kubeconfig
 from devcluster.wait import wait_for
 
@@ -133,7 +134,8 @@ def _dump(cluster: ClusterAccess, namespace: str, kinds: Iterable[str]) -> Itera
         except (subprocess.TimeoutExpired, OSError) as error:
             text = str(error)
         yield f"{kind} in {namespace}", text
-    if isinstance(cluster, Cluster):
-        for file in sorted((cluster.nodes_dir / "logs").glob(f"{namespace}_*/*/*.log")):
-            lines = file.read_text(errors="replace").splitlines()[-_DUMPED_LOG_LINES:]
-            yield f"end of {file.relative_to(cluster.nodes_dir / 'logs')}", "\n".join(lines)
+    if isinstance(cluster, ControlPlane):
+        for folder in cluster.pod_logs:
+            for file in sorted(folder.glob(f"{namespace}_*/*/*.log")):
+                lines = file.read_text(errors="replace").splitlines()[-_DUMPED_LOG_LINES:]
+                yield f"end of {file.relative_to(folder)}", "\n".join(lines)

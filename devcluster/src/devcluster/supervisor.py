@@ -14,10 +14,12 @@ Run as a file with `python -I`, so standard library only. Control messages are J
     {"op": "spawn", "argv": [...], "env": {...}, "log": path, "grace": seconds}  -> {"pid": pid}
     {"op": "signal", "pid": pid, "signal": number}                               -> {"sent": bool}
     {"op": "status", "pid": pid}                                                 -> {"exit": code or null}
+    {"op": "remove", "cgroups": [path, ...]}                                     -> {}
 
 An exit code below zero is the signal that ended the process. Only children that were not reaped yet are
 signalled, so a reused process id is never hit. `grace` is how long a component may clean up after SIGTERM
 when the cluster ends; 0 means SIGKILL at once, which is right for everything that keeps only disposable data.
+`remove` is for the end, too: of control groups the kernel only takes the processes away.
 """
 
 from __future__ import annotations
@@ -33,13 +35,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 PACKET_BYTES = 1 << 17
-_TICK_SECONDS = 0.25
+TICK_SECONDS = 0.25
 _KILL_TIMEOUT_SECONDS = 20.0
+_CGROUP_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -51,6 +54,8 @@ class Supervisor:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._grace: dict[int, float] = {}
         self._exits: dict[int, int] = {}
+        self.cgroups: list[str] = []
+        """Those of the cluster, to be removed when it has ended."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -64,6 +69,9 @@ class Supervisor:
                 return {"sent": self._signal(message["pid"], message["signal"])}
             case "status":
                 return {"exit": self._exits.get(message["pid"])}
+            case "remove":
+                self.cgroups += message["cgroups"]
+                return {}
             case unknown:
                 raise ValueError(f"unknown op {unknown!r}")
 
@@ -136,6 +144,46 @@ class Supervisor:
         return True
 
 
+def answer(supervisor: Supervisor, control: socket.socket) -> bool:
+    """Carry out the next control message if it comes before the socket's time is up; false: none will come.
+
+    Raises OSError if the other end has died.
+    """
+    supervisor.reap()
+    try:
+        packet = control.recv(PACKET_BYTES)
+    except TimeoutError:
+        return True
+    if not packet:
+        return False
+    try:
+        reply = supervisor.handle(json.loads(packet))
+    except (OSError, subprocess.SubprocessError) as error:
+        reply = {"error": str(error)}
+    control.send(json.dumps(reply).encode())
+    return True
+
+
+def remove_cgroups(paths: Iterable[str], seconds: float = _CGROUP_SECONDS) -> None:
+    """Remove control groups, those below them first. Their processes have been killed: it waits for the last.
+
+    What is still in use after that time is left.
+    """
+    deadline = time.monotonic() + seconds
+    for path in paths:
+        for folder, _, _ in os.walk(path, topdown=False):
+            while True:
+                try:
+                    os.rmdir(folder)
+                except FileNotFoundError:
+                    pass
+                except OSError:
+                    if time.monotonic() < deadline:
+                        time.sleep(0.02)
+                        continue
+                break
+
+
 def _children_of(parent: int) -> list[int]:
     children = []
     for entry in os.listdir("/proc"):
@@ -192,27 +240,17 @@ def main(control_fd: int, parent: int, state_dir: Path) -> None:
         os.dup2(log, stream)
     os.close(log)
     with socket.socket(fileno=control_fd) as control:
-        control.settimeout(_TICK_SECONDS)
+        control.settimeout(TICK_SECONDS)
         control.send(b"{}")  # the state folder is there
         try:
-            while os.getppid() == parent:
-                supervisor.reap()
-                try:
-                    packet = control.recv(PACKET_BYTES)
-                except TimeoutError:
-                    continue
-                if not packet:
-                    break
-                try:
-                    reply = supervisor.handle(json.loads(packet))
-                except (OSError, subprocess.SubprocessError) as error:
-                    reply = {"error": str(error)}
-                control.send(json.dumps(reply).encode())
+            while os.getppid() == parent and answer(supervisor, control):
+                pass
         except OSError:
             pass  # the parent died with its half of the socket
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             supervisor.end()
+            remove_cgroups(supervisor.cgroups)
             _remove(state_dir)
 
 

@@ -12,7 +12,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-from devcluster.nodeagent import linux
+from devcluster import linux
 
 
 @dataclass(frozen=True)

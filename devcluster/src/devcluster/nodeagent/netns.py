@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Literal
 
-from devcluster.nodeagent import linux
+from devcluster import linux
 from devcluster.nodeagent.network import AddressPool, PodNetwork
 
 Direction = Literal["both", "in", "out"]

@@ -27,7 +27,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from devcluster.nodeagent import linux
+from devcluster import linux
 from devcluster.nodeagent.mounts import Mount, Root
 
 _START_LIMIT = 10.0
