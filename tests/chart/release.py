@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from charts.generate import NAMESPACE
-from devcluster.cluster import Cluster
+from devcluster.control_plane import ControlPlane
 from devcluster.wait import wait_for
 from tests import docs_commands
 from tests.chart.helm import Helm
@@ -20,21 +21,24 @@ REGISTRY = "registry.example/ml"
 _UNINTERESTING = {"events", "events.events.k8s.io", "componentstatuses"}
 
 
-class Release:
-    """The release, made by the chart or by a document's own commands. ``home`` is helm's."""
+C_co = TypeVar("C_co", bound=ControlPlane, covariant=True)
 
-    def __init__(self, cluster: Cluster, home: Path) -> None:
+
+class Release(Generic[C_co]):
+    """The release, made by the chart or by a document's own commands. ``home`` is helm's.
+
+    ``seconds``: after which a document's commands have hung.
+    """
+
+    def __init__(self, cluster: C_co, home: Path, seconds: float = 240.0) -> None:
         self.cluster = cluster
+        self._seconds = seconds
         self.helm = Helm(home, cluster.kubeconfig)
         self._home = home
 
     def words(self, document: str, test: str, **variables: str) -> str:
         """Run what the document tells to; returns what it printed. ``variables`` are the reader's."""
-        tools = self._home / "bin"
-        if not tools.exists():
-            tools.mkdir(parents=True)
-            (tools / "helm").symlink_to(self.helm.binary)
-            (tools / "kubectl").symlink_to(self.cluster.kubectl_binary)
+        tools = self.tools()
         environment = {
             **self.helm.environment,
             "PATH": f"{tools}:{os.environ['PATH']}",
@@ -43,9 +47,18 @@ class Release:
             **variables,
         }
         try:
-            return docs_commands.run(ROOT / document, test, environment)
+            return docs_commands.run(ROOT / document, test, environment, self._seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.state()}") from None
+
+    def tools(self) -> Path:
+        """The folder of the programs that a reader has."""
+        tools = self._home / "bin"
+        if not tools.exists():
+            tools.mkdir(parents=True)
+            (tools / "helm").symlink_to(self.helm.binary)
+            (tools / "kubectl").symlink_to(self.cluster.kubectl_binary)
+        return tools
 
     def install(self, values: dict[str, Any], *flags: str) -> str:
         """helm upgrade --install with these values, and wait until the operator is ready."""
@@ -106,7 +119,8 @@ class Release:
     def state(self) -> str:
         """What explains an operator that does not come up: pods, events, logs."""
         found = self.cluster.kubectl("-n", NAMESPACE, "get", "pods,events", "-o", "wide", check=False).stdout
-        for file in sorted((self.cluster.nodes_dir / "logs").glob(f"{NAMESPACE}_*/*/*.log")):
+        logs = (folder.glob(f"{NAMESPACE}_*/*/*.log") for folder in self.cluster.pod_logs)
+        for file in sorted(itertools.chain.from_iterable(logs)):
             found += f"\n== {file.name} of {file.parent.parent.name}\n"
             found += "\n".join(file.read_text(errors="replace").splitlines()[-30:])
         return found

@@ -39,7 +39,7 @@ ONE_POD: dict[str, Any] = {"replicas": 1, "leaderElection": {"enabled": False}}
 
 
 @pytest.fixture
-def release(tmp_path: Path, handler_image: Build) -> Iterator[Release]:
+def release(tmp_path: Path, handler_image: Build) -> Iterator[Release[Cluster]]:
     """A cluster in which nothing is installed. Each pod has a network of its own, as in any cluster: the
     operator's pods listen on the same port."""
     options = Options(further_controllers=(*DEPLOYMENTS, DISRUPTION), netns=True)
@@ -54,7 +54,7 @@ def release(tmp_path: Path, handler_image: Build) -> Iterator[Release]:
         print(made.state()[-8000:])
 
 
-def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Path) -> None:
+def test_jobs_train_through_the_life_of_a_release(release: Release[Cluster], tmp_path: Path) -> None:
     kubectl = release.cluster.kubectl
     release.words("docs/operate/install.md", "namespace")
     before = release.everything()
@@ -146,7 +146,7 @@ def test_jobs_train_through_the_life_of_a_release(release: Release, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_with_namespaces_and_no_cluster_wide_right(release: Release, tmp_path: Path) -> None:
+def test_with_namespaces_and_no_cluster_wide_right(release: Release[Cluster], tmp_path: Path) -> None:
     release.words("docs/operate/install.md", "namespace")
     for namespace in (NAMESPACE, "team-a"):
         to = ["--clusterrole=admin", "--user=jo"]
@@ -168,7 +168,7 @@ def test_with_namespaces_and_no_cluster_wide_right(release: Release, tmp_path: P
 
 
 @pytest.mark.slow
-def test_manifests_without_helm(release: Release, tmp_path: Path) -> None:
+def test_manifests_without_helm(release: Release[Cluster], tmp_path: Path) -> None:
     release.words("docs/operate/install.md", "without-helm")
     release.operators()
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
@@ -182,7 +182,7 @@ def test_manifests_without_helm(release: Release, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_operator_without_leader_election(release: Release, tmp_path: Path) -> None:
+def test_one_operator_without_leader_election(release: Release[Cluster], tmp_path: Path) -> None:
     release.words("docs/operate/install.md", "namespace")
     release.install(ONE_POD)
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
@@ -196,7 +196,7 @@ def test_one_operator_without_leader_election(release: Release, tmp_path: Path) 
     assert release.refused() == set()
 
 
-def _writes_lease(release: Release, pod: str, lease: str) -> str:
+def _writes_lease(release: Release[Cluster], pod: str, lease: str) -> str:
     """Ask to write a Lease of the job with the token of one of its pods; returns what was said against it."""
     bound = ["--bound-object-kind=Pod", f"--bound-object-name={pod}"]
     kubectl = release.cluster.kubectl
@@ -215,7 +215,7 @@ def _is_verbose(pod: dict[str, Any]) -> bool:
     return "--verbose" in pod["spec"]["containers"][0]["args"]
 
 
-def _crd(release: Release) -> dict[str, Any]:
+def _crd(release: Release[Cluster]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(release.cluster.kubectl("get", "crd", CRD, "-o", "json").stdout)
     return found
 
@@ -224,7 +224,7 @@ def _columns(crd: dict[str, Any]) -> list[str]:
     return [one["name"] for one in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
 
 
-def _forget_a_column(release: Release) -> None:
+def _forget_a_column(release: Release[Cluster]) -> None:
     """Make the definition an older one."""
     before = _columns(_crd(release))
     patch = [{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns/1"}]

@@ -36,7 +36,7 @@ def cluster_without_nodes() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def release(cluster_without_nodes: Cluster, tmp_path: Path) -> Iterator[Release]:
+def release(cluster_without_nodes: Cluster, tmp_path: Path) -> Iterator[Release[Cluster]]:
     """Nothing is installed, and nothing is left of what the test installs."""
     made = Release(cluster_without_nodes, tmp_path)
     yield made
@@ -71,7 +71,7 @@ def test_a_pod_that_is_not_restricted_would_be_warned_of(cluster_without_nodes: 
     assert 'would violate PodSecurity "restricted' in said.stderr
 
 
-def test_users_edit_and_view_jobs_but_no_status(release: Release) -> None:
+def test_users_edit_and_view_jobs_but_no_status(release: Release[Cluster]) -> None:
     release.install(NO_POD)
 
     def can(role: str, verb: str, what: str) -> bool:
@@ -105,7 +105,7 @@ def test_users_edit_and_view_jobs_but_no_status(release: Release) -> None:
         assert not can(role, "patch", "elasticjobs/status")
 
 
-def test_participants_have_a_priority_level_and_the_operator_another(release: Release) -> None:
+def test_participants_have_a_priority_level_and_the_operator_another(release: Release[Cluster]) -> None:
     release.install({**NO_POD, "flowSchema": {"enabled": True}})
     kubectl = release.cluster.kubectl
 
@@ -138,7 +138,7 @@ def test_participants_have_a_priority_level_and_the_operator_another(release: Re
     assert classified("team-a", "default", "/api/v1/namespaces/team-a/pods") not in (participant, operator)
 
 
-def test_definition_applied_by_hand_is_taken_over_on_request(release: Release) -> None:
+def test_definition_applied_by_hand_is_taken_over_on_request(release: Release[Cluster]) -> None:
     crd = str(generate.ROOT / "crds" / f"{CRD}.yaml")
     release.cluster.kubectl("apply", "--server-side", "-f", crd)
     with pytest.raises(AssertionError, match="invalid ownership metadata"):
@@ -148,7 +148,7 @@ def test_definition_applied_by_hand_is_taken_over_on_request(release: Release) -
     assert release.cluster.kubectl("get", "crd", CRD, "-o", owner).stdout == "elasticjob"
 
 
-def test_definition_goes_with_the_release_on_request(release: Release) -> None:
+def test_definition_goes_with_the_release_on_request(release: Release[Cluster]) -> None:
     release.install({**NO_POD, "crds": {"keep": False}})
     release.helm.run("uninstall", "elasticjob", "--namespace", NAMESPACE, "--wait")
     wait_for(

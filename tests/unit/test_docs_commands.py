@@ -18,7 +18,8 @@ DOCUMENTS = [str(document.relative_to(ROOT)) for document in documents()]
 TESTS = "".join(
     path.read_text()
     for folder in ("tests", "devcluster/tests")
-    for path in (ROOT / folder).rglob("test_*.py")
+    for pattern in ("test_*.py", "conftest.py")
+    for path in (ROOT / folder).rglob(pattern)
 )
 PROGRAM = r"(?:docker|helm|kopf|kubectl|make|pip|pytest|python\S*) "
 COMMANDS = re.compile(rf"^```(?!sh$|console$)[\w-]*\n(?:\$ |(?:[A-Z_]+=\S+ )*{PROGRAM})", re.MULTILINE)

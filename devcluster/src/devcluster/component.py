@@ -23,7 +23,8 @@ READY_TIMEOUT_SECONDS = 180.0
 """After that long a component does not come up. An API server needs 2 s, or minutes if all CPUs are busy."""
 # An API server that has open watches may take this long to end after SIGTERM.
 _STOP_TIMEOUT_SECONDS = 60.0
-_END_TIMEOUT_SECONDS = 120.0
+# The disks of nodes with images hold some 100,000 files; two minutes were too few on a busy machine.
+_END_TIMEOUT_SECONDS = 900.0
 _LOG_TAIL_LINES = 15
 
 
