@@ -27,7 +27,7 @@ from devcluster.paths import cache_dir
 BUSYBOX = "docker.io/library/busybox:1.37"
 
 _LABEL = "devcluster.made-of"
-_BUILD_SECONDS = 1200.0
+_BUILD_SECONDS = 7200.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # Quicker to write and to unpack, and nothing leaves the machine.
