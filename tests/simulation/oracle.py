@@ -179,7 +179,7 @@ class Oracle:
         if uid in self.current:
             self.current[uid].established |= b.established is not None
             self.current[uid].suspended |= value.job.spec.suspend
-            self.current[uid].rescaled |= b.phase == "Broken" and b.account == SCALING
+            self.current[uid].rescaled |= b.phase == "Broken" and b.next_cause.account == SCALING
         if status.finished and not before.finished:
             self.closed[uid] = self._now()
             self._closed(value)
