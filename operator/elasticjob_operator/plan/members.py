@@ -153,6 +153,8 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return member.state, None
     if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
         return MemberState.LEFT, None
+    if left and over and record.state == State.JOINING.value and not p.in_time(record):
+        return MemberState.MEMBER, None  # the round has another number since: it has to announce itself again
     if left:
         if not p.is_of_round(record.from_round) or record.from_job_uid != p.job.uid:
             again = own and not over and record.state == State.JOINING.value
