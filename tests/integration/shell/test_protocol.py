@@ -116,6 +116,35 @@ def test_the_round_lease_never_goes_back(namespace: str) -> None:
     play(namespace, scenario)
 
 
+def test_a_lease_that_stays_ahead_is_read_again_once(
+    namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that of a finished job, set forward by hand: no pass numbers above it."""
+
+    async def scenario(scene: Scene) -> None:
+        job = await scene.make_job()
+        scene.planner.follows = False
+        async with scene.operator() as operator:
+            await scene.round_is(0, "Broken")
+            ahead = RoundRecord(job_uid=job["metadata"]["uid"], number=9, phase="Broken")
+            change = {"metadata": {"annotations": {ROUND_ANNOTATION: ahead.dump()}}}
+            await scene.admin.patch(f"{scene.leases}/mnist-round", change, MERGE_PATCH)
+            deadline = time.monotonic() + DEADLINE
+            for _ in range(5):
+                passes = len(scene.planner.seen)
+                operator.controller.enqueue(scene.namespace, "mnist")
+                while len(scene.planner.seen) == passes or "ahead of the status" not in caplog.text:
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.01)
+            record = await scene.record()
+            assert record is not None
+            assert record.number == 9
+        assert caplog.text.count("reading again") == 1
+
+    caplog.set_level("INFO")
+    play(namespace, scenario)
+
+
 def test_a_stale_status_is_noticed_by_the_lease(namespace: str) -> None:
     """Status and Lease of another operator arrive over two watches, the Lease first."""
 
