@@ -454,6 +454,7 @@ class Oracle:
             if not over and not theirs and not (mixed and reason == "MembersDisagree"):
                 raise Violation("I8", f"the job is closed: {failed}")
             return
+        self.pace.completed()
         number, members = status.current_round.number, status.members()
         done = self.finished.get((value.job.uid, number), set())
         if done != set(range(len(members))):
