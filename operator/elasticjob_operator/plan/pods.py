@@ -171,7 +171,8 @@ def _early_end(p: Pass, pod: Pod) -> Evidence:
 
 
 def _delete_surplus(p: Pass) -> None:
-    """More pods than wanted, beside a running round or before the first: standbys go, highest slot first.
+    """More pods than wanted, beside a running round or before the first: those that are furthest from
+    training go first, as in a ReplicaSet.
 
     Members that a smaller round shall leave out are standbys once it is published.
     """
@@ -180,12 +181,22 @@ def _delete_surplus(p: Pass) -> None:
     members = p.status.member_uids
     live = [pod for pod in p.observed.pods if p.alive(pod)]
     surplus = len(live) - max(p.job.spec.pods, len(members))
-    others = sorted((pod for pod in live if pod.uid not in members), key=lambda pod: -(pod.slot or 0))
+    others = [pod for pod in live if pod.uid not in members]
+    others.sort(key=lambda pod: (*_readiness(p, pod), -(pod.slot or 0)))
     for pod in others[: max(0, surplus)]:
         pacing.note_surplus(p, pod)
         p.actions.append(
             DeletePod(pod.name, pod.uid, f"scaled down to {counted(p.job.spec.replicas, 'replica')}")
         )
+
+
+def _readiness(p: Pass, pod: Pod) -> tuple[bool, ...]:
+    """How near a pod is to training: it has a node, the node is ready, it runs, it has joined (perhaps
+    for the round that this pass has published without it)."""
+    lease = p.participant(pod)
+    record = lease.record if lease is not None else None
+    joined = record is not None and record.seen(p.job.uid) >= p.before.current_round.number
+    return bool(pod.node), pod.node_ready and not pod.unreachable, pod.running, joined
 
 
 def _replace_silent(p: Pass) -> None:
