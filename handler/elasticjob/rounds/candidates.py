@@ -103,9 +103,12 @@ def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate,
     Members of the round before come first, lowest rank first, then newcomers by slot. A survivor keeps
     its rank while the size allows it; newcomers fill the vacated ranks, lowest first; what stays vacant
     closes up, so that the order stays when a round shrinks. One that may not lead swaps places with
-    the first that may, where there is one.
+    the first that may; if none of the chosen may lead, the first of the others that may replaces the last.
     """
-    ordered = sorted(candidates, key=_preference)[:size]
+    by_preference = sorted(candidates, key=_preference)
+    ordered = by_preference[:size]
+    if ordered and not any(c.may_lead for c in ordered):
+        ordered[-1] = next((c for c in by_preference[size:] if c.may_lead), ordered[-1])
     survivors = {c.last_rank: c for c in ordered if c.last_rank is not None}
     newcomers = [c for c in ordered if c.last_rank is None]
     ranked: list[Candidate] = []
