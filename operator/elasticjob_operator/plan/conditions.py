@@ -15,6 +15,11 @@ from elasticjob_operator.plan.model import CreatePod, Pod
 from elasticjob_operator.plan.status import Condition, with_condition
 from elasticjob_operator.plan.waits import JobWait
 
+UNSCHEDULED_SECONDS = 30.0
+"""How long a pod may have neither a node nor a word from a scheduler until the condition says so."""
+
+_UNSCHEDULED_TEXT = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s; check schedulerName"
+
 UNJOINED_SECONDS = 60.0
 """How long a container may run without joining before the status names it."""
 
@@ -131,6 +136,9 @@ def _stuck(p: Pass) -> str:
                 else ""
             )
             stuck.setdefault((pod.unschedulable or pod.waiting) + off, []).append(pod.name)
+        elif p.alive(pod) and not pod.node and not pod.running:
+            if p.waits.left(JobWait.UNSCHEDULED, pod.uid, UNSCHEDULED_SECONDS) == 0:
+                stuck.setdefault(_UNSCHEDULED_TEXT, []).append(pod.name)
     if stuck:
         return "".join(f"; {listed(names)}: {why}" for why, names in list(stuck.items())[:3])
     cut_off = [pod.name for pod in p.observed.pods if _waits_for_node(p, pod)]

@@ -23,6 +23,7 @@ class JobWait(enum.Enum):
     NODE_READY = "for the node of a pod that has not joined to become ready"
     RENEWAL_CHANGE = "for the next write of the round Lease, which carries the new renewal interval"
     SCHEDULING = "for the scheduler to decide on a new pod"
+    UNSCHEDULED = "for a sign that a scheduler knows a pod"
     SCALE_UP = "for more new pods to join (scaleUpDelaySeconds)"
     ROUND_BACKOFF = "for the back-off after rounds that ended without progress"
     SLOT_BACKOFF = "for the back-off of a slot whose pods ended early"
