@@ -25,6 +25,8 @@ def lease(slot: int, silent: float = 0.0, from_round: int = 0) -> Participant:
         "10.0.0.1:4000",
         from_round=from_round,
         from_job_uid="uid-job" if from_round else "",
+        seen_round=from_round,
+        seen_job_uid="uid-job" if from_round else "",
     )
     return Participant(f"job-{slot}-0", f"uid-{slot}", record, silent=silent)
 
