@@ -108,6 +108,15 @@ class Operator:
     def resume_feed(self) -> None:
         self._feed = asyncio.get_running_loop().create_task(self._watch_jobs())
 
+    @asynccontextmanager
+    async def one_more_pass(self) -> AsyncIterator[None]:
+        before = self.controller.passes
+        yield
+        await until(lambda: self.controller.passes > before, "one more pass")
+
+    def enqueue(self) -> None:
+        self.controller.enqueue(self.namespace, "mnist")
+
     def round(self) -> RoundStatus:
         return next(iter(self.controller.registry)).view.status.round
 
@@ -153,6 +162,14 @@ class Scene:
             yield operator
         finally:
             await operator.stop()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Operator]:
+        """An operator that knows the job; no round has been formed."""
+        await self.make_job()
+        async with self.operator() as operator:
+            await self.round_is(0, "Broken")
+            yield operator
 
     async def make_job(self, template: bool = True, **pod: str) -> Json:
         spec: Json = {"replicas": 2, "handlerSource": "Image"}
@@ -244,14 +261,3 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         return condition()
 
     await eventually(check, what)
-
-
-def play(namespace: str, scenario: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        scene = Scene(namespace)
-        try:
-            await scenario(scene)
-        finally:
-            await scene.admin.aclose()
-
-    asyncio.run(main())
