@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from devcluster.wait import wait_for
 from tests.e2e.job import DIGITS, SCRIPTS, TORCHRUN, JobRun
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.matrix]
@@ -185,4 +186,7 @@ def test_an_account_used_up_fails_the_job(job: JobRun) -> None:
     failed = job.failed()
     assert failed["reason"] == "ApplicationRestartsExhausted"
     assert job.round()["number"] == 2
-    assert "the job has failed" in "".join(job.log(pod) for pod in job.pods())
+    pods = job.pods()
+    wait_for(
+        lambda: "the job has failed" in "".join(job.log(pod) for pod in pods), 60.0, "a handler says so, too"
+    )

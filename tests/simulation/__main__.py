@@ -41,14 +41,13 @@ def main() -> int:
             done += 1
             if result is not None:
                 failed.append(result)
+                print(f"seed {result.seed}: {result.text}", flush=True)
                 if len(failed) >= args.stop_after:
                     break
             if done % 5000 == 0:
                 print(f"{done} histories, {done / (time.monotonic() - began) * 60:.0f} a minute", flush=True)
     if failed:
         print(failed[0])
-        for one in failed[:40]:
-            print(f"seed {one.seed}: {one.text}")
         print(dict(collections.Counter(f.rule for f in failed)))
     rate = done / (time.monotonic() - began) * 60
     print(f"{done} histories, {len(failed)} broke a rule, {rate:.0f} a minute")

@@ -146,16 +146,17 @@ class Cluster(Network):
         self.api.put(("node", node.name), NodeValue(True))
         self.changed(node)
 
-    def delete_pod(self, name: str, uid: str = "") -> None:
-        """The delete request: at once without a node, else a deletionTimestamp for the kubelet."""
+    def delete_pod(self, name: str, uid: str = "") -> Item | None:
+        """The delete request: at once without a node, else a deletionTimestamp for the kubelet. Returns the
+        pod if it is still there."""
         item = self.api.get(("pod", name))
         pod: Pod = item.value
         if uid and item.uid != uid:
             self.api.remove(("pod", name), uid)
         if not pod.node or pod.ended:
             self.api.remove(("pod", name), item.uid)
-        elif not pod.deleting:
-            self.api.put(("pod", name), replace(pod, deleting=True), item.uid)
+            return None
+        return item if pod.deleting else self.api.put(("pod", name), replace(pod, deleting=True), item.uid)
 
     def disrupt_pod(self, name: str, reason: str) -> None:
         """Say in the pod's status who is about to delete it; the deletion follows."""

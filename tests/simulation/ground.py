@@ -136,7 +136,7 @@ class Ground(Protocol):
         """The workers have ended well."""
 
     def unheard(self, agent: Agent) -> None:
-        """A write of its Lease has failed."""
+        """A write of its Lease has failed, or its torchrun ends before it is done."""
 
     def knows(self, agent: Agent) -> bool:
         """Whether the API server accepts its token: that of a pod that is gone for 2 s at most."""

@@ -117,3 +117,5 @@ class LeaseWriter:
         until = self._kernel.now + FLUSH_SECONDS
         while self._written < self._said and self._kernel.now < until and not self.superseded:
             yield 0.1
+        if self._written < self._said:
+            self._ground.unheard(self._agent)

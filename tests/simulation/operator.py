@@ -59,7 +59,7 @@ class Operator(Informers):
         """The status as this operator has written it, or has listed pods and Leases after."""
         self._loop: Thread = self.spawn(self._run())
 
-    delete_pod: Callable[[str, str], None]
+    delete_pod: Callable[[str, str], Item | None]
     """The cluster's; set by the world."""
 
     delete_job: Callable[[str], None]

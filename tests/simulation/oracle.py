@@ -102,6 +102,8 @@ class Oracle:
         """By job UID, when it ended."""
         self.counted: dict[str, dict[int, str]] = {}
         """By job UID: the rounds whose charges are listed no more, and the accounts that they stood in."""
+        self._charged: set[tuple[str, int | str]] = set()
+        """By job UID, the rounds and pods whose ends were ever charged."""
         self.current: dict[str, Published] = {}
         """By job UID, the round that was published last."""
         self.died_in_round: dict[str, Published] = {}
@@ -243,6 +245,10 @@ class Oracle:
         """Whether the agent of this pod has ended; the world sets it."""
         raise NotImplementedError
 
+    def hangs(self, uid: str) -> bool:
+        """Whether the agent of this pod hangs for ever; the world sets it."""
+        raise NotImplementedError
+
     def runs(self, uid: str) -> bool:
         """Whether the training container of this pod still runs or has failed; the world sets it."""
         raise NotImplementedError
@@ -288,7 +294,7 @@ class Oracle:
         uids = {m.uid for m in before.members()}
         if self.truth.excuses(key, uids, since, before.round.established is not None):
             return
-        if any(self.dead(m.uid) for m in before.members()):
+        if any(self.dead(m.uid) or self.hangs(m.uid) for m in before.members()):
             return
         raise Violation(
             "I5", f"round {r.number} is broken ({r.cause}: {r.message}) and nothing has happened to it"
@@ -318,7 +324,11 @@ class Oracle:
             back = (
                 record is not None and record.state == "Joining" and record.seen(uid) >= status.round.number
             )
-            if back and self._now() - at > HEARD_SECONDS and not self.dead(member.uid):
+            if (
+                back
+                and self._now() - at > HEARD_SECONDS
+                and not (self.dead(member.uid) or self.hangs(member.uid))
+            ):
                 text = f"{member.message}, and it has announced itself {self._now() - at:.0f} s ago"
                 _violated("Silence", text)
 
@@ -327,6 +337,10 @@ class Oracle:
         new = [_cause(c) for a in status.accounts for c in a.charges]
         if len(set(new)) != len(new):
             raise Violation("I7", f"charged twice: {sorted(map(str, new))}")
+        gained = {(uid, cause) for cause in set(new) - old}
+        if gained & self._charged:
+            raise Violation("I7", f"charged again: {sorted(map(str, gained & self._charged))}")
+        self._charged |= gained
         beside = {_cause(c) for a in before.accounts for c in a.charges if c.beside is not None}
         lost = old - set(new) - beside
         # A Lease set forward by hand: the round that has ended and its charge are renumbered.
@@ -407,15 +421,18 @@ class Oracle:
         return self.truth.roots(known.uids, since, known.until) == 1
 
     def _judge_root(self, value: JobValue) -> None:
-        """Where workers of one pod alone have failed by their own fault, that pod is the root."""
+        """Where workers of one pod alone have failed by their own fault, that pod is the root, or one that
+        had its own reason to end soon after."""
         failure = value.status.last_failure
         key = (value.job.uid, failure.round or 0 if failure is not None else 0)
         known = self.published.get(key)
         if failure is None or known is None or known.next != key[1] + 1:
             return
-        allowed = self.truth.accounts(key, known.uids, self._since(known.at), known.until)
+        since = self._since(known.at)
+        allowed = self.truth.accounts(key, known.uids, since, known.until)
         roots = {who for who in self.truth.failed_in(key) if who != "*"}
-        if allowed == {APPLICATION} and len(roots) == 1 and failure.uid not in roots:
+        its_own = self.truth.roots({failure.uid}, since, known.until + MOVE_SECONDS)
+        if allowed == {APPLICATION} and len(roots) == 1 and failure.uid not in roots and not its_own:
             text = f"the root failure of round {key[1]} is said to be {failure.pod}: {failure.message}"
             raise Violation("I7", text)
 

@@ -15,12 +15,16 @@ PACED = 20
 """The pauses 1, 2, 4 ... 60 s let fifteen rounds begin within ten minutes, and more where one lives."""
 PER_FAULT = 2
 NEW_SECONDS = 10.0
-"""A round that ended for a worker's failure has got somewhere if it did so many seconds of new steps, and the
-job reports steps: no pause follows it, which would cost more training than the failure did."""
+"""A round that ended for a worker's failure, or because a container was restarted in place, has got somewhere
+if it did so many seconds of new steps, and the job reports steps: no pause follows it, which would cost more
+training than the failure did. (Kubelets pause before they restart a container again.)"""
+GOT_SOMEWHERE = (Cause.WORKER_FAILED, Cause.POD_RESTARTED)
 PLANNED_SECONDS = 30.0
 """How long a planned change may stop training: agents stop their workers within ten seconds."""
 AFTERMATH_SECONDS = 180.0
 """How long after a fault something may still be wrong for it."""
+STOP_SECONDS = 10.0
+"""How long agents may take to stop their workers. In a few seconds of training that is a large part."""
 TRAINED = 0.5
 """The part of the time that is trained while nothing but the size changes."""
 
@@ -61,7 +65,7 @@ class Pace:
         self._stopped()  # one that is begun with the write that ends the one before
         self._planned = None
         came, self._came = self._came, self.come()
-        if cause == Cause.WORKER_FAILED and self._came - came >= NEW_SECONDS:
+        if cause in GOT_SOMEWHERE and self._came - came >= NEW_SECONDS:
             return
         since = self._now() - WINDOW_SECONDS
         self._published = [at for at in self._published if at > since] + [self._now()]
@@ -107,5 +111,5 @@ class Pace:
             return
         running = 0.0 if self._established_at is None else self._now() - self._established_at
         whole = self._now() - self._began
-        if self._trained + running < TRAINED * whole:
+        if self._trained + running < TRAINED * (whole - STOP_SECONDS):
             self._violated("I10", f"{self._trained + running:.0f} of {whole:.0f} s were trained")

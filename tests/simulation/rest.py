@@ -7,7 +7,7 @@ from dataclasses import replace
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from elasticjob_operator.plan.model import JobSpec
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY
 from tests.simulation.oracle import Violation
@@ -140,8 +140,9 @@ def _check_rest(w: World) -> None:
     status, spec = value.status, value.job.spec
     alive = w.running()
     if status.finished:
-        if alive:
-            raise Violation("Liveness", f"finished, and {[a.name for a in alive]} still run")
+        left = [a.name for a in alive if not (a.hangs and _stays(w, a.name))]
+        if left:
+            raise Violation("Liveness", f"finished, and {left} still run")
         _check_remains(w)
         return
     if _failing_for_ever(w):
@@ -187,13 +188,14 @@ def _check_what_is_possible(w: World) -> None:
             a.uid for a in w.running() if a.in_round is not None and a.in_round.number == status.round.number
         }
         lost = any(w.oracle.dead(uid) or w.cluster.agents[uid].hangs for uid in members)
+        lost = lost or any(_was_restarted(w, member) for member in status.members())
         lost = lost or bool(w.oracle.truth.failed_in((w.job_uid, status.round.number)))
         running = status.round.phase == "Active" and status.round.established is not None
         if running and not lost and 0 < len(there) < len(members):
             raise Violation("I11", f"{len(there)} of {len(members)} members train on; it says {said}")
         return
-    there = {a.uid for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items}
-    possible = min(spec.replicas, len(there))
+    joined = [a for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items]
+    possible = min(spec.replicas, sum(not _was_replaced(w, a.name) for a in joined))
     if possible >= status.min_replicas and (
         status.round.phase != "Active" or status.round.established is None
     ):
@@ -206,12 +208,33 @@ def _check_what_is_possible(w: World) -> None:
 
 def _check_remains(w: World) -> None:
     """No pod whose training container has ended is kept by its sidecars, unless it can't be deleted."""
-    kept = [k[1] for k, i in w.api.items.items() if k[0] == "pod" and i.value.exit and not i.value.ended]
-    failing = w.traits.failing
-    if failing is not None and failing.what == "delete" and _failing_for_ever(w):
-        kept = [name for name in kept if failing.slot not in (None, w.api.items["pod", name].value.slot)]
+    ended = [k[1] for k, i in w.api.items.items() if k[0] == "pod" and i.value.exit and not i.value.ended]
+    kept = [name for name in ended if not _stays(w, name)]
     if kept:
         raise Violation("Remains", f"{kept} have ended and hold their places by their sidecars")
+
+
+def _stays(w: World, pod: str) -> bool:
+    """Whether this pod can never be deleted."""
+    failing = w.traits.failing
+    if failing is None or failing.what != "delete" or not _failing_for_ever(w):
+        return False
+    item = w.api.items.get(("pod", pod))
+    return item is not None and failing.slot in (None, item.value.slot)
+
+
+def _was_replaced(w: World, pod: str) -> bool:
+    """Whether another pod was made in place of this one, which is still there."""
+    item, attempts = w.api.items.get(("pod", pod)), w.status.attempts
+    if item is None or not item.value.mine or item.value.slot is None or item.value.slot >= len(attempts):
+        return False
+    return bool(item.value.attempt < attempts[item.value.slot])
+
+
+def _was_restarted(w: World, member: ParticipantStatus) -> bool:
+    """Whether the container of this member has been restarted in place since it joined."""
+    item = w.api.items.get(("pod", member.pod))
+    return item is not None and bool(item.value.restarts > member.restarts)
 
 
 def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, Client, Item, Key, Refused, Unavailable
 from tests.simulation.operator import Operator
@@ -65,6 +66,7 @@ def _strand(w: World) -> None:
         return
     names = sorted(operator.watches)
     lost = names if w.kernel.rng.random() < 0.5 else w.kernel.rng.sample(names, 1)
+    w.oracle.pace.fault()
     w.kernel.say(f"** dead without a sign: {operator.name}'s watch of {', '.join(lost)}")
     for name in lost:
         operator.watches[name].strand()
@@ -83,6 +85,8 @@ def fail_writes(w: World, failing: Failing) -> None:
             pod = w.cluster.agents[client.uid].pod if isinstance(client, Agent) else (item or old).value  # type: ignore[union-attr]
             if pod.slot != failing.slot:
                 return None
+        if isinstance(client, Agent):
+            w.oracle.happens(client.uid, INFRASTRUCTURE)  # what it has to say is not heard
         if failing.how == "403" and isinstance(client, Operator):
             return Refused(f"{key[1]} is forbidden")
         return Unavailable(f"{failing.what}: {failing.how}", 10.0 * (failing.how == "time limit"))

@@ -51,6 +51,7 @@ class World:
         self.oracle = Oracle(lambda: kernel.now)
         self.oracle.pod_uids = self._live_pod_uids  # type: ignore[method-assign]
         self.oracle.runs = self._runs  # type: ignore[method-assign]
+        self.oracle.hangs = lambda uid: uid in self.cluster.agents and self.cluster.agents[uid].hangs  # type: ignore[method-assign]
         self.oracle.dead = lambda uid: uid in self.cluster.agents and not self.cluster.agents[uid].alive  # type: ignore[method-assign]
         self.api.committed.append(self.oracle.committed)
         self.api.committed.append(self._tell)
@@ -148,7 +149,7 @@ class World:
         self.oracle.agent_failed(agent, membership, failure.echo or failure.late)
 
     def unheard(self, agent: Agent) -> None:
-        """A write of its Lease has failed."""
+        """See ``Ground``."""
         record = agent.core.announced
         if record is not None and (agent.core.membership is None or record.state == State.SUCCEEDED.value):
             self.oracle.unheard.add((agent.uid, (record.last_job_uid, record.last_round)))

@@ -108,7 +108,7 @@ class PodWriter:
     def __init__(
         self,
         informers: Informers,
-        delete_pod: Callable[[str, str], None],
+        delete_pod: Callable[[str, str], Item | None],
         delete_job: Callable[[str], None],
         told: Callable[[str], None],
     ) -> None:
@@ -133,7 +133,11 @@ class PodWriter:
         elif isinstance(action, DeletePod):
             self._told(f"{informers.name} deletes {action.name}: {action.why}")
             try:
-                yield from informers.send(lambda: self._delete_pod(action.name, action.uid))
+                left = yield from informers.send(lambda: self._delete_pod(action.name, action.uid))
+                if left is not None:
+                    informers.cache.answered(("pod", action.name), left, informers.kernel.now)
+                else:
+                    informers.cache.remove(("pod", action.name), uid=action.uid)
             except (NotFound, Conflict):
                 informers.cache.remove(("pod", action.name), uid=action.uid)
         elif isinstance(action, LabelStandby):

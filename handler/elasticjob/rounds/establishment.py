@@ -51,7 +51,7 @@ def find_not_established(look: Look) -> list[Finding]:
         text = f"{names} did not reach the leader {leader.name} in time"
         return [Finding(Cause.NOT_ESTABLISHED, text, absent[0])]
     limit = 2 * look.limits.establish_timeout
-    if not look.readable or look.waits.left(RoundWait.ESTABLISHMENT, r.number, limit) > 0:
+    if look.left(RoundWait.ESTABLISHMENT, limit) > 0:
         return []
     look.bar_from_leading(leader.name)
     look.judged_unheard.add(leader.name)

@@ -31,7 +31,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
     """The members of the last round that are on their way, and those that are given up because they have not
     rejoined in time."""
     r, limit = look.state, look.limits.rejoin_timeout
-    left = look.waits.left(RoundWait.REJOIN, r.number, limit) if look.readable else float(limit)
+    left = look.left(RoundWait.REJOIN, limit)
     expected, found, lost = [], [], {}
     for m in r.members:
         if m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) and left == 0:
@@ -88,7 +88,7 @@ def _give_up_unreachable(look: Look) -> None:
         leader is not None and leader.state != MemberState.UNREACHABLE and leader.name in r.ineligible_leaders
     )
     limit = DOUBTFUL_LEADER_SECONDS if doubtful else UNREACHABLE_SECONDS
-    if not look.readable or look.waits.left(RoundWait.UNREACHABLE, r.number, limit) > 0:
+    if look.left(RoundWait.UNREACHABLE, limit) > 0:
         return
     unreachable = [m for m in r.members if m.state == MemberState.UNREACHABLE]
     look.judged_unheard.update(m.name for m in unreachable)

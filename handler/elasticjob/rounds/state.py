@@ -11,7 +11,7 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import Phase, RoundReport
 from elasticjob.contract.text import Word
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.waits import Waits
+from elasticjob.rounds.waits import RoundWait, Waits
 
 
 class MemberState(Word):
@@ -142,6 +142,15 @@ class Look:
     """Names of members against which their silence was used."""
     avoid: list[tuple[str, str]] = field(default_factory=list)
     """Places that new participants had better avoid, and why."""
+
+    def left(self, kind: RoundWait, limit: float) -> float:
+        """Declare a wait for what this round's participants have to do. It begins when they can read the
+        state. Until then all of ``limit`` is left, and another look is due: the write that makes the state
+        readable need not bring an event."""
+        if self.readable:
+            return self.waits.left(kind, self.state.number, limit)
+        self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, self.state.number)))
+        return limit
 
     def set(self, **changes: Any) -> None:
         """Change the state."""

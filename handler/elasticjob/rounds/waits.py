@@ -14,6 +14,7 @@ from typing import NamedTuple
 class RoundWait(enum.Enum):
     """What rounds wait for. The value is the reason in words."""
 
+    RECORD = "for the record of the round to be where its participants read it"
     ACCUSATION = "for more members to report that they can't reach the leader"
     ESTABLISHMENT = "for the leader to report the round established"
     REJOIN = "for the members of the last round to rejoin"
