@@ -58,7 +58,7 @@ class FakeCredentials:
 
 
 @asynccontextmanager
-async def served(answer: Answer) -> AsyncIterator[tuple[Client, FakeCredentials]]:
+async def served(answer: Answer, timeout: float = 0.5) -> AsyncIterator[tuple[Client, FakeCredentials]]:
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
@@ -66,7 +66,7 @@ async def served(answer: Answer) -> AsyncIterator[tuple[Client, FakeCredentials]
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     credentials = FakeCredentials(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    client = Client(cast(Credentials, credentials), timeout=0.5)
+    client = Client(cast(Credentials, credentials), timeout=timeout)
     try:
         yield client, credentials
     finally:
@@ -279,7 +279,7 @@ async def test_a_hundred_readings_open_no_hundred_connections_and_lists_do_not_w
             inside.remove(request.path)
         return web.json_response({})
 
-    async with served(answer) as (client, _):
+    async with served(answer, timeout=30.0) as (client, _):
         one_by_one = [client.get(f"/api/v1/namespaces/ns/pods/p-{number}") for number in range(100)]
         reading = asyncio.gather(*one_by_one)
         await asyncio.sleep(0)

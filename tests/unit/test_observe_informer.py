@@ -224,23 +224,20 @@ async def test_410_lists_again_and_finds_what_vanished(second: bool) -> None:
         assert scene.informer.gaps == 2
 
 
-async def test_the_servers_own_end_of_a_watch_is_no_gap(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("error", "good_since", "gaps"),
+    [(None, 1000.0, 1), (Unavailable("WATCH", 0, "Reset", "connection reset"), 1300.0, 2)],
+    ids=["ended by the server", "a broken connection"],
+)
+async def test_a_watch_that_ends_is_opened_again_without_a_list_and_one_that_breaks_is_a_gap(
+    scene: Scene, error: Exception | None, good_since: float, gaps: int
+) -> None:
     await scene.watched(1)
     scene.now = 1300.0
-    scene.server.end()
+    scene.server.end(error)
     await scene.watched(2)
-    assert scene.informer.good_since == 1000.0
-    assert scene.informer.gaps == 1
-    assert scene.server.lists == 1
-
-
-async def test_a_broken_watch_is_a_gap_without_a_new_list(scene: Scene) -> None:
-    await scene.watched(1)
-    scene.now = 1300.0
-    scene.server.end(Unavailable("WATCH", 0, "Reset", "connection reset"))
-    await scene.watched(2)
-    assert scene.informer.good_since == 1300.0
-    assert scene.informer.gaps == 2
+    assert scene.informer.good_since == good_since
+    assert scene.informer.gaps == gaps
     assert scene.server.lists == 1
 
 
