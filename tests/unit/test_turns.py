@@ -11,6 +11,12 @@ from elasticjob_operator.observe import turns
 from elasticjob_operator.observe.turns import Turns
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is; but for tests that say so."""
+    monkeypatch.setattr(turns, "_QUICK_SECONDS", 3600.0)
+
+
 class Scene:
     def __init__(self, at_once: int, slow: int, slow_in_all: int) -> None:
         self.turns = Turns(at_once, slow, slow_in_all)
