@@ -105,7 +105,7 @@ class Seat:
     def _announce(self) -> None:
         self._in_round = False
         endpoint = format_endpoint("127.0.0.1", random.randint(20_000, 60_000))
-        record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, "1")
+        record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, 1)
         self._say(names.PARTICIPANT_ANNOTATION, record.dump())
 
     def _say(self, annotation: str, text: str) -> None:

@@ -263,7 +263,9 @@ class K8sSession:
         return bool(bindings) and granted.issuperset(self._pods)
 
     def _established(self) -> bool:
-        round_ = self._api.request("GET", f"{_JOBS}/{self.job}").json().get("status", {}).get("round", {})
+        round_ = (
+            self._api.request("GET", f"{_JOBS}/{self.job}").json().get("status", {}).get("currentRound", {})
+        )
         return round_.get("phase") == "Active" and "establishedTime" in round_
 
     def _token(self, pod: str) -> str:

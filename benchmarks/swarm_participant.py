@@ -158,7 +158,7 @@ class SwarmParticipant:
             self._listening.close()
         self._listening = socket.create_server((HOST, 0), backlog=4096)
         endpoint = format_endpoint(HOST, self._listening.getsockname()[1])
-        record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, "1")
+        record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, 1)
         said = {names.PARTICIPANT_ANNOTATION: record.dump()}
         if failure is not None:
             said[names.FAILURE_ANNOTATION] = failure.dump()

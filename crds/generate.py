@@ -13,6 +13,8 @@ can't be applied client-side. So:
 - Quantities and ports are "int or string"; quantities have a pattern, so that `1GB` is refused at once.
 - Embedded metadata is labels and annotations, all that a template may set.
 - `ephemeralContainers` are left out: no pod can be created with them.
+- Of the pod, what a queue injects when it admits a suspended job may change (the rule at `spec` says when);
+  every other field is immutable, each by a rule of its own, so that the message names it.
 """
 
 from __future__ import annotations
@@ -45,6 +47,12 @@ _COPIED = (
     "x-kubernetes-map-type",
 )
 _LEFT_OUT = {"ephemeralContainers"}
+MAY_CHANGE = ("affinity", "nodeSelector", "schedulingGates", "tolerations")
+"""Fields of the pod that may change while the job is suspended."""
+_IMMUTABLE: Schema = {
+    "rule": "self == oldSelf",
+    "message": "may not be changed; delete the job and apply it again, it resumes from its checkpoint",
+}
 
 # As controller-gen has it.
 _NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -72,7 +80,29 @@ def template_properties(openapi: Schema) -> Schema:
     containers = properties["spec"]["properties"]["containers"]
     containers["minItems"] = 1
     containers["items"]["properties"]["name"].update(minLength=1, maxLength=63)
+    protect(properties["spec"])
     return properties
+
+
+def protect(pod: Schema) -> None:
+    """Add the rules by which fields of a pod's schema do not change. CEL compares lists of type map in any
+    order, and the first container is the one that trains."""
+    fixed = [name for name in pod["properties"] if name not in MAY_CHANGE]
+    for name in fixed:
+        pod["properties"][name]["x-kubernetes-validations"] = [dict(_IMMUTABLE)]
+    pod["properties"]["containers"]["x-kubernetes-validations"].append(
+        {"rule": "self[0].name == oldSelf[0].name", "message": "the first container may not be changed"}
+    )
+    optional = [name for name in fixed if name not in pod.get("required", [])]
+    same = ", ".join(f"has(self.{name}) == has(oldSelf.{name})" for name in optional)
+    changing = f"{', '.join(sorted(MAY_CHANGE)[:-1])} and {sorted(MAY_CHANGE)[-1]}"
+    pod["x-kubernetes-validations"] = [
+        {
+            "rule": f"[{same}].all(same, same)",
+            "message": f"only {changing} of the pod may be added, changed or removed; delete the job and "
+            "apply it again",
+        }
+    ]
 
 
 class _Converter:

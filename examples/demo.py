@@ -78,8 +78,8 @@ def show(stage: Stage) -> None:
         say(f"$ {stage.how_to_kill} {victim}, which is rank 0, after step {stage.steps_done()}")
         story.kill(victim)
         story.follow(lambda: story.finished, "the end of the job")
-        say("$ kubectl get elasticjob digits")
-        print(stage.cluster.kubectl("get", "elasticjob", JOB).stdout.rstrip())
+        say("$ kubectl get ej digits")
+        print(stage.cluster.kubectl("get", "ej", JOB).stdout.rstrip())
         report(story, victim, time.monotonic() - began)
 
 
@@ -163,7 +163,9 @@ class YourCluster:
         return float(found[-1])
 
     def _logs(self) -> str:
-        names = self.cluster.kubectl("get", "pods", "-l", f"elasticjob.dev/job={JOB}", "-o", "name").stdout
+        names = self.cluster.kubectl(
+            "get", "pods", "-l", f"elasticjob.dev/job-name={JOB}", "-o", "name"
+        ).stdout
         return "".join(self.cluster.kubectl("logs", name, check=False).stdout for name in names.split())
 
 
@@ -214,7 +216,7 @@ class Story:
 
     def rank_0(self) -> str:
         """The pod that leads the present round."""
-        return str(self.status["round"]["leader"])
+        return str(self.status["currentRound"]["leaderPodName"])
 
     def kill(self, pod: str) -> None:
         """End rank 0."""
@@ -225,11 +227,11 @@ class Story:
         """Tell what the status says until something is so."""
 
         def look() -> bool:
-            answer = self.stage.cluster.kubectl("get", "elasticjob", JOB, "-o", "json")
+            answer = self.stage.cluster.kubectl("get", "ej", JOB, "-o", "json")
             self.status = json.loads(answer.stdout).get("status", {})
             self._tell()
             if self.condition("Failed") == "True":
-                raise Failure(self.status["round"].get("message", "the job has failed"))
+                raise Failure(self.status["currentRound"].get("end", {}).get("message", "the job has failed"))
             return bool(until())
 
         wait_for(look, TRAIN_SECONDS, what, interval=0.1)
@@ -238,7 +240,7 @@ class Story:
         training = next((c for c in self.status.get("conditions", ()) if c["type"] == "Training"), None)
         if training is None:
             return
-        now = self.status.get("round", {})
+        now = self.status.get("currentRound", {})
         line = f"{training['reason']:<15} round {now.get('number', 0)}  {training['message']}"
         if line == self.last_said:
             return
@@ -246,16 +248,23 @@ class Story:
         print(f"  {time.monotonic() - self.began:6.1f} s  {line}", flush=True)
 
 
+def formed(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rounds, oldest first, each with why it was formed: what ended the one before."""
+    history = list(reversed(status["roundHistory"]))
+    ends = [{}, *(entry.get("end", {}) for entry in history)]
+    return [{**end, **entry} for end, entry in zip(ends, history, strict=False)]
+
+
 def report(story: Story, victim: str, seconds: float) -> None:
     """The figures of the run; raises Failure if one of the promises was not kept."""
-    rounds = list(reversed(story.status["rounds"]))
+    rounds = formed(story.status)
     print(f"\n  {'round':<6}{'members':<9}{'cause':<12}{'account':<16}{'rendezvous':<12}why")
     for one in rounds:
         rendezvous = f"{one['rendezvousMilliseconds']} ms" if "rendezvousMilliseconds" in one else "-"
         account = one.get("account", "-")
         print(
             f"  {one['number']:<6}{one['members']:<9}{one['cause']:<12}{account:<16}{rendezvous:<12}"
-            f"{one['message']}"
+            f"{one.get('message', 'the first round')}"
         )
     if len(rounds) < 2 or rounds[1]["cause"] not in story.stage.causes or victim not in rounds[1]["message"]:
         raise Failure("round 2 was not formed for the loss of rank 0")

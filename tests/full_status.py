@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from elasticjob.rounds.reports import MAX_REPORTS
+from elasticjob.rounds.state import UnreachableReport
 from elasticjob_operator.plan.causes import ACCOUNTS
 from elasticjob_operator.plan.ignored import MAX_IGNORED
 from elasticjob_operator.plan.ignored import MAX_MESSAGE as MAX_IGNORED_MESSAGE
@@ -18,22 +19,22 @@ from elasticjob_operator.plan.status import (
     MAX_NEWCOMERS,
     MAX_OLDER,
     MAX_ROUNDS,
-    Absent,
     Account,
     Charge,
     Condition,
     ExcludedNode,
     Failure,
-    Ignored,
+    IgnoredPod,
     JobStatus,
-    Lost,
-    Named,
-    Older,
+    LostTime,
+    OlderCharges,
     ParticipantStatus,
     Progress,
+    RoundEnd,
     RoundHistory,
     RoundStatus,
-    Setback,
+    SlotBackoff,
+    UnaccountedMember,
 )
 
 MEMBERS = 5_000
@@ -56,16 +57,18 @@ def pod(slot: int, attempt: int = 998) -> str:
 def entry(slot: int, rank: int | None, state: str) -> ParticipantStatus:
     return ParticipantStatus(
         id=f"{slot:08x}{rank or 0:08x}",
-        pod=pod(slot),
-        uid=f"{slot:08x}-aaaa-bbbb-cccc-dddddddddddd",
+        pod_name=pod(slot),
+        pod_uid=f"{slot:08x}-aaaa-bbbb-cccc-dddddddddddd",
         state=state,
         slot=slot,
-        rank=rank,
-        address=f"[fd00:1111:2222:3333:4444:5555:6666:{slot:04x}]:65535",
-        node=NODE,
-        nproc="8",
+        group_rank=rank,
+        node_name=NODE,
+        local_world_size=8,
         message=text(MAX_MEMBER_MESSAGE) if rank is not None else "",
     )
+
+
+END = RoundEnd(WALL, "NotEstablished", "infrastructure", "r" * 63, text(2_500), 10**9)
 
 
 def account(name: str) -> Account:
@@ -73,14 +76,14 @@ def account(name: str) -> Account:
         Charge(WALL - timedelta(seconds=n), n, pod(n), "NotEstablished", NODE, text(200))
         for n in range(MAX_CHARGES, 0, -1)
     )
-    older = (Older(WALL - timedelta(hours=n), 99) for n in range(MAX_OLDER, 0, -1))
+    older = (OlderCharges(WALL - timedelta(hours=n), 99) for n in range(MAX_OLDER, 0, -1))
     return Account(name, 10_000, 360_000, tuple(charges), tuple(older))
 
 
 def full(members: int = MEMBERS) -> JobStatus:
     """A round of so many is broken, and all have announced themselves anew."""
     names = tuple(pod(slot) for slot in range(members))
-    kinds = ("Training", "Suspended", "Complete", "Failed")
+    kinds = ("Training", "Suspended", "Complete", "Failed", "Reconciling", "Stalled")
     return JobStatus(
         observed_generation=7,
         conditions=tuple(
@@ -88,69 +91,68 @@ def full(members: int = MEMBERS) -> JobStatus:
             for kind in kinds
         ),
         start=WALL,
-        active=WALL,
+        active_seconds=10**9,
         replicas=members,
-        selector=f"elasticjob.dev/job={NAME},!elasticjob.dev/standby",
+        selector=f"elasticjob.dev/job-name={NAME},!elasticjob.dev/standby",
         min_replicas=members,
         restarts=99_999,
         attempts=(998,) * members,
         charged_pods=tuple(f"{slot}-998" for slot in range(members)),
-        round=RoundStatus(
+        current_round=RoundStatus(
             number=9_999,
             phase="Broken",
             nonce="01234567",
-            leader=names[0],
+            leader_pod_name=names[0],
             leader_endpoint="[fd00:1111:2222:3333:4444:5555:6666:7777]:65535",
             members=members,
-            processes=8 * members,
+            world_size=8 * members,
             start=WALL,
             established=WALL,
-            broken=WALL,
             cause="NotEstablished",
             account="infrastructure",
-            rule="r" * 63,
             message=text(2_500),
-            root_milliseconds=10**9,
-            detect_milliseconds=10**9,
+            end=END,
+            failure_offset_milliseconds=10**9,
             charged=WALL,
+            quorum_time=WALL,
+            idle_since=WALL,
+            idle_seconds=9_999,
             establish_failures=9,
             newcomers=names[:MAX_NEWCOMERS],
             newcomers_lost=99_999,
             newcomers_lost_time=WALL,
-            missing=names[1:],
-            not_leading=names,
-            named=tuple(Named(name, WALL) for name in names[:MAX_REPORTS]),
-            absent=tuple(Absent(name, entry(0, 0, "").uid, 9_998, 1) for name in names[:MAX_ABSENT]),
+            unarrived_pods=names[1:],
+            ineligible_leaders=names,
+            unreachable_reports=tuple(UnreachableReport(name, WALL) for name in names[:MAX_REPORTS]),
+            unaccounted_members=tuple(
+                UnaccountedMember(name, entry(0, 0, "").pod_uid, 9_998, 1) for name in names[:MAX_ABSENT]
+            ),
         ),
         participants=tuple(entry(n, n, "Lost") for n in range(members))
         + tuple(entry(n, None, "Joining") for n in range(members + MAX_WAITING)),
-        ignored=tuple(Ignored(pod(n), text(MAX_IGNORED_MESSAGE)) for n in range(MAX_IGNORED)),
-        rounds=tuple(
+        ignored_pods=tuple(IgnoredPod(pod(n), text(MAX_IGNORED_MESSAGE)) for n in range(MAX_IGNORED)),
+        round_history=tuple(
             RoundHistory(
                 number=9_999 - n,
                 cause="NotEstablished",
                 members=members,
                 start=WALL,
-                account="infrastructure",
-                end=WALL,
-                detect_milliseconds=10**9,
+                end=END,
                 rendezvous_milliseconds=10**9,
                 first_step_milliseconds=10**9,
                 first_step=10**9,
-                step=10**9,
-                rule="r" * 63,
-                message=text(2_500),
+                last_step=10**9,
             )
             for n in range(MAX_ROUNDS)
         ),
         accounts=tuple(account(name) for name in ACCOUNTS),
         last_failure=Failure(
-            names[0], WALL, text(2_500), 4_999, -9, 9_999, entry(0, 0, "").uid, NODE, text(300)
+            names[0], WALL, text(2_500), 4_999, -9, 9_999, entry(0, 0, "").pod_uid, NODE, text(300)
         ),
         excluded_nodes=tuple(
             ExcludedNode(f"{n}{NODE[3:]}", WALL, text(400), WALL) for n in range(MAX_EXCLUDED)
         ),
-        setbacks=tuple(Setback(n, pod(n), 999, WALL, 999) for n in range(MAX_SETBACKS)),
+        slot_backoffs=tuple(SlotBackoff(n, pod(n), 999, WALL, 999) for n in range(MAX_SETBACKS)),
         progress=Progress(
             10**9,
             10**6,
@@ -161,7 +163,7 @@ def full(members: int = MEMBERS) -> JobStatus:
             10**9,
             10**12,
             10**12,
-            (Lost("NotEstablished", 10**12),) * 20,
+            tuple(LostTime(f"NotEstablished{n:02}", 10**12) for n in range(20)),
             WALL,
         ),
     )

@@ -74,9 +74,9 @@ def gives(value: Any) -> Callable[..., Any]:
 
 def convict_by_silence(examine: Any, p: Any, member: Any) -> tuple[str, Evidence | None]:
     """A Lease that is not renewed is enough."""
-    lease = p.observed.leases.get(member.pod)
+    lease = p.observed.leases.get(member.pod_name)
     if lease is not None and lease.silent > 10:
-        return "Lost", Evidence("Unreachable", "silent", member.pod)
+        return "Lost", Evidence("Unreachable", "silent", member.pod_name)
     result: tuple[str, Evidence | None] = examine(p, member)
     return result
 
@@ -113,7 +113,7 @@ def one_less(place: Any, *args: Any) -> Any:
 
 def complete_with_the_first(p: Any) -> bool:
     """One member that has succeeded completes the job."""
-    if p.round.phase == "Active" and any(m.state == "Succeeded" for m in p.status.members()):
+    if p.round.phase == "Active" and any(m.succeeded for m in p.status.members()):
         lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "one has succeeded")
         return True
     return False
@@ -122,7 +122,7 @@ def complete_with_the_first(p: Any) -> bool:
 def complete_at_the_barrier(p: Any) -> bool:
     """The job is complete when all have passed the exit barrier, whatever their containers do then."""
     members = p.status.members()
-    if p.round.phase != "Active" or not members or any(m.state != "Succeeded" for m in members):
+    if p.round.phase != "Active" or not members or not all(m.succeeded for m in members):
         return False
     lifecycle._close(p, Outcome.COMPLETE, "Succeeded", "all have passed the exit barrier")
     return True
@@ -168,15 +168,14 @@ def joined_whoever(p: Any) -> Any:
         lease = p.observed.leases.get(pod.name)
         record = lease.record if lease is not None else None
         if pod.mine and not pod.ended and record is not None and record.state == "Joining" and pod.ip:
-            entry = ParticipantStatus(record.id, pod.name, pod.uid, "Joining", pod.slot)
-            result.append((pod, replace(entry, address=record.endpoint)))
+            result.append((pod, ParticipantStatus(record.id, pod.name, pod.uid, "Joining", pod.slot)))
     return tuple(result)
 
 
 def charged_inside_the_window(p: Any, round_number: int | None = None, pod: str = "") -> bool:
     """What was charged is forgotten with its window."""
     charges = [c for a in p.status.accounts for c in a.charges]
-    return any((pod and c.pod == pod) or (round_number and c.round == round_number) for c in charges)
+    return any((pod and c.pod_name == pod) or (round_number and c.round == round_number) for c in charges)
 
 
 def never_charge(p: Any) -> None:

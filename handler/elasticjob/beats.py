@@ -1,12 +1,13 @@
-"""The thread that beats in the round's store, watches the others' beats, and passes their steps on.
+"""The heartbeat thread: it sends this agent's heartbeats through the round's store and watches those of
+others.
 
-The leader watches everybody, each member watches the leader. Beats have a connection and a thread of
-their own (a store call can block for ever), and a broken connection is opened again before anything is
-said. What follows from a beat that is missing is decided in ``elasticjob.core.beats``.
+The leader watches all members, each member watches the leader. Heartbeats have a connection and a thread of
+their own, because a store call can block for ever. A broken connection is reopened before anything is
+reported. ``elasticjob.core.beats`` decides what follows from a missing heartbeat.
 
-With its beat a member stores the highest step that its workers have reported, if it has grown; the leader
-takes the highest of all to ``elasticjob.core.progress``. In a round of one there is no store to beat in, and
-only the steps are looked at.
+With its heartbeat, a member stores the highest step that its workers have reported, if it has grown. The
+leader passes the highest step of all members to ``elasticjob.core.progress``. In a round of one member there
+are no heartbeats, and only the steps are read.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ BEAT = "elasticjob/beat/"
 STEP = "elasticjob/step/"
 NO_STEP = -1
 LEFT = 1 << 40
-"""A counter of beats that is so high was set by the leader, when it left the round."""
+"""A heartbeat counter of this value was set by the leader when it left the round."""
 UNEASY_SECONDS = 2.0, 4.0
 """The record tells within a second why somebody has left. Not all members doubt their watches at once."""
 
@@ -96,7 +97,7 @@ class Beats:
         self._thread = threading.Thread(target=self._run, name="elasticjob-beats", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat, or in a round of one to look at the steps: a member of it has no more to do."""
+        """Begin to send heartbeats, or only to read the steps in a round of one."""
         self._thread.start()
 
     def progress(self) -> ProgressReport | None:
@@ -108,10 +109,10 @@ class Beats:
             return self._progress.report
 
     def leave(self) -> None:
-        """End the thread, and let the leader tell those who still beat that it has left the round.
+        """End the thread, and let the leader tell the members that still send heartbeats that it has left.
 
         Its store answers them for as long as it waits for the next round. Who has heard of no end, since its
-        watch is dead, would beat there and take the round for a running one.
+        watch is dead, would send heartbeats there and take the round for a running one.
         """
         self._stop.set()
         if not self._leads or self._membership.size == 1:
@@ -128,7 +129,7 @@ class Beats:
             # That waits for no answer: a connection that is closed at once may take it along.
             store.get(beats[-1])
         except Exception as error:  # noqa: BLE001 - then the record alone tells
-            logger.debug("the other members were not told that their leader has left the round: %s", error)
+            logger.debug("cannot tell the other members that the leader has left the round: %s", error)
 
     def stop(self) -> None:
         """End the thread."""
@@ -136,7 +137,7 @@ class Beats:
         self._connection.close()
 
     def watched(self) -> dict[int, str]:
-        """The ports of those whose beats are watched, by rank, as far as they are known."""
+        """The ports of the watched members, by rank, as far as they are known."""
         own = self._membership.rank
         return {rank: endpoint for rank, endpoint in self._endpoints.items() if rank != own}
 
@@ -157,8 +158,8 @@ class Beats:
                 return
             try:
                 self._beat_once()
-            except Exception:  # a thread that ended would beat no more, and notice nobody
-                logger.debug("a heartbeat failed, trying again", exc_info=True)
+            except Exception:  # without this thread there are no heartbeats, and no loss is noticed
+                logger.debug("a heartbeat failed; retrying", exc_info=True)
 
     def _beat_once(self) -> None:
         if not self._leads:
@@ -199,9 +200,9 @@ class Beats:
             self._hung(hang)
 
     def _exchange(self) -> Answer:
-        """Send the next beat if the one before was answered; what has come in.
+        """Send the next heartbeat if the one before was answered; return what has come in.
 
-        An answer is waited for, for a moment: taken at the next beat it would be a second old.
+        It waits for the answer for a moment: read at the next heartbeat, it would be a second old.
         """
         before = self._answer()
         if self._call is None:
@@ -221,13 +222,13 @@ class Beats:
         try:
             return call.result()
         except StoreGone as gone:
-            logger.debug("heartbeat: %s; opening the connection again", gone)
+            logger.debug("heartbeat: %s; reconnecting", gone)
             self._connection.close()
             self._connection = self._open()
             return Answer({})
 
     def _beat(self, store: KeyValueStore) -> Answer:
-        """One beat of a member; its answer is the leader's beat."""
+        """One heartbeat of a member; its answer is the leader's heartbeat."""
         rank, step = self._membership.rank, self._own_step
         self._leader_left = store.add(f"{BEAT}{rank}", 1) > LEFT
         if step != self._stored_step:

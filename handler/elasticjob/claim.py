@@ -1,14 +1,15 @@
-"""One agent for each pod: who comes second hears so before it touches the pod's Lease.
+"""One agent per pod: a second agent learns that it is the second before it touches the pod's Lease.
 
-A container's environment makes every torchrun in it join (``PET_RDZV_BACKEND``): one that a person starts by
-``kubectl exec``, or a training script, would take over the Lease and end everybody's round. So an agent holds
-a name in Linux's abstract socket namespace for as long as it lives. All containers of a pod see it (it is of
-the network namespace), it needs no file system and no rights, and the kernel frees it with the process,
-however that ends: a container that is restarted in place, or a command that starts torchrun again, finds it
-free. The name has the pod's UID: pods of one host network, and agents outside pods, share a namespace.
+The environment of a container makes every torchrun in it join (``PET_RDZV_BACKEND``). A torchrun that
+somebody starts with ``kubectl exec``, or that a training script starts, would take over the Lease and so end
+the round. To prevent this, an agent holds a name in Linux's abstract socket namespace for as long as it
+lives. All containers of a pod see the name, because they share the network namespace. It needs no file system
+and no rights, and the kernel frees it with the process, however that ends. So a container that is restarted
+in place, and a command that starts torchrun again, find it free. The name contains the pod's UID, because
+pods with hostNetwork, and agents outside pods, share a namespace.
 
-It is the process that holds it: handlers of one process, one after the other or side by side, share it.
-Where there are no such sockets nobody is held up.
+The process holds the name: all handlers of one process share it. Where there are no such sockets, nothing is
+checked.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from elasticjob.contract import names
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 3.0
-"""For so long a process that is being killed may take to be gone."""
+"""How long a process that is being killed may take until it is gone."""
 POLL_SECONDS = 0.1
 ASIDE = "torchrun --standalone --nnodes=1 --max-restarts=0"
 
@@ -83,7 +84,7 @@ def _bind(uid: str) -> socket.socket | None:
             one.listen(1)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                logger.debug("another agent of this pod would not be noticed: %s", error)
+                logger.debug("cannot detect a second agent in this pod: %s", error)
             elif time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
                 continue
@@ -119,14 +120,14 @@ def _owner(uid: str) -> str:
 def _advice(pod: str, job: str, owner: str) -> str:
     variables = sorted(name for name in os.environ if name.startswith("PET_"))
     why = (
-        f" The environment has {', '.join(variables)}: torchrun takes them for flags that it was not given."
+        f" torchrun takes flags that are not given from the environment, which has {', '.join(variables)}."
         if "PET_RDZV_BACKEND" in variables
         else ""
     )
     return (
-        f"{owner} takes part in ElasticJob {job} as pod {pod}, and only one torchrun of a pod can: this one "
-        f"ends, the round goes on.{why} To run something beside the training: {ASIDE} ... (flags win "
-        "over PET_* variables), or unset PET_RDZV_BACKEND, PET_NNODES and PET_MAX_RESTARTS first"
+        f"{owner} already takes part in ElasticJob {job} as pod {pod}, and only one torchrun per pod can. "
+        f"This one exits; the round continues.{why} To run something beside the training, use: {ASIDE} ... "
+        "(flags override PET_* variables), or unset PET_RDZV_BACKEND, PET_NNODES and PET_MAX_RESTARTS first"
     )
 
 

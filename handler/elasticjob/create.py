@@ -1,4 +1,6 @@
-"""Making the handler: settings, the way to the API server, this pod's identity, and a log that is read."""
+"""Creates the handler: reads the settings, connects to the API server, finds this pod's identity, sets up the
+log.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,10 @@ def _identify(settings: Settings, connection: Connection) -> Settings:
         ),
     )
     if not settings.namespace:
-        raise SettingsError("the namespace is not known: let --rdzv-endpoint be NAMESPACE/NAME")
+        raise SettingsError("the namespace is unknown: use --rdzv-endpoint=NAMESPACE/NAME")
     if not settings.pod or not settings.pod_uid:
         raise SettingsError(
-            f"this pod's name and UID are not known: set {names.POD_NAME_ENV} and {names.POD_UID_ENV} in the "
+            f"this pod's name and UID are unknown: set {names.POD_NAME_ENV} and {names.POD_UID_ENV} in the "
             "container's env by valueFrom.fieldRef metadata.name and metadata.uid"
         )
     return settings

@@ -1,7 +1,7 @@
 """Establishing a round: every member reaches the leader's store and passes a barrier in it.
 
-All of it happens inside ``next_rendezvous``, watching for a newer record all the while. Who does not
-arrive, or a leader that can't be reached, is reported and not judged: the operator breaks the round.
+This happens inside ``next_rendezvous``, which also watches for a newer record. A member that does not arrive,
+or a leader that cannot be reached, is reported, not judged: the operator breaks the round.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from elasticjob.api.errors import ApiError
 from elasticjob.beats import BEAT, HERE, NO_STEP, STEP
 from elasticjob.contract.records import MemberList, RecordError, RoundReport, format_endpoint, parse_endpoint
+from elasticjob.contract.text import counted
 from elasticjob.core.participant import ASK, Membership
 from elasticjob.stores import (
     HeldPort,
@@ -62,7 +63,7 @@ class Establishment:
     alone: all other workers are clients in both cases.
 
     ``list_members`` reads the member list from the API server, on a leader whose round record has none. It
-    tells the others their ranks; who is none of them has come in vain (``no_member``) and is told so.
+    tells the others their ranks, and any other participant that it is none (``no_member``).
 
     ``over`` says why the round is over ("" while it is not), ``good_for`` for how many seconds this
     agent's watch has been good, ``report`` tells the operator; ``bell`` rings when any of it may change.
@@ -168,7 +169,7 @@ class Establishment:
         return rank, int(store.get(WORKERS_PORT))
 
     def _tell_ranks(self, store: KeyValueStore) -> None:
-        """On the leader: read who the members are, for as long as it takes, and let each find its rank."""
+        """On the leader: read the member list, for as long as it takes, and let each member find its rank."""
         assert self._list_members is not None
         pause = RETRY_SECONDS
         while True:
@@ -176,10 +177,10 @@ class Establishment:
                 found = self._list_members()
                 if found.head == (self._m.job_uid, self._m.number, self._m.nonce):
                     break
-                trouble = f"it is of round {found.number}"
+                trouble = f"it belongs to round {found.number}"
             except (ApiError, RecordError) as error:
                 trouble = str(error)
-            logger.debug("round %d: the member list can't be read: %s", self._m.number, trouble)
+            logger.debug("round %d: the member list cannot be read: %s", self._m.number, trouble)
             if self._connection.closed:
                 raise StoreGone("given up")
             time.sleep(pause)
@@ -201,7 +202,7 @@ class Establishment:
         """Whether it takes too long: by our own clock, and only while our own watch is good.
 
         Who has reached the leader and waits for others gives it twice the time: the leader must have named
-        those who are missing by then. A leader that has not told the ranks can miss nobody.
+        the members that are missing by then. A leader that has not told the ranks can miss nobody.
         """
         if self._untold:
             return False
@@ -211,17 +212,18 @@ class Establishment:
         return not self._reported and time.monotonic() - self._began > limit and self._good_for() > limit
 
     def _tell(self, trouble: str) -> None:
-        """Report once: the leader who is missing, the others that the leader can't be reached."""
+        """Report once: the leader which members are missing, the others that they cannot reach the leader."""
         if self._reported:
             return
         self._reported = True
         m = self._m
         if self._leads:
             missing = self._missing()
-            logger.warning("round %d: %d members have not arrived", m.number, len(missing))
+            members = counted(len(missing), "member")
+            logger.warning("round %d: %s did not reach this leader in time", m.number, members)
             self._report(RoundReport(m.nonce, missing=missing, message="did not arrive in time"))
         else:
-            logger.warning("round %d: the leader can't be reached: %s", m.number, trouble)
+            logger.warning("round %d: cannot reach the leader: %s", m.number, trouble)
             self._report(RoundReport(m.nonce, leader_lost=True, message=trouble))
 
     def _missing(self) -> tuple[int, ...]:

@@ -65,15 +65,15 @@ logger = logging.getLogger(__name__)
 
 FIRST_SAY_SECONDS = 5.0
 SAY_SECONDS = 30.0
-"""How often a waiting participant says for whom it waits."""
+"""How often a waiting participant logs what it waits for."""
 GRANT_SECONDS = 600.0
-"""For so long the operator may be away that grants a new pod its rights (403)."""
+"""How long to wait for the operator to grant a new pod its rights (403)."""
 RBAC_SECONDS = 10.0
-"""For so long a 403 may be a cache that lags behind, where no operator would change it."""
+"""How long a 403 may come from a cache that lags behind, where no operator would change it."""
 TOKEN_SECONDS = 150.0
-"""For so long a 401 may be a token that kubelet is about to replace: it looks at volumes every 60 to 90 s."""
+"""How long a 401 may be a token that the kubelet is about to replace: it checks volumes every 60 to 90 s."""
 NO_JOB_SECONDS = 10.0
-"""For so long there may be no round record before it is asked whether there is a job at all."""
+"""How long there may be no round record before the handler asks whether the job exists at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -81,7 +81,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 class K8sRendezvousHandler(RendezvousHandler):
     """One agent's part in the rounds of one ElasticJob. ``open_api`` gives a fresh ``LeaseApi``; ``ended`` is
-    called when it was shut down."""
+    called when it was shut down. ``open_source`` gives the source of round records, which calls its argument;
+    by default the round Lease is watched."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         run_id: str,
         open_api: Callable[[], LeaseApi],
         ended: Callable[[], None] = lambda: None,
+        open_source: Callable[[Callable[[RoundRecord], None]], RoundSource] | None = None,
     ) -> None:
         self._settings = settings
         self._run_id = run_id
@@ -97,7 +99,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._core = Participant(settings.job_uid)
         labels = {names.JOB_LABEL: settings.job}
         self._api = open_api()
-        self._source: RoundSource = LeaseRoundSource(open_api(), self._api, settings.job, self._observed)
+        self._source: RoundSource = (
+            open_source(self._observed)
+            if open_source is not None
+            else LeaseRoundSource(open_api(), self._api, settings.job, self._observed)
+        )
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers = OwnServers()
         self._round: ActiveRound | None = None
@@ -154,7 +160,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         shut down, and RendezvousTimeoutError after ``join_timeout``.
         """
         if self._shut:
-            raise RendezvousStateError("this handler was shut down: it joins no more rounds")
+            raise RendezvousStateError("this handler was shut down and joins no more rounds")
         with self._signals():
             self._call = caller(sys._getframe(1))
             failure = self._leave_round(self._call.failures)
@@ -221,7 +227,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             if isinstance(step, Stop):
                 self._stop(step)
             if isinstance(step, AnnounceAgain):
-                logger.info("joining again: %s", step.why)
+                logger.info("rejoining: %s", step.why)
                 self._announce()
                 announced = time.monotonic()
                 continue
@@ -248,7 +254,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 secrets.token_urlsafe(8),
                 format_endpoint(host, server.port),
                 bool(self._settings.local_addr),
-                str(local_world_size(self._call.agent) or ""),
+                local_world_size(self._call.agent),
                 open_files.limit(),
             )
         if failure is not None:
@@ -337,7 +343,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.no_member()
             return None
         if done is None:
-            logger.info("round %d was over before it was established: %s", m.number, self._core.over())
+            logger.info("round %d ended before it was established: %s", m.number, self._core.over())
             return None
         m = replace(m, rank=done.rank)
         self._core.placed(done.rank)

@@ -1,9 +1,9 @@
-"""The thread that writes this pod's own Lease: the participant's voice.
+"""The thread that writes this pod's own Lease.
 
-``say`` leaves what shall stand there; the thread writes it as soon as it can, repeats until it is
-written, and renews it; what ``carry`` leaves goes with that. Several changes while a write is under way
-become one. The first write of a process takes the Lease over; each later one carries the resourceVersion
-of the one before, so that a process that was superseded by another in the same pod learns it.
+``say`` sets what the Lease should contain. The thread writes it as soon as it can, retries until it is
+written, and then renews it. What ``carry`` sets goes along with the next write. Several changes during one
+write are merged. The first write of a process takes the Lease over. Each later write carries the
+resourceVersion of the one before, so that a process learns when another process of the pod has superseded it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LeaseWriter:
                 self._bell.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was said is written, for at most so long. Returns whether it is."""
+        """Wait until everything that was said is written, at most this long. Returns whether it is."""
         with self._bell:
             return self._bell.wait_for(lambda: self._written >= self._said or bool(self.superseded), seconds)
 
@@ -126,8 +126,8 @@ class LeaseWriter:
             raise
         except Exception as error:
             # Whatever was answered: a thread that ended would leave the agent without a voice for ever.
-            logger.warning("Lease %s: can't make sense of an answer", self._name, exc_info=True)
-            raise ApiError(f"an answer can't be read ({type(error).__name__})") from None
+            logger.warning("Lease %s: unexpected response from the API server", self._name, exc_info=True)
+            raise ApiError(f"unexpected response ({type(error).__name__})") from None
 
     def _body(self) -> dict[str, Any]:
         renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -186,8 +186,8 @@ class LeaseWriter:
         if not self._warned and self.refusal.lasted(Unauthorized) > WARN_SECONDS:
             self._warned = True
             logger.warning(
-                "Lease %s can't be written: the API server does not accept this pod's token (%s); "
-                "a round that runs goes on, trying again",
+                "cannot write Lease %s: the API server rejects this pod's token (%s); the running round "
+                "continues; retrying",
                 self._name,
                 error,
             )

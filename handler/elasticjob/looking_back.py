@@ -1,9 +1,9 @@
-"""After a round has ended for its workers' failure: who of its members is not there any more?
+"""After a worker failure has ended the round: which of its members are gone?
 
-A machine that dies takes its peers' collectives with it: their workers fail, the round is over and with it
-the beats, before anybody has found the dead member silent. So who watched it goes on for as long as it waits
-for the next round: an agent that lives keeps its port open until a later round is established, and accepts
-connections whatever it is busy with.
+A machine that dies breaks its peers' collectives. Their workers fail, the round ends and with it the
+heartbeats, before anybody has noticed that the dead member is silent. So the agents that watched it keep
+probing it while they wait for the next round. A live agent keeps its port open until a later round is
+established, and accepts connections whatever else it does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LookingBack:
             try:
                 self._look()
             except Exception:  # a thread that ended would notice nobody any more
-                logger.debug("looking for the others failed, trying again", exc_info=True)
+                logger.debug("probing the other members failed; retrying", exc_info=True)
 
     def _look(self) -> None:
         suspects = self._judge.tick(time.monotonic(), self._answered)[:MAX_PROBED]

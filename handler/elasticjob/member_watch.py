@@ -1,8 +1,8 @@
-"""What a member notices of its round and says in its Lease: who is lost, who hangs, how far training is.
+"""What a member notices about its round and reports in its Lease: lost members, hangs, progress.
 
-The leader watches everybody, each member watches the leader, by their beats while the round runs; after a
-round that ended for this agent they go on by their ports until there is a next one (``looking_back``). What
-is noticed after the round is over for another reason, or after it has succeeded, is not said.
+The leader watches all members, each member watches the leader: by heartbeats while the round runs, and by
+probes after it has ended for this agent, until the next round (``looking_back``). Nothing is reported once
+the round has ended for another reason or has succeeded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class MemberWatch:
         beats.start()
 
     def look_back(self, m: Membership) -> None:
-        """The round is over for this agent: go on watching whom it has watched."""
+        """The round is over for this agent: keep watching the members that it has watched."""
         if self._beats is None:
             return
 
@@ -81,7 +81,7 @@ class MemberWatch:
             self._lease.carry(progress=report.dump())
 
     def leave(self) -> None:
-        """This agent leaves the round for the next one: who has not heard of its end shall learn it."""
+        """This agent leaves the round for the next one: members that do not know of its end are told."""
         if self._beats is not None:
             self._beats.leave()
 

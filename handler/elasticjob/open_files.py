@@ -1,9 +1,10 @@
-"""The limit of open files: the leader's agent needs more of them than anybody else in the job.
+"""The limit of open files, which the leader's agent can exceed in a large job.
 
-Two for each agent (its calls, its beats) and one for each worker in the stores that it serves: the usual soft
-limit of 1,024 is reached at some 100 pods of 8. So the agent raises its own to the hard one. Workers get the
-former limit back as soon as they have started: a program that uses ``select`` must not meet a number above
-1,023 because of us, and whoever wants more sets it himself.
+The leader needs two files for each agent (calls and heartbeats) and one for each worker, in the stores that
+it serves. The usual soft limit of 1,024 is reached at about 100 pods with 8 workers each. So the agent raises
+its soft limit to the hard one. Workers get the former limit back as soon as they have started, because a
+program that uses ``select`` cannot handle file descriptors above 1,023. A program that needs more can raise
+the limit itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import resource
 from collections.abc import Iterable
 
 from elasticjob.contract.records import MAX_INT32
+from elasticjob.contract.text import counted
 from elasticjob.core.open_files import needed
 
 logger = logging.getLogger(__name__)
@@ -33,7 +35,7 @@ def raise_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
-        logger.debug("the limit of open files stays %d: %s", soft, error)
+        logger.debug("cannot raise the limit of open files above %d: %s", soft, error)
         return
     _former = soft if _former is None else _former
 
@@ -57,12 +59,13 @@ def limit() -> int:
 
 
 def shortfall(agents: int, workers: int) -> str:
-    """What the leader of so many should know of its limit, "" if it will do."""
+    """What is wrong with the limit of the leader of this many agents and workers; "" if it is enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = needed(agents, workers)
     if soft == resource.RLIM_INFINITY or soft >= files:
         return ""
     return (
-        f"this agent leads {agents} agents with {workers} workers, which takes some {files} open files; its"
-        f" limit is {soft} (hard: {hard}): raise it for the container (ulimit -n, the runtime's LimitNOFILE)"
+        f"this agent leads {counted(agents, 'agent')} with {counted(workers, 'worker')} and needs about "
+        f"{files} open files, but its limit is {soft} (hard: {hard}): raise it for the container "
+        "(LimitNOFILE of the container runtime, or ulimit -n)"
     )

@@ -1,9 +1,9 @@
-"""One lost DNS packet must not freeze the round's store.
+"""Keeps one lost DNS packet from freezing the round's store.
 
-torch's stores look up the *name* of every peer's address, for their log, in the client and in the server's
-only thread (pytorch#159007). With the C library's defaults a packet that is lost costs 5 s, and meanwhile
-nobody is answered, beats included; measured here: 15 s for a join of 32. After the first look-up that fails
-torch does without for the rest of the process. We speak in IP addresses only.
+torch's stores look up the *name* of every peer's address for their log, in the client and in the server's
+only thread (pytorch#159007). With the C library's defaults a lost packet costs 5 s, in which nobody gets an
+answer, not even to a heartbeat; measured: 15 s for a join of 32. After the first look-up that fails, torch
+skips look-ups for the rest of the process. We use IP addresses only.
 """
 
 from __future__ import annotations

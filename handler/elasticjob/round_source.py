@@ -1,6 +1,6 @@
-"""Where an agent learns about rounds: one small interface, and the round Lease behind it.
+"""Where an agent learns about rounds: one small interface, implemented with the round Lease.
 
-A source never gives up: without a record nothing changes for a running round (I5).
+A source never gives up: without a new record nothing changes for a running round (I5).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
 RENEWAL_SECONDS = 10.0
-"""At most so often a watch is opened anew for a doubt: who doubts it may be wrong all the time."""
+"""Seconds between two reopenings of a watch because of a doubt: the doubt may be wrong every time."""
 HEARD_SECONDS = 3.0
-"""For so long a watch may bring nothing after an announcement."""
+"""How long a watch may bring nothing after an announcement."""
 QUIET_SECONDS, QUIET_RENEWALS = 20.0, 4
-"""For so long, or so many renewals of a waiting participant, a watch may bring nothing while it waits."""
+"""How long, or for how many renewals, a watch may bring nothing while a participant waits."""
 
 
 class RoundSource(Protocol):
@@ -98,24 +98,25 @@ class LeaseRoundSource:
 
     def doubt(self, since: float) -> None:
         """Something happened at ``since`` (monotonic) that the record would tell of: if the watch has shown
-        no life from then on, it is opened anew.
+        no life from then on, it is reopened.
 
         It may hang on a connection that is dead: one server of several is lost without a word, and the next
-        bookmark is due in a minute. Who waits for that may be taken for lost by then.
+        bookmark is due in a minute. A participant that waits for it may count as lost by then.
         """
         now = time.monotonic()
         if self._good_since is None or self._alive_at >= since or now - self._renewed_at < RENEWAL_SECONDS:
             return
         self._renewed_at = now
         silent = now - self._alive_at
-        logger.info("the watch of Lease %s has been silent for %.0f s: opening it anew", self._lease, silent)
+        logger.info("no event on the watch of Lease %s for %.0f s; reopening it", self._lease, silent)
         self._api.renew_watch()
 
     def doubt_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
         """Look whether the watch lives while this agent waits for a round.
 
         The operator answers an announcement with another record, soon if others wait too. Later any silence
-        counts that is longer than a few renewals of this agent's Lease: who misses two rounds is given up.
+        counts that is longer than a few renewals of this agent's Lease: an agent that misses two rounds is
+        given up.
         """
         if now - announced > HEARD_SECONDS * self._spread:
             self.doubt(
@@ -146,7 +147,7 @@ class LeaseRoundSource:
                 self._failed(error)
             except Exception as error:
                 # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
-                what = f"an answer can't be read ({type(error).__name__})"
+                what = f"unexpected response ({type(error).__name__})"
                 # It may stand there for long: the traceback is told once.
                 level = logging.DEBUG if what == self._puzzle else logging.WARNING
                 self._puzzle = what

@@ -1,9 +1,9 @@
-"""The TCPStore servers that one agent keeps, and when each is let go.
+"""The TCPStore servers of one agent, and when each of them is closed.
 
-A server is two ports' worth of descriptors and two native threads, and only its destructor ends it. So there
-is one owner, which ends it by name: whatever else still knows the object (torch's RendezvousInfo, the frames
-of an exception, a cycle) keeps nothing alive. A process that is forked while one is left over would run the
-destructor of threads that it does not have, and die of it.
+A server holds the descriptors of two ports and two native threads, and only its destructor ends it. So it has
+one owner, which closes it explicitly: other references to the object (torch's RendezvousInfo, the frames of
+an exception, a cycle) do not keep it alive. A process that is forked while a server is left over would run
+the destructor of threads that it does not have, and crash.
 """
 
 from __future__ import annotations

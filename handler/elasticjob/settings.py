@@ -14,11 +14,13 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import RecordError, format_endpoint, parse_endpoint
 
 KEYS = {
-    "join_timeout": "seconds after which waiting for a round raises; none by default",
-    "establish_timeout": "seconds for all members to reach the leader; from the job",
-    "heartbeat_timeout": "seconds of silence after which a peer that does not answer is lost; from the job",
-    "stall_timeout": "seconds of silence after which a peer that accepts connections is lost; from the job",
-    "worker_stop": "seconds after a round's end until workers that still run are killed; 10",
+    "join_timeout": "seconds to wait for a round before giving up; default: no limit",
+    "establish_timeout": "seconds for all members to reach the leader; default: the job's",
+    "heartbeat_timeout": "seconds without a heartbeat until a peer that does not answer is lost; "
+    "default: the job's",
+    "stall_timeout": "seconds without a heartbeat until a peer that still accepts connections is lost; "
+    "default: the job's",
+    "worker_stop": "seconds from the end of a round until workers that still run are killed; default: 10",
     "kubeconfig": "path of a kubeconfig; default: the pod's service account, else KUBECONFIG",
     "pod": "name of this pod; default: ELASTICJOB_POD_NAME, else the token's claim",
     "pod_uid": "UID of this pod; default: ELASTICJOB_POD_UID, else the token's claim",
@@ -69,21 +71,23 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         )
     if not names.is_job_name(job):
         raise SettingsError(
-            f"--rdzv-endpoint is {endpoint!r}: no ElasticJob has the name {job!r}. One has at most "
-            f"{names.MAX_JOB_NAME_LENGTH} lower case letters, digits and '-', none of them '-' at an end"
+            f"--rdzv-endpoint is {endpoint!r}, but {job!r} is not a valid ElasticJob name: at most "
+            f"{names.MAX_JOB_NAME_LENGTH} lower-case letters, digits and '-', with no '-' at either end"
         )
     if namespace and not names.is_namespace(namespace):
-        raise SettingsError(f"--rdzv-endpoint is {endpoint!r}: no namespace has the name {namespace!r}")
+        raise SettingsError(
+            f"--rdzv-endpoint is {endpoint!r}, but {namespace!r} is not a valid namespace name"
+        )
     unknown = sorted(set(config) - set(KEYS) - IGNORED)
     if unknown:
         known = "; ".join(f"{key}: {text}" for key, text in KEYS.items())
-        raise SettingsError(f"--rdzv-conf: unknown {', '.join(unknown)}. Known are: {known}")
+        raise SettingsError(f"--rdzv-conf: unknown key {', '.join(unknown)}. Known keys: {known}")
     if local_addr:
         try:
             parse_endpoint(format_endpoint(local_addr, 1))
         except RecordError:
             raise SettingsError(
-                f"--local-addr is {local_addr[:80]!r}, expected an address or a name"
+                f"--local-addr is {local_addr[:80]!r}, expected an address or a host name"
             ) from None
     return Settings(
         namespace=namespace,
@@ -109,5 +113,7 @@ def _seconds(config: Mapping[str, object], key: str) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e7:
-        raise SettingsError(f"--rdzv-conf: {key} is {config[key]!r}, expected a number of seconds above 0")
+        raise SettingsError(
+            f"--rdzv-conf: {key} is {config[key]!r}, expected a number of seconds greater than 0"
+        )
     return value

@@ -1,13 +1,13 @@
-"""The stacks of workers that hang, in the pod's log, before anything ends them (Linux).
+"""Writes the stacks of hanging workers to the pod's log before anything ends the workers (Linux).
 
-Workers are started with PYTHONFAULTHANDLER=1, so Python itself writes the stacks of all threads to stderr
-when SIGABRT comes: in the signal handler, in C, without the interpreter's lock, also while the main thread
-blocks in a collective. Only processes that catch the signal are sent it. It ends them, which is due anyway.
+Workers are started with PYTHONFAULTHANDLER=1, so Python itself writes the stacks of all threads to stderr on
+SIGABRT: in the signal handler, in C, without the interpreter's lock, and also while the main thread blocks in
+a collective. The signal is sent only to processes that handle it. It ends them, which is due anyway.
 
-The first death breaks the connections of its peers on other nodes, whose stacks would then show no more
-where they were. So each agent first stops its workers (SIGSTOP) at the moment when it sees the record, and
-dumps only when all the others have had the time to do the same. Dumps come one after the other: they share a
-log.
+The first process that ends breaks the connections of its peers on other nodes, whose stacks would then no
+longer show where they hung. So each agent stops its workers (SIGSTOP) as soon as it sees the record, and
+dumps only when all other agents have had the time to do the same. Dumps come one after the other, because
+they share a log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAULTHANDLER_ENV = "PYTHONFAULTHANDLER"
 FREEZE_SECONDS = 0.5
 """From seeing the record to the first dump: for the record to reach all other agents."""
 ONE_SECONDS, ALL_SECONDS = 2.0, 5.0
-"""For so long a worker, and all of them, are waited for to have written their stacks and ended."""
+"""How long to wait until a worker, and until all workers, have written their stacks and ended."""
 POLL_SECONDS = 0.01
 
 
@@ -103,16 +103,14 @@ class StackDump:
         if not worker.alive():
             return
         if not _forbid_core(worker.pid):
-            logger.warning(
-                "no stack of %s: it might leave a core file, which can't be forbidden", worker.text
-            )
+            logger.warning("not dumping the stack of %s: a core file could not be prevented", worker.text)
             return
         logger.warning("round %d hung; the stack of %s:", self._number, worker.text)
         worker.signal(signal.SIGABRT, signal.SIGCONT)
         while worker.alive() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         if worker.alive():
-            logger.warning("%s has not written its stack in time", worker.text)
+            logger.warning("%s did not write its stack in time", worker.text)
 
 
 def _dumps(pid: int) -> bool:

@@ -1,8 +1,8 @@
-"""The folder in which an agent's workers leave their steps; a new one for each round.
+"""The directory in which an agent's workers store their steps; a new one for each round.
 
-The folder is in memory (/dev/shm) where that can be: a page of a file on a disk may block its writer while it
-is written back, and the writer is the training. What an agent that was killed has left is removed by the
-next one on the same file system: whoever lives holds a lock on its folder.
+It is in memory (/dev/shm) if possible: a memory-mapped file on a disk can block its writer while a page is
+written back, and the writer is the training. A live agent holds a lock on its directory. What a killed agent
+has left behind is removed by the next one on the same file system.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class StepFiles:
                 return StepReader(self._folder)
         if not self._complained:
             self._complained = True
-            logger.warning("no folder for the workers' steps can be made, progress is not known: %s", trouble)
+            logger.warning(
+                "cannot create a directory for the workers' steps; progress will not be reported: %s", trouble
+            )
         return StepReader("")
 
     def remove(self) -> None:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
-"""For so long a thread that was told to end is waited for."""
+"""How long to wait for a thread that was told to end."""
 FOR_EVER = timedelta(days=30)
 OWN_POLL_SECONDS = (0.001, 0.02)
 """A look into a server of our own costs 15 us; the longer it waits the rarer it looks."""
@@ -55,7 +55,7 @@ def serve() -> TCPStore:
 
 
 class Server:
-    """A TCPStore server that ends when it is closed, whoever still knows this object."""
+    """A TCPStore server that ends when it is closed, even if the object is still referenced."""
 
     def __init__(self, store: TCPStore) -> None:
         self._store: TCPStore | None = store
@@ -119,7 +119,7 @@ def connect(endpoint: str) -> TCPStore:
     host, port = parse_endpoint(endpoint)
     found = probe({0: endpoint}, CONNECT_SECONDS).get(0)
     if found is not Probe.ACCEPTED:
-        what = found.value if found is not None else "this process can open no more connections"
+        what = found.value if found is not None else "this process cannot open more connections"
         raise Unreachable(f"{endpoint}: {what}")
     try:
         return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))
@@ -134,13 +134,13 @@ OWN_TROUBLE = frozenset(
 
 
 def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
-    """What connections to these ports meet, all tried at once, within so many seconds. Never raises: a port
+    """What connections to these ports meet, all tried at once, within this many seconds. Never raises: a port
     that could not be tried, for want of descriptors, say, is not in the answer."""
     result: dict[int, Probe] = dict.fromkeys(endpoints, Probe.SILENT)
     try:
         _probe(endpoints, time.monotonic() + seconds, result)
     except OSError as error:
-        logger.debug("ports can't be tried: %s", error)
+        logger.debug("cannot probe ports: %s", error)
         return {}
     return result
 
@@ -251,8 +251,8 @@ class Call(Generic[T]):
         self._error: Exception | None = None
 
     def run(self, store: Callable[[], KeyValueStore]) -> None:
-        """Do the work; errors are kept for whoever asks for the result, without the frames, which hold the
-        store and this."""
+        """Do the work; errors are kept for the caller that asks for the result, without the frames, which
+        hold the store and this."""
         try:
             self._value = self.work(store())
         except StoreGone as error:
@@ -310,7 +310,7 @@ class StoreConnection:
         self._calls.put(None)
 
     def join(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Wait, for at most so long, until a connection that was closed has let its store go."""
+        """Wait, at most this long, until a closed connection has released its store."""
         self._thread.join(seconds)
 
     def wait_for(self, store: KeyValueStore, keys: Iterable[str], own: bool) -> None:

@@ -1,10 +1,10 @@
-"""What torch's agent knows of its workers: their pids, and why they failed.
+"""Finds what torch's agent knows about its workers: their pids, and why they failed.
 
-torch tells a rendezvous handler nothing of either. But the agent stands on the stack when it calls
-``next_rendezvous``, and beside it the result that has brought it there; when it gives up, ``shutdown`` is
-called while its ChildFailedError is on its way. The classes and ``get_worker_group`` are torch's public
-interface, the same from 2.4 to 2.15; that they stand on the stack is not, so that each function here may find
-nothing (docs/internals/worker-failures.md has the alternatives, measured).
+torch passes neither to a rendezvous handler. But the agent is on the call stack when it calls
+``next_rendezvous``, next to the result that led to the call; and when it gives up, it calls ``shutdown``
+while its ChildFailedError propagates. The classes and ``get_worker_group`` are public in torch, the same from
+2.4 to 2.15. That they are on the stack is not guaranteed, so each function here may find nothing
+(docs/internals/worker-failures.md has the alternatives, measured).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def caller(frame: FrameType | None) -> Call:
     except SignalException:
         raise
     except Exception:
-        logger.debug("torch's agent is not found", exc_info=True)
+        logger.debug("cannot find torch's agent", exc_info=True)
         return Call()
 
 
@@ -86,7 +86,7 @@ def local_world_size(agent: ElasticAgent | None) -> int | None:
     except SignalException:
         raise
     except Exception:
-        logger.debug("the number of workers is not known", exc_info=True)
+        logger.debug("the number of workers is unknown", exc_info=True)
         return None
     return size if isinstance(size, int) and size > 0 else None
 

@@ -1,6 +1,6 @@
-"""What differs between versions of torch, each difference a function of the version with its reason.
+"""Differences between versions of torch, each as a function of the version, with its reason.
 
-Pure, and imports no torch: it must be able to speak on a torch that is too old to import the handler on.
+Pure. It does not import torch, so that its message appears even on a torch that is too old for the handler.
 """
 
 from __future__ import annotations

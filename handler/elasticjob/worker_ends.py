@@ -1,9 +1,9 @@
 """When the agent's workers end, to the millisecond, and with which status.
 
-A thread waits for all of them at once (pidfds), so that it costs nothing while they run. It only looks at a
-status (WNOWAIT) and leaves it to torch to take it. torch looks ten times a second: a status that it was
-quicker to take is None here, and torch has it. Where there are no pidfds (a sandbox that forbids them, macOS)
-the thread looks twenty times a second.
+One thread waits for all of them (pidfds), which costs nothing while they run. It only peeks at a status
+(WNOWAIT) and leaves it for torch, which polls ten times a second. If torch was faster, the status is None
+here, and torch has it. Where there are no pidfds (macOS, a sandbox that forbids them), the thread polls
+twenty times a second.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WorkerEnds:
             with contextlib.ExitStack() as files:
                 self._watch(files)
         except Exception:  # a thread of ours: no signal's exception passes here
-            logger.debug("the ends of the workers are not watched any more", exc_info=True)
+            logger.debug("no longer watching for the exit of workers", exc_info=True)
         finally:
             with self._bell:
                 self._running = {}
@@ -138,11 +138,11 @@ class Status(Enum):
     """A process that has no exit code to show."""
 
     RUNNING = "running"
-    UNKNOWN = "another thread took its exit status, or it is no child of this process"
+    UNKNOWN = "another thread took its exit status, or it is not a child of this process"
 
 
 def status(kind: int, number: int) -> int | Status:
-    """A child's exit code, negative for a signal; it is left there for whoever waits for the child."""
+    """A child's exit code, negative for a signal; it is left for the process that waits for the child."""
     try:
         found = os.waitid(kind, number, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except (ChildProcessError, AttributeError):

@@ -1,11 +1,12 @@
 """Why a round's workers failed, as this agent reports it.
 
-Two witnesses are put together. The moments come from a thread of ours (``worker_ends``): the worker that
-ended first, with another status than 0, is the one that counts, and the others were stopped for it. Exit code
-and message come from torch's own result (``torch_agent``). Either alone will do; without both there is a
-failure with "exit code unknown".
+Two sources are combined. The times come from our own thread (``worker_ends``): the first worker that ended
+with a status other than 0 counts, because the others were stopped for it. Exit code and message come from
+torch's own result (``torch_agent``). Either source is enough; without both, the report says "exit code
+unknown".
 
-Nothing that was stopped may look like a failure: what ends after :meth:`RoundWorkers.stopping` was stopped.
+A worker that was stopped must not look like a failure: whatever ends after :meth:`RoundWorkers.stopping` was
+stopped.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from torch.distributed.elastic.agent.server.api import ElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
+from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob.torch_agent import Failed, next_pids
 from elasticjob.worker_ends import End, WorkerEnds
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "exit code unknown"
-RECORD = "torch.distributed.elastic.multiprocessing.errors.record"
 SETTLE_SECONDS = 0.2
-"""torch has stopped all workers when it is asked why they failed; so long the thread may take to see it."""
+"""torch has stopped all workers when it is asked why they failed; the thread gets this long to see it."""
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -51,7 +52,7 @@ class RoundWorkers:
         except SignalException:
             raise
         except Exception:
-            logger.debug("the workers are not watched", exc_info=True)
+            logger.debug("cannot watch the workers", exc_info=True)
             self._ends = None
 
     def over(self) -> None:
@@ -74,7 +75,7 @@ class RoundWorkers:
         except SignalException:
             raise
         except Exception:
-            logger.debug("the failure of a worker can't be told", exc_info=True)
+            logger.debug("cannot describe the failure of a worker", exc_info=True)
             return FailureReport(number, rank, UNKNOWN, late=self._over is not None)
 
     def _failure(self, number: int, rank: int, failures: Sequence[Failed]) -> FailureReport | None:
@@ -130,16 +131,16 @@ def describe(code: int | None, text: str, killed_for_memory: int = 0) -> str:
     elif code < 0:
         end = f"killed by {signal_name(-code)}"
     elif name := shell_signal(code):
-        end = f"exit code {code} (a shell's word for {name})"
+        end = f"exit code {code} ({name}, as reported by a shell)"
     else:
         end = f"exit code {code}"
     if killed_for_memory > 0 and code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        end += ": out of memory (the kernel's count of such kills in this container has grown)"
+        end += ": out of memory (the container's count of OOM kills increased)"
     if text:
         # An exit code of 1 is what an exception always gives: nothing to say beside it.
         whole = text if code in (None, 1) else f"{end}: {text}"
     elif code is not None and code > 0:
-        whole = f"{end}; see its log (an exception's text stands here where main is decorated with {RECORD})"
+        whole = f"{end}; {NO_ERROR_TEXT}"
     else:
         whole = end
     return whole.encode("utf-8", "replace").decode()[:MAX_MESSAGE]

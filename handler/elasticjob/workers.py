@@ -1,4 +1,4 @@
-"""What is left of an agent's workers, and its end (Linux; elsewhere nothing is found)."""
+"""Finds and kills what is left of an agent's workers (Linux; elsewhere it finds nothing)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The end of a round's workers where torch doesn't see to it: in time, and with their stacks if they hung.
+"""Ends a round's workers where torch does not: in time, and after their stacks were written if they hung.
 
-torch stops the workers when it next asks whether anybody is waiting, and gives them as long as it likes. The
-next round waits for all of them, so what is left of them after a while is killed.
+torch stops the workers when it next calls ``num_nodes_waiting``, and gives them any amount of time. The next
+round waits for all of them, so those that are left after a while are killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from elasticjob.workers import children, kill_process_groups
 logger = logging.getLogger(__name__)
 
 DUMP_SECONDS = 2.0
-"""For so long torch has the time to ask before the stacks of a hung round are written without it."""
+"""How long torch has to ask before the stacks of a hung round are written without it."""
 LIST_AGAIN_SECONDS = 0.5
 
 
@@ -75,7 +75,7 @@ class WorkersGuard:
             try:
                 pids = children(os.getpid())
             except OSError as error:
-                logger.debug("the workers can't be listed, trying again: %s", error)
+                logger.debug("cannot list the workers; retrying: %s", error)
                 if self._workers() is not None:
                     _later(LIST_AGAIN_SECONDS, kill)
                 return
@@ -86,7 +86,9 @@ class WorkersGuard:
                 killed = kill_process_groups(pids)
                 if killed:
                     logger.warning(
-                        "round %d is over and its workers did not stop: killed %s", m.number, killed
+                        "round %d is over, but its workers did not stop: killed process groups %s",
+                        m.number,
+                        killed,
                     )
 
         _later(self._patience, kill)

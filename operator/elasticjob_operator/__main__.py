@@ -29,38 +29,44 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--namespace",
         action="append",
         default=[],
-        help="serve this namespace; may be given several times; default: ELASTICJOB_NAMESPACES, or all",
+        help="serve this namespace; can be repeated (default: $ELASTICJOB_NAMESPACES, or all namespaces)",
     )
     parser.add_argument(
         "--health-probe-bind-address",
         metavar="HOST:PORT",
-        help="serve /livez and /readyz there, e.g. 0.0.0.0:8080 (default: nowhere)",
+        help="serve /livez and /readyz at this address, e.g. 0.0.0.0:8080 (default: no probes)",
     )
     parser.add_argument(
         "--handler-image",
         metavar="IMAGE",
-        help=f"of jobs whose image lacks the handler; default: {HANDLER_IMAGE_ENV}, or {HANDLER_IMAGE}",
+        help=f"image from which pods get the handler (default: ${HANDLER_IMAGE_ENV}, or {HANDLER_IMAGE})",
     )
     flags = parser.add_argument_group(
         "leader election",
-        "by a Lease, for several operators of the same namespaces; each flag has a variable, such as "
-        "ELASTICJOB_LEADER_ELECT_LEASE_DURATION; durations are 12s, 500ms or seconds",
+        "Needed when several operators serve the same namespaces. Each flag can also be set by an "
+        "environment variable, such as ELASTICJOB_LEADER_ELECT_LEASE_DURATION. Durations are written as 12s, "
+        "500ms or a number of seconds.",
     )
     flags.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="act only while leading (default: ELASTICJOB_LEADER_ELECT, or no)",
+        help="act only while this process is the leader (default: $ELASTICJOB_LEADER_ELECT, or no)",
     )
     for name, text in (
-        ("resource-name", "the Lease (elasticjob-operator)"),
-        ("resource-namespace", "its namespace (POD_NAMESPACE, or the service account's)"),
-        ("lease-duration", "for how long others wait after the last renewal that they saw (12s)"),
-        ("renew-deadline", "for how long the leader acts after its last renewal (8s)"),
-        ("retry-period", "between two renewals, or two tries (2s)"),
+        ("resource-name", "name of the Lease (default: elasticjob-operator)"),
+        ("resource-namespace", "namespace of the Lease (default: $POD_NAMESPACE, or the service account's)"),
+        (
+            "lease-duration",
+            "how long others wait after the last renewal before one takes over (default: 12s)",
+        ),
+        ("renew-deadline", "how long the leader keeps acting after its last renewal (default: 8s)"),
+        ("retry-period", "interval between renewals and between attempts (default: 2s)"),
     ):
         flags.add_argument(f"--leader-elect-{name}", metavar="VALUE", help=text)
-    parser.add_argument("-v", "--verbose", action="store_true", help="log requests and kopf's own steps")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="also log requests and kopf's own messages"
+    )
     return parser.parse_args(arguments)
 
 

@@ -92,7 +92,7 @@ async def login(**_: Any) -> kopf.ConnectionInfo:
     """
     number = next(_log_ins)
     if number:
-        log.warning("the API server does not accept these credentials; reading them again")
+        log.warning("the API server rejects these credentials; reading them again")
         await asyncio.sleep(_RETRY_SECONDS)
     try:
         found = await asyncio.to_thread(load)
@@ -142,7 +142,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
 
 
 async def _stand(elector: Elector, controller: Controller) -> None:
-    """Stand for election once everything has been listed: who can't read all that, must not lead."""
+    """Stand for election once everything has been listed: an operator that cannot list it must not lead."""
     await controller.world.synced()
     await elector.run(controller.lead, controller.follow)
 
@@ -213,11 +213,11 @@ async def _resource(client: Client, settings: Settings) -> None:
             await client.get(path, {"limit": "1"})
             return
         except NotFound:
-            problem = f"{PLURAL}.{GROUP} is not installed; apply the file in crds/"
+            problem = f"{PLURAL}.{GROUP} is not installed; apply the resource definition in crds/"
         except Forbidden as error:
-            problem = f"RBAC does not allow to list {PLURAL}.{GROUP}: {error.message}"
+            problem = f"not allowed to list {PLURAL}.{GROUP} (RBAC): {error.message}"
         except ApiError as error:
-            problem = f"the API server can't be reached yet: {error}"
+            problem = f"cannot reach the API server yet: {error}"
         if problem != said:
             log.warning("%s", problem)
             said = problem

@@ -1,22 +1,27 @@
 """The probes: ``/livez`` says whether a restart could help, ``/readyz`` whether this process could act now.
 
-A kubelet kills what is not alive. So not alive is only
+The kubelet restarts a container that is not alive. So the operator is not alive only in these cases:
 
-* who is blind although the API server answers: a watch has been silent for ``max_silence``, while a list of
-  the same resource over a new connection, with credentials read anew, works. While the API server is away, or
-  refuses, a restart would bring nothing about and would lose a warm view;
-* whose pass over a job, or whose election, hangs, or one of whose tasks that never end has ended;
-* whose event loop is stuck: then nobody answers here, and the probe runs into its time limit.
+* It is blind although the API server responds: a watch has been silent for ``max_silence``, while a list of
+  the same resource over a new connection, with fresh credentials, works. While the API server is away, or
+  refuses, a restart would not help and would lose a good view.
+* A pass over a job or a step of the election hangs, or a task that should never end has ended.
+* Its event loop is stuck. Then nothing answers here, and the probe runs into its time limit.
 
-Ready is who has listed everything, has all watches connected, and is alive, whether it leads or stands by.
+The operator is ready when it has listed everything, has all watches connected, and is alive, whether it leads
+or stands by.
 
-Served by the operator and not by kopf, which has one endpoint, begins with it only when ``startup`` is over,
-and keeps an answer for 10 s.
+``/waits`` says what each job waits for, as of its last pass. It names jobs and pods of all namespaces, so it
+answers only from inside the pod, where ``kubectl port-forward`` comes from.
+
+The operator serves the probes itself. kopf has only one endpoint, which starts only when ``startup`` is over
+and caches an answer for 10 s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -28,6 +33,7 @@ from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials
 from elasticjob_operator.observe.errors import ApiError
+from elasticjob_operator.plan.waits import sentences
 
 _ASK_SECONDS = 2.5
 """Less than a probe's own time limit."""
@@ -53,22 +59,22 @@ class Health:
             return []
         problems = [f"the task {name} has ended" for name in self.controller.ended]
         if self.election is not None and self.election.done():
-            problems.append("the task that stands for election has ended")
+            problems.append("the task for leader election has ended")
         limit = self.controller.settings.max_pass
         if self.elector is not None and self.elector.busy_seconds() > limit:
-            problems.append(f"the election has hung for {self.elector.busy_seconds():.0f} s")
+            problems.append(f"leader election has hung for {self.elector.busy_seconds():.0f} s")
         hung = {who: took for who, took in self.controller.under_way().items() if took > limit}
-        problems += [f"the pass over {who} has hung for {took:.0f} s" for who, took in hung.items()]
+        problems += [f"reconciliation of {who} has hung for {took:.0f} s" for who, took in hung.items()]
         return problems + await self._blind(self.controller)
 
     async def not_ready(self) -> list[str]:
         """Why this process could not act now."""
         if self.controller is None:
-            return ["starting; the log says what is waited for"]
+            return ["starting; the log says what the operator waits for"]
         problems = []
         for informer in self.controller.world.informers():
             if not informer.synced.is_set():
-                problems.append(f"{informer.path} could not be listed yet")
+                problems.append(f"{informer.path} has not been listed yet")
             elif informer.good_since is None and not informer.forbidden:
                 problems.append(f"the watch of {informer.path} is interrupted")
         return problems + await self.not_alive()
@@ -88,6 +94,23 @@ class Health:
             answer["election"] = self.elector.report()
         return answer
 
+    def waits(self) -> list[str]:
+        """What the jobs wait for, a line each."""
+        if self.controller is None:
+            return ["starting; the log says what the operator waits for"]
+        election = self.elector.report() if self.elector is not None else {"leading": True}
+        if not election["leading"]:
+            return [f"this operator stands by; leading: {election['leader'] or 'none'}"]
+        lines, now = [], self.controller.clock()
+        for entry in self.controller.registry:
+            memory, passed = entry.memory, now - entry.memory.planned_at
+            if memory.waits:
+                gone = {member.pod_uid: member.pod_name for member in entry.view.status.participants}
+                names = gone | self.controller.world.pod_names(entry.view.job)
+                waits = [wait._replace(left=wait.left - passed) for wait in memory.waits]
+                lines += [f"{entry.request} {line}" for line in sentences(waits, names)]
+        return lines or ["no job waits for anything"]
+
     async def serve(self, host: str, port: int) -> web.AppRunner:
         """Answer from now on; ``cleanup`` of what is returned ends it."""
         application = web.Application()
@@ -95,6 +118,7 @@ class Health:
             [
                 web.get("/livez", lambda _: self._answer("alive", self.not_alive)),
                 web.get("/readyz", lambda _: self._answer("ready", self.not_ready)),
+                web.get("/waits", self._tell_waits),
             ]
         )
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -107,9 +131,14 @@ class Health:
         if problems != self._said.get(what, []):
             self._said[what] = problems
             level = logging.WARNING if problems else logging.INFO
-            log.log(level, "%s: %s", what, "no: " + "; ".join(problems) if problems else "yes, again")
+            log.log(level, "%s", f"not {what}: " + "; ".join(problems) if problems else f"{what} again")
         body = {what: not problems, "problems": problems, **self.report()}
         return web.json_response(body, status=503 if problems else 200)
+
+    async def _tell_waits(self, request: web.Request) -> web.Response:
+        if not from_inside(request.remote or ""):
+            return web.Response(status=403, text="only from inside of the pod: use kubectl port-forward\n")
+        return web.Response(text="\n".join([*self.waits(), ""]))
 
     async def _blind(self, controller: Controller) -> list[str]:
         now, limit = controller.clock(), controller.settings.max_silence
@@ -120,10 +149,20 @@ class Health:
         there = await asyncio.gather(*(self._ask(path) for path in silent))
         self._excused.update({path: now for path, yes in zip(silent, there, strict=True) if not yes})
         return [
-            f"nothing was heard of {path} for {now - since[path]:.0f} s, and the API server answers"
+            f"no event on {path} for {now - since[path]:.0f} s, although the API server responds"
             for path, yes in zip(silent, there, strict=True)
             if yes
         ]
+
+
+def from_inside(remote: str) -> bool:
+    """Whether this address of a client is of its own pod, where nobody is without the right to be."""
+    try:
+        address = ipaddress.ip_address(remote)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 async def answers(path: str) -> bool:

@@ -38,7 +38,7 @@ class Settings:
     max_passes: int = 64
     """Passes of different jobs at a time. One that waits long for the API server gives its turn back."""
     max_silence: float = 180.0
-    """A watch that has brought nothing for so long, not even a bookmark, fails the probe (``health``)."""
+    """A watch that has brought nothing for this time, not even a bookmark, fails the probe (``health``)."""
     max_pass: float = 600.0
     """So does a pass over a job, or a step of the election, that takes longer while no request fails."""
     probes: tuple[str, int] | None = None
@@ -69,7 +69,7 @@ def from_environment(
     namespaces = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     asked = given.get(LEADER_ELECT_ENV, "").strip().lower()
     if asked not in ("", "true", "false"):
-        raise BadSetting(f"{LEADER_ELECT_ENV} is true or false, found {asked!r}")
+        raise BadSetting(f"{LEADER_ELECT_ENV} must be true or false, found {asked!r}")
     return Settings(
         namespaces=namespaces,
         handler_image=given.get(HANDLER_IMAGE_ENV, "").strip() or HANDLER_IMAGE,
@@ -83,7 +83,7 @@ def _address(text: str) -> tuple[str, int] | None:
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit():
-        raise BadSetting(f"{PROBES_ENV} is an address and a port such as 0.0.0.0:8080, found {text!r}")
+        raise BadSetting(f"{PROBES_ENV} must be an address and a port, such as 0.0.0.0:8080, found {text!r}")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
@@ -96,7 +96,7 @@ def _election(given: Mapping[str, str]) -> Place:
         where = _OWN_NAMESPACE.read_text().strip()
     if not where:
         raise BadSetting(
-            "leader election outside a cluster needs the namespace of its Lease: give "
+            "leader election outside a cluster needs the namespace of its Lease: set "
             f"--leader-elect-resource-namespace or {LEADER_ELECT_ENV}_RESOURCE_NAMESPACE"
         )
     default = Timing()
@@ -116,5 +116,5 @@ def _seconds(text: str, default: float) -> float:
         return default
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise BadSetting(f"{text!r} is no duration: 15s, 500ms, 1m or a number of seconds is expected")
+        raise BadSetting(f"{text!r} is not a duration: expected 15s, 500ms, 1m or a number of seconds")
     return float(match[1]) * _UNITS[match[2]]

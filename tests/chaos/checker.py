@@ -28,7 +28,7 @@ from elasticjob_operator.plan.status import JobStatus
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.watcher import Sight
 
-_PHASES = {"Active": 1, "Draining": 2, "Broken": 3, "Closed": 4}
+_PHASES = {"Active": 1, "Broken": 3, "Closed": 4}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Checker:
             self._check_order(status)
             self._check_charges(status)
             self._check_members(status)
-            if status.round.number > before.round.number:
+            if status.current_round.number > before.current_round.number:
                 self._published(before, status, sight.gap)
             self._follow(status)
             self._check_end(status)
@@ -146,16 +146,16 @@ class Checker:
     # -- the invariants ------------------------------------------------------------------------------------
 
     def _check_order(self, status: JobStatus) -> None:
-        order = (status.round.number, _PHASES.get(status.round.phase, 0))
+        order = (status.current_round.number, _PHASES.get(status.current_round.phase, 0))
         if order < self._highest:
-            self._violated("I1", f"status.round went back from {self._highest} to {order}")
+            self._violated("I1", f"status.currentRound went back from {self._highest} to {order}")
         self._highest = max(self._highest, order)
 
     def _check_members(self, status: JobStatus) -> None:
-        r, members = status.round, status.members()
+        r, members = status.current_round, status.members()
         if r.number == 0:
             return
-        ranks = [m.rank for m in members]
+        ranks = [m.group_rank for m in members]
         if ranks != list(range(r.members)):
             self._violated("I2", f"round {r.number} of {r.members} members has the ranks {ranks}")
         self._identify(r.number, Identity(r.nonce, r.leader_endpoint, tuple(m.id for m in members)), "status")
@@ -171,7 +171,7 @@ class Checker:
                 self._violated("I4", f"the id {one} is in the rounds {first} and {number}")
 
     def _published(self, before: JobStatus, status: JobStatus, gap: bool) -> None:
-        r = status.round
+        r = status.current_round
         generations = [status.observed_generation]
         if gap:  # it may have been published for any spec since
             generations += [g for g in self._bounds if before.observed_generation <= g]
@@ -183,12 +183,12 @@ class Checker:
             self._violated("I7", f"the end of round {end} ({r.cause}) is not charged in round {r.number}")
 
     def _check_charges(self, status: JobStatus) -> None:
-        charges = [c for account in status.accounts for c in account.charges if c.beside is None]
-        keys = [(c.round, c.pod) for c in charges]
+        charges = [c for account in status.accounts for c in account.charges if c.during_round is None]
+        keys = [(c.round, c.pod_name) for c in charges]
         found = set(keys)
         if len(keys) != len(found):
             self._violated("I7", f"charged twice: {sorted(k for k in found if keys.count(k) > 1)}")
-        counted = sum(entry.charges for account in status.accounts for entry in account.older)
+        counted = sum(entry.count for account in status.accounts for entry in account.older)
         lost = self._charges - found
         if len(lost) != counted:
             self._violated("I7", f"charges have vanished: {lost}, {counted} are counted")
@@ -206,17 +206,17 @@ class Checker:
     # -- the story -----------------------------------------------------------------------------------------
 
     def _follow(self, status: JobStatus) -> None:
-        r = status.round
-        over = [h.number for h in status.rounds if h.number < r.number]
+        r = status.current_round
+        over = [h.number for h in status.round_history if h.number < r.number]
         over += [r.number] if r.phase == "Broken" and r.number > 0 else []
         for number in sorted(set(over) - self._ended):
             self._ended.add(number)
             entry = self.timeline.broken(number)
-            self._must_not_end(number, entry, r.cause)
-        for h in sorted(status.rounds, key=lambda h: h.number):
+            self._must_not_end(number, entry, r.cause if r.number > number else r.next_cause.cause)
+        for h in sorted(status.round_history, key=lambda h: h.number):
             if h.number not in self._met:
                 self._met.add(h.number)
-                self.timeline.published(h.number, h.cause, h.members, h.message)
+                self.timeline.published(h.number, h.cause, h.members, r.message)
         if r.established is not None and -r.number not in self._met:
             self._met.add(-r.number)
             self.timeline.established(r.number)
@@ -226,7 +226,7 @@ class Checker:
             self._violated("I5", f"round {number} ended ({cause}) after {entry.name}: {entry.target}")
 
     def _see_calm(self, status: JobStatus) -> None:
-        r = status.round
+        r = status.current_round
         full = r.phase == "Active" and r.established is not None and r.members == self._replicas
         if not full or len(status.participants) != r.members:
             self._calm_since = None
@@ -234,7 +234,7 @@ class Checker:
             self._calm_since = self.timeline.now()
 
     def _see_difference(self) -> None:
-        r = self._status.round
+        r = self._status.current_round
         if self._lease_order == (r.number, _PHASES.get(r.phase, 0)):
             self._differs_since = None
         elif self._differs_since is None:

@@ -78,7 +78,7 @@ class Scene:
 
     def alive(self) -> list[dict[str, Any]]:
         """Pods of the job that run, with nobody's hand on them, by name."""
-        pods = self.api("GET", f"pods?labelSelector=elasticjob.dev/job={self.job.name}").json()["items"]
+        pods = self.api("GET", f"pods?labelSelector=elasticjob.dev/job-name={self.job.name}").json()["items"]
         return sorted(
             (
                 p
@@ -94,7 +94,7 @@ class Scene:
     def members(self) -> list[str]:
         """Names of those pods that are in the round, in rank order."""
         names = {p["metadata"]["name"] for p in self.alive()}
-        return [m.pod for m in self.status.members() if m.pod in names]
+        return [m.pod_name for m in self.status.members() if m.pod_name in names]
 
     def member(self, random: Random) -> str:
         """One of them. Raises Impossible."""
@@ -164,7 +164,7 @@ def kill_agent(scene: Scene, random: Random) -> Begun:
 def kill_leader(scene: Scene, random: Random) -> Begun:
     """SIGKILL to torchrun of rank 0."""
     del random
-    leader = scene.status.round.leader
+    leader = scene.status.current_round.leader_pod_name
     if leader not in scene.members():
         raise Impossible(f"the leader {leader} is not alive")
     scene.job.kill_pod(leader)
@@ -194,7 +194,7 @@ def stop_agent(seconds: tuple[float, float]) -> Begin:
                 os.kill(pid, signal.SIGCONT)
 
         for_seconds = random.uniform(*seconds)
-        role = ", which leads" if pod == scene.status.round.leader else ""
+        role = ", which leads" if pod == scene.status.current_round.leader_pod_name else ""
         return Begun(f"{pod}{role}, for {for_seconds:.1f} s", Heal(for_seconds, "agent goes on", thaw))
 
     return begin
@@ -260,7 +260,7 @@ def cut_pod(direction: Any) -> Begin:
                 scene.cluster.nodes.restore_pod(scene.job.namespace, pod)
 
         seconds = random.uniform(8.0, 14.0)
-        role = ", which leads" if pod == scene.status.round.leader else ""
+        role = ", which leads" if pod == scene.status.current_round.leader_pod_name else ""
         return Begun(f"{pod}{role}, for {seconds:.1f} s", Heal(seconds, "pod's network back", heal))
 
     return begin
@@ -372,7 +372,7 @@ def delete_participant_lease(scene: Scene, random: Random) -> Begun:
     """By hand."""
     pod = scene.member(random)
     scene.api("DELETE", scene.lease_path(pod))
-    role = ", which leads" if pod == scene.status.round.leader else ""
+    role = ", which leads" if pod == scene.status.current_round.leader_pod_name else ""
     return Begun(f"{pod}{role}")
 
 

@@ -122,7 +122,7 @@ class Chaos:
         self.say(
             f"{self._training.steps} steps, and {len(log) - self._training.steps} redone from a checkpoint; "
             f"final losses {self._training.result()['final_loss']:.6f} and "
-            f"{undisturbed.result()['final_loss']:.6f}; {self._checker.status.round.number} rounds, "
+            f"{undisturbed.result()['final_loss']:.6f}; {self._checker.status.current_round.number} rounds, "
             f"{len({line['round'] for line in log})} of them came to their first step"
         )
 
@@ -160,7 +160,7 @@ class Chaos:
         self._timeline.note(f"the faults are over; step {self._training.done()} of {self._training.steps}")
         self._training.pace(on=False)
         self._wait(lambda: self._checker.status.is_true("Complete"), END_SECONDS, "Complete")
-        self._timeline.note(f"the job is Complete in round {self._checker.status.round.number}")
+        self._timeline.note(f"the job is Complete in round {self._checker.status.current_round.number}")
 
     def _do(self, planned: Planned) -> None:
         calm = self._calm()

@@ -33,24 +33,32 @@ def job(
         "status": {
             "observedGeneration": 1,
             "restarts": len(charges),
-            "round": {
+            "currentRound": {
                 "number": number,
                 "phase": phase,
-                "nonce": f"n{number}",
-                "leader": "job-0-0",
-                "leaderEndpoint": "h:1",
+                "leaderPodName": "job-0-0",
                 "members": len(ids),
                 "cause": "WorkerFailed",
                 "establishedTime": TIME,
             },
             "participants": [
-                {"id": one, "pod": f"job-{rank}-0", "uid": str(rank), "state": "Member", "rank": rank}
+                {
+                    "id": one,
+                    "podName": f"job-{rank}-0",
+                    "podUID": str(rank),
+                    "state": "Member",
+                    "groupRank": rank,
+                }
                 for rank, one in enumerate(ids)
             ],
-            "rounds": [
+            "roundHistory": [
                 {"number": n, "startTime": TIME, "cause": "c", "members": 2} for n in range(number, 0, -1)
             ],
             "accounts": [{"name": "application", "charges": charges}],
+            "internal": {
+                "minReaderVersion": 1,
+                "round": {"nonce": f"n{number}", "leaderEndpoint": "h:1"},
+            },
             **status,
         },
     }
@@ -65,8 +73,8 @@ def lease(
         "round": number,
         "phase": phase,
         "nonce": f"n{number}",
-        "leader": "h:1",
-        "members": list(ids),
+        "leaderEndpoint": "h:1",
+        "memberIDs": list(ids),
     }
     return {"metadata": {"resourceVersion": version, "annotations": {ROUND_ANNOTATION: json.dumps(record)}}}
 
@@ -101,12 +109,12 @@ def test_a_good_history_has_no_violation(checker: Checker) -> None:
 @pytest.mark.parametrize(
     ("invariant", "history"),
     [
-        ("I1: status.round went back", [SECOND, job()]),
-        ("I1: status.round went back", [job(phase="Broken"), job()]),
+        ("I1: status.currentRound went back", [SECOND, job()]),
+        ("I1: status.currentRound went back", [job(phase="Broken"), job()]),
         ("I1: the round Lease went back", [lease(1, "Broken"), lease(1)]),
         ("I1: round 1 is", [job(), lease(1, ids=("aaaa", "eeee"))]),
-        ("I1: round 1 is", [job(), changed(job(), lambda s: s["round"].update(nonce="other"))]),
-        ("I2", [changed(job(), lambda s: s["participants"][1].update(rank=2))]),
+        ("I1: round 1 is", [job(), changed(job(), lambda s: s["internal"]["round"].update(nonce="other"))]),
+        ("I2", [changed(job(), lambda s: s["participants"][1].update(groupRank=2))]),
         ("I3", [job(ids=("aaaa",))]),
         ("I3", [job(ids=("aaaa", "bbbb", "cccc"))]),
         ("I4: the id aaaa is in the rounds 1 and 2", [job(), job(2, ids=("aaaa", "dddd"))]),

@@ -95,7 +95,9 @@ def test_operator(frugal: Cluster, operator_image: Build, tmp_path: Path, user: 
         frugal.kubectl("apply", "-f", "-", input=json.dumps(job))
 
         def reconciled() -> bool:
-            pods = frugal.read(f"/api/v1/namespaces/default/pods?labelSelector=elasticjob.dev/job={name}")
+            pods = frugal.read(
+                f"/api/v1/namespaces/default/pods?labelSelector=elasticjob.dev/job-name={name}"
+            )
             path = f"/apis/elasticjob.dev/v1alpha1/namespaces/default/elasticjobs/{name}"
             status = frugal.read(path).get("status", {})
             return len(pods["items"]) == 2 and "WaitingForPods" in json.dumps(status)

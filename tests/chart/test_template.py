@@ -12,6 +12,7 @@ import yaml
 from charts import generate
 from charts.generate import NAMESPACE
 from elasticjob_operator.act import access
+from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.chart.helm import GOLDEN, VALUES, Helm, golden, objects
@@ -123,7 +124,7 @@ def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
     assert bindings
     for binding in bindings:
         match = binding["matchResources"]
-        of_jobs = [{"key": "elasticjob.dev/job", "operator": "Exists"}]
+        of_jobs = [{"key": "elasticjob.dev/job-name", "operator": "Exists"}]
         if match.get("objectSelector", {}).get("matchExpressions") != of_jobs:
             assert {group for rule in match["resourceRules"] for group in rule["apiGroups"]} == {
                 "elasticjob.dev"
@@ -157,7 +158,7 @@ def test_operator_holds_what_it_grants(helm: Helm, name: str) -> None:
     role = _of(helm, VALUES[name], kind)[0]
     held = {right for rule in role["rules"] for right in _rights(rule)}
     job = Job("team-a", "mnist", "uid", 1, JobSpec(template={"spec": {"containers": []}}))
-    granted = access.rules(job, access.access_of(job, ("mnist-0-0",), ()))
+    granted = access.rules(access.access_of(job, ("mnist-0-0",), ()), LeaseRoundPublisher.reading(job))
     assert {right for rule in granted for right in _rights(rule)} <= held
 
 

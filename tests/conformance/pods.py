@@ -103,13 +103,13 @@ class Job:
         return found
 
     def round(self) -> dict[str, Any]:
-        """status.round."""
-        found: dict[str, Any] = self.status().get("round", {})
+        """status.currentRound."""
+        found: dict[str, Any] = self.status().get("currentRound", {})
         return found
 
     def causes(self) -> list[str]:
         """Why each round was formed, oldest first."""
-        return [entry["cause"] for entry in reversed(self.status().get("rounds", []))]
+        return [entry["cause"] for entry in reversed(self.status().get("roundHistory", []))]
 
     def condition(self, kind: str) -> dict[str, Any]:
         """A condition, {} if it is not there."""
@@ -118,12 +118,12 @@ class Job:
 
     def states(self) -> dict[str, str]:
         """Of each pod that has joined: its state."""
-        return {entry["pod"]: entry["state"] for entry in self.status().get("participants", [])}
+        return {entry["podName"]: entry["state"] for entry in self.status().get("participants", [])}
 
     def ranks(self) -> dict[str, int]:
         """Of each member's pod: its rank."""
         found = self.status().get("participants", [])
-        return {entry["pod"]: entry["rank"] for entry in found if "rank" in entry}
+        return {entry["podName"]: entry["groupRank"] for entry in found if "groupRank" in entry}
 
     # -- its pods ------------------------------------------------------------------------------------------
 

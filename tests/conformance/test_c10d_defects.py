@@ -163,7 +163,7 @@ def test_d6_many_join_with_a_constant_number_of_requests_each(stage: Stage) -> N
     stage.round_is(2, MANY - 1)
     joining = _by_pod(list(requests_of(stage.cluster, stage.job.name, offset)))
     writes = {pod: [r for r in done if r.verb in WRITES] for pod, done in joining.items()}
-    leader = stage.job.round()["leader"]
+    leader = stage.job.round()["leaderPodName"]
     assert max(len(done) for pod, done in writes.items() if pod != leader) <= 2, _worst(writes)
     assert len(writes[leader]) <= 4, "it reports, too"
 
@@ -236,7 +236,7 @@ def test_d8_without_a_limit_healthy_agents_wait_for_a_replacement(stage: Stage) 
     failing = stage.agent(Workers(work.sad))
     assert stage.ended(failing) == [1]
     stage.until(lambda: stage.job.states().get(healthy.pod.name) in ("Left", "Joining"), "it has come back")
-    assert "1 of 2 have joined" in stage.until(
+    assert "1 of 2 replicas joined" in stage.until(
         lambda: stage.job.condition("Training").get("message", ""), "the status says what it waits for"
     )
     third = stage.agent(Workers(work.gated, (str(stage.work),)), stage.pods(1)[0])

@@ -57,10 +57,10 @@ def test_parameters_that_are_accepted(stage: Stage) -> None:
         ({"endpoint": "a/b/c"}, "expected [NAMESPACE/]NAME of an ElasticJob"),
         (
             {"config": {"join_timeout": "soon"}},
-            "join_timeout is 'soon', expected a number of seconds above 0",
+            "join_timeout is 'soon', expected a number of seconds greater than 0",
         ),
         ({"config": {"stall_timeout": "-1"}}, "stall_timeout is '-1', expected a number of seconds"),
-        ({"config": {"last_call_timeout": "30"}}, "unknown last_call_timeout. Known are: join_timeout"),
+        ({"config": {"last_call_timeout": "30"}}, "unknown key last_call_timeout. Known keys: join_timeout"),
     ],
 )
 def test_parameters_that_are_refused(stage: Stage, place: dict[str, Any], sentence: str) -> None:
@@ -204,7 +204,7 @@ def test_join_timeout(stage: Stage) -> None:
     error = raised(stage.member(config={"join_timeout": "2"}).ask("next"))
     assert error.kind == "RendezvousTimeoutError"
     assert "no round within 2 s; waiting for round 1" in error.text
-    assert "2 are needed" in error.text
+    assert "at least 2 required" in error.text
 
 
 def test_closing_is_not_for_participants(stage: Stage) -> None:

@@ -137,13 +137,19 @@ class JobRun(ClusterJob):
         return found
 
     def round(self) -> dict[str, Any]:
-        """status.round, {} before the first."""
-        found: dict[str, Any] = self.status().get("round", {})
+        """status.currentRound, {} before the first."""
+        found: dict[str, Any] = self.status().get("currentRound", {})
         return found
 
     def rounds(self) -> list[dict[str, Any]]:
-        """The history, oldest first."""
-        return list(reversed(self.status().get("rounds", [])))
+        """The history, oldest first, each round with why it was formed: what ended the one before."""
+        status = self.status()
+        history = list(reversed(status.get("roundHistory", [])))
+        ends = [{}, *(entry.get("end", {}) for entry in history)]
+        found = [{**end, **entry} for end, entry in zip(ends, history, strict=False)]
+        if found and "message" in status["currentRound"]:
+            found[-1]["message"] = status["currentRound"]["message"]  # with who took over whose rank
+        return found
 
     def history(self) -> str:
         """A line for each round: why it was formed, and the milliseconds until its cause was noticed, until
@@ -158,7 +164,7 @@ class JobRun(ClusterJob):
         )
 
     def training(self, number: int, members: int | None = None) -> dict[str, Any]:
-        """Wait until this round, or a later one, trains (has made a step); returns status.round."""
+        """Wait until this round, or a later one, trains (has made a step); returns status.currentRound."""
 
         def trains() -> dict[str, Any] | None:
             now = self.round()
@@ -193,7 +199,7 @@ class JobRun(ClusterJob):
 
     def member(self, rank: int) -> dict[str, Any]:
         """The participant in status that has this rank."""
-        found: dict[str, Any] = next(p for p in self.status()["participants"] if p.get("rank") == rank)
+        found: dict[str, Any] = next(p for p in self.status()["participants"] if p.get("groupRank") == rank)
         return found
 
     def goes_on(self, number: int) -> None:

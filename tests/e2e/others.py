@@ -41,7 +41,7 @@ class OthersRun(JobRun):
             "env": ENVIRONMENT,
         }
         return {
-            "metadata": {"labels": {"elasticjob.dev/job": self.name}},
+            "metadata": {"labels": {"elasticjob.dev/job-name": self.name}},
             "spec": {"containers": [container], "terminationGracePeriodSeconds": 5, **spec},
         }
 
@@ -87,7 +87,7 @@ class OthersRun(JobRun):
             "kind": "Lease",
             "metadata": {
                 "name": name,
-                "labels": {"elasticjob.dev/job": self.name},
+                "labels": {"elasticjob.dev/job-name": self.name},
                 "annotations": {"elasticjob.dev/participant": "{}"},
             },
             "spec": {"holderIdentity": holder},
@@ -99,7 +99,7 @@ class OthersRun(JobRun):
 
     def ranks(self) -> dict[str, int]:
         """Rank by pod name, as the status has it."""
-        return {p["pod"]: p["rank"] for p in self.status()["participants"] if "rank" in p}
+        return {p["podName"]: p["groupRank"] for p in self.status()["participants"] if "groupRank" in p}
 
     def ranks_by_index(self) -> dict[int, int]:
         """Rank by completion index, as the status has it; the index is read from the pod."""

@@ -20,7 +20,7 @@ def apply(job: JobRun, command: str) -> None:
 
 
 def finished(job: JobRun) -> bool:
-    return "all members have finished" in job.condition("Training").get("message", "")
+    return "all members succeeded" in job.condition("Training").get("message", "")
 
 
 def marks(job: JobRun, kind: str) -> list[str]:
@@ -31,11 +31,11 @@ def test_what_comes_after_torchrun_is_waited_for(job: JobRun) -> None:
     """torchrun train.py && upload: the upload takes as long as it needs, in pods that nobody touches."""
     upload = 'until [ -e "$1/stop" ]; do sleep 0.1; done; touch "$1/uploaded-$ELASTICJOB_POD_NAME"'
     apply(job, f"{TRAIN} && {{ {upload}; }}")
-    job.wait_for(lambda: finished(job), "Training says that all members have finished")
+    job.wait_for(lambda: finished(job), "Training says that all members succeeded")
     message = job.condition("Training")["message"]
     assert f"waiting for the containers of {job.name}-0-0, {job.name}-1-0 to end" in message
     wait_for(lambda: all_succeeded(job), DEADLINE, "the status says so of each")
-    assert not job.events("Complete")
+    assert not job.events("JobComplete")
     assert all("deletionTimestamp" not in pod["metadata"] for pod in job.pods().values())
     assert not marks(job, "uploaded")
     job.stop()
@@ -79,6 +79,6 @@ def test_processes_are_those_that_the_command_asks_for(job: JobRun) -> None:
     job.wait_for(lambda: "establishedTime" in job.round(), "the round is established")
     env = job.pods()[f"{job.name}-0-0"]["spec"]["containers"][0]["env"]
     assert {"name": "PET_NPROC_PER_NODE", "value": "1"} in env
-    assert (job.round()["members"], job.round()["processes"]) == (1, 8)
+    assert (job.round()["members"], job.round()["worldSize"]) == (1, 8)
     job.stop()
     job.complete()

@@ -11,12 +11,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 def ranks(job: JobRun) -> dict[str, int]:
     """The members' ranks by pod."""
-    return {p["pod"]: p["rank"] for p in job.status()["participants"] if "rank" in p}
+    return {p["podName"]: p["groupRank"] for p in job.status()["participants"] if "groupRank" in p}
 
 
 def standbys(job: JobRun) -> set[str]:
     """Who stands by, in the status and by its label (which an autoscaler goes by)."""
-    said = {p["pod"] for p in job.status()["participants"] if p["state"] == "Standby"}
+    said = {p["podName"] for p in job.status()["participants"] if p["state"] == "Standby"}
     labelled = {
         name for name, pod in job.pods().items() if "elasticjob.dev/standby" in pod["metadata"]["labels"]
     }

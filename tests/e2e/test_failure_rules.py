@@ -31,15 +31,20 @@ def test_a_rule_on_the_root_fails_the_job_and_the_echo_decides_nothing(job: JobR
     assert condition["message"].startswith("a worker of job-1-0 (group rank 1) failed: exit code 42")
     assert condition["message"].endswith("; rule bad-input: FailJob")
     status = job.status()
-    assert status["round"]["rule"] == "bad-input"
+    assert status["currentRound"]["end"]["ruleName"] == "bad-input"
     failure = status["lastFailure"]
-    assert (failure["pod"], failure["rank"], failure["exitCode"], failure["round"]) == ("job-1-0", 1, 42, 1)
-    assert "node" in failure
-    assert failure["logs"] == f"kubectl -n {job.namespace} logs job-1-0 -c train"
-    assert job.cluster.kubectl(*shlex.split(failure["logs"])[1:], check=False).returncode == 0
+    assert (failure["podName"], failure["groupRank"], failure["exitCode"], failure["round"]) == (
+        "job-1-0",
+        1,
+        42,
+        1,
+    )
+    assert "nodeName" in failure
+    assert failure["logsCommand"] == f"kubectl -n {job.namespace} logs job-1-0 -c train"
+    assert job.cluster.kubectl(*shlex.split(failure["logsCommand"])[1:], check=False).returncode == 0
     (application,) = (a for a in status["accounts"] if a["name"] == "application")
     (charge,) = application["charges"]
-    assert (charge["round"], charge["cause"], charge["node"]) == (1, "WorkerFailed", failure["node"])
+    assert (charge["round"], charge["cause"], charge["nodeName"]) == (1, "WorkerFailed", failure["nodeName"])
 
 
 @pytest.mark.slow
@@ -57,8 +62,12 @@ def test_what_a_rule_ignores_is_charged_to_nobody(job: JobRun) -> None:
     job.stop()
     job.complete()
     second = job.rounds()[1]
-    assert (second["cause"], second["rule"], "account" in second) == ("WorkerFailed", "wants-restart", False)
-    assert second["message"].endswith("; rule wants-restart: Ignore, nothing is charged")
+    assert (second["cause"], second["ruleName"], "account" in second) == (
+        "WorkerFailed",
+        "wants-restart",
+        False,
+    )
+    assert second["message"].endswith("; rule wants-restart: Ignore (not charged)")
     # torchrun looks at its workers every four seconds here.
     assert 0 <= second["detectMilliseconds"] <= 60_000
     status = job.status()

@@ -42,7 +42,7 @@ def test_ranks_come_from_the_leader_and_a_spare_is_promoted(job: JobRun, operato
     job.apply(replicas=2, spares=1)
     job.training(1, members=2)
     record = RoundRecord.parse(lease(job, round_lease("job"))["annotations"][ROUND_ANNOTATION])
-    entries = {p["rank"]: p for p in job.status()["participants"] if "rank" in p}
+    entries = {p["groupRank"]: p for p in job.status()["participants"] if "groupRank" in p}
     assert (record.members, record.size, record.leader_id) == ((), 2, entries[0]["id"])
     listed = members(job)
     assert listed.head == (job.get()["metadata"]["uid"], 1, record.nonce)
@@ -51,18 +51,18 @@ def test_ranks_come_from_the_leader_and_a_spare_is_promoted(job: JobRun, operato
 
     # A member is lost: a spare that was told that it is none takes its rank.
     (spare,) = job.wait_for(
-        lambda: {p["pod"] for p in job.status()["participants"] if p["state"] == "Standby"}, "a spare"
+        lambda: {p["podName"] for p in job.status()["participants"] if p["state"] == "Standby"}, "a spare"
     )
-    job.kill_pod(entries[1]["pod"])
+    job.kill_pod(entries[1]["podName"])
     job.training(2, members=2)
-    ranks = {p["pod"]: p["rank"] for p in job.status()["participants"] if "rank" in p}
-    assert ranks == {entries[0]["pod"]: 0, spare: 1}
+    ranks = {p["podName"]: p["groupRank"] for p in job.status()["participants"] if "groupRank" in p}
+    assert ranks == {entries[0]["podName"]: 0, spare: 1}
     assert members(job).number == 2
 
     # So it is with another operator, and when the leader is lost.
     operator.kill()
     operator.restart()
-    job.kill_pod(entries[0]["pod"])
+    job.kill_pod(entries[0]["podName"])
     job.training(3, members=2)
     job.stop()
     job.complete()

@@ -25,7 +25,11 @@ def test_suspended_in_the_middle_of_training_and_resumed(job: JobRun) -> None:
     job.wait_for(lambda: job.condition("Suspended").get("status") == "True", "Suspended")
     job.wait_for(lambda: not job.pods(), "the pods are gone")
     held, steps = job.status(), len(job.steps())
-    assert (held["round"]["number"], held["round"]["phase"], held["round"]["cause"]) == (
+    assert (
+        held["currentRound"]["number"],
+        held["currentRound"]["phase"],
+        held["currentRound"]["end"]["cause"],
+    ) == (
         1,
         "Broken",
         "Suspended",
@@ -41,7 +45,9 @@ def test_suspended_in_the_middle_of_training_and_resumed(job: JobRun) -> None:
     assert [(r["number"], r["cause"]) for r in job.rounds()] == [(1, "Started"), (2, "Resumed")]
     assert status["restarts"] == 0
     assert all(not account.get("charges") for account in status["accounts"])
-    assert status["activeTime"] > status["startTime"]
+    assert "startTime" not in held
+    assert status["completionTime"] > status["startTime"]
+    assert status["activeSeconds"] >= held["activeSeconds"]
     job.wait_for(lambda: not job.pods(), "cleanPodPolicy All: the pods that have ended are deleted")
     change(job, ttlSecondsAfterFinished=0)
     gone(job)
@@ -52,11 +58,11 @@ def test_complete_with_a_spare_and_deleted_at_once(job: JobRun) -> None:
     job.apply(replicas=1, spares=1, ttlSecondsAfterFinished=0)
     job.training(1, members=1)
     job.wait_for(lambda: "Standby" in [p["state"] for p in job.status()["participants"]], "one stands by")
-    spare = next(p["pod"] for p in job.status()["participants"] if p["state"] == "Standby")
-    logs = [job.cluster.nodes.logs_path(job.namespace, pod) for pod in (spare, job.member(0)["pod"])]
+    spare = next(p["podName"] for p in job.status()["participants"] if p["state"] == "Standby")
+    logs = [job.cluster.nodes.logs_path(job.namespace, pod) for pod in (spare, job.member(0)["podName"])]
     job.stop()
     gone(job)
-    assert any("members of round 1 have succeeded" in text for text in job.events("Complete"))
+    assert any("of round 1 succeeded" in text for text in job.events("JobComplete"))
     assert not any("Traceback" in Path(log).read_text() for log in logs)
 
 
@@ -76,7 +82,7 @@ def gone(job: JobRun) -> None:
             "get",
             f"elasticjobs,{OWNED}",
             "-l",
-            f"elasticjob.dev/job={job.name}",
+            f"elasticjob.dev/job-name={job.name}",
             "-o",
             "name",
         )

@@ -139,7 +139,7 @@ def test_the_api_server_is_in_trouble(job: JobRun, installed: Cluster, seconds: 
     finally:
         server.thaw()
     undisturbed(job, 1, restarts=0)
-    job.kill_worker(job.member(1)["pod"])
+    job.kill_worker(job.member(1)["podName"])
     job.training(2)
     assert job.rounds()[1]["cause"] == "WorkerFailed"
     job.stop()

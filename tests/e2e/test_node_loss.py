@@ -40,7 +40,7 @@ def installed(cluster: Cluster) -> Cluster:
 def placement(job: JobRun, nodes: list[str]) -> dict[str, Any]:
     """The part of a pod's spec that keeps the job on these nodes, its pods apart, and lets it leave a lost
     node after a second."""
-    together = {"matchLabels": {"elasticjob.dev/job": job.name}}
+    together = {"matchLabels": {"elasticjob.dev/job-name": job.name}}
     hosts = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}]}
     return {
         "affinity": {
@@ -93,7 +93,7 @@ def test_nodes_are_lost(job: JobRun) -> None:
     for one in jobs:
         one.training(1, members=2)
     # A leader's node as well as others'.
-    lost = {one.name: one.member(0 if one is deleted else 1)["pod"] for one in jobs}
+    lost = {one.name: one.member(0 if one is deleted else 1)["podName"] for one in jobs}
     nodes = {one.name: one.pods()[lost[one.name]]["spec"]["nodeName"] for one in jobs}
 
     cluster.nodes.kill_node(nodes["dead"])
@@ -143,7 +143,7 @@ def test_the_pod_of_a_deleted_node_is_collected(job: JobRun) -> None:
     history = PodHistory(cluster, job.namespace)
     job.apply(pod=placement(job, cluster.node_names[:NODES_OF_A_JOB]))
     job.training(1, members=2)
-    pod = job.member(1)["pod"]
+    pod = job.member(1)["podName"]
     lost = job.pods()[pod]["spec"]["nodeName"]
     cluster.nodes.cut_node(lost)
     try:

@@ -34,7 +34,7 @@ def lone_steps(job: JobRun, *arguments: str) -> list[str]:
 def apart(job: JobRun) -> dict[str, object]:
     """The part of a pod's spec that puts the pods of the job on nodes of their own."""
     term = {
-        "labelSelector": {"matchLabels": {"elasticjob.dev/job": job.name}},
+        "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": job.name}},
         "topologyKey": "kubernetes.io/hostname",
     }
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
@@ -51,15 +51,15 @@ def given_up(job: JobRun, victim: dict[str, Any], said: str) -> None:
     """The second round has left the victim out, for this reason."""
     second = job.rounds()[1]
     assert second["account"] == "infrastructure"
-    assert second["cause"] == ("Unreachable" if victim["rank"] else "LeaderUnreachable")
+    assert second["cause"] == ("Unreachable" if victim["groupRank"] else "LeaderUnreachable")
     assert said in second["message"]
     assert victim["id"] not in {p["id"] for p in job.status()["participants"]}
 
 
 def replaced(job: JobRun, victim: dict[str, Any]) -> None:
     """Its pod is gone, and its workers were in no other round."""
-    job.gone(victim["pod"])
-    assert {s["round"] for s in job.steps() if s["pod"] == victim["pod"]} == {1}
+    job.gone(victim["podName"])
+    assert {s["round"] for s in job.steps() if s["pod"] == victim["podName"]} == {1}
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_an_agent_stalls(job: JobRun) -> None:
     def signal_victims(number: int) -> None:
         for name, (_, send) in cases.items():
             with contextlib.suppress(NodeAgentError):  # its time to end well may be over
-                send(jobs[name], victims[name]["pod"], number)
+                send(jobs[name], victims[name]["podName"], number)
 
     signal_victims(signal.SIGSTOP)
     time.sleep(SHORT_SECONDS)
@@ -116,7 +116,7 @@ def test_a_node_freezes_and_one_dies(job: JobRun) -> None:
     """Frozen for less than the limit, dead without a word (its ports refuse), frozen for longer."""
     job.apply(lone_steps(job), pod=apart(job), rendezvous=LIMITS)
     job.training(1)
-    nodes, victim = job.cluster.nodes, job.member(1)["pod"]
+    nodes, victim = job.cluster.nodes, job.member(1)["podName"]
     node = job.pods()[victim]["spec"]["nodeName"]
     nodes.freeze_node(node)
     try:
@@ -135,15 +135,15 @@ def test_a_node_freezes_and_one_dies(job: JobRun) -> None:
     job.gone(victim)
 
     leader = job.member(0)
-    node = job.pods()[leader["pod"]]["spec"]["nodeName"]
+    node = job.pods()[leader["podName"]]["spec"]["nodeName"]
     nodes.freeze_node(node)
     try:
         job.training(3)
         assert job.rounds()[2]["account"] == "infrastructure"
     finally:
         nodes.thaw_node(node)
-    job.gone(leader["pod"])
-    assert {s["round"] for s in job.steps() if s["pod"] == leader["pod"]} == {1, 2}
+    job.gone(leader["podName"])
+    assert {s["round"] for s in job.steps() if s["pod"] == leader["podName"]} == {1, 2}
     undisturbed(job, 3, restarts=2)
     job.stop()
     job.complete()

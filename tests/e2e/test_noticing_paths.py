@@ -51,12 +51,12 @@ def test_a_pod_is_cut_off(job: JobRun) -> None:
 
     def cut() -> None:
         for name, (_, _, direction) in cases.items():
-            job.cluster.nodes.cut_pod(job.namespace, victims[name]["pod"], direction)
+            job.cluster.nodes.cut_pod(job.namespace, victims[name]["podName"], direction)
 
     def restore() -> None:
         for victim in victims.values():
             with contextlib.suppress(NodeAgentError):  # where signals reach it, it may have ended
-                job.cluster.nodes.restore_pod(job.namespace, victim["pod"])
+                job.cluster.nodes.restore_pod(job.namespace, victim["podName"])
 
     cut()
     time.sleep(SHORT_SECONDS)
@@ -90,9 +90,9 @@ def test_a_path_to_the_leader_is_cut(job: JobRun) -> None:
     first = {name: one.training(1) for name, one in jobs.items()}
     cuts = []
     for name, one in jobs.items():
-        leader = first[name]["leader"]
+        leader = first[name]["leaderPodName"]
         for rank in (1, 2) if name == "both" else (1,):
-            cuts.append((one.member(rank)["pod"], leader))
+            cuts.append((one.member(rank)["podName"], leader))
     for member, leader in cuts:  # one way: no connection outlives the loss of its answers
         job.cluster.nodes.cut_path(job.namespace, leader, member)
     accused = cuts[0][0]
@@ -101,17 +101,19 @@ def test_a_path_to_the_leader_is_cut(job: JobRun) -> None:
     def trains_without(run: JobRun, pod: str) -> bool:
         now = run.status()
         return (
-            now["round"]["phase"] == "Active"
-            and "establishedTime" in now["round"]
-            and pod not in {p["pod"] for p in now["participants"]}
+            now["currentRound"]["phase"] == "Active"
+            and "establishedTime" in now["currentRound"]
+            and pod not in {p["podName"] for p in now["participants"]}
         )
 
     one.wait_for(lambda: trains_without(one, accused), "the member that nobody hears is replaced")
-    assert one.round()["leader"] == first["one"]["leader"], "the leader that others reach goes on leading"
+    assert one.round()["leaderPodName"] == first["one"]["leaderPodName"], (
+        "the leader that others reach goes on leading"
+    )
     both.wait_for(
         lambda: (
             both.round()["number"] > 1
-            and both.round()["leader"] != first["both"]["leader"]
+            and both.round()["leaderPodName"] != first["both"]["leaderPodName"]
             and "establishedTime" in both.round()
         ),
         "a leader that is reached leads",

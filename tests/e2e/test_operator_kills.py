@@ -101,7 +101,7 @@ def live(job: JobRun, between: Callable[[int], None]) -> dict[str, Any]:
         "rounds": [(r["number"], r["cause"], r.get("account", ""), r["members"]) for r in job.rounds()],
         "charges": {
             a["name"]: sorted(
-                (c.get("round", 0), c.get("pod", ""), c.get("cause", "")) for c in a.get("charges", [])
+                (c.get("round", 0), c.get("podName", ""), c.get("cause", "")) for c in a.get("charges", [])
             )
             for a in status["accounts"]
         },
@@ -115,7 +115,7 @@ def _nothing() -> None:
 
 
 def _pod(job: JobRun, rank: int) -> str:
-    return str(job.member(rank)["pod"])
+    return str(job.member(rank)["podName"])
 
 
 def _delete(job: JobRun, pod: str) -> None:

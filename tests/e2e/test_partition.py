@@ -21,7 +21,9 @@ APART = {
     "podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [
             {
-                "labelSelector": {"matchExpressions": [{"key": "elasticjob.dev/job", "operator": "Exists"}]},
+                "labelSelector": {
+                    "matchExpressions": [{"key": "elasticjob.dev/job-name", "operator": "Exists"}]
+                },
                 "topologyKey": "kubernetes.io/hostname",
             }
         ]
@@ -40,14 +42,18 @@ def test_a_node_is_cut_off_with_its_pods_running(job: JobRun, victim: str) -> No
     )
     first = job.training(1, members=2)
     pods = job.pods()
-    lost = first["leader"] if victim == "the leader" else next(n for n in pods if n != first["leader"])
+    lost = (
+        first["leaderPodName"]
+        if victim == "the leader"
+        else next(n for n in pods if n != first["leaderPodName"])
+    )
     node = pods[lost]["spec"]["nodeName"]
     job.cluster.nodes.cut_node(node)
     try:
         second = job.training(2, members=2)
         zombie_steps = len([s for s in job.steps(1) if s["pod"] == lost])
         assert job.rounds()[1]["account"] == "infrastructure"
-        assert lost not in {p["pod"] for p in job.status()["participants"]}
+        assert lost not in {p["podName"] for p in job.status()["participants"]}
         assert job.worker_pids(lost) or zombie_steps, "its processes were running"
     finally:
         job.cluster.nodes.restore_node(node)

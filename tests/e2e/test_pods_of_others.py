@@ -114,7 +114,7 @@ def test_a_container_restarts_in_place_then_the_job_is_made_again(others: Others
         lambda: others.condition("Training")["reason"] == "WaitingForPods", "the ElasticJob waits for pods"
     )
     assert (
-        "0 of 2 have joined, 2 are needed; nobody else is on the way"
+        "0 of 2 replicas joined, at least 2 required; no other replica is starting"
         in (others.condition("Training")["message"])
     )
     others.indexed(2, "OnFailure")
@@ -154,13 +154,13 @@ def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
         others.training(1, members=2)
         assert others.ranks() == {"a": 0, "b": 1}
         assert others.ranks_in_steps(1) == {"a": 0, "b": 1}
-        elsewhere.prints("stranger", "RendezvousStateError: the API server has refused for 1")
+        elsewhere.prints("stranger", "RendezvousStateError: the API server has denied access for 1")
         others.prints("lost", "waiting for round 2")
         others.goes_on(1)
     finally:
         cluster.kubectl("delete", "namespace", elsewhere.namespace, "--wait=false")
     assert others.round()["number"] == 1
-    assert {p["pod"] for p in others.status()["participants"]} == {"a", "b"}
+    assert {p["podName"] for p in others.status()["participants"]} == {"a", "b"}
     assert neighbour.status()["participants"] == []
     others.stop()
     others.complete()
@@ -289,12 +289,12 @@ def test_a_leader_s_limit_of_open_files_that_will_not_do_is_told(others: OthersR
     others.serve(200, minReplicas=1)
     others.pod("only", ["sh", "-c", f"ulimit -n 800; exec {shlex.join(torchrun)}"])
     few = (
-        "the leader only may open 800 files, and 200 members with 400 workers take some 864: raise the "
-        "container's hard limit (the runtime's LimitNOFILE, or ulimit)"
+        "the leader only may open 800 files, but 200 members with 400 workers need about 864: raise the "
+        "container's hard limit (LimitNOFILE of the container runtime, or ulimit -n)"
     )
     others.wait_for(lambda: few in others.condition("Training").get("message", ""), "the condition says so")
     others.wait_for(lambda: others.events("TooFewOpenFiles") == [few], "and an Event, once")
-    assert (others.round()["members"], others.round()["processes"]) == (1, 2), "the round goes on"
+    assert (others.round()["members"], others.round()["worldSize"]) == (1, 2), "the round goes on"
     others.stop()
     others.complete()
 
@@ -305,7 +305,8 @@ def test_a_member_is_lost_after_others_have_succeeded(others: OthersRun) -> None
     others.serve(2)
     others.indexed(2, "OnFailure", others.torchrun("late.py"))
     others.wait_for(
-        lambda: "1 have succeeded" in others.condition("Training").get("message", ""), "rank 0 has succeeded"
+        lambda: "1 member succeeded" in others.condition("Training").get("message", ""),
+        "rank 0 has succeeded",
     )
     victim = others.pod_of_index(1)
     others.kill_pod(victim)
@@ -313,7 +314,7 @@ def test_a_member_is_lost_after_others_have_succeeded(others: OthersRun) -> None
     assert failed["reason"] == "MemberLostAfterSuccess"
     assert victim in failed["message"]
     assert (
-        "others had succeeded already, and a job without template can't replace their pods"
+        "other members had already succeeded, and a job without template cannot replace pods"
         in failed["message"]
     )
     others.prints(victim, f"RendezvousClosedError: the job has failed: {victim} (group rank 1)")
@@ -322,7 +323,7 @@ def test_a_member_is_lost_after_others_have_succeeded(others: OthersRun) -> None
 def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun) -> None:
     others.serve(2)
     others.pod("only")
-    waits = "1 of 2 have joined, 2 are needed; nobody else is on the way"
+    waits = "1 of 2 replicas joined, at least 2 required; no other replica is starting"
     others.wait_for(lambda: others.condition("Training").get("message") == waits, "the status says so")
     listed = others.cluster.kubectl("-n", others.namespace, "get", "ej", others.name).stdout
     assert "WaitingForPods" in listed
@@ -331,7 +332,7 @@ def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun)
     failed = others.failed()
     assert (failed["reason"], failed["message"]) == (
         "IdleDeadlineExceeded",
-        f"pods held nodes for 2 s (idleDeadlineSeconds) without a round: {waits}",
+        f"pods were scheduled for 2 s (idleDeadlineSeconds) without a round: {waits}",
     )
     others.prints("only", f"RendezvousClosedError: the job has failed: {failed['message']}")
 
@@ -354,8 +355,8 @@ def test_the_elasticjob_is_deleted_under_its_pods(others: OthersRun) -> None:
     wait_for(lambda: len(others.steps(1)) > before + 20, 60, "training goes on")
     others.kill_worker("a")
     for name in ("a", "b"):
-        others.prints(name, "RendezvousStateError: the API server has refused for 1")
-        others.prints(name, f"Does the ElasticJob exist (kubectl -n {others.namespace} get elasticjob job)")
+        others.prints(name, "RendezvousStateError: the API server has denied access for 1")
+        others.prints(name, f"that the ElasticJob exists (kubectl -n {others.namespace} get ej job)")
 
 
 @pytest.mark.slow
@@ -365,7 +366,7 @@ def test_pods_of_a_stateful_set_rank_by_ordinal(others: OthersRun) -> None:
         "replicas": 2,
         "serviceName": "job",
         "podManagementPolicy": "Parallel",
-        "selector": {"matchLabels": {"elasticjob.dev/job": others.name}},
+        "selector": {"matchLabels": {"elasticjob.dev/job-name": others.name}},
         "template": others.template(),
     }
     others.create({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "set"}, "spec": spec})
@@ -378,4 +379,4 @@ def test_pods_of_a_stateful_set_rank_by_ordinal(others: OthersRun) -> None:
     others.stop()
     others.complete()
     # A StatefulSet starts ended containers again: what comes back is told that all is done.
-    others.prints("set-0", "the job is complete: all 2 members of round 2 have succeeded")
+    others.prints("set-0", "the job is complete: all 2 members of round 2 succeeded")

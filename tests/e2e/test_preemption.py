@@ -24,7 +24,7 @@ HALF_A_NODE = {"requests": {"cpu": "32"}, "limits": {"cpu": "32"}}
 def apart(job: JobRun) -> dict[str, Any]:
     """The part of a pod's spec that puts the pods of the job on nodes of their own."""
     term = {
-        "labelSelector": {"matchLabels": {"elasticjob.dev/job": job.name}},
+        "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": job.name}},
         "topologyKey": "kubernetes.io/hostname",
     }
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
@@ -105,7 +105,7 @@ def test_members_are_evicted(job: JobRun) -> None:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": "job", "namespace": job.namespace},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"elasticjob.dev/job": "job"}}},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"elasticjob.dev/job-name": "job"}}},
     }
     path = f"/apis/policy/v1/namespaces/{job.namespace}/poddisruptionbudgets/job"
     cluster.apply(json.dumps(budget))
@@ -143,7 +143,11 @@ def test_members_are_evicted(job: JobRun) -> None:
     wait_for(allowed, DEADLINE, lambda: f"the budget allows another: {budget_status()}", interval=0.5)
     node = job.pods()["job-0-0"]["spec"]["nodeName"]
     try:
-        chosen = ["--pod-selector=elasticjob.dev/job=job", "--ignore-daemonsets", "--delete-emptydir-data"]
+        chosen = [
+            "--pod-selector=elasticjob.dev/job-name=job",
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+        ]
         cluster.kubectl("drain", node, *chosen, f"--timeout={DEADLINE:.0f}s", timeout=2 * DEADLINE)
         job.training(3, members=2)
         caused(job, 3, "Evicted", "preemption")

@@ -31,11 +31,11 @@ def test_a_hang_is_broken_up_and_leaves_every_worker_s_stack_in_the_log(job: Job
     progress = job.wait_for(
         lambda: _in_round(job, 2), "the second round's first step is in the status", seconds=60
     )
-    assert progress["firstStep"] == 41, "it resumed from its checkpoint"
-    assert {entry["cause"] for entry in progress["lost"]} == {"Started", "Hang"}
+    assert job.rounds()[1]["firstStep"] == 41, "it resumed from its checkpoint"
+    assert {entry["cause"] for entry in progress["lostByCause"]} == {"Started", "Hang"}
     assert 0 <= progress["goodputPercent"] < 100
     first, second = job.rounds()
-    assert first["step"] == 40
+    assert first["lastStep"] == 40
     assert first["firstStepMilliseconds"] >= first["rendezvousMilliseconds"]
     assert second["firstStepMilliseconds"] >= second["rendezvousMilliseconds"]
     job.stop()
@@ -44,5 +44,8 @@ def test_a_hang_is_broken_up_and_leaves_every_worker_s_stack_in_the_log(job: Job
 
 
 def _in_round(job: JobRun, number: int) -> dict[str, object]:
-    progress = job.status().get("progress", {})
-    return progress if progress.get("round") == number else {}
+    """status.progress, once a step of this round is reported."""
+    status = job.status()
+    entries = [entry for entry in status.get("roundHistory", ()) if entry["number"] == number]
+    found: dict[str, object] = status["progress"] if entries and "firstStep" in entries[0] else {}
+    return found

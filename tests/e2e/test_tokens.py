@@ -40,7 +40,7 @@ def test_tokens_are_replaced_lose_their_key_and_their_account(
     """I5 through all of it, and each time what comes next, a loss, is noticed and mended as ever."""
     job.apply()
     job.training(1, members=2)
-    namespace, pods = job.namespace, [job.member(rank)["pod"] for rank in range(2)]
+    namespace, pods = job.namespace, [job.member(rank)["podName"] for rank in range(2)]
     files = {pod: token_file(installed, namespace, pod) for pod in pods}
     first = {pod: file.read_text() for pod, file in files.items()}
     wait_for(

@@ -9,14 +9,10 @@ import pytest
 
 from elasticjob.contract.names import FAILURE_ANNOTATION
 from elasticjob.contract.records import FailureReport
+from elasticjob.contract.text import NO_ERROR_TEXT
 from tests.e2e.job import SCRIPTS, TORCHRUN, JobRun
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
-
-NO_MESSAGE = (
-    "see its log (an exception's text stands here where main is decorated with "
-    "torch.distributed.elastic.multiprocessing.errors.record)"
-)
 
 
 def failure(job: JobRun, pod: str) -> FailureReport:
@@ -41,8 +37,8 @@ def script(job: JobRun, *arguments: str, flags: tuple[str, ...] = ()) -> list[st
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        (["exit"], 42, f"exit code 42; {NO_MESSAGE}"),
-        pytest.param(["exit", "record"], 42, f"exit code 42; {NO_MESSAGE}", marks=pytest.mark.slow),
+        (["exit"], 42, f"exit code 42; {NO_ERROR_TEXT}"),
+        pytest.param(["exit", "record"], 42, f"exit code 42; {NO_ERROR_TEXT}", marks=pytest.mark.slow),
         pytest.param(["raise", "record"], 1, "ValueError: bad input 7", marks=pytest.mark.matrix),
         (["kill"], -9, "killed by SIGKILL"),
     ],
@@ -104,7 +100,7 @@ def test_a_launcher_of_ones_own_in_between(job: JobRun) -> None:
     job.apply([*TORCHRUN, *shell, f"{inner} kill; exit"], replicas=1)
     found = failure(job, "job-0-0")
     assert found.exit_code == 137
-    assert found.message.startswith("exit code 137 (a shell's word for SIGKILL)")
+    assert found.message.startswith("exit code 137 (SIGKILL, as reported by a shell)")
     job.stop()
     job.complete()
 

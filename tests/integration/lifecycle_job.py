@@ -39,9 +39,7 @@ class PlayedJob(ClusterJob):
 
     def is_true(self, kind: str) -> None:
         """Wait for a condition as people do."""
-        self.kubectl(
-            "wait", f"elasticjob/{self.name}", f"--for=condition={kind}", f"--timeout={DEADLINE:.0f}s"
-        )
+        self.kubectl("wait", f"ej/{self.name}", f"--for=condition={kind}", f"--timeout={DEADLINE:.0f}s")
 
     def reads(self, kind: str, reason: str) -> dict[str, Any]:
         """Wait until a condition has this reason; returns it."""
@@ -82,12 +80,15 @@ class PlayedJob(ClusterJob):
             self._lease(name, {PARTICIPANT_ANNOTATION: record.dump()})
 
     def round(self, number: int) -> dict[str, Any]:
-        """Wait until this round is formed, and let its leader report it established; returns status.round."""
-        self.wait_for(lambda: self.status().get("round", {}).get("number") == number, f"round {number}")
-        now = self.status()["round"]
-        self._lease(now["leader"], {REPORT_ANNOTATION: RoundReport(now["nonce"], established=True).dump()})
+        """Wait until this round is formed, and let its leader report it established; returns it."""
+        self.wait_for(
+            lambda: self.status().get("currentRound", {}).get("number") == number, f"round {number}"
+        )
+        status = self.status()
+        report = RoundReport(status["internal"]["round"]["nonce"], established=True)
+        self._lease(status["currentRound"]["leaderPodName"], {REPORT_ANNOTATION: report.dump()})
         self.is_true("Training")
-        found: dict[str, Any] = self.status()["round"]
+        found: dict[str, Any] = self.status()["currentRound"]
         return found
 
     def charges(self) -> dict[str, int]:

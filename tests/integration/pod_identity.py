@@ -67,7 +67,7 @@ class Identity:
             "kind": "Lease",
             "metadata": {
                 "name": name,
-                "labels": {"elasticjob.dev/job": self.job},
+                "labels": {"elasticjob.dev/job-name": self.job},
                 "annotations": {f"elasticjob.dev/{key}": value for key, value in annotations.items()},
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": self.pod, "uid": self.uid}],
             },

@@ -126,16 +126,16 @@ def test_a_round_forms_without_the_pod_that_cannot_be_made(job: PlayedJob, hangs
     train(job)
     with failing(job, PODS, hangs):
         job.cluster.kubectl("-n", job.namespace, "delete", "pod", "job-2-0", "--wait=false")
-        job.wait_for(lambda: job.status()["round"]["phase"] == "Broken", "round 1 is broken")
+        job.wait_for(lambda: job.status()["currentRound"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
-        job.says("job-2-1: can't be created: ")
+        job.says("job-2-1: cannot be created: ")
         if not hangs:
             job.says('failed calling webhook "broken.elasticjob.dev"')
             job.says("(500)")
-            warned(job, "PodRefused", "job-2-1")
+            warned(job, "PodRejected", "job-2-1")
     job.runs("job-0-0", "job-1-0", "job-2-1")
-    job.wait_for(lambda: "can't be" not in job.condition("Training")["message"], "nothing is said of it")
+    job.wait_for(lambda: "cannot be" not in job.condition("Training")["message"], "nothing is said of it")
 
 
 def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> None:
@@ -143,11 +143,11 @@ def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> No
     train(job)
     with failing(job, ROLES):
         job.cluster.kubectl("-n", job.namespace, "delete", "pod", "job-2-0", "--wait=false")
-        job.wait_for(lambda: job.status()["round"]["phase"] == "Broken", "round 1 is broken")
+        job.wait_for(lambda: job.status()["currentRound"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
-        job.says("the pods' ServiceAccount, Role and RoleBinding: can't be written: ")
-        warned(job, "WriteFailed", "the pods' ServiceAccount, Role and RoleBinding can't be written")
+        job.says("the pods' ServiceAccount, Role and RoleBinding: cannot be written: ")
+        warned(job, "WriteFailed", "the pods' ServiceAccount, Role and RoleBinding cannot be written")
         assert "job-2-1" not in job.pods()
     job.runs("job-0-0", "job-1-0", "job-2-1")
 
@@ -158,13 +158,13 @@ def test_a_status_that_cannot_be_written_holds_up_its_job_alone(job: PlayedJob, 
     job.cluster.kubectl("-n", job.namespace, "label", "elasticjob", "job", "bad=yes")
     with failing(job, STATUS):
         job.cluster.kubectl("-n", job.namespace, "delete", "pod", "job-2-0", "--wait=false")
-        warned(job, "WriteFailed", "the status can't be written: ")
+        warned(job, "WriteFailed", "the status cannot be written: ")
         job.join("job-0-0", "job-1-0")
         other.apply(replicas=1)
         other.runs("other-0-0")
         other.join("other-0-0")
         other.round(1)
-        assert job.status()["round"]["number"] == 1
+        assert job.status()["currentRound"]["number"] == 1
         lease = job.cluster.read(f"/apis/coordination.k8s.io/v1/namespaces/{job.namespace}/leases/job-round")
         record = json.loads(lease["metadata"]["annotations"]["elasticjob.dev/round"])
         assert (record["round"], record["phase"]) == (1, "Active"), "nothing is projected that is not written"

@@ -89,10 +89,10 @@ def test_a_write_on_something_older_is_a_conflict(api: HttpLeaseApi) -> None:
 
 
 def test_a_second_process_of_the_pod_supersedes_the_first(api: HttpLeaseApi, pod: str) -> None:
-    first = LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"})
+    first = LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"})
     first.say(participant="one")
     assert first.flush(60)
-    second = LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"})
+    second = LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"})
     second.say(participant="two")
     assert second.flush(60)
     first.say(participant="three")
@@ -107,7 +107,7 @@ def test_what_a_torchrun_has_finished_stays_when_the_next_in_its_pod_takes_the_l
     api: HttpLeaseApi, pod: str
 ) -> None:
     """Nobody may have looked in between. What the first has said with its first write is the second's."""
-    first, second = (LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"}) for _ in range(2))
+    first, second = (LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"}) for _ in range(2))
     first.say(participant="one")
     assert first.flush(60)
     first.say(participant="succeeded", finished="nonce")
@@ -125,7 +125,7 @@ def test_what_a_torchrun_has_finished_stays_when_the_next_in_its_pod_takes_the_l
 def test_a_lease_that_was_deleted_is_made_again(
     api: HttpLeaseApi, cluster: ClusterAccess, namespace: str, pod: str
 ) -> None:
-    writer = LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"})
+    writer = LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"})
     writer.say(participant="one")
     assert writer.flush(60)
     cluster.kubectl("-n", namespace, "delete", "lease", "pod")
@@ -147,7 +147,7 @@ def test_the_api_server_keeps_no_account_of_a_lease_s_fields(
         ).stdout
 
     for process in ("one", "two"):
-        writer = LeaseWriter(api, "pod", pod, {f"{GROUP}/job": "job"})
+        writer = LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"})
         writer.say(participant=process)
         assert writer.flush(60)
         assert managed()

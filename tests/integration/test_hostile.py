@@ -53,14 +53,18 @@ def container(**fields: Any) -> dict[str, Any]:
 
 
 ODD = {
-    "no-image": Odd(container(image=""), "can't be created: Pod", "spec.containers[0].image: Required value"),
+    "no-image": Odd(
+        container(image=""), "cannot be created: Pod", "spec.containers[0].image: Required value"
+    ),
     "no-such-account": Odd(
         pod(serviceAccountName="nobody"),
         'serviceaccount "nobody" not found',
         'serviceaccount "nobody" not found',
     ),
     "no-account-name": Odd(
-        pod(serviceAccountName="No Name!"), "can't be written: RoleBinding", "subjects[0].name: Invalid value"
+        pod(serviceAccountName="No Name!"),
+        "cannot be written: RoleBinding",
+        "subjects[0].name: Invalid value",
     ),
     "no-priority": Odd(
         pod(priorityClassName="first"), "no PriorityClass with name first", "no PriorityClass with name first"
@@ -68,7 +72,7 @@ ODD = {
     "bad-label": Odd(
         {**pod(), "metadata": {"labels": {"team": "not a label!"}}},
         "metadata.labels: Invalid value",
-        "PodRefused",
+        "PodRejected",
     ),
     "bad-volume": Odd(
         container(volumeMounts=[{"name": "data", "mountPath": "/data"}]),
@@ -87,7 +91,7 @@ ODD = {
     "greedy": Odd(container(resources={"requests": {"cpu": "100000"}}), "Insufficient cpu"),
     "misnamed": Odd(
         {**pod(), "metadata": {"annotations": {"kubectl.kubernetes.io/default-container": "trian"}}},
-        event="is 'trian', and no container has that name: 'train', the first, is taken",
+        event="is 'trian', but no container has that name; using the first container, 'train'",
         runs=True,
     ),
 }
@@ -206,16 +210,17 @@ def test_a_pod_that_writes_garbage_hurts_no_other_job_nor_its_own(
     assert members == 2
     assert writes.sent > 20, writes.sent
     bad.wait_for(
-        lambda: [entry["pod"] for entry in bad.status().get("ignored", [])] == ["bad-1-0"], "it is named"
+        lambda: [entry["podName"] for entry in bad.status().get("ignoredPods", [])] == ["bad-1-0"],
+        "it is named",
     )
-    message = bad.status()["ignored"][0]["message"]
+    message = bad.status()["ignoredPods"][0]["message"]
     assert message.isprintable()
     assert "is ignored: " in bad.condition("Training")["message"]
     described = installed.kubectl("-n", namespace, "describe", "elasticjob", "bad").stdout
-    assert "ParticipantIgnored" in described
+    assert "PodIgnored" in described
     assert "\x1b" not in described
-    assert good.status()["round"]["number"] == 1
-    assert not good.status().get("ignored")
+    assert good.status()["currentRound"]["number"] == 1
+    assert not good.status().get("ignoredPods")
     log = operator.log.read_text()
     assert "Traceback" not in log
     assert "\x1b" not in log

@@ -70,7 +70,7 @@ def test_pods_are_admitted_where_the_rules_are_strictest(cluster: ClusterAccess,
 def test_a_name_that_the_template_has_itself_is_refused_by_name(
     cluster: ClusterAccess, namespace: str, spec: dict[str, Any], why: str
 ) -> None:
-    """The operator says so in an Event, PodRefused: test_a_pod_that_is_refused_holds_up_nothing_else."""
+    """The operator says so in an Event, PodRejected: test_a_pod_that_is_refused_holds_up_nothing_else."""
     with pytest.raises(KubectlError, match=why):
         cluster.kubectl(
             "create", "-n", namespace, "--dry-run=server", "-f", "-", input=pod(namespace, **spec)

@@ -193,7 +193,7 @@ class Scene:
     def has_told(self) -> None:
         """There is the Event about the flag: the next time it is said is a count of the same."""
         wait_for(
-            lambda: any(event["reason"] == "FlagOverrides" for event in self.core("events")),
+            lambda: any(event["reason"] == "FlagOverridesEnvironment" for event in self.core("events")),
             DEADLINE,
             "the Event about the flag",
             interval=0.1,

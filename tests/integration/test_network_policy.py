@@ -44,7 +44,7 @@ def test_only_the_jobs_own_pods_may_connect_to_them(job: PlayedJob, operator: Op
     job.wait_for(lambda: len(job.pods()) == 2, "the pods are made")
     # Without waiting: it is there before the first pod.
     made = policy(job)
-    pods = {"matchLabels": {"elasticjob.dev/job": "job"}}
+    pods = {"matchLabels": {"elasticjob.dev/job-name": "job"}}
     assert made["spec"] == {
         "podSelector": pods,
         "policyTypes": ["Ingress"],

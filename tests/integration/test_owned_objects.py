@@ -34,7 +34,7 @@ THEIRS: dict[str, dict[str, Any]] = {
         "spec": {"holderIdentity": "a-runner"},
     },
 }
-LEFT_ALONE = "exists and does not belong to this job"
+LEFT_ALONE = "is not owned by this job"
 
 
 def find(job: PlayedJob, name: str) -> dict[str, Any]:
@@ -77,5 +77,5 @@ def test_what_others_have_called_so_is_left_alone(job: PlayedJob) -> None:
 def says(job: PlayedJob, kind: str) -> bool:
     """Whether Training names the object of that kind as somebody else's."""
     name = "job-round" if kind == "Lease" else "job-elasticjob"
-    sentence = f"{kind} {name} in namespace {job.namespace} {LEFT_ALONE}"
+    sentence = f"{kind} {name} already exists in namespace {job.namespace} and {LEFT_ALONE}"
     return sentence in job.condition("Training").get("message", "")

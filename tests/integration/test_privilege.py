@@ -173,7 +173,7 @@ def of_leases(me: Identity, peer: Identity, other: Identity) -> list[Request]:
             for query in (
                 "limit=1",
                 "watch=1&timeoutSeconds=1",
-                "labelSelector=elasticjob.dev/job%3Djob",
+                "labelSelector=elasticjob.dev/job-name%3Djob",
                 f"fieldSelector=metadata.name%3D{me.pod}",
                 f"fieldSelector=metadata.name%3D{peer.pod}&watch=1&timeoutSeconds=1",
                 f"fieldSelector=metadata.name%21%3D{me.job}-round",
@@ -230,7 +230,7 @@ def of_the_rest(me: Identity, peer: Identity) -> list[Request]:
     return [
         *(Request("GET", f"{jobs}{path}") for path in ("", "/job", "/job/status", "/job/scale", "/other")),
         Request("PATCH", f"{jobs}/job", {"spec": {"replicas": 9}}, MERGE),
-        Request("PATCH", f"{jobs}/job/status", {"status": {"round": {"number": 9}}}, MERGE),
+        Request("PATCH", f"{jobs}/job/status", {"status": {"currentRound": {"number": 9}}}, MERGE),
         Request("PATCH", f"{jobs}/job/scale", {"spec": {"replicas": 9}}, MERGE),
         Request("DELETE", f"{jobs}/job"),
         Request("POST", jobs, {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob"}),
@@ -308,11 +308,15 @@ def of_the_rest(me: Identity, peer: Identity) -> list[Request]:
 
 
 def trains(job: PlayedJob, pods: list[Identity]) -> dict[str, Any]:
-    """Wait for round 1, and let its leader report it by its own token; returns status.round."""
-    job.wait_for(lambda: job.status().get("round", {}).get("phase") == "Active", "the first round")
-    now: dict[str, Any] = job.status()["round"]
-    leader = next(pod for pod in pods if pod.pod == now["leader"])
-    report = {"elasticjob.dev/report": RoundReport(now["nonce"], established=True).dump()}
+    """Wait for round 1, and let its leader report it by its own token; returns status.currentRound."""
+    job.wait_for(lambda: job.status().get("currentRound", {}).get("phase") == "Active", "the first round")
+    now: dict[str, Any] = job.status()["currentRound"]
+    leader = next(pod for pod in pods if pod.pod == now["leaderPodName"])
+    report = {
+        "elasticjob.dev/report": RoundReport(
+            job.status()["internal"]["round"]["nonce"], established=True
+        ).dump()
+    }
     body = {"metadata": {"annotations": report}}
     assert leader.client.request("PATCH", leader.lease(leader.pod), body, content_type=MERGE).ok
     job.is_true("Training")
@@ -346,7 +350,7 @@ def test_a_pods_token_opens_its_own_lease_and_nothing_else(job: PlayedJob) -> No
     attacks = [*of_leases(me, peer, other), *of_the_rest(me, peer)]
     refused(me.client, *attacks)
     assert state(job) == before, f"nothing has changed by {len(attacks)} requests"
-    assert job.status()["round"]["number"] == now["number"] == 1
+    assert job.status()["currentRound"]["number"] == now["number"] == 1
 
     # The same service account without a pod, and with another one.
     name = me.lease(me.pod)
@@ -359,14 +363,15 @@ def test_a_pods_token_opens_its_own_lease_and_nothing_else(job: PlayedJob) -> No
 
     # In its own Lease it may say what it likes. Of its address the API server is believed, not the pod; under
     # another job's label it is nobody, and a round record counts in one Lease alone.
-    addresses = {p["pod"]: p["address"].rpartition(":")[0] for p in job.status()["participants"]}
-    assert addresses == {pod: made["status"]["podIP"] for pod, made in job.pods().items()}
+    leader = job.status()["currentRound"]["leaderPodName"]
+    address = job.status()["internal"]["round"]["leaderEndpoint"].rpartition(":")[0]
+    assert address == job.pods()[leader]["status"]["podIP"]
     closed = RoundRecord(other_job.get()["metadata"]["uid"], 9, "Closed").dump()
     lies = {"labels": {JOB_LABEL: "other"}, "annotations": {ROUND_ANNOTATION: closed}}
     refused(me.client, Request("PATCH", name, {"metadata": lies}, MERGE, 200))
     may_write(other, 2)
     assert trains(other_job, [other])["number"] == 1
-    assert [p["pod"] for p in other_job.status()["participants"]] == ["other-0-0"]
+    assert [p["podName"] for p in other_job.status()["participants"]] == ["other-0-0"]
 
     # Its token ends with it, wherever it has got to.
     cluster.kubectl("-n", namespace, "delete", "pod", other.pod, "--force", "--grace-period=0")

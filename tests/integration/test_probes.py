@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,6 +56,10 @@ class Probed:
         answer = self._http.request("GET", f"/{what}", headers={"Connection": "close"}, timeout=3.0)
         return answer.status, answer.json() if answer.status else {}
 
+    def waits(self) -> str:
+        """What it says that jobs wait for."""
+        return self._http.request("GET", "/waits", headers={"Connection": "close"}, timeout=3.0).text
+
     def says(self, what: str, status: int, text: str = "") -> None:
         """Wait for that answer, with that text among the problems."""
 
@@ -77,12 +82,12 @@ class Probed:
         finally:
             there.unlink()
 
-    def apply(self, replicas: int) -> None:
+    def apply(self, replicas: int, **spec: Any) -> None:
         job = {
             "apiVersion": "elasticjob.dev/v1alpha1",
             "kind": "ElasticJob",
             "metadata": {"name": "job", "namespace": self._namespace},
-            "spec": {"replicas": replicas},
+            "spec": {"replicas": replicas, **spec},
         }
         self._cluster.kubectl("apply", "-f", "-", input=json.dumps(job))
 
@@ -154,5 +159,15 @@ def test_the_probes(probed: Probed) -> None:
         probed.says("livez", 503, "the task relist has ended")
     assert probed.ask("readyz")[0] == 503
     log = probed.log.read_text()
-    assert "alive: no: " in log
-    assert "alive: yes, again" in log
+    assert "not alive: " in log
+    assert "alive again" in log
+
+
+def test_what_jobs_wait_for(probed: Probed) -> None:
+    wait_for(lambda: "starting" in probed.waits(), DEADLINE, probed.waits, interval=0.1)
+    probed.link.restore()
+    probed.well()
+    assert probed.waits() == "no job waits for anything\n"
+    probed.apply(2, activeDeadlineSeconds=3600)
+    line = r"\S+/job waits for the job to end .+ \(activeDeadlineSeconds\): 3\d\d\d of 3600 s left\n"
+    wait_for(lambda: re.fullmatch(line, probed.waits()), DEADLINE, probed.waits, interval=0.1)

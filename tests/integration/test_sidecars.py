@@ -27,7 +27,7 @@ def test_pods_whose_sidecars_live_do_not_accumulate(job: PlayedJob) -> None:
     def third_attempt() -> bool:
         nonlocal most
         most = max(most, len(job.pods()))
-        return bool(job.status().get("attempts", [0])[0] >= 3)
+        return bool(job.status().get("internal", {}).get("attempts", [0])[0] >= 3)
 
     job.wait_for(third_attempt, "the slot is at its fourth pod")
     job.wait_for(lambda: len(job.pods()) <= 2, "the pods before are gone")

@@ -18,7 +18,7 @@ ENFORCE = "pod-security.kubernetes.io/enforce"
 
 def columns(job: PlayedJob) -> dict[str, str]:
     """The row that ``kubectl get -o wide`` shows."""
-    header, row = job.kubectl("get", "elasticjob", job.name, "-o", "wide").splitlines()
+    header, row = job.kubectl("get", "ej", job.name, "-o", "wide").splitlines()
     names = re.split(r"\s{2,}", header.strip())
     starts = [header.index(name) for name in names]
     ends = [*starts[1:], None]
@@ -27,7 +27,7 @@ def columns(job: PlayedJob) -> dict[str, str]:
 
 def events(job: PlayedJob) -> list[str]:
     """The Events in the order in which ``kubectl describe`` shows them: reason, age and count, message."""
-    text = job.kubectl("describe", "elasticjob", job.name)
+    text = job.kubectl("describe", "ej", job.name)
     lines = text.partition("\nEvents:")[2].splitlines()
     found = []
     for line in lines:
@@ -40,19 +40,19 @@ def events(job: PlayedJob) -> list[str]:
 def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(job: PlayedJob) -> None:
     job.kubectl("label", "namespace", job.namespace, f"{ENFORCE}=restricted")
     job.apply()
-    text = job.says("can't be created")
-    assert "nobody else is on the way; job-0-0, job-1-0: can't be created: violates PodSecurity" in text
+    text = job.says("cannot be created")
+    assert "no other replica is starting; job-0-0, job-1-0: cannot be created: violates PodSecurity" in text
     assert columns(job)["STATE"] == "WaitingForPods"
 
     def repeated() -> bool:
-        refused = [event for event in events(job) if event.startswith("PodRefused")]
+        refused = [event for event in events(job) if event.startswith("PodRejected")]
         return len(refused) == 2 and all(re.search(r"\(x[2-9] over ", event) for event in refused)
 
     job.wait_for(repeated, "each refusal is one Event that counts")
     job.kubectl("label", "namespace", job.namespace, f"{ENFORCE}-")
     job.runs("job-0-0", "job-1-0")
     job.says("waiting for job-")
-    job.wait_for(lambda: "can't be created" not in job.condition("Training")["message"], "that is over")
+    job.wait_for(lambda: "cannot be created" not in job.condition("Training")["message"], "that is over")
 
 
 def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_schedulers_words(
@@ -79,18 +79,18 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     job.is_true("Failed")
     charged = job.status()["lastFailure"]
     assert charged["message"].endswith(": init container elasticjob-handler ended with exit code 1")
-    assert charged["logs"].endswith(" -c elasticjob-handler")
+    assert charged["logsCommand"].endswith(" -c elasticjob-handler")
 
 
 def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -> None:
-    job.apply(f"while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
+    job.apply(f"trap 'exit 143' TERM; while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
     job.runs("job-0-0", "job-1-0")
     job.join("job-0-0", "job-1-0")
     job.round(1)
     row = columns(job)
     assert (row["STATE"], row["MEMBERS"], row["ROUND"], row["RESTARTS"]) == ("Training", "2", "1", "0")
     assert (row["LEADER"], row["CAUSE"], row["STEP"], row["GOODPUT"]) == ("job-0-0", "Started", "", "")
-    assert job.condition("Training")["message"] == "round 1 with 2 of 2 members, leader job-0-0"
+    assert job.condition("Training")["message"] == "round 1 with 2 members, leader job-0-0"
     (tmp_path / "stop").touch()
     job.is_true("Complete")
     assert columns(job)["STATE"] == "Complete"
@@ -99,16 +99,47 @@ def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -
         ("Training", "False", "Complete"),
         ("Suspended", "False", "NotSuspended"),
         ("Complete", "True", "Succeeded"),
-        ("Failed", "False", "Succeeded"),
+        ("Failed", "False", "JobComplete"),
+        ("Reconciling", "False", "Complete"),
+        ("Stalled", "False", "NotStalled"),
     ]
     job.wait_for(lambda: len(events(job)) == 3, "all Events are there")
     assert [event.partition(" | ")[0] for event in events(job)] == [
         "RoundPublished",
         "RoundEstablished",
-        "Complete",
+        "JobComplete",
     ]
-    told = job.kubectl("describe", "elasticjob", job.name)
+    told = job.kubectl("describe", "ej", job.name)
     assert "Charges" not in told  # there were none
+
+
+def test_kubectl_waits_for_each_condition(job: PlayedJob, tmp_path: Path) -> None:
+    """In either state, at each stage of a job; and for its end, whatever that is."""
+
+    def wait(**said: str) -> None:
+        for kind, status in said.items():
+            job.kubectl("wait", f"ej/{job.name}", f"--for=condition={kind}={status}", "--timeout=30s")
+
+    job.apply(f"trap 'exit 143' TERM; while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
+    wait(Training="False", Reconciling="True", Stalled="False", Complete="False", Failed="False")
+    job.runs("job-0-0", "job-1-0")
+    job.join("job-0-0", "job-1-0")
+    job.round(1)
+    wait(Training="True", Suspended="False", Reconciling="False", Stalled="False")
+    job.patch(suspend=True)
+    wait(Training="False", Suspended="True", Reconciling="False", Stalled="False")
+    job.patch(suspend=False)
+    wait(Suspended="False", Reconciling="True")
+    job.runs("job-0-1", "job-1-1")
+    job.join("job-0-1", "job-1-1")
+    job.round(2)
+    (tmp_path / "stop").touch()
+    wait(Complete="True", Failed="False", Training="False", Reconciling="False", Stalled="False")
+    job.kubectl("wait", f"ej/{job.name}", "--for=jsonpath={.status.terminalState}", "--timeout=30s")
+    job.delete()
+    job.apply("exit 1", failurePolicy={"application": {"maxRestarts": 0}})
+    wait(Failed="True", Complete="False", Stalled="True", Reconciling="False")
+    job.kubectl("wait", f"ej/{job.name}", "--for=jsonpath={.status.terminalState}", "--timeout=30s")
 
 
 def test_a_planned_end_of_a_round_is_no_warning(job: PlayedJob) -> None:

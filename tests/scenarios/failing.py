@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from elasticjob.contract.records import FailureReport
+from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob_operator.plan.model import Exit, Job, Participant, Pod
-from elasticjob_operator.plan.status import Charge, JobStatus
+from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd
 
 
 class FailureCommands:
@@ -32,17 +34,21 @@ class FailureCommands:
 
         ``exit`` is its code, ``ms`` how long after the barrier it ended, ``error`` its message; ``round`` is
         another than the current one (then ``rank`` says which it had), ``late=yes`` that the round was known
-        to be over. ``stays=yes``: the agent gives up and keeps its id.
+        to be over. ``stays=yes``: the agent gives up and keeps its id. ``text=none``: the script's main
+        function is not decorated with @record.
         """
-        number = int(what.get("round", self.status.round.number))
-        ranks = {m.pod: m.rank for m in self.status.members()}
+        number = int(what.get("round", self.status.current_round.number))
+        ranks = {m.pod_name: m.group_rank for m in self.status.members()}
+        error = what.get("error", "ValueError")
+        if what.get("text") == "none":
+            error = f"exit code {what['exit']}; {NO_ERROR_TEXT}"
         for name in names:
             if not stays:
                 self._join(name, number)
             report = FailureReport(
                 number,
                 int(what.get("rank", ranks.get(name) or 0)),
-                what.get("error", "ValueError"),
+                error,
                 int(what["exit"]) if "exit" in what else None,
                 milliseconds=int(what["ms"]) if "ms" in what else None,
                 late=bool(late),
@@ -75,7 +81,7 @@ class FailureCommands:
         """Say every charge in full."""
         for account in self.status.accounts:
             for c in account.charges:
-                node = f" on node {c.node}" if c.node else ""
+                node = f" on node {c.node_name}" if c.node_name else ""
                 self.trace.append(f"{account.name}: {name_of(c)} {c.cause}{node}: {c.message}")
         self.trace.append(f"restarts: {self.status.restarts}")
 
@@ -87,28 +93,34 @@ class FailureCommands:
             return
         code = "unknown" if failure.exit_code is None else str(failure.exit_code)
         self.trace.append(
-            f"round {failure.round}, {failure.pod} rank {failure.rank} node {failure.node or '-'}, "
-            f"exit code {code}: {failure.message}"
+            f"round {failure.round}, {failure.pod_name} rank {failure.group_rank} "
+            f"node {failure.node_name or '-'}, exit code {code}: {failure.message}"
         )
-        self.trace.append(failure.logs)
+        self.trace.append(failure.logs_command)
 
     def do_why(self) -> None:
         """Say what the history has on why each round was formed, newest first."""
-        for h in self.status.rounds:
-            by = f" by rule {h.rule}" if h.rule else ""
-            self.trace.append(f"round {h.number} {h.cause} {h.account or 'uncharged'}{by}: {h.message}")
+        history = self.status.round_history
+        for h, before in zip_longest(history, history[1:]):
+            why = (before.end if before is not None else None) or RoundEnd(message="the first round")
+            by = f" by rule {why.rule_name}" if why.rule_name else ""
+            current = self.status.current_round
+            text = current.message if h.number == current.number else why.message
+            self.trace.append(f"round {h.number} {h.cause} {why.account or 'uncharged'}{by}: {text}")
 
 
 def name_of(charge: Charge) -> str:
     """What the charge is for."""
-    return charge.pod if charge.round is None else f"round {charge.round}"
+    return charge.pod_name if charge.round is None else f"round {charge.round}"
 
 
 def charges(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """What was charged, or moved."""
     before = {name_of(c): (a.name, c.cause) for a in old.accounts for c in a.charges}
     now = {name_of(c): (a.name, c.cause) for a in new.accounts for c in a.charges}
-    beside = {name_of(c): c.beside for a in new.accounts for c in a.charges if c.beside is not None}
+    beside = {
+        name_of(c): c.during_round for a in new.accounts for c in a.charges if c.during_round is not None
+    }
     for key, (account, cause) in now.items():
         if key not in before:
             yield f"charge {account}: {key}" + (f", beside round {beside[key]}" if key in beside else "")

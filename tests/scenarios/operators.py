@@ -96,7 +96,7 @@ class OtherOperator:
         behind = ahead(self.record, result.record)
         if behind and not fresh:
             raise Refused(
-                f"the round Lease says {name_of(self.record)}, the plan {name_of(result.record)}; "
+                f"the round Lease has {name_of(self.record)}, planned was {name_of(result.record)}; "
                 "reads both again"
             )
         before = self.status

@@ -27,7 +27,7 @@ class PreludeCommands:
         """``train replicas=2 min=1``: round 1 has been established, as after ``publish`` with these options
         and ``establish``."""
         self._begin_with(*_published(**options), "establish")
-        assert self.status.round.established is not None
+        assert self.status.current_round.established is not None
 
     def do_publish(self, **options: str) -> None:
         """``publish replicas=2 min=1``: round 1 has been published, as after ``job`` with these options and
@@ -42,9 +42,9 @@ class PreludeCommands:
     def _begin_with(self, *lines: str) -> None:
         assert self.version == 0, "a scenario begins with train or publish"
         vars(self).update(pickle.loads(_played(lines, frozenset(gone))))
-        assert (self.status.round.number, self.status.round.phase) == (1, "Active")
+        assert (self.status.current_round.number, self.status.current_round.phase) == (1, "Active")
         joined = [name for name in self.pods if name in self.leases]
-        members = [member.pod for member in self.status.members()]
+        members = [member.pod_name for member in self.status.members()]
         assert members == joined[: self.job.spec.replicas], f"the members are {members}"
         assert not any(event.warning for event in self.events)
 

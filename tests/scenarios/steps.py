@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 from elasticjob.contract.records import ProgressReport
 from elasticjob_operator.plan.model import Participant
@@ -24,13 +25,13 @@ class StepCommands:
         self.unnoticed = bool(renewal)
         low, _, high = steps.partition("-")
         report = ProgressReport(
-            self.status.round.nonce,
+            self.status.current_round.nonce,
             int(low),
             int(high or low),
             round(float(first) * 1000),
             round(float(training) * 1000),
         )
-        leader = self.status.round.leader
+        leader = self.status.current_round.leader_pod_name
         self.leases[leader] = replace(self.leases[leader], progress=report)
 
     def do_goodput(self) -> None:
@@ -39,7 +40,9 @@ class StepCommands:
         if progress is None:
             self.trace.append("no steps are reported")
             return
-        lost = ", ".join(f"{entry.cause} {entry.milliseconds / 1000:.1f} s" for entry in progress.lost)
+        lost = ", ".join(
+            f"{entry.cause} {entry.milliseconds / 1000:.1f} s" for entry in progress.lost_by_cause
+        )
         trained = (progress.trained_milliseconds + progress.training_milliseconds) / 1000
         self.trace.append(
             f"step {progress.step}, trained {trained:.1f} s, lost {progress.lost_seconds} s ({lost}): "
@@ -48,8 +51,10 @@ class StepCommands:
 
     def do_history(self) -> None:
         """Say what the history has of each round, newest first."""
-        for h in self.status.rounds:
-            times = (h.detect_milliseconds, h.rendezvous_milliseconds, h.first_step_milliseconds)
+        history = self.status.round_history
+        for h, before in zip_longest(history, history[1:]):
+            detect = before.end.detect_milliseconds if before is not None and before.end is not None else None
+            times = (detect, h.rendezvous_milliseconds, h.first_step_milliseconds)
             self.trace.append(
                 f"round {h.number} {h.cause}, {h.members} members; detect, rendezvous, first step: "
                 + ", ".join("-" if t is None else str(t) for t in times)

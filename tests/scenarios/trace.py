@@ -6,34 +6,43 @@ import re
 from collections.abc import Iterable, Iterator
 
 from elasticjob_operator.plan.model import Event
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status import JobStatus, RoundEnd, RoundStatus
 from tests.scenarios.failing import charges
 from tests.scenarios.machines import exclusions
 
 
 def differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """What the status says now and did not say before, a line each."""
-    a, b = old.round, new.round
+    a, b = old.current_round, new.current_round
+    was, now = _reason(a), _reason(b)
     if (a.number, a.phase) != (b.number, b.phase):
         text = f"round {b.number} {b.phase}"
         if b.phase == "Active":
-            text += " [" + " ".join(m.pod for m in new.members()) + "]"
-        yield f"{text} {b.cause}: {b.message}" if b.cause else text
-    elif b.cause != a.cause:
-        yield f"cause {b.cause}: {b.message}"
+            text += " [" + " ".join(m.pod_name for m in new.members()) + "]"
+        cause = now.cause or b.cause
+        yield f"{text} {cause}: {now.message}" if cause else text
+    elif now.cause != was.cause:
+        yield f"cause {now.cause}: {now.message}"
     if b.established is not None and a.established is None:
         yield f"round {b.number} established"
     yield from charges(old, new)
     yield from exclusions(old, new)
-    states = {m.pod: m.state for m in old.members()}
+    states = {m.pod_name: m.state for m in old.members()}
     for member in new.members():
-        if member.state != states.get(member.pod, "Member") and member.state in ("Lost", "Unreachable"):
-            yield f"{member.state.lower()} {member.pod}"
+        if member.state != states.get(member.pod_name, "Member") and member.state in ("Lost", "Unreachable"):
+            yield f"{member.state.lower()} {member.pod_name}"
     for condition in new.conditions:
+        if condition.type in ("Reconciling", "Stalled"):
+            continue  # they follow from the others
         before = old.condition(condition.type)
         changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)
         if changed and (condition.type == "Training" or condition.status == "True"):
             yield f"{condition.type}={condition.status} {condition.reason}: {condition.message}"
+
+
+def _reason(r: RoundStatus) -> RoundStatus | RoundEnd:
+    """Why it was formed while it runs, then why the next is."""
+    return r if r.phase == "Active" else r.next_cause
 
 
 def with_events(lines: list[str], events: Iterable[Event]) -> list[str]:

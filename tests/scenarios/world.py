@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
 from elasticjob.core import participant
-from elasticjob.rounds.waits import WaitKey
+from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.plan.model import (
     CreatePod,
@@ -34,6 +34,7 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.planner import meanwhile, plan
 from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.waits import sentences
 from tests.scenarios.failing import FailureCommands
 from tests.scenarios.machines import NodeCommands
 from tests.scenarios.operators import OtherOperator, ahead, name_of
@@ -59,6 +60,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     node_states: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Participant] = field(default_factory=dict)
     timers: dict[WaitKey, float] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
     mono: float = 0.0
     wall: float = 0.0
     version: int = 0
@@ -94,7 +96,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         another pod."""
         for name in names:
             slot = name.rpartition("-")[2]
-            again = any(member.pod == name for member in self.status.members())
+            again = any(member.pod_name == name for member in self.status.members())
             self.pods[name] = Pod(
                 name,
                 f"uid-{name}" + "-again" * again,
@@ -150,9 +152,9 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         for name in names:
             lease = self.leases[name]
             assert lease.record is not None
-            record = replace(lease.record, state="Succeeded", last_job_uid=self.job.uid)
-            record = replace(record, last_round=self.status.round.number)
-            self.leases[name] = replace(lease, record=record, finished=self.status.round.nonce)
+            record = replace(lease.record, state="Succeeded", from_job_uid=self.job.uid)
+            record = replace(record, from_round=self.status.current_round.number)
+            self.leases[name] = replace(lease, record=record, finished=self.status.current_round.nonce)
 
     def do_leave(self, *names: str) -> None:
         """Participants say that they end without having succeeded."""
@@ -163,14 +165,14 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
 
     def do_establish(self) -> None:
         """The leader reports the round established."""
-        self.do_report(self.status.round.leader, established="yes")
+        self.do_report(self.status.current_round.leader_pod_name, established="yes")
 
     def do_report(self, *names: str, **what: str) -> None:
         """Members report: ``established=yes missing=a,b silent=a,b leader=lost`` or ``refused``."""
-        ranks = {entry.pod: entry.rank or 0 for entry in self.status.members()}
+        ranks = {entry.pod_name: entry.group_rank or 0 for entry in self.status.members()}
         for name in names:
             report = RoundReport(
-                self.status.round.nonce,
+                self.status.current_round.nonce,
                 established="established" in what,
                 missing=tuple(ranks[pod] for pod in what.get("missing", "").split(",") if pod),
                 silent=tuple(ranks[pod] for pod in what.get("silent", "").split(",") if pod),
@@ -292,6 +294,11 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         assert training is not None
         self.trace.append(training.message)
 
+    def do_waits(self) -> None:
+        """Say what the job waits for, as the operator's ``/waits`` does."""
+        names = {pod.uid: pod.name for pod in self.pods.values()}
+        self.trace.extend(sentences(self.waits, names) or ["waits for nothing"])
+
     def do_accounts(self) -> None:
         """Say what is charged to each account that has a charge."""
         used = (f"{a.name} {a.used}" for a in self.status.accounts if a.used)
@@ -311,15 +318,15 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
 
     def _join(self, name: str, last: int | None) -> None:
         self.ids += 1
-        number = self.status.round.number if last is None else last
+        number = self.status.current_round.number if last is None else last
         record = ParticipantRecord(
             f"id-{self.ids}",
             "Joining",
             "127.0.0.1:4000",
-            last_job_uid=self.job.uid if number else "",
-            last_round=number,
+            from_job_uid=self.job.uid if number else "",
+            from_round=number,
             seen_job_uid=self.job.uid,
-            seen_round=self.status.round.number,
+            seen_round=self.status.current_round.number,
         )
         old = self.leases.get(name)
         fresh = Participant(name, self.pods[name].uid, record)
@@ -401,6 +408,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.trace.extend(differences(self.status, result.status))
             self.timers = dict(result.timers)
         self.events.extend(result.events)
+        self.waits = result.waits
         self.wake_at = None if result.wake_after is None else self.mono + result.wake_after
         self.write_status(result.status)
         if self.lease_writes_fail:

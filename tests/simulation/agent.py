@@ -254,7 +254,7 @@ class Agent(Client):
     def _announce(self, failure: FailureReport | None) -> None:
         self._ports += 1
         self._offered = f"{self.pod.ip}:{self._ports}"
-        record = self.core.announce(f"{self.kernel.rng.getrandbits(64):016x}", self._offered, False, "1")
+        record = self.core.announce(f"{self.kernel.rng.getrandbits(64):016x}", self._offered, False, 1)
         self._lease.say(record=record, failure=self._lease.voice.failure if failure is None else failure)
         self._lease.renew_every(5.0)
 

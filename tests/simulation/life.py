@@ -144,11 +144,15 @@ def live(
 
 def told(status: JobStatus) -> dict[str, Any]:
     """What people read of the past: accounts, history, and rounds, without times and names of pods."""
+    history = list(reversed(status.round_history))
     return {
-        "rounds": [(r.number, r.cause, r.account, r.members) for r in reversed(status.rounds)],
+        "rounds": [
+            (r.number, r.cause, end.account if end is not None else "", r.members)
+            for r, end in zip(history, [None, *(r.end for r in history)], strict=False)
+        ],
         "accounts": {a.name: sorted((c.round or 0, c.cause) for c in a.charges) for a in status.accounts},
         "restarts": status.restarts,
-        "phase": (status.round.number, status.round.phase, status.round.outcome),
+        "phase": (status.current_round.number, status.current_round.phase, status.terminal_state),
     }
 
 
@@ -171,16 +175,21 @@ def _at_rest(w: World) -> bool:
     if status.finished:
         return not w.running()
     if spec.suspend:
-        return status.is_true("Suspended") and not w.running() and status.round.phase != "Active"
+        return status.is_true("Suspended") and not w.running() and status.current_round.phase != "Active"
     members = [a for a in w.running() if a.in_round is not None]
-    whole = len(members) == spec.replicas == status.round.members and status.round.established is not None
-    same = {a.in_round.number for a in members if a.in_round is not None} == {status.round.number}
+    whole = (
+        len(members) == spec.replicas == status.current_round.members
+        and status.current_round.established is not None
+    )
+    same = {a.in_round.number for a in members if a.in_round is not None} == {status.current_round.number}
     waiting = [a for a in w.running() if a.in_round is None and _has_joined(w, a)]
     if any(agent.failing for agent in members):
         return False
     held = members[0].in_round if members else None
     trains = held is not None and w.steps(held) is not None and not w.stands_still(held)
-    return status.round.phase == "Active" and whole and same and len(waiting) == spec.spares and trains
+    return (
+        status.current_round.phase == "Active" and whole and same and len(waiting) == spec.spares and trains
+    )
 
 
 def _has_joined(w: World, agent: Agent) -> bool:

@@ -152,9 +152,7 @@ class Operator(Informers):
         else:
             self.timers = {**decided.timers, **self.timers}
             decided = self._small_records(meanwhile, value.job, value.status, observed, now, decided)
-            may_project = (
-                self._publisher.check(value.job, decided.record, True) and value.status.start is not None
-            )
+            may_project = self._publisher.check(value.job, decided.record, True) and value.status.seen
         postponed = None
         if may_project and self.attempts.due(ROUND, self.kernel.now, hurried):
             try:

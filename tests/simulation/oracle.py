@@ -64,12 +64,12 @@ def _violated(rule: str, text: str) -> None:
 
 def _cause(charge: Charge) -> int | str:
     """What was charged for: the end of a round, or of a pod that was never a member."""
-    return charge.pod if charge.round is None else charge.round
+    return charge.pod_name if charge.round is None else charge.round
 
 
 def _counted(status: JobStatus) -> int:
     """Charges that are listed no more."""
-    return sum(entry.charges for account in status.accounts for entry in account.older)
+    return sum(entry.count for account in status.accounts for entry in account.older)
 
 
 class Oracle:
@@ -141,7 +141,7 @@ class Oracle:
             if known != item.value.record:
                 at = self._now()
             self.announced[item.value.holder] = at, item.value.record
-            last = (item.value.record.last_job_uid, item.value.record.last_round)
+            last = (item.value.record.from_job_uid, item.value.record.from_round)
             self.heard.add((item.value.holder, last))
         if key == JOB_KEY:
             value: JobValue = item.value
@@ -154,7 +154,7 @@ class Oracle:
 
     def _status(self, value: JobValue, before: JobStatus) -> None:
         status, uid = value.status, value.job.uid
-        a, b = before.round, status.round
+        a, b = before.current_round, status.current_round
         self.status[uid] = status
         if b.number < a.number:
             raise Violation("I1", f"the status goes back from round {a.number} to {b.number}")
@@ -164,8 +164,9 @@ class Oracle:
             facts = (b.nonce, tuple(m.id for m in status.members()), b.leader_endpoint)
             self._same(uid, b.number, facts)
         if a.phase == "Active" and b.phase == "Broken" and a.number:
-            succeeded = any(m.state == "Succeeded" for m in before.members())
-            self.pace.broken(b.cause, b.cause in ("ScaledUp", "ScaledDown"), succeeded)
+            succeeded = any(m.succeeded for m in before.members())
+            cause = b.next_cause.cause
+            self.pace.broken(cause, cause in ("ScaledUp", "ScaledDown"), succeeded)
             self._excused(value, before)
         if (
             b.phase == "Active"
@@ -187,9 +188,9 @@ class Oracle:
 
     def _publish(self, value: JobValue, before: JobStatus) -> None:
         status, spec, uid = value.status, value.job.spec, value.job.uid
-        r, members = status.round, status.members()
-        if r.number <= before.round.number:
-            raise Violation("I1", f"round {r.number} is published after round {before.round.number}")
+        r, members = status.current_round, status.members()
+        if r.number <= before.current_round.number:
+            raise Violation("I1", f"round {r.number} is published after round {before.current_round.number}")
         if spec.suspend and spec.template is not None:
             raise Violation("Suspension", f"round {r.number} is published while the job is suspended")
         self._bounds(spec, before, status.min_replicas)
@@ -198,48 +199,49 @@ class Oracle:
             raise Violation(
                 "I3", f"round {r.number} has {len(members)} members, not {least} to {spec.replicas}"
             )
-        if [m.rank for m in members] != list(range(len(members))):
-            raise Violation("I2", f"the ranks of round {r.number} are {[m.rank for m in members]}")
+        if [m.group_rank for m in members] != list(range(len(members))):
+            raise Violation("I2", f"the ranks of round {r.number} are {[m.group_rank for m in members]}")
         for member in members:
             if (uid, member.id) in self.ids:
                 known = self.ids[uid, member.id]
-                raise Violation("I4", f"id {member.id} of {member.pod} was in round {known} already")
+                raise Violation("I4", f"id {member.id} of {member.pod_name} was in round {known} already")
         slots = [m.slot for m in members]
         if value.job.spec.template is not None and len(set(slots)) != len(slots):
             raise Violation(
-                "I4", f"round {r.number} has two attempts of one slot: {[m.pod for m in members]}"
+                "I4", f"round {r.number} has two attempts of one slot: {[m.pod_name for m in members]}"
             )
         self.ids.update({(uid, m.id): r.number for m in members})
         if uid in self.current:
             self.current[uid].until, self.current[uid].next = self._now(), r.number
             self.current[uid].succeeded = r.cause == Cause.STARTED_AGAIN
-            done = self.finished.get((uid, before.round.number), set())
+            done = self.finished.get((uid, before.current_round.number), set())
             if r.cause == Cause.STARTED_AGAIN and done != set(range(len(before.members()))):
                 raise Violation(
-                    "I8", f"round {before.round.number} has not succeeded: only {sorted(done)} have"
+                    "I8", f"round {before.current_round.number} has not succeeded: only {sorted(done)} have"
                 )
-        self.current[uid] = Published(self._now(), frozenset(m.uid for m in members))
+        self.current[uid] = Published(self._now(), frozenset(m.pod_uid for m in members))
         self.published[uid, r.number] = self.current[uid]
         self.pace.published(r.cause)
-        training = self.training.get((uid, before.round.number), {})
+        training = self.training.get((uid, before.current_round.number), {})
         if before.members() and len(training) == len(before.members()):
-            alive = [m for m in before.members() if m.uid in training.values()]
+            alive = [m for m in before.members() if m.pod_uid in training.values()]
             if len(alive) == len(before.members()) and not self._gone(before):
                 raise Violation(
                     "Fencing",
-                    f"round {r.number} is published while all of round {before.round.number} are training",
+                    f"round {r.number} is published while all of round {before.current_round.number} "
+                    "are training",
                 )
 
     def _bounds(self, spec: JobSpec, before: JobStatus, least: int) -> None:
         """Without ``minReplicas`` the job is of a fixed size, once it has trained with it."""
-        r = before.round
+        r = before.current_round
         full = r.established is not None and r.members == spec.replicas
         if spec.min_replicas is None and (full or not r.number) and least != spec.replicas:
             raise Violation("I3", f"the minimum in force is {least}, not {spec.replicas}")
 
     def _gone(self, before: JobStatus) -> bool:
         """Whether the object of a member's pod or node is gone: it counts as having left, whatever runs."""
-        return any(m.uid not in self.pod_uids() for m in before.members())
+        return any(m.pod_uid not in self.pod_uids() for m in before.members())
 
     def dead(self, uid: str) -> bool:
         """Whether the agent of this pod has ended; the world sets it."""
@@ -272,7 +274,7 @@ class Oracle:
             members = self.rounds[record.job_uid, record.number][1]
             if members is not None and len(members) != record.size:
                 raise Violation("I2", f"round {record.number} has another size than {record.size}")
-            if self.status.get(record.job_uid, JobStatus()).round.number < record.number:
+            if self.status.get(record.job_uid, JobStatus()).current_round.number < record.number:
                 raise Violation("I1", f"the round Lease is ahead of the status: {record.number}")
 
     def _same(self, uid: str, number: int, facts: tuple[Any, ...], what: str = "the status") -> None:
@@ -284,20 +286,20 @@ class Oracle:
 
     def _excused(self, value: JobValue, before: JobStatus) -> None:
         """I5: a round ends for something that has really happened to it."""
-        r = value.status.round
-        if r.cause == "ScaledUp" and before.round.members < value.job.spec.replicas:
+        r, why = value.status.current_round, value.status.current_round.next_cause
+        if why.cause == "ScaledUp" and before.current_round.members < value.job.spec.replicas:
             self.happens("*", SCALING, key=(value.job.uid, r.number))
             return
         key = (value.job.uid, r.number)
         known = self.published.get(key)
         since = self._since(known.at if known is not None else 0.0)
-        uids = {m.uid for m in before.members()}
-        if self.truth.excuses(key, uids, since, before.round.established is not None):
+        uids = {m.pod_uid for m in before.members()}
+        if self.truth.excuses(key, uids, since, before.current_round.established is not None):
             return
-        if any(self.dead(m.uid) or self.hangs(m.uid) for m in before.members()):
+        if any(self.dead(m.pod_uid) or self.hangs(m.pod_uid) for m in before.members()):
             return
         raise Violation(
-            "I5", f"round {r.number} is broken ({r.cause}: {r.message}) and nothing has happened to it"
+            "I5", f"round {r.number} is broken ({why.cause}: {why.message}) and nothing has happened to it"
         )
 
     def _since(self, at: float) -> float:
@@ -316,18 +318,20 @@ class Oracle:
 
     def _silence(self, uid: str, before: JobStatus, status: JobStatus) -> None:
         """Nobody is given up for not having come back who has announced itself for the next round."""
-        known = {m.uid for m in before.members() if m.state == "Lost"}
+        known = {m.pod_uid for m in before.members() if m.state == "Lost"}
         for member in status.members():
-            if member.state != "Lost" or member.uid in known or "did not rejoin" not in member.message:
+            if member.state != "Lost" or member.pod_uid in known or "did not rejoin" not in member.message:
                 continue
-            at, record = self.announced.get(member.uid, (self._now(), None))
+            at, record = self.announced.get(member.pod_uid, (self._now(), None))
             back = (
-                record is not None and record.state == "Joining" and record.seen(uid) >= status.round.number
+                record is not None
+                and record.state == "Joining"
+                and record.seen(uid) >= status.current_round.number
             )
             if (
                 back
                 and self._now() - at > HEARD_SECONDS
-                and not (self.dead(member.uid) or self.hangs(member.uid))
+                and not (self.dead(member.pod_uid) or self.hangs(member.pod_uid))
             ):
                 text = f"{member.message}, and it has announced itself {self._now() - at:.0f} s ago"
                 _violated("Silence", text)
@@ -341,12 +345,12 @@ class Oracle:
         if gained & self._charged:
             raise Violation("I7", f"charged again: {sorted(map(str, gained & self._charged))}")
         self._charged |= gained
-        beside = {_cause(c) for a in before.accounts for c in a.charges if c.beside is not None}
+        beside = {_cause(c) for a in before.accounts for c in a.charges if c.during_round is not None}
         lost = old - set(new) - beside
         # A Lease set forward by hand: the round that has ended and its charge are renumbered.
-        later = set(range(before.round.number + 1, status.round.number + 1))
+        later = set(range(before.current_round.number + 1, status.current_round.number + 1))
         counted = _counted(status) - _counted(before)
-        renumbered = lost == {before.round.number} and later & (set(new) - old)
+        renumbered = lost == {before.current_round.number} and later & (set(new) - old)
         if len(lost) != counted and not renumbered:
             raise Violation("I7", f"a charge has vanished: {lost}, {counted} are counted")
         for account in () if renumbered else before.accounts:
@@ -367,7 +371,7 @@ class Oracle:
         charged = dict(self.counted.get(uid, {}))
         charged |= {c.round: a.name for a in value.status.accounts for c in a.charges if c.round is not None}
         charges = [c for a in value.status.accounts for c in a.charges]
-        unseen = {c.round for c in charges if c.message.endswith("is gone: its pod was deleted")}
+        unseen = {c.round for c in charges if c.message.endswith("was lost: its pod was deleted")}
         for key, known in self.published.items():
             if key[0] != uid or known.until == float("inf"):
                 continue
@@ -402,12 +406,14 @@ class Oracle:
             for charge in account.charges:
                 if charge.round is not None:
                     continue
-                pods = self.pods[uid, charge.pod]
+                pods = self.pods[uid, charge.pod_name]
                 if any(self._alone(pod) for pod in pods):
-                    raise Violation("I7", f"{charge.pod} is charged for beside the round it was a member of")
+                    raise Violation(
+                        "I7", f"{charge.pod_name} is charged for beside the round it was a member of"
+                    )
                 allowed = {account for pod in pods for account in self.truth.of_pod(pod)}
                 if account.name not in allowed:
-                    text = f"the end of {charge.pod} is charged to {account.name}, not to {allowed}"
+                    text = f"the end of {charge.pod_name} is charged to {account.name}, not to {allowed}"
                     raise Violation("I7", text)
 
     def _alone(self, uid: str) -> bool:
@@ -431,28 +437,28 @@ class Oracle:
         since = self._since(known.at)
         allowed = self.truth.accounts(key, known.uids, since, known.until)
         roots = {who for who in self.truth.failed_in(key) if who != "*"}
-        its_own = self.truth.roots({failure.uid}, since, known.until + MOVE_SECONDS)
-        if allowed == {APPLICATION} and len(roots) == 1 and failure.uid not in roots and not its_own:
-            text = f"the root failure of round {key[1]} is said to be {failure.pod}: {failure.message}"
+        its_own = self.truth.roots({failure.pod_uid}, since, known.until + MOVE_SECONDS)
+        if allowed == {APPLICATION} and len(roots) == 1 and failure.pod_uid not in roots and not its_own:
+            text = f"the root failure of round {key[1]} is said to be {failure.pod_name}: {failure.message}"
             raise Violation("I7", text)
 
     def _closed(self, value: JobValue) -> None:
         status = value.status
         if status.is_true("Failed"):
             failed = status.condition("Failed")
-            over = [a for a in status.accounts if a.limit is not None and a.used > a.limit]
+            over = [a for a in status.accounts if a.max_restarts is not None and a.used > a.max_restarts]
             reason = failed.reason if failed is not None else ""
             theirs = value.job.spec.template is None and reason == "MemberLostAfterSuccess"
             # A replacement begins with the first torchrun of its command, beside others' later ones.
-            mixed = len(self.stages.get((value.job.uid, status.round.number), ())) > 1
+            mixed = len(self.stages.get((value.job.uid, status.current_round.number), ())) > 1
             if not over and not theirs and not (mixed and reason == "MembersDisagree"):
                 raise Violation("I8", f"the job is closed: {failed}")
             return
-        number, members = status.round.number, status.members()
+        number, members = status.current_round.number, status.members()
         done = self.finished.get((value.job.uid, number), set())
         if done != set(range(len(members))):
             raise Violation("I8", f"Complete, but of round {number} only {sorted(done)} have finished")
-        going_on = [m.pod for m in members if self.runs(m.uid)]
+        going_on = [m.pod_name for m in members if self.runs(m.pod_uid)]
         if going_on and value.job.spec.template is not None:
             _violated("I8", f"Complete, and the commands of {going_on} go on or have failed")
 
@@ -495,6 +501,6 @@ class Oracle:
     def agent_finished(self, agent: Agent, m: Membership) -> None:
         """Its workers have ended well."""
         status = self.status.get(m.job_uid, JobStatus())
-        if (status.round.number, status.round.phase) != (m.number, "Active"):
+        if (status.current_round.number, status.current_round.phase) != (m.number, "Active"):
             self.happens(agent.uid, APPLICATION)  # it does not know that this does not count any more
         self.finished.setdefault((m.job_uid, m.number), set()).add(m.rank)

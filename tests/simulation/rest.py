@@ -73,12 +73,12 @@ def settle(w: World) -> None:
 def _come_to_rest(w: World) -> None:
     _pass_time(w, SETTLE_SECONDS)
     _check_rest(w)
-    number, phase = w.status.round.number, w.status.round.phase
+    number, phase = w.status.current_round.number, w.status.current_round.phase
     passes, began = w.operators[-1].passes, w.kernel.now
     _pass_time(w, REST_SECONDS)
     if w.traits.broken is not None and not w.traits.broken.mended:
         return
-    now = w.status.round
+    now = w.status.current_round
     again = w.traits.commands is not None and (now.number, now.cause) == (number + 1, Cause.STARTED_AGAIN)
     if not again and (now.number, now.phase) not in ((number, phase), (number, "Closed")):
         raise Violation("Liveness", f"round {number} {phase} became {now} without a cause")
@@ -119,8 +119,8 @@ def _settle_suspended(w: World) -> None:
     alive, status = w.running(), w.status
     held = w.traits.failing is not None and w.traits.failing.what in ("delete", "status")
     if not status.finished and not held:
-        if any(not a.hangs for a in alive) or status.round.phase == "Active":
-            text = f"suspended, round {status.round.number} is {status.round.phase}"
+        if any(not a.hangs for a in alive) or status.current_round.phase == "Active":
+            text = f"suspended, round {status.current_round.number} is {status.current_round.phase}"
             raise Violation("Suspension", f"{text}, {[a.name for a in alive]} still run")
         if not status.is_true("Suspended"):
             raise Violation("Suspension", f"suspended, and the status says {status.conditions}")
@@ -152,21 +152,22 @@ def _check_rest(w: World) -> None:
     said = f"{training.reason}: {training.message}" if training is not None else "nothing"
     if w.others and not alive:
         return  # all have ended, and their controller makes no more
-    if w.stands is not None and w.stands[0] == (value.job.uid, status.round.number):
-        raise Violation("Liveness", f"round {status.round.number} hangs; the status says {said}")
-    if status.round.phase != "Active" or status.round.established is None:
+    if w.stands is not None and w.stands[0] == (value.job.uid, status.current_round.number):
+        raise Violation("Liveness", f"round {status.current_round.number} hangs; the status says {said}")
+    if status.current_round.phase != "Active" or status.current_round.established is None:
         raise Violation("Liveness", f"no round after everything was mended; the status says {said}")
-    if status.round.members != spec.replicas:
+    if status.current_round.members != spec.replicas:
         raise Violation(
-            "Liveness", f"{status.round.members} of {spec.replicas} members; the status says {said}"
+            "Liveness", f"{status.current_round.members} of {spec.replicas} members; the status says {said}"
         )
-    ours = [a for a in alive if a.in_round is not None and a.in_round.number == status.round.number]
+    ours = [a for a in alive if a.in_round is not None and a.in_round.number == status.current_round.number]
     # Pods of others that a smaller job does not need stand by.
     there = spec.pods if not w.others else len(alive)
-    if len(ours) != status.round.members or len(alive) != there:
+    if len(ours) != status.current_round.members or len(alive) != there:
         raise Violation(
             "Liveness",
-            f"in round {status.round.number}: {[a.name for a in ours]}, alive: {[a.name for a in alive]}",
+            f"in round {status.current_round.number}: {[a.name for a in ours]}, "
+            f"alive: {[a.name for a in alive]}",
         )
     pods = [k[1] for k, i in w.api.items.items() if k[0] == "pod"]
     leases = [k[1] for k in w.api.items if k[0] == "lease"]
@@ -183,24 +184,26 @@ def _check_what_is_possible(w: World) -> None:
     training = status.condition("Training")
     said = f"{training.reason}: {training.message}" if training is not None else "nothing"
     if not _writes_status(w):
-        members = {m.uid for m in status.members()}
+        members = {m.pod_uid for m in status.members()}
         there = {
-            a.uid for a in w.running() if a.in_round is not None and a.in_round.number == status.round.number
+            a.uid
+            for a in w.running()
+            if a.in_round is not None and a.in_round.number == status.current_round.number
         }
         lost = any(w.oracle.dead(uid) or w.cluster.agents[uid].hangs for uid in members)
         lost = lost or any(_was_restarted(w, member) for member in status.members())
-        lost = lost or bool(w.oracle.truth.failed_in((w.job_uid, status.round.number)))
-        running = status.round.phase == "Active" and status.round.established is not None
+        lost = lost or bool(w.oracle.truth.failed_in((w.job_uid, status.current_round.number)))
+        running = status.current_round.phase == "Active" and status.current_round.established is not None
         if running and not lost and 0 < len(there) < len(members):
             raise Violation("I11", f"{len(there)} of {len(members)} members train on; it says {said}")
         return
     joined = [a for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items]
     possible = min(spec.replicas, sum(not _was_replaced(w, a.name) for a in joined))
     if possible >= status.min_replicas and (
-        status.round.phase != "Active" or status.round.established is None
+        status.current_round.phase != "Active" or status.current_round.established is None
     ):
         raise Violation("I11", f"{possible} could train, {status.min_replicas} are needed; it says {said}")
-    troubles = {f"can't be {trouble.verb}" for trouble in w.operators[-1].attempts.troubles()}
+    troubles = {f"cannot be {trouble.verb}" for trouble in w.operators[-1].attempts.troubles()}
     unsaid = [text for text in troubles if text not in said]
     if unsaid and not status.is_true("Suspended"):
         raise Violation("I11", f"what fails {unsaid} is not named; it says {said}")
@@ -233,8 +236,8 @@ def _was_replaced(w: World, pod: str) -> bool:
 
 def _was_restarted(w: World, member: ParticipantStatus) -> bool:
     """Whether the container of this member has been restarted in place since it joined."""
-    item = w.api.items.get(("pod", member.pod))
-    return item is not None and bool(item.value.restarts > member.restarts)
+    item = w.api.items.get(("pod", member.pod_name))
+    return item is not None and bool(item.value.restarts > member.container_restarts)
 
 
 def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
@@ -243,8 +246,8 @@ def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
     itself: what its command does after torchrun may take for ever (``activeDeadlineSeconds`` ends that)."""
     if w.others or ("lease", agent.name) not in w.api.items:
         return True
-    mates = [m for m in status.members() if m.uid != agent.uid]
+    mates = [m for m in status.members() if m.pod_uid != agent.uid]
     hanging = {a.uid for a in w.running() if a.hangs}
     return (agent.in_round is not None or agent.goes_on) and all(
-        m.state == "Succeeded" or m.uid in hanging for m in mates
+        m.succeeded or m.pod_uid in hanging for m in mates
     )

@@ -47,7 +47,7 @@ def strand(w: World, seconds: float) -> None:
 
     def broken(key: Key, old: Item | None, item: Item | None) -> None:
         if key == JOB_KEY and old is not None and item is not None and not w.mended:
-            before, now = (i.value.status.round for i in (old, item))
+            before, now = (i.value.status.current_round for i in (old, item))
             if (before.phase, now.phase) == ("Active", "Broken") and w.kernel.rng.random() < 0.5:
                 w.kernel.after(w.kernel.rng.choice((0.0, 0.3, 2.0)), _strand, w)
 

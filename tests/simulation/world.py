@@ -152,7 +152,7 @@ class World:
         """See ``Ground``."""
         record = agent.core.announced
         if record is not None and (agent.core.membership is None or record.state == State.SUCCEEDED.value):
-            self.oracle.unheard.add((agent.uid, (record.last_job_uid, record.last_round)))
+            self.oracle.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
 
     def knows(self, agent: Agent) -> bool:
         """Whether the API server accepts its token."""
@@ -420,15 +420,21 @@ class World:
         """What people would want to read in a trace."""
         if key == JOB_KEY and item is not None:
             a = old.value.status if old is not None else JobStatus()
-            b = item.value.status
-            if (a.round.number, a.round.phase) != (b.round.number, b.round.phase):
-                members = " ".join(m.pod for m in b.members()) if b.round.phase == "Active" else ""
-                self.kernel.say(
-                    f"status: round {b.round.number} {b.round.phase} [{members}] "
-                    f"{b.round.cause}: {b.round.message}"
+            b: JobStatus = item.value.status
+            why = b.current_round if b.current_round.phase == "Active" else b.current_round.next_cause
+            if (a.current_round.number, a.current_round.phase) != (
+                b.current_round.number,
+                b.current_round.phase,
+            ):
+                members = (
+                    " ".join(m.pod_name for m in b.members()) if b.current_round.phase == "Active" else ""
                 )
-            elif a.round.established is None and b.round.established is not None:
-                self.kernel.say(f"status: round {b.round.number} is established")
+                self.kernel.say(
+                    f"status: round {b.current_round.number} {b.current_round.phase} [{members}] "
+                    f"{why.cause or b.current_round.cause}: {why.message}"
+                )
+            elif a.current_round.established is None and b.current_round.established is not None:
+                self.kernel.say(f"status: round {b.current_round.number} is established")
         elif key == ROUND_KEY:
             self.kernel.say(
                 "record: deleted" if item is None else f"record: {item.value.number} {item.value.phase}"

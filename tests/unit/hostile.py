@@ -154,7 +154,7 @@ def pod(draw: st.DrawFn, job: str, names: list[str], owner: str) -> Json:
         "resourceVersion": str(draw(st.integers(1, 10**6))),
         "labels": draw(st.sampled_from([labels, {JOB_LABEL: job}])),
         "annotations": {
-            "elasticjob.dev/avoids": draw(text),
+            "elasticjob.dev/avoid-nodes": draw(text),
             "kubectl.kubernetes.io/default-container": draw(text),
         },
         "ownerReferences": [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, cast
 
 from elasticjob.contract.names import JOB_LABEL
+from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.objects import read_lease, read_node, read_pod
@@ -70,7 +72,8 @@ class Scene:
             self.world.continuity("ns")
 
     def observe(self, job: Job = TEMPLATED) -> Observed:
-        return self.world.observe(job)
+        publisher = LeaseRoundPublisher(cast(Any, None), self.world, lambda: self.now)
+        return replace(self.world.observe(job), **publisher.published(job)._asdict())
 
     def only(self, job: Job = TEMPLATED) -> Pod:
         (pod,) = self.observe(job).pods

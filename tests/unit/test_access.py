@@ -54,7 +54,7 @@ def test_a_role_is_there_before_it_is_bound() -> None:
     """To look it up is the API server's check of who may bind it; an administrator is not checked."""
     api = SlowApi()
     wanted = Access(True, ("mnist-elasticjob",), ("mnist-0-0",))
-    asyncio.run(grant(api, job({"spec": {"containers": []}}), wanted, None))  # type: ignore[arg-type]
+    asyncio.run(grant(api, job({"spec": {"containers": []}}), wanted, None, []))  # type: ignore[arg-type]
     assert api.log.index("roles there") < api.log.index("rolebindings asked")
     assert api.log.index("roles asked") < api.log.index("serviceaccounts there")
 
@@ -83,15 +83,17 @@ WANTED = Access(True, ("mnist-elasticjob",), ("mnist-0-0",))
 @pytest.mark.parametrize("kind", ["ServiceAccount", "Role", "RoleBinding"])
 def test_what_is_somebody_elses_is_named(kind: str) -> None:
     api: Any = OneKind(kind, Conflict("PATCH", 422, "Invalid", "the test of the owner's UID failed"))
-    with pytest.raises(NotOurs, match=f"{kind} mnist-elasticjob in namespace default .* another name"):
-        asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None))
+    with pytest.raises(
+        NotOurs, match=f"{kind} mnist-elasticjob already exists in namespace default .*or rename the job"
+    ):
+        asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None, []))
     assert not api.made
 
 
 @pytest.mark.parametrize("kind", ["ServiceAccount", "Role", "RoleBinding"])
 def test_what_is_not_there_is_made_whole(kind: str) -> None:
     api: Any = OneKind(kind, NotFound("PATCH", 404, "NotFound", ""))
-    asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None))
+    asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None, []))
     (made,) = api.made
     assert (made["kind"], made["metadata"]["name"]) == (kind, "mnist-elasticjob")
     assert made["metadata"]["ownerReferences"][0]["uid"] == "uid"
@@ -115,7 +117,7 @@ def test_for_a_new_job_nothing_is_looked_for_first(taken: str) -> None:
             return body
 
     api: Any = New()
-    granting = grant(api, job({"spec": {"containers": []}}), WANTED, None, new=True)
+    granting = grant(api, job({"spec": {"containers": []}}), WANTED, None, [], new=True)
     if taken:
         with pytest.raises(NotOurs, match=taken):
             asyncio.run(granting)
@@ -128,4 +130,4 @@ def test_for_a_new_job_nothing_is_looked_for_first(taken: str) -> None:
 def test_a_write_that_comes_between_is_no_reason_to_call_it_somebody_elses() -> None:
     api: Any = OneKind("Role", Conflict("PATCH", 409, "Conflict", "the object has been modified"))
     with pytest.raises(Conflict):
-        asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None))
+        asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None, []))

@@ -38,8 +38,8 @@ def test_it_waits_for_the_definition_and_for_its_rights_and_says_for_which_once(
     with caplog.at_level(logging.WARNING, "elasticjob.operator"):
         asyncio.run(app._resource(cast("Client", client), Settings(namespaces=("team-a",))))
     assert caplog.messages == [
-        "elasticjobs.elasticjob.dev is not installed; apply the file in crds/",
-        'RBAC does not allow to list elasticjobs.elasticjob.dev: User "jo" cannot list elasticjobs',
+        "elasticjobs.elasticjob.dev is not installed; apply the resource definition in crds/",
+        'not allowed to list elasticjobs.elasticjob.dev (RBAC): User "jo" cannot list elasticjobs',
     ]
     assert client.left == []
     assert client.asked == {"/apis/elasticjob.dev/v1alpha1/namespaces/team-a/elasticjobs"}

@@ -27,28 +27,29 @@ def test_every_list_is_full(members: int) -> None:
     status = full(members)
     trimmed = trim(status)
     assert in_etcd(trimmed) <= size(trimmed) <= BUDGET_BYTES
-    assert trim(trimmed) == replace(trimmed, left_out=trim(trimmed).left_out), "nothing more goes"
+    assert trim(trimmed) == replace(trimmed, omitted=trim(trimmed).omitted), "nothing more goes"
     for before, after in zip(status.members(), trimmed.members(), strict=True):
-        assert (before.id, before.pod, before.uid) == (after.id, after.pod, after.uid)
-        assert (before.slot, before.rank, before.state) == (after.slot, after.rank, after.state)
+        assert (before.id, before.pod_name, before.pod_uid) == (after.id, after.pod_name, after.pod_uid)
+        assert (before.slot, before.group_rank, before.state) == (after.slot, after.group_rank, after.state)
         if members < MEMBERS:
             assert bool(before.message) == bool(after.message), "that there is one decides"
     assert trimmed.attempts == status.attempts
     assert trimmed.charged_pods == status.charged_pods, "each end is charged once"
-    assert trimmed.round.nonce == status.round.nonce
+    assert trimmed.current_round.nonce == status.current_round.nonce
     assert [a.used for a in trimmed.accounts] == [a.used for a in status.accounts]
     assert JobStatus.parse(trimmed.dump()) == trimmed
 
 
 def test_it_says_what_is_left_out_and_leaves_small_ones_alone() -> None:
-    said = trim(full(MEMBERS)).left_out
+    said = trim(full(MEMBERS)).omitted
     assert said.startswith(
-        "to keep the status within 1 MiB: addresses, nodes and messages of participants that wait; "
+        "left out to keep the status within 1.1 MiB: nodes and messages of waiting participants; "
     )
     small = full(10)
     assert trim(small) == small
     usual = replace(
-        full(1_000), participants=tuple(replace(m, message="", node="node-a") for m in full(1_000).members())
+        full(1_000),
+        participants=tuple(replace(m, message="", node_name="node-a") for m in full(1_000).members()),
     )
     assert trim(usual) == usual
 
@@ -67,7 +68,7 @@ def test_the_planner_goes_on_from_what_is_left() -> None:
     job = Job("default", NAME, "uid", 7, spec)
     status = replace(trim(full()), charged_pods=())  # which were no members
     pods = tuple(
-        Pod(m.pod, m.uid, slot=m.slot, attempt=998, node="n", running=True, ip="::1")
+        Pod(m.pod_name, m.pod_uid, slot=m.slot, attempt=998, node="n", running=True, ip="::1")
         for m in status.members()
     )
     decided = plan(job, status, Observed(pods=pods), Now(WALL, 1.0, "nonce"), {})

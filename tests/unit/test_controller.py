@@ -116,7 +116,7 @@ async def test_a_pass_that_fails_is_made_again_and_people_are_told_once(scene: S
     await scene.until(passes=3)
     assert scene.passes.made == [("a", True), ("a", False), ("a", False)]
     assert scene.controller.queue.failures(scene.entry().request) == 0
-    assert scene.api.events == ["PassFailed"]
+    assert scene.api.events == ["ReconcileFailed"]
 
 
 async def test_what_may_succeed_in_a_moment_is_made_again_and_not_told(scene: Scene) -> None:
@@ -171,6 +171,15 @@ async def test_only_the_operator_that_leads_tells_of_a_job_that_can_not_be_read(
     scene.changed("odd", accounts=5)
     await scene.nothing_more(0)
     assert scene.api.events == ["StatusUnreadable"]
+
+
+async def test_a_job_of_a_newer_operator_is_left_alone_and_it_says_so_once(scene: Scene) -> None:
+    await scene.controller.follow()
+    scene.controller.queue.open()
+    for version in (1, 2):
+        scene.changed("new", version, internal={"version": 9, "minReaderVersion": 9})
+        await scene.nothing_more(0)
+    assert scene.api.events == ["StatusTooNew"]
 
 
 async def test_what_a_job_owns_is_not_compared_during_a_pass_that_may_be_writing_it(scene: Scene) -> None:

@@ -126,7 +126,7 @@ def test_looking_between_ticks_judges_nothing_and_hides_nothing() -> None:
 def test_a_participant_knows_that_its_round_hung(phase: str, cause: str, number: int, hung: bool) -> None:
     participant = Participant()
     participant.observe(RoundRecord("uid", 2, "Broken"))
-    participant.announce("a", "127.0.0.1:1", False, "")
+    participant.announce("a", "127.0.0.1:1", False, None)
     one = RoundRecord(
         "uid", 3, "Active", "n", ("a",), "127.0.0.1:1", size=1, leader_id="a", limits=Limits(hang_timeout=60)
     )

@@ -41,7 +41,7 @@ SCENARIOS = {path.stem for path in (ROOT / "tests" / "scenarios" / "races").glob
 
 
 OPERATOR = ROOT / "operator" / "elasticjob_operator"
-EVENT = re.compile(r'(?:\.event\(|\bEvent\()\s*"(\w+)"')
+EVENT = re.compile(r'(?:\.event\(|\bEvent\(|^ {4}event =)\s*"(\w+)"', re.MULTILINE)
 CLOSES = re.compile(r'_close\(\s*p,\s*Outcome\.FAILED,\s*"(\w+)"')
 
 
@@ -135,7 +135,7 @@ def test_every_cause_is_explained_with_its_account() -> None:
 
 
 def test_every_event_is_explained() -> None:
-    assert said(EVENT) | {outcome.value for outcome in Outcome} == set(explained(STATUS, "reason"))
+    assert said(EVENT) | {f"Job{outcome.value}" for outcome in Outcome} == set(explained(STATUS, "reason"))
 
 
 def test_every_reason_of_failed_is_explained() -> None:

@@ -101,7 +101,7 @@ def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> N
 def test_the_versions_of_a_chaos_run_are_read(tmp_path: Path) -> None:
     version = {
         "at": 7.5,
-        "object": {"status": {"round": {"number": 3, "phase": "Broken", "message": "lost"}}},
+        "object": {"status": {"currentRound": {"number": 3, "phase": "Broken", "message": "lost"}}},
     }
     nothing: dict[str, object] = {"at": 1.0, "object": {}}
     (tmp_path / "versions.jsonl").write_text(f"{json.dumps(nothing)}\n{json.dumps(version)}\n")

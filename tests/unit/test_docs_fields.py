@@ -10,10 +10,18 @@ import pytest
 import yaml
 
 from tests.docs_commands import ROOT, documents
+from tests.full_status import full
 
 DOCUMENTS = {str(document.relative_to(ROOT)): document for document in documents()}
-OF_OTHERS = {"backoffLimit", "deletionTimestamp", "lastState", "podFailurePolicy", "podSelector"}
-"""Kubernetes' own, outside a pod's spec."""
+OF_OTHERS = {
+    "backoffLimit",
+    "deletionTimestamp",
+    "ignoreDifferences",
+    "lastState",
+    "podFailurePolicy",
+    "podSelector",
+}
+"""Kubernetes' own, outside a pod's spec, and Argo CD's."""
 OF_THE_PROBES = {"heardSeconds", "loopLagSeconds"}
 PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!md\b)[a-zA-Z]+)+)")
 NAME = re.compile(r"`(?:[a-zA-Z]+\.)*([a-z]+(?:[A-Z][a-zA-Z]*)+)(?=[`:=. ])")
@@ -29,6 +37,16 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
         yield from fields(field, below)
 
 
+def written(value: object, path: str = "") -> Iterator[str]:
+    """The paths of what stands in a JSON."""
+    for one in value if isinstance(value, list) else ():
+        yield from written(one, path)
+    for name, one in value.items() if isinstance(value, dict) else ():
+        below = f"{path}.{name}".lstrip(".")
+        yield below
+        yield from written(one, below)
+
+
 def keys(values: object) -> Iterator[str]:
     if isinstance(values, dict):
         for name, value in values.items():
@@ -38,6 +56,7 @@ def keys(values: object) -> Iterator[str]:
 
 CRD = yaml.safe_load((ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml").read_text())
 PATHS = set(fields(CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+PATHS |= {f"status.internal.{path}" for path in written(full(2).dump()["internal"])}
 PATHS |= {path.removeprefix("spec.template.") for path in PATHS}
 VALUES = set(keys(yaml.safe_load((ROOT / "charts" / "elasticjob" / "values.yaml").read_text())))
 NAMES = {path.rpartition(".")[2] for path in PATHS} | VALUES | OF_OTHERS | OF_THE_PROBES

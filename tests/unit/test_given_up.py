@@ -18,13 +18,13 @@ def pod(slot: int) -> Pod:
     return Pod(f"job-{slot}-0", f"uid-{slot}", slot=slot, node="n", running=True, ip="10.0.0.1")
 
 
-def lease(slot: int, silent: float = 0.0, last_round: int = 0) -> Participant:
+def lease(slot: int, silent: float = 0.0, from_round: int = 0) -> Participant:
     record = ParticipantRecord(
-        f"id-{slot}-{last_round}",
+        f"id-{slot}-{from_round}",
         "Joining",
         "10.0.0.1:4000",
-        last_round=last_round,
-        last_job_uid="uid-job" if last_round else "",
+        from_round=from_round,
+        from_job_uid="uid-job" if from_round else "",
     )
     return Participant(f"job-{slot}-0", f"uid-{slot}", record, silent=silent)
 
@@ -43,7 +43,7 @@ def planned(
 def broken() -> Plan:
     """Round 1 of two has just ended, since the container of job-1-0 did; job-0-0 is to rejoin."""
     running = planned(planned(None, 0.0, lease(0), lease(1)), 1.0, lease(0), lease(1))
-    assert running.status.round.number == 1
+    assert running.status.current_round.number == 1
     ended = replace(pod(1), ended=True, running=False)
     told = planned(running, 2.0, lease(0), lease(1), pods=(pod(0), ended))
     return planned(told, 3.0, lease(0), lease(1), pods=(pod(0), ended))
@@ -55,8 +55,8 @@ def test_a_member_that_does_not_rejoin() -> None:
     assert not still.given_up
     late = planned(still, 50.0, lease(0), pods=(pod(0),))
     assert late.given_up == ("job-0-0",)
-    assert [m.state for m in late.status.members() if m.pod == "job-0-0"] == ["Lost"]
-    heard = planned(still, 50.0, lease(0, last_round=1), pods=(pod(0),))
+    assert [m.state for m in late.status.members() if m.pod_name == "job-0-0"] == ["Lost"]
+    heard = planned(still, 50.0, lease(0, from_round=1), pods=(pod(0),))
     assert not heard.given_up, "with what a list has brought"
     assert not planned(late, 51.0, lease(0), pods=(pod(0),)).given_up, "once"
 
@@ -64,7 +64,7 @@ def test_a_member_that_does_not_rejoin() -> None:
 def test_a_leader_that_reports_nothing() -> None:
     running = planned(planned(None, 0.0, lease(0), lease(1)), 1.0, lease(0), lease(1))
     late = planned(running, 32.0, lease(0), lease(1))
-    assert (late.status.round.phase, late.given_up) == ("Broken", ("job-0-0",))
+    assert (late.status.current_round.phase, late.given_up) == ("Broken", ("job-0-0",))
 
 
 def test_a_pod_that_ends_well_and_is_not_known_to_have_joined() -> None:

@@ -51,7 +51,7 @@ def test_every_second_is_counted_once(rounds: list[tuple[int, int, int, bool]]) 
     assert progress.counted is not None
     assert world.status.start is not None
     counted = progress.trained_milliseconds + progress.training_milliseconds
-    counted += sum(entry.milliseconds for entry in progress.lost)
+    counted += sum(entry.milliseconds for entry in progress.lost_by_cause)
     assert timedelta(milliseconds=counted - progress.training_milliseconds) == (
         progress.counted - world.status.start
     )

@@ -6,10 +6,12 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from aiohttp import ClientSession
 
+from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
 from elasticjob_operator.app import _stand
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.health import Health
+from elasticjob_operator.health import Health, from_inside
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.answers import Answers
@@ -28,6 +30,13 @@ class Nobody:
 
     def __init__(self) -> None:
         self.answers = Answers()
+
+
+class Follower:
+    """An elector that does not lead."""
+
+    def report(self) -> dict[str, Any]:
+        return {"leading": False, "leader": "other_1"}
 
 
 class Scene:
@@ -72,7 +81,7 @@ async def test_a_silent_watch_while_the_api_server_answers(scene: Scene) -> None
     scene.heard(LEASES, NODES)
     scene.now = SILENCE + 1
     assert await scene.health.not_alive() == [
-        f"nothing was heard of {PODS} for 181 s, and the API server answers"
+        f"no event on {PODS} for 181 s, although the API server responds"
     ]
     assert scene.asked == [PODS]
 
@@ -110,7 +119,7 @@ async def test_the_watch_of_jobs_owes_what_a_list_has_shown(scene: Scene) -> Non
     scene.controller.source.changed(scene.job(7))  # it owes since version 6
     scene.now += 1
     assert await scene.health.not_alive() == [
-        f"nothing was heard of {JOBS} for 181 s, and the API server answers"
+        f"no event on {JOBS} for 181 s, although the API server responds"
     ]
     scene.controller.source.watched(scene.job(6))  # late, but it lives
     assert await scene.health.not_alive() == []
@@ -128,7 +137,7 @@ async def test_a_pass_hangs_if_nothing_fails_meanwhile(scene: Scene) -> None:
     assert scene.controller.queue.get(entry.request) is not None, "a pass begins, and does not end"
     scene.now = limit + 1
     scene.heard(PODS, LEASES, NODES)
-    assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
+    assert await scene.health.not_alive() == [f"reconciliation of here/job has hung for {limit + 1:.0f} s"]
     scene.api.answers.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
     scene.api.answers.got_through("/api/v1/namespaces/other/pods", scene.now)
     assert await scene.health.not_alive() != [], "what fails for another job excuses nobody"
@@ -138,7 +147,7 @@ async def test_a_pass_hangs_if_nothing_fails_meanwhile(scene: Scene) -> None:
     assert await scene.health.not_alive() == []
     scene.now += limit
     scene.heard(PODS, LEASES, NODES)
-    assert await scene.health.not_alive() == [f"the pass over here/job has hung for {limit + 1:.0f} s"]
+    assert await scene.health.not_alive() == [f"reconciliation of here/job has hung for {limit + 1:.0f} s"]
 
 
 async def test_tasks_that_end_and_an_election_that_hangs(scene: Scene) -> None:
@@ -152,14 +161,14 @@ async def test_tasks_that_end_and_an_election_that_hangs(scene: Scene) -> None:
     await asyncio.gather(task, scene.health.election, return_exceptions=True)
     assert await scene.health.not_alive() == [
         "the task relist has ended",
-        "the task that stands for election has ended",
+        "the task for leader election has ended",
     ]
     scene.health.election = None
     scene.controller.ended.clear()
     scene.health.elector._busy_since = 0.0
     scene.now = scene.controller.settings.max_pass + 1
     scene.heard(PODS, LEASES, NODES)
-    assert await scene.health.not_alive() == ["the election has hung for 601 s"]
+    assert await scene.health.not_alive() == ["leader election has hung for 601 s"]
 
 
 async def test_who_has_not_listed_everything_does_not_stand_for_election(scene: Scene) -> None:
@@ -184,11 +193,36 @@ async def test_who_has_not_listed_everything_does_not_stand_for_election(scene: 
 async def test_who_starts_is_alive_and_not_ready(scene: Scene) -> None:
     pods = next(iter(scene.controller.world.informers()))
     pods.synced.clear()
-    assert await scene.health.not_ready() == [f"{PODS} could not be listed yet"]
+    assert await scene.health.not_ready() == [f"{PODS} has not been listed yet"]
     pods.synced.set()
     pods.good_since = None
     assert await scene.health.not_ready() == [f"the watch of {PODS} is interrupted"]
     assert await scene.health.not_alive() == []
     scene.health.controller = None
-    assert await scene.health.not_ready() == ["starting; the log says what is waited for"]
+    assert await scene.health.not_ready() == ["starting; the log says what the operator waits for"]
     assert await scene.health.not_alive() == []
+
+
+async def test_what_jobs_wait_for_is_told_by_who_leads_to_who_is_inside_of_the_pod(scene: Scene) -> None:
+    scene.controller.source.watched(scene.job(5))
+    (entry,) = scene.controller.registry
+    assert scene.health.waits() == ["no job waits for anything"]
+    entry.memory.waits = (Wait(WaitKey(RoundWait.REJOIN, 2), 45.0, 40.0),)
+    entry.memory.planned_at, scene.now = 10.0, 13.0
+    line = "here/job waits for the members of the previous round to rejoin: round 2, 37 of 45 s left"
+    assert scene.health.waits() == [line]
+
+    server = await scene.health.serve("127.0.0.1", 0)
+    host, port = server.addresses[0]
+    async with ClientSession() as session, session.get(f"http://{host}:{port}/waits") as answer:
+        assert (answer.status, await answer.text()) == (200, line + "\n")
+    await server.cleanup()
+
+    scene.health.elector = cast(Elector, Follower())
+    assert scene.health.waits() == ["this operator stands by; leading: other_1"]
+
+
+def test_only_who_is_inside_of_the_pod_is_told_about_jobs() -> None:
+    assert all(from_inside(remote) for remote in ("127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"))
+    outside = ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1", "fe80::1%eth0", "", "localhost")
+    assert not any(from_inside(remote) for remote in outside)

@@ -42,7 +42,7 @@ SEVERAL = settings(max_examples=150, derandomize=True, deadline=None, suppress_h
 def a_member() -> Participant:
     core = Participant("uid")
     core.observe(RoundRecord("uid", 2, "Broken"))
-    core.announce("id-1", "127.0.0.1:80", False, "1")
+    core.announce("id-1", "127.0.0.1:80", False, 1)
     core.observe(ACTIVE)
     core.take_step()
     assert core.membership is not None
@@ -73,12 +73,13 @@ def test_no_round_record_raises_or_ends_a_round_but_one_that_says_so(texts: list
 @pytest.mark.parametrize(
     "change",
     [
-        {"waitRenewSeconds": 2**53 - 1},
-        {"heartbeatTimeoutSeconds": 2**31},
-        {"leader": "nowhere"},
-        {"leader": "h:" + "9" * 5000},
-        {"leader": "a b:1"},
-        {"members": ["\ud800"]},
+        {"waitRenewPeriodSeconds": 2**53 - 1},
+        {"limits": {"heartbeatTimeoutSeconds": 2**31}},
+        {"limits": []},
+        {"leaderEndpoint": "nowhere"},
+        {"leaderEndpoint": "h:" + "9" * 5000},
+        {"leaderEndpoint": "a b:1"},
+        {"memberIDs": ["\ud800"]},
     ],
 )
 def test_a_record_that_a_thread_could_not_act_upon_is_refused(change: dict[str, object]) -> None:

@@ -39,9 +39,9 @@ KEYS = st.sampled_from(
     """
     labels annotations ownerReferences uid controller nodeName containers name phase podIPs ip
     conditions type status reason message containerStatuses state terminated exitCode waiting taints key
-    holderIdentity elasticjob.dev/job elasticjob.dev/slot elasticjob.dev/attempt elasticjob.dev/avoids
-    resourceVersion deletionTimestamp elasticjob.dev/participant elasticjob.dev/round
-    elasticjob.dev/progress
+    holderIdentity elasticjob.dev/job-name elasticjob.dev/slot elasticjob.dev/attempt
+    elasticjob.dev/avoid-nodes resourceVersion deletionTimestamp elasticjob.dev/participant
+    elasticjob.dev/round elasticjob.dev/progress
     """.split()  # noqa: SIM905
 )
 anything = st.recursive(
@@ -273,7 +273,7 @@ async def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other(
         assert seen >= 1
         told = [(e["reason"], e["involvedObject"]["name"]) for e in api.events if e["type"] == "Warning"]
         assert sorted(told) == [
-            ("PassFailed", "raises"),
+            ("ReconcileFailed", "raises"),
             ("StatusUnreadable", "unreadable"),
             ("WriteFailed", "refused"),
         ], "each once"
@@ -289,7 +289,8 @@ async def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other(
 
 
 @pytest.mark.parametrize(
-    "odd", [{"round": {"number": []}}, {"accounts": 5}, {"conditions": [{"type": []}]}, {"attempts": "x"}]
+    "odd",
+    [{"currentRound": {"number": []}}, {"accounts": 5}, {"conditions": [{"type": []}]}, {"attempts": "x"}],
 )
 async def test_a_status_that_nobody_can_read_stops_no_list_of_jobs(odd: Json) -> None:
     async with working() as (api, controller):

@@ -184,7 +184,7 @@ def test_no_variable_is_lost_to_the_wrapper(name: str) -> None:
 
 def test_a_warning_where_the_image_s_import_path_may_be_lost() -> None:
     (warning,) = path_warnings(a_job(simple()))
-    assert "container 'main' has no command: a PYTHONPATH that its image sets is replaced" in warning
+    assert "PYTHONPATH from the image of container 'main', if there is one, is replaced" in warning
     assert HANDLER_DIR in warning
     for container in (COMMAND, {"env": VALUE}, {"env": FROM}, {"envFrom": ALL_OF_CONFIG}):
         assert not path_warnings(a_job(simple(**container)))

@@ -17,11 +17,11 @@ JOB = Job("default", "large", "uid", 1, JobSpec(replicas=MEMBERS))
 
 def broken() -> JobStatus:
     members = (
-        ParticipantStatus(f"old-{n}", f"large-{n}", f"uid-{n}", "Member", n, n, "10.0.0.1:1", "node")
+        ParticipantStatus(f"old-{n}", f"large-{n}", f"uid-{n}", "Member", n, n, "node")
         for n in range(MEMBERS)
     )
     ended = RoundStatus(1, "Broken", "n", "large-0", "10.0.0.1:1", MEMBERS, start=WALL, established=WALL)
-    return JobStatus(start=WALL, active=WALL, round=ended, participants=tuple(members))
+    return JobStatus(start=WALL, active_seconds=1, current_round=ended, participants=tuple(members))
 
 
 def seen(back: int) -> Observed:

@@ -80,6 +80,6 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     assert said.words == ["report", "report", "progress"], "while the round runs, all of it"
 
     watch.stop_beats()
-    core.announce("next", "h:2", False, "1")
+    core.announce("next", "h:2", False, 1)
     made[0].says_all()
     assert len(said.words) == 3

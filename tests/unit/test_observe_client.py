@@ -122,7 +122,7 @@ def test_who_is_refused_for_not_leading_is_no_reason_to_complain_of_a_job() -> N
 
 
 def test_a_validation_error_of_a_json_patch_is_no_conflict() -> None:
-    details = {"causes": [{"reason": "FieldValueInvalid", "field": "status.round", "message": "x"}]}
+    details = {"causes": [{"reason": "FieldValueInvalid", "field": "status.currentRound", "message": "x"}]}
     error = error_of("PATCH /x", 422, {}, failure(422, "Invalid", details=details), True)
     assert type(error) is Invalid
 

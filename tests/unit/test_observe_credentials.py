@@ -60,7 +60,7 @@ def test_reload_reads_the_new_token(kubeconfig: Path) -> None:
 
 def test_nothing_to_log_in_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    with pytest.raises(NoCredentials, match="no kubeconfig and no service account"):
+    with pytest.raises(NoCredentials, match="neither a kubeconfig nor a service account"):
         load()
 
 
@@ -76,5 +76,5 @@ def test_kopf_may_try_again_what_was_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_kopf_waits_for_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(app, "_RETRY_SECONDS", 0.0)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    with pytest.raises(kopf.TemporaryError, match="no kubeconfig and no service account"):
+    with pytest.raises(kopf.TemporaryError, match="neither a kubeconfig nor a service account"):
         asyncio.run(log_in())

@@ -36,6 +36,6 @@ def test_the_leader_is_told_when_the_limit_will_not_do() -> None:
         """
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
         assert open_files.shortfall(50, 400) == ""
-        assert "1064 open files; its limit is 1024" in open_files.shortfall(100, 800)
+        assert "1064 open files, but its limit is 1024" in open_files.shortfall(100, 800)
         """
     )

@@ -31,14 +31,14 @@ class Job:
                 and world.mono - self.asked.setdefault(name, world.mono) >= 3
             ):
                 self.do(f"start {name}")
-        if world.status.round.phase == "Broken" and world.status.round.number:
-            ids = {m.uid: m.id for m in world.status.members()}
+        if world.status.current_round.phase == "Broken" and world.status.current_round.number:
+            ids = {m.pod_uid: m.id for m in world.status.members()}
             for name, pod in list(world.pods.items()):
                 lease = world.leases.get(name)
                 back = lease is not None and lease.record is not None and lease.record.id != ids.get(pod.uid)
                 if pod.uid in ids and pod.running and not back:
                     self.do(f"join {name}")
-        if world.status.round.phase == "Active" and world.status.round.established is None:
+        if world.status.current_round.phase == "Active" and world.status.current_round.established is None:
             self.do("establish")
 
 
@@ -47,13 +47,13 @@ def test_a_slot_whose_pod_dies_after_each_round_does_not_keep_the_others_from_tr
     trained = 0
     for _ in range(28 * 60):
         job.second()
-        round_ = job.world.status.round
+        round_ = job.world.status.current_round
         if round_.phase == "Active":
             for member in job.world.status.members():
                 if member.slot == 2:
-                    job.do(f"exit {member.pod} 137")
-        trained += job.world.status.round.phase == "Active"
-    assert job.world.status.round.number <= 20
+                    job.do(f"exit {member.pod_name} 137")
+        trained += job.world.status.current_round.phase == "Active"
+    assert job.world.status.current_round.number <= 20
     assert trained >= 28 * 60 - 60
 
 
@@ -66,7 +66,7 @@ def test_a_slot_whose_pod_dies_after_its_first_steps_is_paced_whatever_the_other
     since, numbers = 0.0, []
     for _ in range(28 * 60):
         job.second()
-        round_, mono = job.world.status.round, job.world.mono
+        round_, mono = job.world.status.current_round, job.world.mono
         numbers.append(round_.number)
         if round_.phase != "Active":
             continue
@@ -76,7 +76,7 @@ def test_a_slot_whose_pod_dies_after_its_first_steps_is_paced_whatever_the_other
             job.do(f"progress {saved * round_.number + 1}")
         for member in job.world.status.members():
             if member.slot == 2 and mono - since >= 10:
-                job.do(f"exit {member.pod} 137")
+                job.do(f"exit {member.pod_name} 137")
     assert numbers[-1] <= 45
     assert numbers[-1] - numbers[-600] <= (4 if least == 2 else 10)
 
@@ -101,7 +101,7 @@ def test_a_slot_whose_pod_is_taken_away_after_each_round_does_not_keep_the_other
     for _ in range(1_800):
         job.second()
         world = job.world
-        round_ = world.status.round
+        round_ = world.status.current_round
         trained += round_.phase == "Active"
         if round_.number != known:
             since, known = world.mono, round_.number
@@ -111,11 +111,11 @@ def test_a_slot_whose_pod_is_taken_away_after_each_round_does_not_keep_the_other
             job.do(f"progress {round_.number}")
         for member in world.status.members():
             if member.slot == 2:
-                job.do(DISRUPTED[how].format(member.pod))
-                if not world.pods[member.pod].ended:
-                    job.do(f"gone {member.pod}")
+                job.do(DISRUPTED[how].format(member.pod_name))
+                if not world.pods[member.pod_name].ended:
+                    job.do(f"gone {member.pod_name}")
     assert trained >= 1_800 - 90
-    assert job.world.status.round.number <= 24
+    assert job.world.status.current_round.number <= 24
 
 
 def test_pods_of_others_that_are_taken_away_after_each_round_do_not_keep_the_rest_from_training() -> None:
@@ -127,7 +127,7 @@ def test_pods_of_others_that_are_taken_away_after_each_round_do_not_keep_the_res
     since, trained, known, evicted = 0.0, 0, 0, [0.0]
     for number in range(1_800):
         job.second()
-        round_ = world.status.round
+        round_ = world.status.current_round
         trained += round_.phase == "Active"
         if round_.number != known:
             since, known = world.mono, round_.number
@@ -154,7 +154,7 @@ def test_a_drain_that_takes_each_pod_once_lets_every_replacement_in(template: st
     due, since, known, sizes = list(first), 0.0, 0, []
     for _ in range(60):
         job.second()
-        round_ = world.status.round
+        round_ = world.status.current_round
         if round_.number != known:
             since, known = world.mono, round_.number
             sizes.append(round_.members)
@@ -167,21 +167,21 @@ def test_a_drain_that_takes_each_pod_once_lets_every_replacement_in(template: st
                 job.do(f"join {old[:-1]}1 last={round_.number}")
     assert not due
     assert sizes == [4, 4, 4, 4, 4]
-    assert {m.pod for m in world.status.members()} == {f"mnist-{slot}-1" for slot in range(4)}
+    assert {m.pod_name for m in world.status.members()} == {f"mnist-{slot}-1" for slot in range(4)}
 
 
 def test_a_broken_script_fails_the_job_after_six_attempts() -> None:
     job = Job("replicas=2")
     for _ in range(120):
         job.second()
-        if job.world.status.round.phase == "Active":
+        if job.world.status.current_round.phase == "Active":
             job.do("fail mnist-0-0 mnist-1-0 exit=1")
         if job.world.status.finished:
             break
     failed = job.world.status.condition("Failed")
     assert failed is not None
     assert failed.reason == "ApplicationRestartsExhausted"
-    assert job.world.status.round.number == 6
+    assert job.world.status.current_round.number == 6
     assert job.world.mono <= 60
 
 
@@ -191,9 +191,9 @@ def test_without_a_limit_a_broken_script_is_tried_once_a_minute() -> None:
     numbers = []
     for _ in range(1_000):
         job.second()
-        if job.world.status.round.phase == "Active":
+        if job.world.status.current_round.phase == "Active":
             job.do("fail mnist-0-0 mnist-1-0 exit=1")
-        numbers.append(job.world.status.round.number)
+        numbers.append(job.world.status.current_round.number)
     assert numbers[-1] <= 7 + 1_000 / 60
     assert numbers[-1] > numbers[-70]
 
@@ -214,5 +214,5 @@ def test_more_slots_than_are_listed_are_paced() -> None:
                 job.world.do(f"exit {name} 1")
         job.world.make_passes()
     assert len(made) <= 6 * slots
-    assert len(job.world.status.setbacks) == MAX_SETBACKS
-    assert min(setback.count for setback in job.world.status.setbacks) >= 4
+    assert len(job.world.status.slot_backoffs) == MAX_SETBACKS
+    assert min(setback.count for setback in job.world.status.slot_backoffs) >= 4

@@ -10,6 +10,7 @@ import yaml
 
 from charts.generate import MANIFESTS, ROOT
 from elasticjob_operator.act.access import Access, rules
+from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.operator_rights import Right, Used, count, problems, rights
 
@@ -55,7 +56,8 @@ def test_the_users_rights_are_those_of_the_page() -> None:
 
 def test_the_pods_rights_are_those_of_the_page() -> None:
     job = Job("default", "mnist", "uid", 1, JobSpec(template={"spec": {}}))
-    granted = rules(job, Access(True, ("mnist-elasticjob",), ("mnist-0-0",)))
+    access = Access(True, ("mnist-elasticjob",), ("mnist-0-0",))
+    granted = rules(access, LeaseRoundPublisher.reading(job))
     names = {
         "`<job>-round`": ["mnist-round"],
         "`<job>.members-round`": ["mnist.members-round"],

@@ -59,4 +59,4 @@ def test_a_limit_counts_more_charges_than_are_listed() -> None:
     failed = w.status.condition("Failed")
     assert failed is not None
     assert failed.reason == "ApplicationRestartsExhausted"
-    assert f"allows {limit} restarts within 3600 s, and {limit + 1} were needed" in failed.message
+    assert f"allows {limit} restarts within 3600 s, but {limit + 1} were needed" in failed.message

@@ -73,7 +73,7 @@ def test_the_oldest_gives_way_when_there_are_too_many() -> None:
 def charged(*charges: tuple[float, int, str]) -> JobStatus:
     """Infrastructure charges: minutes, round, node."""
     entries = tuple(
-        Charge(WALL + timedelta(minutes=at), round=number, cause="PodLost", node=node)
+        Charge(WALL + timedelta(minutes=at), round=number, cause="PodLost", node_name=node)
         for at, number, node in charges
     )
     return JobStatus(accounts=(Account("infrastructure", charges=entries),))

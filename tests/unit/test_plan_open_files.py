@@ -10,28 +10,30 @@ from elasticjob.contract.records import MAX_INT32
 from tests.scenarios.world import World
 
 SENTENCE = (
-    "the leader mnist-0-0 may open 1024 files, and 100 members with 800 workers take some 1064: raise the"
-    " container's hard limit (the runtime's LimitNOFILE, or ulimit)"
+    "the leader mnist-0-0 may open 1024 files, but 100 members with 800 workers need about 1064: raise the"
+    " container's hard limit (LimitNOFILE of the container runtime, or ulimit -n)"
 )
 
 
-def running(open_files: int, nproc: str = "8") -> World:
+def running(open_files: int, size: int | None = 8) -> World:
     """Two members train; the leader may open so many files."""
     w = World()
     w.do("job replicas=2")
     w.make_passes()
     w.do("start mnist-0-0 mnist-1-0")
     w.make_passes()
-    say(w, open_files, nproc)
+    say(w, open_files, size)
     w.do("establish")
     w.make_passes()
     return w
 
 
-def say(w: World, open_files: int, nproc: str) -> None:
+def say(w: World, open_files: int, size: int | None) -> None:
     lease = w.leases["mnist-0-0"]
     assert lease.record is not None
-    w.leases["mnist-0-0"] = replace(lease, record=replace(lease.record, open_files=open_files, nproc=nproc))
+    w.leases["mnist-0-0"] = replace(
+        lease, record=replace(lease.record, open_files=open_files, local_world_size=size)
+    )
 
 
 def scale(w: World, replicas: int) -> list[str]:
@@ -56,8 +58,8 @@ def test_a_limit_below_the_size_that_is_wanted_is_told_once() -> None:
     assert "may open" not in message(w)
     assert scale(w, 100) == [SENTENCE]
     assert SENTENCE in message(w)
-    assert w.status.round.number == 1
-    assert w.status.round.phase == "Active", "it stops nothing"
+    assert w.status.current_round.number == 1
+    assert w.status.current_round.phase == "Active", "it stops nothing"
     w.do("exit mnist-1-0 137")
     w.make_passes()
     assert SENTENCE in message(w), "also while the next round forms"
@@ -67,10 +69,8 @@ def test_a_limit_below_the_size_that_is_wanted_is_told_once() -> None:
     assert len(scale(w, 100)) <= 1
 
 
-@pytest.mark.parametrize(
-    ("open_files", "nproc"), [(1064, "8"), (MAX_INT32, "8"), (0, "8"), (364, "gpu"), (364, "")]
-)
-def test_a_limit_that_will_do_or_is_not_known_is_not_told(open_files: int, nproc: str) -> None:
-    w = running(open_files, nproc)
+@pytest.mark.parametrize(("open_files", "size"), [(1064, 8), (MAX_INT32, 8), (0, 8), (364, None)])
+def test_a_limit_that_will_do_or_is_not_known_is_not_told(open_files: int, size: int | None) -> None:
+    w = running(open_files, size)
     assert scale(w, 100) == []
     assert "may open" not in message(w)

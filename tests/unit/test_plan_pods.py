@@ -15,7 +15,7 @@ def test_dead_containers_beside_sidecars_do_not_accumulate() -> None:
     for attempt in range(30):
         w.do(f"start {name}")
         w.make_passes()
-        assert [m.pod for m in w.status.members()] == ["mnist-0-0", name]
+        assert [m.pod_name for m in w.status.members()] == ["mnist-0-0", name]
         w.do("establish")
         w.make_passes()
         w.do(f"exit {name} 137 pod=sidecar")

@@ -53,7 +53,7 @@ def test_all_that_stands_in_a_participants_lease_is_read_and_fits(message: str) 
             True,
             "u" * 64,
             MAX_NUMBER,
-            "\x00" * 16,
+            99_999,
             "u" * 64,
             MAX_NUMBER,
             MAX_INT32,

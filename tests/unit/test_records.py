@@ -39,28 +39,28 @@ ACTIVE = RoundRecord("uid", 3, "Active", "n", ("a" * 11, "b" * 11), "10.0.0.1:40
 VECTORS: list[tuple[Callable[[str], object], str, object]] = [
     (
         RoundRecord.parse,
-        '{"version":1,"jobUID":"u","round":7,"phase":"Active","nonce":"9f","size":2,"members":["id-0","id-1"],'
-        '"leaderID":"id-0","leader":"10.0.3.7:41234","cause":"PodLost","message":"m","waiting":"","outcome":"",'
-        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatPeriodSeconds":1,"heartbeatTimeoutSeconds":10,"stallTimeoutSeconds":30,'
-        '"hangTimeoutSeconds":0}',
+        '{"version":1,"jobUID":"u","round":7,"phase":"Active","nonce":"9f","size":2,"memberIDs":["id-0","id-1"],'
+        '"leaderID":"id-0","leaderEndpoint":"10.0.3.7:41234","cause":"PodLost","message":"m","waitingMessage":"","outcome":"",'
+        '"waitRenewPeriodSeconds":5,"limits":{"establishTimeoutSeconds":15,"heartbeatPeriodSeconds":1,"heartbeatTimeoutSeconds":10,"stallTimeoutSeconds":30,'
+        '"hangTimeoutSeconds":0}}',
         RoundRecord("u", 7, "Active", "9f", ("id-0", "id-1"), "10.0.3.7:41234", "PodLost", "m"),
     ),
     (
         ParticipantRecord.parse,
-        '{"version":1,"id":"k3x9q2aaaaa","state":"Joining","endpoint":"10.0.3.7:41234","localAddr":false,'
-        '"lastJobUID":"u","lastRound":6,"nproc":"8","seenJobUID":"u","seenRound":7,"openFiles":1024}',
-        ParticipantRecord("k3x9q2aaaaa", "Joining", "10.0.3.7:41234", False, "u", 6, "8", "u", 7, 1024),
+        '{"version":1,"id":"k3x9q2aaaaa","state":"Joining","endpoint":"10.0.3.7:41234","endpointFixed":false,'
+        '"fromJobUID":"u","fromRound":6,"localWorldSize":8,"seenJobUID":"u","seenRound":7,"openFiles":1024}',
+        ParticipantRecord("k3x9q2aaaaa", "Joining", "10.0.3.7:41234", False, "u", 6, 8, "u", 7, 1024),
     ),
     (
         FailureReport.parse,
-        '{"version":1,"round":6,"rank":2,"exitCode":-9,"localRank":1,"milliseconds":812,"late":false,'
+        '{"version":1,"round":6,"groupRank":2,"exitCode":-9,"localRank":1,"offsetMilliseconds":812,"afterRoundEnd":false,'
         '"message":"killed"}',
         FailureReport(6, 2, "killed", -9, 1, 812),
     ),
     (
         RoundReport.parse,
-        '{"version":1,"nonce":"9f","established":true,"missing":"","silent":"1-3,7","leaderLost":false,'
-        '"refused":false,"hung":false,"silentMilliseconds":3012,"message":"no beat"}',
+        '{"version":1,"nonce":"9f","established":true,"unarrivedRanks":"","silentRanks":"1-3,7","leaderLost":false,'
+        '"connectionRefused":false,"hung":false,"silentMilliseconds":3012,"message":"no beat"}',
         RoundReport("9f", True, silent=(1, 2, 3, 7), silent_milliseconds=3012, message="no beat"),
     ),
     (
@@ -71,15 +71,15 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
     ),
     (
         MemberList.parse,
-        '{"version":1,"jobUID":"u","round":7,"nonce":"9f","members":["id-0","id-1"]}',
+        '{"version":1,"jobUID":"u","round":7,"nonce":"9f","memberIDs":["id-0","id-1"]}',
         MemberList("u", 7, "9f", ("id-0", "id-1")),
     ),
     (
         RoundRecord.parse,
-        '{"version":1,"jobUID":"u","round":7,"phase":"Active","nonce":"9f","size":5000,"members":[],'
-        '"leaderID":"id-0","leader":"10.0.3.7:41234","cause":"","message":"","waiting":"","outcome":"",'
-        '"waitRenewSeconds":5,"establishTimeoutSeconds":15,"heartbeatPeriodSeconds":1,"heartbeatTimeoutSeconds":10,"stallTimeoutSeconds":30,'
-        '"hangTimeoutSeconds":0}',
+        '{"version":1,"jobUID":"u","round":7,"phase":"Active","nonce":"9f","size":5000,"memberIDs":[],'
+        '"leaderID":"id-0","leaderEndpoint":"10.0.3.7:41234","cause":"","message":"","waitingMessage":"","outcome":"",'
+        '"waitRenewPeriodSeconds":5,"limits":{"establishTimeoutSeconds":15,"heartbeatPeriodSeconds":1,"heartbeatTimeoutSeconds":10,"stallTimeoutSeconds":30,'
+        '"hangTimeoutSeconds":0}}',
         RoundRecord("u", 7, "Active", "9f", leader="10.0.3.7:41234", size=5000, leader_id="id-0"),
     ),
 ]
@@ -103,13 +103,15 @@ def test_old_handlers_meet_new_operators() -> None:
     [
         ({"round": -1}, "round is -1"),
         ({"round": True}, "round is true"),
-        ({"members": ["x", "x"]}, "stands twice"),
-        ({"members": [1]}, "members is [1]"),
-        ({"members": [], "size": 0}, "needs size"),
-        ({"size": 3}, "not those of members"),
-        ({"leaderID": "x"}, "not those of members"),
+        ({"memberIDs": ["x", "x"]}, "appears twice"),
+        ({"memberIDs": [1]}, "memberIDs is [1]"),
+        ({"memberIDs": [], "size": 0}, "needs size"),
+        ({"size": 3}, "do not match memberIDs"),
+        ({"leaderID": "x"}, "do not match memberIDs"),
         ({"jobUID": ""}, 'jobUID is ""'),
-        ({"waitRenewSeconds": 0}, "waitRenewSeconds is 0"),
+        ({"waitRenewPeriodSeconds": 0}, "waitRenewPeriodSeconds is 0"),
+        ({"limits": [1]}, "limits is [1], expected an object"),
+        ({"limits": {"stallTimeoutSeconds": 0}}, "round record: limits: stallTimeoutSeconds is 0"),
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, object], found: str) -> None:
@@ -164,7 +166,7 @@ def test_wrong_endpoints_are_refused(text: str) -> None:
 def test_the_pods_address_wins_unless_the_user_chose_one() -> None:
     record = ParticipantRecord("id-0", "Joining", "127.0.0.1:4000")
     assert endpoint_at(record, "10.0.0.5") == "10.0.0.5:4000"
-    assert endpoint_at(replace(record, local_addr=True), "10.0.0.5") == "127.0.0.1:4000"
+    assert endpoint_at(replace(record, endpoint_fixed=True), "10.0.0.5") == "127.0.0.1:4000"
 
 
 def test_limits_go_whole_through_the_record() -> None:

@@ -79,7 +79,7 @@ class Namespace:
                 "namespace": "default",
                 "uid": f"lease-{name}",
                 "resourceVersion": str(self._version),
-                "labels": {"elasticjob.dev/job": "mnist"},
+                "labels": {"elasticjob.dev/job-name": "mnist"},
                 "ownerReferences": [{"uid": "uid", "controller": True}],
                 "annotations": annotations,
             },

@@ -77,39 +77,41 @@ def test_a_round_is_never_smaller_than_minimum_nor_larger_than_replicas(
 def test_nobody_is_waited_for_once_all_wanted_are_there() -> None:
     candidates = [Candidate(f"id-{i}", f"p-{i}", i) for i in range(2)]
     assert isinstance(
-        decide(candidates, [Expected("late", 40.0, "a member of the last round")], 1, 2), FormRound
+        decide(candidates, [Expected("late", 40.0, "member of the previous round")], 1, 2), FormRound
     )
 
 
 def test_a_spare_keeps_off_the_seat_of_a_member_that_is_on_its_way() -> None:
     candidates = [Candidate("a", "p-0", 0, 0), Candidate("s", "p-2", 2)]
-    late = Expected("p-1", 45.0, "a member of the last round", rank_held_seconds=1.5)
+    late = Expected("p-1", 45.0, "member of the previous round", rank_held_seconds=1.5)
     decision = decide(candidates, [late], 2, 2)
-    assert decision == Defer(1.5, "2 have joined, 2 are wanted; for a moment no spare takes the place of p-1")
-    patience_is_over = Expected("p-1", 43.0, "a member of the last round", rank_held_seconds=0.0)
+    assert decision == Defer(
+        1.5, "enough replicas joined; waiting briefly for p-1 to rejoin with the same group rank"
+    )
+    patience_is_over = Expected("p-1", 43.0, "member of the previous round", rank_held_seconds=0.0)
     assert isinstance(decide(candidates, [patience_is_over], 2, 2), FormRound)
     everybody = [Candidate("a", "p-0", 0, 0), Candidate("b", "p-1", 1, 1), Candidate("s", "p-2", 2)]
-    decision = decide(everybody, [Expected("p-3", 45.0, "a member of the last round", 1.5)], 2, 2)
+    decision = decide(everybody, [Expected("p-3", 45.0, "member of the previous round", 1.5)], 2, 2)
     assert isinstance(decision, FormRound), "no newcomer takes a seat: nothing is gained by waiting"
     assert [c.id for c in decision.members] == ["a", "b"]
 
 
 def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:
-    members = [Expected(f"p-{i}", 40.0, "a member of the last round") for i in range(5)]
-    new = [Expected("slot 7", 5.0, "its pod is being created"), Expected("p-8", 9.0, "its pod is on node b")]
+    members = [Expected(f"p-{i}", 40.0, "member of the previous round") for i in range(5)]
+    new = [Expected("slot 7", 5.0, "its pod is being created"), Expected("p-8", 9.0, "starting on node b")]
     decision = decide([Candidate("id", "p-9", 9)], [*members, *new], 2, 9)
     assert decision == Defer(
         5.0,
-        "1 of 9 have joined, 2 are needed; waiting for slot 7 (its pod is being created) "
-        "and p-8 (its pod is on node b) and p-0, p-1, p-2 and 2 more (a member of the last round)",
+        "1 of 9 replicas joined, at least 2 required; waiting for slot 7 (its pod is being created) "
+        "and p-8 (starting on node b) and p-0, p-1, p-2 and 2 more (member of the previous round)",
     )
 
 
 def test_the_sentence_has_an_end_however_many_reasons_there_are() -> None:
-    awaited = [Expected(f"p-{i}", 5.0, f"its pod is on node {i}") for i in range(1000)]
+    awaited = [Expected(f"p-{i}", 5.0, f"starting on node {i}") for i in range(1000)]
     decision = decide([Candidate("id", "p", 0)], awaited, 1, 1001)
     assert decision == Defer(
         5.0,
-        "1 of 1001 have joined; waiting for p-0 (its pod is on node 0) and p-1 (its pod is on node 1) "
-        "and p-2 (its pod is on node 2) and 997 more; will start with 1 in 5 s",
+        "1 of 1001 replicas joined; waiting for p-0 (starting on node 0) and p-1 (starting on node 1) "
+        "and p-2 (starting on node 2) and 997 more; the round starts with 1 member in 5 s",
     )

@@ -16,16 +16,16 @@ from elasticjob_operator.plan import failures, moves, rules
 from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Action, Exit, Job, JobSpec, Now, Observed, Pod, Rule
-from elasticjob_operator.plan.status import Charge, JobStatus, RoundHistory, RoundStatus
+from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd, RoundHistory, RoundStatus
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
-BROKEN = RoundStatus(number=3, phase="Broken", established=WALL, broken=WALL)
+BROKEN = RoundStatus(number=3, phase="Broken", established=WALL, end=RoundEnd(WALL))
 
 
 def a_pass(
     spec: JobSpec | None = None, *, pods: tuple[Pod, ...] = (), after: float = 0.0, number: int = 3
 ) -> Pass:
-    status = JobStatus(round=replace(BROKEN, number=number))
+    status = JobStatus(current_round=replace(BROKEN, number=number))
     now = Now(WALL + timedelta(seconds=after), after, "nonce")
     job = Job("default", "mnist", "uid", 1, spec or JobSpec(template={}))
     p = Pass(job, status, Observed(pods=pods), now, Waits({}, after), status)
@@ -85,13 +85,13 @@ def test_a_failure_is_charged_once_and_says_why(signs: list[Evidence], among: li
     p = a_pass(JobSpec(template={}, rules=tuple(among)))
     failures.note(p, signs)
     for _ in range(2):
-        if p.round.account:
+        if p.round.next_cause.account:
             failures.charge_round(p)
     charges = [(a.name, c) for a in p.status.accounts for c in a.charges]
-    assert len(charges) == p.status.restarts == (1 if p.round.account else 0)
+    assert len(charges) == p.status.restarts == (1 if p.round.next_cause.account else 0)
     for account, charge in charges:
         assert account in ACCOUNTS
-        assert (charge.cause, charge.round) == (p.round.cause, 3)
+        assert (charge.cause, charge.round) == (p.round.next_cause.cause, 3)
         assert len(charge.message) <= failures.MAX_MESSAGE
     assert JobStatus.parse(p.status.dump()) == p.status
 
@@ -107,7 +107,7 @@ def test_the_root_does_not_depend_on_the_order_in_which_evidence_comes(signs: li
     for order in itertools.permutations(signs):
         p = a_pass()
         failures.note(p, list(order))
-        roots.add((p.round.cause, p.round.root_milliseconds))
+        roots.add((p.round.next_cause.cause, p.round.failure_offset_milliseconds))
     assert len(roots) == 1
 
 
@@ -119,8 +119,9 @@ def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
         with_rule, without = a_pass(spec), a_pass()
         failures.note(with_rule, order)
         failures.note(without, order)
-        assert (with_rule.round.cause, with_rule.round.rule) == (Cause.WORKER_FAILED, "gpu")
-        assert (without.round.cause, without.round.rule) == (Cause.HANG, "")
+        first, second = with_rule.round.next_cause, without.round.next_cause
+        assert (first.cause, first.rule_name) == (Cause.WORKER_FAILED, "gpu")
+        assert (second.cause, second.rule_name) == (Cause.HANG, "")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +145,8 @@ def test_a_pattern_that_is_none_is_named_with_what_is_wrong() -> None:
     bad = Rule("bad", "FailJob", on_error_pattern="(")
     assert rules.problems([good]) == ()
     assert rules.problems([good, bad]) == (
-        "failurePolicy.rules: onErrorPattern of rule bad matches nothing: missing ): (; "
-        "expected a regular expression in the syntax of RE2",
+        "failurePolicy.rules: onErrorPattern of rule bad is not a valid RE2 regular expression and matches "
+        "nothing: missing ): (",
     )
 
 
@@ -182,12 +183,12 @@ def test_a_charge_that_moves_stays_one(
     failures.note(p, [Evidence(cause, "it ended", pod.name, 0, uid=pod.uid, node="a")])
     failures.charge_round(p)
     charged = _charge_of(p)
-    account = p.round.account
+    end = p.round.next_cause
     p.set(
-        round=RoundStatus(
-            number=4, phase="Active", cause=cause, account=account, message="it ended; b took over"
+        current_round=RoundStatus(
+            number=4, phase="Active", cause=cause, account=end.account, message="it ended; b took over"
         ),
-        rounds=(RoundHistory(4, cause, 1, WALL, account, message="it ended; b took over"),),
+        round_history=(RoundHistory(4, cause, 1, WALL), RoundHistory(3, "Started", 1, WALL, end)),
     )
     p.now = now
     for _ in range(2 if again else 1):
@@ -195,16 +196,16 @@ def test_a_charge_that_moves_stays_one(
     moved = _charge_of(p)
     assert p.status.restarts == 1
     assert (moved.round, moved.time) == (charged.round, charged.time)
-    assert p.status.rounds[0].cause == p.round.cause == moved.cause
-    assert p.status.rounds[0].message.endswith("; b took over")
-    assert (
-        p.status.rounds[0].account == p.round.account == next(a.name for a in p.status.accounts if a.charges)
-    )
+    assert p.status.round_history[0].cause == p.round.cause == moved.cause
+    over = p.status.round_history[1].end
+    assert over is not None
+    assert p.round.message == f"{over.message}; b took over"
+    assert over.account == p.round.account == next(a.name for a in p.status.accounts if a.charges)
     if moved.cause != cause:
         assert after <= moves.MOVE_SECONDS
         assert p.status.last_failure is not None
-        assert p.status.rounds[0].message == f"{p.status.last_failure.message}; b took over"
-        assert [e.reason for e in p.events].count("ChargeMoved") >= 1
+        assert over.message == p.status.last_failure.message
+        assert [e.reason for e in p.events].count("ChargeRevised") >= 1
 
 
 def _charge_of(p: Pass) -> Charge:
@@ -233,13 +234,13 @@ def test_the_last_failure_says_how_to_read_on(template: dict[str, object] | None
     p = a_pass(JobSpec(template=template))
     failures.note(p, [worker_failed()])
     assert p.status.last_failure is not None
-    assert p.status.last_failure.logs == command
+    assert p.status.last_failure.logs_command == command
 
 
 def test_a_hang_is_everybodys_log() -> None:
     p = a_pass(JobSpec(template={"spec": {"containers": [{"name": "train"}]}}))
     failures.note(p, [Evidence(Cause.HANG, "no step for 600 s")])
     assert p.status.last_failure is not None
-    assert p.status.last_failure.logs == (
-        "kubectl -n default logs -l elasticjob.dev/job=mnist -c train --prefix --tail=200"
+    assert p.status.last_failure.logs_command == (
+        "kubectl -n default logs -l elasticjob.dev/job-name=mnist -c train --prefix --tail=200"
     )

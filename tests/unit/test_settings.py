@@ -65,10 +65,14 @@ def test_where_the_probes_are_served(text: str, address: tuple[str, int] | None)
 @pytest.mark.parametrize(
     ("flags", "environ", "message"),
     [
-        ("--health-probe-bind-address 8080", {}, "an address and a port such as 0.0.0.0:8080, found '8080'"),
-        ("--leader-elect", {}, "give --leader-elect-resource-namespace or ELASTICJOB_LEADER_ELECT_RESOURCE"),
-        ("", {"ELASTICJOB_LEADER_ELECT": "yes"}, "is true or false, found 'yes'"),
-        ("--leader-elect --leader-elect-retry-period soon", {"POD_NAMESPACE": "x"}, "'soon' is no duration"),
+        ("--health-probe-bind-address 8080", {}, "an address and a port, such as 0.0.0.0:8080, found '8080'"),
+        ("--leader-elect", {}, "set --leader-elect-resource-namespace or ELASTICJOB_LEADER_ELECT_RESOURCE"),
+        ("", {"ELASTICJOB_LEADER_ELECT": "yes"}, "must be true or false, found 'yes'"),
+        (
+            "--leader-elect --leader-elect-retry-period soon",
+            {"POD_NAMESPACE": "x"},
+            "'soon' is not a duration",
+        ),
         ("--leader-elect --leader-elect-lease-duration 5s", {"POD_NAMESPACE": "x"}, "found 5 s, 8 s, 2 s"),
     ],
 )

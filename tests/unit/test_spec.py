@@ -9,7 +9,8 @@ import pytest
 from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.spec import MalformedJob, read_job, read_spec
 from elasticjob_operator.plan.model import JobSpec, Limit, Rule
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status import JobStatus, RoundStatus
+from elasticjob_operator.plan.status_json import VERSION
 
 
 def raw(**changes: Any) -> dict[str, Any]:
@@ -155,5 +156,23 @@ def test_managed_by_others_and_deleting() -> None:
 
 
 def test_foreign_status_is_an_error_with_a_sentence() -> None:
-    with pytest.raises(MalformedJob, match="a/j: status can't be read"):
-        read_job(raw(status={"rounds": [{"number": 1}]}))
+    with pytest.raises(MalformedJob, match="a/j: the status cannot be read"):
+        read_job(raw(status={"roundHistory": [{"number": 1}]}))
+
+
+def test_a_status_without_what_is_internal_is_an_error() -> None:
+    written = JobStatus(current_round=RoundStatus(number=3, nonce="n"), attempts=(0, 2)).dump()
+    assert JobStatus.parse(written).attempts == (0, 2)
+    del written["internal"]
+    with pytest.raises(MalformedJob, match="internal is missing"):
+        read_job(raw(status=written))
+
+
+def test_a_status_of_a_newer_operator_is_read_if_it_says_that_this_one_may() -> None:
+    written = JobStatus(current_round=RoundStatus(number=3, nonce="n")).dump()
+    newer = {**written, "internal": {**written["internal"], "version": VERSION + 1, "new": {"field": 1}}}
+    assert read_job(raw(status=newer)).status.current_round.nonce == "n"
+    newer["internal"]["minReaderVersion"] = VERSION + 1
+    with pytest.raises(MalformedJob, match="a/j: its status was written by a newer operator") as raised:
+        read_job(raw(status=newer))
+    assert raised.value.event == "StatusTooNew"

@@ -130,8 +130,9 @@ def status_of(name: str, finished: bool) -> Json:
                 | {"message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
                 for kind in ("Training", "Suspended", "Complete", "Failed")
             ],
-            "round": {"number": 3, "phase": "Closed", "outcome": "Complete"},
-            "attempts": [0],
+            "currentRound": {"number": 3, "phase": "Closed"},
+            "terminalState": "Complete",
+            "internal": {"minReaderVersion": 1, "attempts": [0]},
         }
         before = JobStatus.parse(over)
     return plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status.dump()

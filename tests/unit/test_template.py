@@ -109,7 +109,7 @@ def test_identity() -> None:
     assert pod["metadata"]["name"] == "mnist-2-1"
     assert pod["metadata"]["namespace"] == "team-a"
     labels = pod["metadata"]["labels"]
-    assert labels["elasticjob.dev/job"] == "mnist"
+    assert labels["elasticjob.dev/job-name"] == "mnist"
     assert labels["elasticjob.dev/slot"] == "2"
     assert labels["elasticjob.dev/attempt"] == "1"
     (owner,) = pod["metadata"]["ownerReferences"]
@@ -315,7 +315,7 @@ def test_nodes_are_avoided_in_each_of_the_templates_alternatives() -> None:
 def test_what_a_pod_avoids_is_the_operators_word_alone() -> None:
     """The template's own affinity, and an annotation of somebody else's, is no exclusion that may be over."""
     template = simple()
-    template["metadata"] = {"annotations": {"elasticjob.dev/avoids": "x", "mine": "1"}}
+    template["metadata"] = {"annotations": {"elasticjob.dev/avoid-nodes": "x", "mine": "1"}}
     template["spec"]["affinity"] = {
         "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {

@@ -91,8 +91,8 @@ def test_what_kubectl_accepts_is_accepted_and_told_once(
         asyncio.run(in_a_loop(kopfs.as_ssl_context()))
     (said,) = [record.getMessage() for record in caplog.records if record.name == tls.__name__]
     assert said.endswith(
-        "the authority's has no key usage, the authority's has no subject key identifier, "
-        "the server's has no authority key identifier"
+        "the CA certificate has no key usage, the CA certificate has no subject key identifier, "
+        "the server certificate has no authority key identifier"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
-from elasticjob.rounds.waits import WaitKey
+from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.observe import world as world_module
 from elasticjob_operator.observe.answers import Answers
@@ -23,7 +23,7 @@ from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
-from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.waits import JobWait, sentences
 
 JOB = Job("ns", "job", "uid-job", 1, JobSpec(replicas=3, template={}))
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -96,7 +96,7 @@ def test_the_first_member_of_a_large_round_that_rejoins_is_told_what_holds_when_
 def test_who_waits_is_judged_by_the_interval_that_it_was_told(renew_seconds: int, judged: tuple[str]) -> None:
     decided = planned(planned(None), silent=100.0, renew_seconds=renew_seconds)
     assert decided.silent == judged
-    assert any("has not been renewed" in event.message for event in decided.events) is bool(judged)
+    assert any("has not renewed its Lease" in event.message for event in decided.events) is bool(judged)
 
 
 def test_a_shorter_interval_holds_when_the_longer_is_over() -> None:
@@ -120,7 +120,7 @@ class Server:
 
     def lease(self) -> Json:
         meta = {"namespace": "ns", "name": "job-0-0", "uid": "u", "resourceVersion": str(self.version)}
-        labels = {"elasticjob.dev/job": "job"}
+        labels = {"elasticjob.dev/job-name": "job"}
         return {"metadata": {**meta, "labels": labels}, "spec": {"holderIdentity": "uid-0"}}
 
     async def get(self, path: str, _query: Mapping[str, str]) -> Json:
@@ -195,3 +195,20 @@ def test_the_plan_lists_what_it_waits_for_with_limits_and_reasons() -> None:
     later = planned(first, mono=2.0)
     assert [one.left for one in later.waits if one.key == wait.key] == [3.0]
     assert wait.key not in {one.key for one in planned(later, mono=6.0).waits}, "what is over is none"
+
+
+def test_what_it_waits_for_is_told_in_words_with_names_and_without_what_only_paces_writes() -> None:
+    waits = [
+        Wait(WaitKey(JobWait.SCHEDULING, "job-0-0"), 5.0, 4.2),
+        Wait(WaitKey(JobWait.SCHEDULING, "job-1-0"), 5.0, 4.1),
+        Wait(WaitKey(JobWait.STATUS_THROTTLE), 1.0, 0.5),
+        Wait(WaitKey(JobWait.UNJOINED, "uid-2"), 60.0, 59.6),
+        Wait(WaitKey(RoundWait.REJOIN, 3), 45.0, -0.2),
+        Wait(WaitKey(JobWait.ACTIVE_DEADLINE), 31_536_000.0, 1e7),
+    ]
+    assert sentences(waits, {"uid-2": "job-2-0"}) == [
+        "waits for the scheduler to decide on a new pod: job-0-0, job-1-0, 5 of 5 s left",
+        "waits for a running pod to join: job-2-0, 60 of 60 s left",
+        "waits for the members of the previous round to rejoin: round 3, 0 of 45 s left",
+        "waits for the job to end before it fails (activeDeadlineSeconds): 10000000 of 31536000 s left",
+    ]

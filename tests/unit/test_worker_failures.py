@@ -229,15 +229,15 @@ ERROR_FILE = """echo '{"message": {"message": "ValueError: bad input 7", "extraI
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("exit 42", 42, "exit code 42; see its log (an exception's text stands here where main"),
-        ("exit 1", 1, "exit code 1; see its log (an exception's text stands here where main"),
+        ("exit 42", 42, "exit code 42; see its log (for the exception's text here, decorate the main"),
+        ("exit 1", 1, "exit code 1; see its log (for the exception's text here, decorate the main"),
         (ERROR_FILE + "exit 1", 1, "ValueError: bad input 7"),
         (ERROR_FILE + "exit 42", 42, "exit code 42: ValueError: bad input 7"),
         (ERROR_FILE + "kill -ABRT $$", -6, "killed by SIGABRT: ValueError: bad input 7"),
         ("kill -9 $$", -9, "killed by SIGKILL"),
         ("kill -SEGV $$", -11, "killed by SIGSEGV"),
         ("kill -TERM $$", -15, "killed by SIGTERM"),
-        ("bash -c 'kill -9 $$'; exit $?", 137, "exit code 137 (a shell's word for SIGKILL); see its log"),
+        ("bash -c 'kill -9 $$'; exit $?", 137, "exit code 137 (SIGKILL, as reported by a shell)"),
     ],
 )
 def test_one_worker(tmp_path: Path, line: str, code: int, message: str, blind: bool) -> None:

@@ -77,7 +77,7 @@ def _in_pod(directory: Path) -> Connection:
     ca, namespace = directory / "ca.crt", directory / "namespace"
     if not ca.exists():
         raise ConfigurationError(
-            f"{directory} has a token and no ca.crt: mount the whole service account volume"
+            f"{directory} has a token but no ca.crt: mount the whole service account volume"
         )
     context = client_context(str(ca))
     return Connection(
@@ -96,8 +96,8 @@ def _outside(kubeconfig: str) -> Connection:
         import kubernetes.config
     except ImportError:
         raise ConfigurationError(
-            "not in a pod (no KUBERNETES_SERVICE_HOST and service account token; is "
-            "automountServiceAccountToken off?), and the package kubernetes, which would read a kubeconfig, "
+            "not in a pod (KUBERNETES_SERVICE_HOST or the service account token is missing; is "
+            "automountServiceAccountToken off?), and the package kubernetes, which reads a kubeconfig, "
             "is not installed: pip install 'elasticjob[kubeconfig]'"
         ) from None
     configuration = kubernetes.client.Configuration()
@@ -106,7 +106,7 @@ def _outside(kubeconfig: str) -> Connection:
         _, active = kubernetes.config.list_kube_config_contexts(config_file=kubeconfig or None)
     except kubernetes.config.ConfigException as error:
         raise ConfigurationError(
-            f"not in a pod, and no kubeconfig can be used ({error}): run in a pod with a service account, "
+            f"not in a pod, and cannot use a kubeconfig ({error}): run in a pod with a service account, "
             "or set KUBECONFIG"
         ) from None
     context = client_context(configuration.ssl_ca_cert, bool(configuration.verify_ssl))

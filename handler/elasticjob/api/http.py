@@ -1,7 +1,7 @@
-"""urllib3: a copy of the handler's own where it was injected into a pod, else the one that is installed.
+"""urllib3: the handler's own copy where the handler was injected into a pod, otherwise the installed one.
 
-What is injected comes before the image's packages on the import path: under its own name it would hide the
-image's urllib3 from the training script and its libraries, whose version may matter (docs/operate/pods.md).
+Injected packages come before the image's on the import path. Under its own name, our copy would hide the
+image's urllib3 from the training script, which may need that version (docs/operate/pods.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Leases of one namespace: watch one by name, write one by name.
 
-The first write of a process takes its Lease over by server-side apply, which creates it where RBAC
-allows this one name: RBAC limits the `create` and `patch` of a server-side apply to named objects, that of a
-POST it can't limit. Each later write is a merge patch that carries the resourceVersion of the one before.
+The first write of a process takes its Lease over by server-side apply, which also creates the Lease. RBAC can
+limit a server-side apply to one name, which it cannot do for a POST. Each later write is a merge patch with
+the resourceVersion of the one before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ANSWER_SECONDS = 12.0
 PATIENT_SECONDS = 30.0
 """After a request that had no answer, on a new connection: the server may be that slow."""
 WATCH_SECONDS = (200, 280)
-"""The server ends a watch after so long; a new one begins with the present state. Each is given a time of its
-own: those of a large job were opened in one second, and would all end in one."""
+"""Seconds after which the server ends a watch; a new one begins with the current state. Each gets a time of
+its own: those of a large job are opened within a second, and would all end within a second."""
 SILENT_WATCH_SECONDS = 75.0
 """The API server sends a bookmark about every 60 s: a watch that brings nothing for longer is dead."""
 MAX_EVENT_BYTES = 4_000_000
@@ -226,7 +226,7 @@ def _event(name: str, line: bytes) -> Lease | None:
         event = json.loads(line)
         kind, body = event["type"], event["object"]
     except (ValueError, KeyError, TypeError):
-        raise Unavailable(f"watch of Lease {name}: an event can't be read") from None
+        raise Unavailable(f"watch of Lease {name}: an event cannot be read") from None
     if kind == "ERROR":
         raise ApiError(f"watch of Lease {name}: {body.get('message', '')}", int(body.get("code") or 0))
     if kind not in ("ADDED", "MODIFIED"):

@@ -1,4 +1,4 @@
-"""For how long the API server has refused this identity: what waits for it to pass must end one day."""
+"""How long the API server has refused this identity. An agent waits for that to pass, but not for ever."""
 
 from __future__ import annotations
 

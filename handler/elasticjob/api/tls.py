@@ -1,14 +1,14 @@
-"""TLS to the API server as Go's programs do it: whom kubelet and kubectl accept is accepted here.
+"""TLS to the API server by the rules of Go programs: what the kubelet and kubectl accept is accepted here.
 
-From 3.13 on Python verifies by the letter of RFC 5280 (``VERIFY_X509_STRICT``) and refuses clusters whose
-certificates lack a key usage or a key identifier. Go asks for neither, so that such clusters work well
-otherwise. And Go trusts whatever stands in the authority's file, an intermediate too, as Python does only
-from 3.13 on (``VERIFY_X509_PARTIAL_CHAIN``). All else is verified as ever: signatures, times, names.
+Since 3.13 Python verifies strictly by RFC 5280 (``VERIFY_X509_STRICT``) and rejects clusters whose
+certificates lack a key usage or a key identifier. Go requires neither, so such clusters otherwise work well.
+Go also trusts every certificate in the CA file, even an intermediate one; Python does so only since 3.13
+(``VERIFY_X509_PARTIAL_CHAIN``). Everything else is verified as usual: signatures, times, names.
 
-What was seen to be missing is logged once in a process: other programs of the same pod may refuse it.
+What a strict client would reject is logged once per process, because other programs in the pod may reject it.
 
-An authority may be replaced while a job trains, and its file with it: when a certificate is refused, the file
-is read again, for the next attempt. What was trusted before stays so.
+A CA may be replaced while a job trains. So when a certificate is rejected, the CA file is read again for the
+next attempt. What was trusted before stays trusted.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _tell(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
     if text and text not in _said:
         _said.add(text)
         logger.info(
-            "the API server's certificates are accepted, as kubectl accepts them; strict programs, such as "
-            "Python's since 3.13, refuse them: %s",
+            "accepting the API server's certificate as kubectl does, although strict verification (Python "
+            "3.13 and later) rejects it: %s",
             text,
         )
 
@@ -101,7 +101,7 @@ def _lacks(connection: ssl.SSLSocket | ssl.SSLObject) -> Iterator[str]:
         if authority["subject"] == decoded["issuer"]:
             for identifier, what in _OF_THE_AUTHORITY.items():
                 if identifier not in encoded:
-                    yield f"the authority's has no {what}"
+                    yield f"the CA certificate has no {what}"
     for identifier, what in _OF_THE_SERVER.items():
         if identifier not in server:
-            yield f"the server's has no {what}"
+            yield f"the server certificate has no {what}"

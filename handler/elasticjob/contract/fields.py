@@ -24,8 +24,13 @@ def dump(fields: dict[str, object]) -> str:
 class Fields:
     """Typed access to the fields of one JSON object."""
 
-    def __init__(self, what: str, text: str, limit: int) -> None:
+    def __init__(self, what: str, fields: dict[str, object]) -> None:
         self.what = what
+        self.fields = fields
+
+    @staticmethod
+    def read(what: str, text: str, limit: int) -> Fields:
+        """The fields of an object of at most ``limit`` bytes. Raises RecordError."""
         if len(text.encode("utf-8", "surrogatepass")) > limit:
             raise RecordError(f"{what}: longer than {limit} bytes")
         try:
@@ -34,7 +39,7 @@ class Fields:
             raise RecordError(f"{what}: not JSON ({error})") from None
         if not isinstance(fields, dict):
             raise RecordError(f"{what}: expected a JSON object, found {type(fields).__name__}")
-        self.fields: dict[str, object] = fields
+        return Fields(what, fields)
 
     def _wrong(self, key: str, expected: str) -> RecordError:
         found = json.dumps(self.fields.get(key))[:80]
@@ -49,13 +54,13 @@ class Fields:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            raise self._wrong(key, "text that UTF-8 can carry") from None
+            raise self._wrong(key, "valid UTF-8 text") from None
         return value
 
     def token(self, key: str, longest: int, default: str | None = None) -> str:
         value = self.string(key, default)
         if value and not is_token(value, longest):
-            raise self._wrong(key, f"at most {longest} letters, digits or signs of ASCII")
+            raise self._wrong(key, f"at most {longest} printable ASCII characters")
         return value
 
     def strings(self, key: str) -> tuple[str, ...]:
@@ -63,7 +68,7 @@ class Fields:
         if not isinstance(value, list) or not all(
             isinstance(item, str) and is_token(item, MAX_ID) for item in value
         ):
-            raise self._wrong(key, f"a list of ids of at most {MAX_ID} letters, digits or signs of ASCII")
+            raise self._wrong(key, f"a list of ids of at most {MAX_ID} printable ASCII characters")
         return tuple(value)
 
     def ranks(self, key: str) -> tuple[int, ...]:
@@ -85,6 +90,19 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
             raise self._wrong(key, f"a whole number from {minimum} to {maximum}")
         return value
+
+    def information(self, key: str, minimum: int, maximum: int) -> int | None:
+        """A number that nothing depends on: what is none is not known."""
+        try:
+            return self.optional_integer(key, minimum, maximum)
+        except RecordError:
+            return None
+
+    def inner(self, key: str) -> Fields:
+        value = self.fields.get(key, {})
+        if not isinstance(value, dict):
+            raise self._wrong(key, "an object")
+        return Fields(f"{self.what}: {key}", value)
 
     def optional_integer(self, key: str, minimum: int, maximum: int = MAX_NUMBER) -> int | None:
         if self.fields.get(key) is None:

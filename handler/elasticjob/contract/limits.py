@@ -38,7 +38,7 @@ class Limits:
         return 2.5 * self.heartbeat_period
 
     def fields(self) -> dict[str, float]:
-        """The limits, as fields of a record. Those that only whoever forms rounds goes by are left out where
+        """The limits, as fields of a record. Those that only the former of rounds uses are left out where
         they have their defaults: every participant gets the record."""
         default = Limits()
         return {

@@ -29,7 +29,7 @@ PLURAL = "elasticjobs"
 BACKEND = "k8s"
 """What the user gives to ``--rdzv-backend``."""
 
-JOB_LABEL = f"{GROUP}/job"
+JOB_LABEL = f"{GROUP}/job-name"
 SLOT_LABEL = f"{GROUP}/slot"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 STANDBY_LABEL = f"{GROUP}/standby"
@@ -46,7 +46,7 @@ PROGRESS_ANNOTATION = f"{GROUP}/progress"
 FINISHED_ANNOTATION = f"{GROUP}/finished"
 """On a participant's Lease: the nonce of the last round that it has finished well. Another torchrun in the
 same container does not touch it."""
-AVOIDS_ANNOTATION = f"{GROUP}/avoids"
+AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 
 UNTRACKED: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
@@ -93,6 +93,16 @@ def members_lease(job: str) -> str:
     """The name of the Lease that carries the members' ids of a large round. No job's name has a dot, and what
     keeps pods from the names of round Leases, their ending, keeps them from this one."""
     return round_lease(f"{job}.members")
+
+
+def round_object(job: str) -> str:
+    """What carries the job's round record, for people."""
+    return f"Lease {round_lease(job)}"
+
+
+def members_object(job: str) -> str:
+    """What carries the members' ids of a large round, for people."""
+    return f"Lease {members_lease(job)}"
 
 
 def pod_name(job: str, slot: int, attempt: int) -> str:

@@ -1,4 +1,4 @@
-"""Ranks of one round as text: ``0-17,20``. A round's loss of any size is named in some kilobytes."""
+"""Ranks as text: ``0-17,20``. Even the loss of most of a large round fits into a few kilobytes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if not (ranks[-1] if ranks else -1) < low <= high < MAX_MEMBERS:
-            raise ValueError(f"ranks do not ascend within 0 to {MAX_MEMBERS - 1}")
+            raise ValueError(f"ranks must ascend from 0 to {MAX_MEMBERS - 1}")
         ranks.extend(range(low, high + 1))
     return tuple(ranks)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from elasticjob.contract.fields import MAX_ID, Fields
 from elasticjob.contract.fields import MAX_NUMBER as MAX_NUMBER
@@ -42,7 +42,7 @@ MAX_INT32 = 2**31 - 1
 MAX_MILLISECONDS = 10 * 366 * 86_400_000
 """Ten years: no round trains for longer, and dates end in the year 9999."""
 
-_NPROC = re.compile(r"[a-z]{1,16}|[0-9]{1,5}")
+MAX_LOCAL_WORLD_SIZE = 99_999
 _HOST = re.compile(r"[0-9A-Za-z_.:%-]+")
 _PORT = re.compile(r"[0-9]{1,5}")
 
@@ -51,12 +51,12 @@ class Phase(str, enum.Enum):
     """Where a round stands. ``order`` grows within a round and never goes back."""
 
     ACTIVE = "Active"
-    DRAINING = "Draining"
     BROKEN = "Broken"
     CLOSED = "Closed"
 
 
-_PHASE_ORDER = {Phase.ACTIVE.value: 1, Phase.DRAINING.value: 2, Phase.BROKEN.value: 3, Phase.CLOSED.value: 4}
+_PHASE_ORDER = {Phase.ACTIVE.value: 1, Phase.BROKEN.value: 3, Phase.CLOSED.value: 4}
+"""2 is free for a phase between a round that runs and one that is over."""
 
 
 class State(str, enum.Enum):
@@ -127,47 +127,48 @@ class RoundRecord:
                 "phase": self.phase,
                 "nonce": self.nonce,
                 "size": self.size,
-                "members": list(self.members),
+                "memberIDs": list(self.members),
                 "leaderID": self.leader_id,
-                "leader": self.leader,
+                "leaderEndpoint": self.leader,
                 "cause": self.cause,
                 "message": self.message,
-                "waiting": self.waiting,
+                "waitingMessage": self.waiting,
                 "outcome": self.outcome,
-                "waitRenewSeconds": self.wait_renew_seconds,
-                **self.limits.fields(),
+                "waitRenewPeriodSeconds": self.wait_renew_seconds,
+                "limits": self.limits.fields(),
             }
         )
 
     @staticmethod
     def parse(text: str) -> RoundRecord:
         """Read a record. Raises RecordError."""
-        fields = Fields("round record", text, MAX_ROUND_BYTES)
+        fields = Fields.read("round record", text, MAX_ROUND_BYTES)
+        limits = fields.inner("limits")
         record = RoundRecord(
             version=fields.integer("version", 1),
             job_uid=fields.string("jobUID"),
             number=fields.integer("round", 0),
             phase=fields.string("phase"),
             nonce=fields.string("nonce", ""),
-            members=fields.strings("members"),
-            leader=fields.string("leader", ""),
+            members=fields.strings("memberIDs"),
+            leader=fields.string("leaderEndpoint", ""),
             cause=fields.string("cause", ""),
             message=fields.string("message", ""),
-            waiting=fields.string("waiting", ""),
+            waiting=fields.string("waitingMessage", ""),
             outcome=fields.string("outcome", ""),
-            wait_renew_seconds=fields.integer("waitRenewSeconds", 1, 5, MAX_INT32),
-            limits=Limits.read(lambda key, least, default: fields.integer(key, least, default, MAX_INT32)),
+            wait_renew_seconds=fields.integer("waitRenewPeriodSeconds", 1, 5, MAX_INT32),
+            limits=Limits.read(lambda key, least, default: limits.integer(key, least, default, MAX_INT32)),
             size=fields.integer("size", 0, 0, MAX_MEMBERS),
             leader_id=fields.token("leaderID", MAX_ID, ""),
         )
         if len(set(record.members)) != len(record.members):
-            raise RecordError("round record: an id stands twice in members")
+            raise RecordError("round record: an id appears twice in memberIDs")
         if record.members and (record.size, record.leader_id) != (len(record.members), record.members[0]):
-            raise RecordError("round record: size and leaderID are not those of members")
+            raise RecordError("round record: size and leaderID do not match memberIDs")
         if record.phase == Phase.ACTIVE.value and not (
             record.size and record.leader_id and record.nonce and record.leader
         ):
-            raise RecordError("round record: an Active round needs size, leaderID, nonce and leader")
+            raise RecordError("round record: an Active round needs size, leaderID, nonce and leaderEndpoint")
         if record.leader:
             parse_endpoint(record.leader)
         return record
@@ -197,46 +198,47 @@ class MemberList:
                 "jobUID": self.job_uid,
                 "round": self.number,
                 "nonce": self.nonce,
-                "members": list(self.members),
+                "memberIDs": list(self.members),
             }
         )
 
     @staticmethod
     def parse(text: str) -> MemberList:
         """Read a list. Raises RecordError."""
-        fields = Fields("member list", text, MAX_LIST_BYTES)
+        fields = Fields.read("member list", text, MAX_LIST_BYTES)
         found = MemberList(
             version=fields.integer("version", 1),
             job_uid=fields.string("jobUID"),
             number=fields.integer("round", 1),
             nonce=fields.string("nonce"),
-            members=fields.strings("members"),
+            members=fields.strings("memberIDs"),
         )
         if len(set(found.members)) != len(found.members):
-            raise RecordError("member list: an id stands twice in members")
+            raise RecordError("member list: an id appears twice in memberIDs")
         return found
 
 
 @dataclass(frozen=True)
 class ParticipantRecord:
-    """What an agent says of itself in the Lease that bears its pod's name.
+    """What an agent says of itself in the Lease with its pod's name.
 
     ``id`` is new for each announcement and fences the agent from all its former selves. It is for one round:
     for that after round ``seen_round`` of job ``seen_job_uid``, the newest whose record the agent had seen
     (0: none). So an id can be in one round at most, and nobody has to remember those that were spent.
-    ``last_job_uid`` and ``last_round`` say which round it comes from, or has succeeded in.
+    ``from_job_uid`` and ``from_round`` say which round it comes from, or has succeeded in.
     ``endpoint`` is ``host:port`` of the store that it would serve as rank 0; the operator takes the
-    host from the pod's status unless ``local_addr`` says that the user chose it (``--local-addr``).
-    ``open_files`` is how many files the agent may open (0: not said), which limits what it can lead.
+    host from the pod's status unless ``endpoint_fixed`` says that the user chose it (``--local-addr``).
+    ``local_world_size`` is how many workers it starts (None: not known), ``open_files`` how many files the
+    agent may open (0: not said), which limits what it can lead.
     """
 
     id: str
     state: str
     endpoint: str = ""
-    local_addr: bool = False
-    last_job_uid: str = ""
-    last_round: int = 0
-    nproc: str = ""
+    endpoint_fixed: bool = False
+    from_job_uid: str = ""
+    from_round: int = 0
+    local_world_size: int | None = None
     seen_job_uid: str = ""
     seen_round: int = 0
     open_files: int = 0
@@ -254,10 +256,10 @@ class ParticipantRecord:
                 "id": self.id,
                 "state": self.state,
                 "endpoint": self.endpoint,
-                "localAddr": self.local_addr,
-                "lastJobUID": self.last_job_uid,
-                "lastRound": self.last_round,
-                "nproc": self.nproc,
+                "endpointFixed": self.endpoint_fixed,
+                "fromJobUID": self.from_job_uid,
+                "fromRound": self.from_round,
+                "localWorldSize": self.local_world_size,
                 "seenJobUID": self.seen_job_uid,
                 "seenRound": self.seen_round,
                 "openFiles": self.open_files,
@@ -267,16 +269,16 @@ class ParticipantRecord:
     @staticmethod
     def parse(text: str) -> ParticipantRecord:
         """Read a record. Raises RecordError."""
-        fields = Fields("participant record", text, MAX_PARTICIPANT_BYTES)
+        fields = Fields.read("participant record", text, MAX_PARTICIPANT_BYTES)
         record = ParticipantRecord(
             version=fields.integer("version", 1),
             id=fields.token("id", MAX_PARTICIPANT_BYTES),
             state=fields.token("state", 32),
             endpoint=fields.string("endpoint", ""),
-            local_addr=fields.boolean("localAddr"),
-            last_job_uid=fields.token("lastJobUID", MAX_ID, ""),
-            last_round=fields.integer("lastRound", 0, 0),
-            nproc=fields.string("nproc", ""),
+            endpoint_fixed=fields.boolean("endpointFixed"),
+            from_job_uid=fields.token("fromJobUID", MAX_ID, ""),
+            from_round=fields.integer("fromRound", 0, 0),
+            local_world_size=fields.information("localWorldSize", 1, MAX_LOCAL_WORLD_SIZE),
             seen_job_uid=fields.token("seenJobUID", MAX_ID, ""),
             seen_round=fields.integer("seenRound", 0, 0),
             open_files=fields.integer("openFiles", 0, 0, MAX_INT32),
@@ -284,9 +286,7 @@ class ParticipantRecord:
         if not 4 <= len(record.id) <= MAX_ANNOUNCED_ID:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")
         if '"' in record.id or "\\" in record.id:  # in the record of a round it would stand as two
-            raise RecordError("participant record: id has a sign that JSON escapes")
-        if not _NPROC.fullmatch(record.nproc):
-            record = replace(record, nproc="")  # information: what is none is not known
+            raise RecordError("participant record: id has a character that JSON escapes")
         if record.state == State.JOINING.value:
             parse_endpoint(record.endpoint)
         return record
@@ -319,11 +319,11 @@ class FailureReport:
             {
                 "version": self.version,
                 "round": self.number,
-                "rank": self.rank,
+                "groupRank": self.rank,
                 "exitCode": self.exit_code,
                 "localRank": self.local_rank,
-                "milliseconds": self.milliseconds,
-                "late": self.late,
+                "offsetMilliseconds": self.milliseconds,
+                "afterRoundEnd": self.late,
                 "message": self.message[:MAX_MESSAGE],
             }
         )
@@ -331,15 +331,15 @@ class FailureReport:
     @staticmethod
     def parse(text: str) -> FailureReport:
         """Read a report. Raises RecordError."""
-        fields = Fields("failure report", text, MAX_REPORT_BYTES)
+        fields = Fields.read("failure report", text, MAX_REPORT_BYTES)
         return FailureReport(
             version=fields.integer("version", 1),
             number=fields.integer("round", 0),
-            rank=fields.integer("rank", 0, None, MAX_INT32),
+            rank=fields.integer("groupRank", 0, None, MAX_INT32),
             exit_code=fields.optional_integer("exitCode", -(2**31), MAX_INT32),
             local_rank=fields.optional_integer("localRank", 0, MAX_INT32),
-            milliseconds=fields.optional_integer("milliseconds", 0),
-            late=fields.boolean("late"),
+            milliseconds=fields.optional_integer("offsetMilliseconds", 0),
+            late=fields.boolean("afterRoundEnd"),
             message=fields.string("message", "")[:MAX_MESSAGE],
         )
 
@@ -349,7 +349,7 @@ class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
     From the leader: ``established``, ``missing`` (ranks that did not arrive in time), ``silent`` (ranks that
-    stopped to beat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
+    sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
     and ``refused`` if the machine answers that nobody listens on the leader's port any more. ``message`` is
     the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
     """
@@ -372,10 +372,10 @@ class RoundReport:
                 "version": self.version,
                 "nonce": self.nonce,
                 "established": self.established,
-                "missing": dump_ranks(self.missing),
-                "silent": dump_ranks(self.silent),
+                "unarrivedRanks": dump_ranks(self.missing),
+                "silentRanks": dump_ranks(self.silent),
                 "leaderLost": self.leader_lost,
-                "refused": self.refused,
+                "connectionRefused": self.refused,
                 "hung": self.hung,
                 "silentMilliseconds": self.silent_milliseconds,
                 "message": self.message[:MAX_MESSAGE],
@@ -385,15 +385,15 @@ class RoundReport:
     @staticmethod
     def parse(text: str) -> RoundReport:
         """Read a report. Raises RecordError."""
-        fields = Fields("round report", text, MAX_REPORT_BYTES)
+        fields = Fields.read("round report", text, MAX_REPORT_BYTES)
         return RoundReport(
             version=fields.integer("version", 1),
             nonce=fields.string("nonce"),
             established=fields.boolean("established"),
-            missing=fields.ranks("missing"),
-            silent=fields.ranks("silent"),
+            missing=fields.ranks("unarrivedRanks"),
+            silent=fields.ranks("silentRanks"),
             leader_lost=fields.boolean("leaderLost"),
-            refused=fields.boolean("refused"),
+            refused=fields.boolean("connectionRefused"),
             hung=fields.boolean("hung"),
             silent_milliseconds=fields.optional_integer("silentMilliseconds", 0),
             message=fields.string("message", "")[:MAX_MESSAGE],
@@ -433,7 +433,7 @@ class ProgressReport:
     @staticmethod
     def parse(text: str) -> ProgressReport:
         """Read a report. Raises RecordError."""
-        fields = Fields("progress report", text, MAX_PARTICIPANT_BYTES)
+        fields = Fields.read("progress report", text, MAX_PARTICIPANT_BYTES)
         report = ProgressReport(
             version=fields.integer("version", 1),
             nonce=fields.string("nonce"),
@@ -455,7 +455,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     if not separator or len(host) > 255 or not _HOST.fullmatch(host) or not _PORT.fullmatch(port):
         raise RecordError(f"endpoint {text[:80]!r}: expected host:port")
     if not 0 < int(port) < 65536:
-        raise RecordError(f"endpoint {text[:80]!r}: port is not within 1 to 65535")
+        raise RecordError(f"endpoint {text[:80]!r}: port must be from 1 to 65535")
     return host, int(port)
 
 
@@ -470,6 +470,6 @@ def endpoint_at(record: ParticipantRecord, host: str) -> str:
 
     torch >= 2.14 compares addresses as strings: everybody must spell the leader's address alike.
     """
-    if record.local_addr or not host:
+    if record.endpoint_fixed or not host:
         return record.endpoint
     return format_endpoint(host, int(record.endpoint.rpartition(":")[2]))

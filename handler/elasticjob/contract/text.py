@@ -1,7 +1,7 @@
-"""Text from somebody else, made fit for a sentence: one line, printable, of bounded length.
+"""Text from pods, made safe for a sentence: one line, printable, of limited length; and words for sentences.
 
-What a pod says ends in statuses, Events, logs and terminals. Control characters would forge lines of a log
-and command a terminal, and those that turn the direction of writing hide what is there.
+What a pod reports ends up in statuses, Events, logs and terminals. Control characters could forge log lines
+or control a terminal, and characters that change the direction of writing could hide text.
 """
 
 from __future__ import annotations
@@ -10,6 +10,12 @@ import enum
 import re
 
 _TOKEN = re.compile(r"[!-~]+")
+
+NO_ERROR_TEXT = (
+    "see its log (for the exception's text here, decorate the main function with "
+    "torch.distributed.elastic.multiprocessing.errors.record)"
+)
+"""The end of the report on a worker that failed without saying why: what to do for the next time."""
 
 
 def one_line(text: str, limit: int) -> str:
@@ -23,6 +29,11 @@ def one_line(text: str, limit: int) -> str:
 def is_token(text: str, longest: int) -> bool:
     """Whether this is a word of printable ASCII: ids, states, names."""
     return len(text) <= longest and _TOKEN.fullmatch(text) is not None
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: ``1 member``, ``2 members``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 class Word(str, enum.Enum):

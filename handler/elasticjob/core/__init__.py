@@ -1,1 +1,1 @@
-"""The protocol without I/O: the participant's state machine, the judge of beats, and the round planner."""
+"""The protocol without I/O: the participant's state machine, and the judges of heartbeats and of progress."""

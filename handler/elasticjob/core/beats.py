@@ -1,11 +1,13 @@
-"""Whose heartbeats have stopped, and whether that is a loss (docs/internals/detection.md). Pure.
+"""Which members have stopped sending heartbeats, and whether they are lost (docs/internals/detection.md).
+Pure.
 
-False alarms are worse than a second of delay: a beat that is missing only makes the judge ask for a
-connection to the other's own port, and the answer to that decides how long it is borne.
+A false alarm is worse than a second of delay: a missing heartbeat only triggers a probe, which is a
+connection to the member's own port. The result of the probe decides how long the silence is tolerated.
 
-A node takes all its members at once, but their last beats are up to a second apart, and the first loss
-ends the round and with it the judging. So a verdict waits for one more beat while others are falling
-silent, too: who is lost together is named together, and none of them is waited for.
+Members on one node are lost together, but their last heartbeats are up to a second apart, and the first loss
+ends the round and with it the watching. So a verdict waits for one more heartbeat while other members are
+falling silent, too. Members that are lost together are then reported together, and the next round waits for
+none of them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Probe(enum.Enum):
 
 
 class Loss(NamedTuple):
-    """Why somebody is lost: in words, what the last probe met, and for how many seconds there was no beat."""
+    """Why a member is lost: in words, the result of the last probe, and how many seconds it was silent."""
 
     text: str
     probe: Probe
@@ -37,7 +39,7 @@ class Loss(NamedTuple):
 
 
 class BeatJudge:
-    """Watches the beats of some peers, by rank; all times are the caller's monotonic seconds."""
+    """Watches the heartbeats of peers, by rank; all times are the caller's monotonic seconds."""
 
     def __init__(self, ranks: Iterable[int], limits: Limits, now: float) -> None:
         self._changed = dict.fromkeys(ranks, (0, now))
@@ -77,7 +79,7 @@ class BeatJudge:
         return False
 
     def _others_fall_silent(self, now: float, rank: int, limit: float) -> bool:
-        """Whether somebody else has missed a beat and is not yet as long silent as a loss takes."""
+        """Whether another member has missed a heartbeat and is not yet silent long enough to be lost."""
         bound = max(limit, self._limits.suspect)
         return any(
             self._limits.missed_heartbeat < now - since <= bound

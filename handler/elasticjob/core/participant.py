@@ -15,9 +15,7 @@ HANG = "Hang"
 """The cause of a round that did not get on any more, as the record names it."""
 
 ASK = -1
-"""The rank of who may be a member: the leader's store knows."""
-
-_RUNNING = (Phase.ACTIVE.value, Phase.DRAINING.value)
+"""The rank of a participant that may be a member: the leader's store knows."""
 
 
 @dataclass(frozen=True)
@@ -102,24 +100,29 @@ class Participant:
         return True
 
     def announce(
-        self, new_id: str, endpoint: str, local_addr: bool, nproc: str, open_files: int = 0
+        self,
+        new_id: str,
+        endpoint: str,
+        endpoint_fixed: bool,
+        local_world_size: int | None,
+        open_files: int = 0,
     ) -> ParticipantRecord:
         """Leave whatever round this was a member of and ask for a place in the next."""
         last = self.membership
         if last is None and self.announced is not None:
-            last_uid, last_round = self.announced.last_job_uid, self.announced.last_round
+            last_uid, from_round = self.announced.from_job_uid, self.announced.from_round
         else:
-            last_uid, last_round = (last.job_uid, last.number) if last is not None else ("", 0)
+            last_uid, from_round = (last.job_uid, last.number) if last is not None else ("", 0)
         self.membership = None
         seen_uid, seen = (self.latest.job_uid, self.latest.number) if self.latest is not None else ("", 0)
         self.announced = ParticipantRecord(
             new_id,
             State.JOINING.value,
             endpoint,
-            local_addr,
+            endpoint_fixed,
             last_uid,
-            last_round,
-            nproc,
+            from_round,
+            local_world_size,
             seen_uid,
             seen,
             open_files,
@@ -129,15 +132,15 @@ class Participant:
     def next_step(self) -> Enter | AnnounceAgain | Stop | Wait:
         """What an announced participant shall do now.
 
-        An announcement is for one round, so whoever has no place in that makes the next at once: it can be
-        let in whenever this round ends. Asking changes nothing.
+        An announcement is for one round, so a participant without a place in it makes the next at once: then
+        it can be added whenever this round ends. Asking changes nothing.
         """
         record, announced = self.latest, self.announced
         if record is None or announced is None:
             return Wait("")
         if record.phase == Phase.CLOSED.value:
             return Stop(record.outcome == Outcome.COMPLETE.value, record.message)
-        seen, running = announced.seen(record.job_uid), record.phase in _RUNNING
+        seen, running = announced.seen(record.job_uid), record.phase == Phase.ACTIVE.value
         if seen >= record.number or not (running or record.phase == Phase.BROKEN.value):
             return Wait(record.waiting)
         rank = self._rank(record, announced.id) if seen == record.number - 1 else None
@@ -145,7 +148,7 @@ class Participant:
             return AnnounceAgain(f"round {record.number} was formed without this pod")
         place = self._place(record, announced, rank)
         if not running:
-            return AnnounceAgain(f"round {record.number} was over before this pod could enter it", place)
+            return AnnounceAgain(f"round {record.number} ended before this pod could enter it", place)
         return Enter(place)
 
     def take_step(self) -> Enter | AnnounceAgain | Stop | Wait:
@@ -190,7 +193,7 @@ class Participant:
     def over(self) -> str:
         """Why the round that this is a member of is over, or "" while the record does not say so.
 
-        No record, an unknown phase, Draining, and a job that has closed well all change nothing: a
+        No record, an unknown phase, and a job that has closed well all change nothing: a
         running round is broken by nobody's absence (I5). But who still asks for its rank when the job has
         closed well was no member: all of those have succeeded.
         """
@@ -235,7 +238,7 @@ class Participant:
         if mine is None or announced is None:
             return None
         self.announced = replace(
-            announced, state=State.SUCCEEDED.value, last_job_uid=mine.job_uid, last_round=mine.number
+            announced, state=State.SUCCEEDED.value, from_job_uid=mine.job_uid, from_round=mine.number
         )
         return self.announced
 

@@ -1,11 +1,11 @@
 """How far a round's training has come, and whether it hangs (docs/internals/hangs.md). Pure.
 
-The step of a round is the highest that any rank has said, not the lowest. In synchronous training all ranks
-stop within a step of one that hangs, so the highest stops, too; and the lowest would accuse jobs that do
-nothing wrong: a rank that reports every hundredth step, one that reports none because it only evaluates, one
-that has finished before the others. False alarms are worse: a hang costs some minutes, a restart for nothing
-costs them again and again. Jobs that report no step are not judged at all, and before its first step a
-round may take as long as it wants (compiling, loading, looking for the right batch).
+The step of a round is the highest that any rank has reported, not the lowest. In synchronous training all
+ranks stop within a step of the one that hangs, so the highest step stops, too. The lowest would accuse
+healthy jobs: a rank may report only every hundredth step, may only evaluate, or may have finished before the
+others. False alarms are worse than late ones: a hang costs some minutes, needless restarts cost them again
+and again. Jobs that report no step are not judged, and a round may take any time until its first step
+(compiling, loading data, finding the right batch).
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Which participants are in the next round, in which order, and whether to wait for more. Pure.
 
-A round starts as soon as everyone who can be expected has joined, up to the size that is wanted.
+A round starts as soon as every participant that can be expected has joined, up to the desired size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from elasticjob.contract.text import counted
 
 _REASONS = 3
 """How many different reasons a sentence gives for a wait."""
@@ -30,8 +32,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Expected:
-    """A participant that is on its way. ``wait_seconds``: for how long it is still waited for.
-    ``rank_held_seconds``: for how long no newcomer gets its rank."""
+    """A participant that is on its way. ``wait_seconds``: how long to wait for it still.
+    ``rank_held_seconds``: how long no newcomer gets its rank."""
 
     name: str
     wait_seconds: float
@@ -60,7 +62,7 @@ def decide(
     minimum: int,
     replicas: int,
 ) -> FormRound | Defer:
-    """Complete the round as soon as everyone who can be expected has joined, up to ``replicas``.
+    """Complete the round as soon as every participant that can be expected has joined, up to ``replicas``.
 
     Below ``minimum`` it waits without limit. The answer carries its sentence. A spare that is quicker than a
     member of the round before does not take its rank at once.
@@ -72,24 +74,24 @@ def decide(
         if held and any(c.last_rank is None for c in ranked):
             return Defer(
                 min(e.rank_held_seconds for e in held),
-                f"{joined} have joined, {replicas} are wanted; for a moment no spare takes the place of "
-                f"{_names(held)}",
+                f"enough replicas joined; waiting briefly for {_names(held)} to rejoin with the same group "
+                f"rank{'s' * (len(held) != 1)}",
             )
         return FormRound(ranked)
     outstanding = sorted((e for e in expected if e.wait_seconds > 0), key=lambda e: e.wait_seconds)
     if joined >= minimum and not outstanding:
         return FormRound(assign_ranks(candidates, replicas))
-    have = f"{joined} of {replicas} have joined"
+    have = f"{joined} of {counted(replicas, 'replica')} joined"
     if joined >= minimum:
         return Defer(
             outstanding[0].wait_seconds,
             f"{have}; waiting for {reasons(outstanding)}; "
-            f"will start with {joined} in {outstanding[-1].wait_seconds:.0f} s",
+            f"the round starts with {counted(joined, 'member')} in {outstanding[-1].wait_seconds:.0f} s",
         )
-    need = f"{have}, {minimum} are needed"
+    need = f"{have}, at least {minimum} required"
     if outstanding:
         return Defer(outstanding[0].wait_seconds, f"{need}; waiting for {reasons(outstanding)}")
-    return Defer(None, f"{need}; nobody else is on the way")
+    return Defer(None, f"{need}; no other replica is starting")
 
 
 def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate, ...]:
@@ -132,7 +134,7 @@ def _names(expected: Sequence[Expected]) -> str:
 
 
 def reasons(expected: Sequence[Expected]) -> str:
-    """Those who are expected, each with its reason: ``a, b (one reason) and c (another)``."""
+    """The expected participants, each with its reason: ``a, b (one reason) and c (another)``."""
     groups: dict[str, list[str]] = {}
     for one in expected:
         groups.setdefault(one.why, []).append(one.name)

@@ -38,7 +38,7 @@ def find_not_established(look: Look) -> list[Finding]:
     absent = [m for m in r.members if m.rank in missing]
     if absent:
         suspect_leader(look, leader, len(absent), len(r.members) - 1)
-        again = f"did not reach the leader {leader.name} twice in a row"
+        again = f"did not reach the leader {leader.name} in two rounds in a row"
         look.set_members(
             {
                 m.id: replace(m, state=MemberState.LOST.value, message=f"{m.name} {again}")
@@ -56,9 +56,9 @@ def find_not_established(look: Look) -> list[Finding]:
     look.bar_from_leading(leader.name)
     look.judged_unheard.add(leader.name)
     if heard is not None and heard.unreadable:
-        # It has said something, perhaps who did not arrive: what nobody can read does not speak against it.
-        return [Finding(Cause.NOT_ESTABLISHED, f"the report of the leader {leader.name} can't be read")]
-    text = f"the leader {leader.name} reported nothing for {limit} s"
+        # It has reported something, perhaps missing members: an unreadable report is no evidence against it.
+        return [Finding(Cause.NOT_ESTABLISHED, f"the report of the leader {leader.name} cannot be read")]
+    text = f"the leader {leader.name} did not report for {limit} s"
     return [Finding(Cause.LEADER_UNREACHABLE, text, leader)]
 
 

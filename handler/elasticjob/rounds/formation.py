@@ -1,4 +1,4 @@
-"""Between two rounds: who is waited for, when the next round begins, and with which members. Pure."""
+"""Between two rounds: what to wait for, when the next round begins, and with which members. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
     """The members of the last round that are on their way, and those that are given up because they have not
     rejoined in time."""
     r, limit = look.state, look.limits.rejoin_timeout
-    left = look.left(RoundWait.REJOIN, limit)
+    awaited = any(m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) for m in r.members)
+    left = look.left(RoundWait.REJOIN, limit, awaited)
     expected, found, lost = [], [], {}
     for m in r.members:
         if m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) and left == 0:
@@ -42,7 +43,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
         elif m.state == MemberState.MEMBER:
             held = PLANNED_RANK_HELD_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
             rank_held = max(0.0, held - (limit - left))
-            expected.append(Expected(m.name, left, "a member of the last round", rank_held))
+            expected.append(Expected(m.name, left, "member of the previous round", rank_held))
     look.set_members(lost)
     return expected, found
 
@@ -88,9 +89,9 @@ def _give_up_unreachable(look: Look) -> None:
         leader is not None and leader.state != MemberState.UNREACHABLE and leader.name in r.ineligible_leaders
     )
     limit = DOUBTFUL_LEADER_SECONDS if doubtful else UNREACHABLE_SECONDS
-    if look.left(RoundWait.UNREACHABLE, limit) > 0:
-        return
     unreachable = [m for m in r.members if m.state == MemberState.UNREACHABLE]
+    if look.left(RoundWait.UNREACHABLE, limit, bool(unreachable)) > 0:
+        return
     look.judged_unheard.update(m.name for m in unreachable)
     look.set_members({m.id: replace(m, state=MemberState.LOST.value) for m in unreachable})
 

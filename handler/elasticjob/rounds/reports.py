@@ -1,7 +1,7 @@
 """What members report of each other: the leader of members, and members of the leader.
 
-More than half of the other members are right against their leader; fewer are cut off themselves. Of two
-members, the leader's port and its signs of life decide.
+If more than half of the other members cannot reach the leader, they are right; if fewer, they are cut off
+themselves. In a round of two, the leader's port and its signs of life decide.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from elasticjob.rounds.state import GONE, Finding, Look, Member, MemberState, Un
 from elasticjob.rounds.waits import RoundWait
 
 ACCUSED_SECONDS = 2.0
-"""How long fewer than half of the members may accuse the leader before they are the ones given up."""
+"""How long fewer than half of the members may accuse the leader before they are given up themselves."""
 
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
-"""A leader that has not renewed its announcement for so long is no witness for itself."""
+"""A leader that has not renewed its announcement for this time cannot vouch for itself."""
 
 REPORT_WINDOW = timedelta(minutes=10)
 """A member that is reported unreachable twice within this time is lost."""
@@ -81,11 +81,11 @@ def _accusations(look: Look) -> list[Finding]:
     if not look.state.active or look.waits.left(RoundWait.ACCUSATION, number, ACCUSED_SECONDS) > 0:
         return []
     look.judged_unheard.update(m.name for m in accusers)
-    proof = "; others can" if others > 1 else ", which renews its Lease"
+    proof = ", but other members can" if others > 1 else ", which still renews its Lease"
     return _unreachable(
         look,
         {
-            m.id: f"{m.name} (group rank {m.rank}) can't reach the leader {leader.name}{proof}"
+            m.id: f"{m.name} (group rank {m.rank}) cannot reach the leader {leader.name}{proof}"
             for m in accusers
             if m.state == MemberState.MEMBER
         },
@@ -94,7 +94,8 @@ def _accusations(look: Look) -> list[Finding]:
 
 def _believe(look: Look, leader: Member, accusers: list[Member], others: int) -> list[Finding]:
     said = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
-    text = f"{len(accusers)} of {others} other members can't reach the leader {leader.name}"
+    who = f"{len(accusers)} of {others} other members" if others > 1 else "the other member"
+    text = f"{who} cannot reach the leader {leader.name}"
     look.bar_from_leading(leader.name)
     look.set_members(
         {
@@ -125,7 +126,9 @@ def _one_against_the_leader(look: Look, leader: Member, accuser: Member, waited:
         return True
     if heard.silent < waited:
         return False
-    look.waits.wake(LEADER_STALE_SECONDS - heard.silent + 0.1)  # silence makes no event
+    left = LEADER_STALE_SECONDS - heard.silent + 0.1
+    look.waits.declare(RoundWait.LEADER_SIGN, look.state.number, LEADER_STALE_SECONDS, left)
+    look.waits.wake(left)  # silence makes no event
     return None
 
 
@@ -141,7 +144,7 @@ def _unreachable(look: Look, reported: dict[str, str], silent: int | None = None
         if m.id not in reported:
             continue
         twice = m.name in before
-        text = reported[m.id] + ", for the second time within ten minutes" * twice
+        text = reported[m.id] + " (second report within ten minutes)" * twice
         if twice:
             look.avoid.append((m.place, text))
         cause = Cause.LEADER_UNREACHABLE if m.rank == 0 else Cause.UNREACHABLE

@@ -19,7 +19,7 @@ class MemberState(Word):
 
     * Member: nothing speaks against it.
     * Succeeded: its workers have finished this round well.
-    * Left: it has left the round and lives: it has announced itself anew, or says that it ends.
+    * Left: it has left the round and lives: it has announced itself again, or says that it ends.
     * Unreachable: a peer that must know has reported it; it may still come back by itself.
     * Lost: it will not come back.
 
@@ -66,9 +66,10 @@ class RoundState:
     ``number`` 0 with phase Broken is the time before the first round. ``cause``: why a round that is over has
     ended. ``established``: when the leader reported that every member had reached it. ``resumed``: the next
     round is waited for as long as the first. ``quorum_time``: since when enough have joined for the first
-    round. ``establish_failures``: how many rounds in a row were not established; ``unarrived``: who did not
-    reach the leader of the last of them. ``ineligible_leaders``: who could not be reached as a leader.
-    ``unreachable_reports``: who was reported unreachable of late, in whatever round.
+    round. ``establish_failures``: how many rounds in a row were not established; ``unarrived``: the
+    participants that did not reach the leader of the last of them. ``ineligible_leaders``: those that could
+    not be reached as a leader. ``unreachable_reports``: those that were recently reported unreachable, in any
+    round.
     """
 
     number: int = 0
@@ -143,14 +144,17 @@ class Look:
     avoid: list[tuple[str, str]] = field(default_factory=list)
     """Places that new participants had better avoid, and why."""
 
-    def left(self, kind: RoundWait, limit: float) -> float:
+    def left(self, kind: RoundWait, limit: float, awaited: bool = True) -> float:
         """Declare a wait for what this round's participants have to do. It begins when they can read the
         state. Until then all of ``limit`` is left, and another look is due: the write that makes the state
-        readable need not bring an event."""
-        if self.readable:
-            return self.waits.left(kind, self.state.number, limit)
-        self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, self.state.number)))
-        return limit
+        readable need not bring an event. Unless somebody is ``awaited`` the time runs, and nothing waits."""
+        number = self.state.number
+        if not self.readable:
+            self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, number)))
+            return limit
+        if awaited:
+            return self.waits.left(kind, number, limit)
+        return max(0.0, limit - self.waits.elapsed(kind, number))
 
     def set(self, **changes: Any) -> None:
         """Change the state."""

@@ -15,9 +15,10 @@ class RoundWait(enum.Enum):
     """What rounds wait for. The value is the reason in words."""
 
     RECORD = "for the record of the round to be where its participants read it"
-    ACCUSATION = "for more members to report that they can't reach the leader"
+    ACCUSATION = "for more members to report that they cannot reach the leader"
+    LEADER_SIGN = "for a sign of life from a leader that the only other member cannot reach"
     ESTABLISHMENT = "for the leader to report the round established"
-    REJOIN = "for the members of the last round to rejoin"
+    REJOIN = "for the members of the previous round to rejoin"
     UNREACHABLE = "for unreachable members to rejoin, because too few are left without them"
     FIRST_LAST_CALL = "for more participants to join the first round"
     LAST_CALL = "for more participants to join"
@@ -66,12 +67,17 @@ class Waits:
     def left(self, kind: enum.Enum, about: str | int, limit: float, passed: float = 0.0) -> float:
         """Declare a wait of ``limit`` seconds, of which at least ``passed`` are over. Returns the seconds
         that are left, 0 when it is over, and schedules a pass for its end."""
-        key = WaitKey(kind, about)
         left = max(0.0, limit - max(passed, self.elapsed(kind, about)))
-        self._declared[key] = Wait(key, limit, left)
+        self.declare(kind, about, limit, left)
         if left > 0:
             self.wake(left)
         return left
+
+    def declare(self, kind: enum.Enum, about: str | int, limit: float, left: float) -> None:
+        """Declare a wait whose time is kept elsewhere: in the state, or by who hears of the participants.
+        It schedules nothing."""
+        key = WaitKey(kind, about)
+        self._declared[key] = Wait(key, limit, left)
 
     def elapsed(self, kind: enum.Enum, about: str | int = "") -> float:
         """Seconds since the first of the unbroken series of passes that have asked for this."""
@@ -98,7 +104,7 @@ class Waits:
         self.began[WaitKey(kind, about)] = self._now
 
     def wake(self, seconds: float) -> None:
-        """Ask for another pass after so many seconds at the latest."""
+        """Ask for another pass after this many seconds at the latest."""
         self.wake_after = seconds if self.wake_after is None else min(self.wake_after, seconds)
 
     def _is_known(self, key: WaitKey) -> bool:

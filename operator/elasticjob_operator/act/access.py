@@ -1,4 +1,4 @@
-"""Who may write what: the job's ServiceAccount, Role and RoleBinding.
+"""What the pods of a job may write: the job's ServiceAccount, Role and RoleBinding.
 
 A pod's identity may read the job's round Lease and its member list, and write the Leases that have the names
 of the job's pods (docs/operate/permissions.md); an admission policy in the chart narrows the latter to the
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elasticjob.contract.names import members_lease, round_lease
+from elasticjob.contract.names import round_lease
 from elasticjob_operator.act.owned import bring_about
 from elasticjob_operator.act.template import job_identity, service_account
 from elasticjob_operator.observe.client import Api
@@ -20,6 +20,9 @@ from elasticjob_operator.plan.model import Job
 
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ROUND_ENDING = round_lease("")
+
+Rule = dict[str, Any]
+"""One rule of a Role."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Access:
     pod_names: tuple[str, ...]
 
     def includes(self, other: Access) -> bool:
-        """Whether whoever has this access has the other too."""
+        """Whether this access includes the other."""
         return (
             self.own_account == other.own_account
             and set(self.subjects) >= set(other.subjects)
@@ -52,7 +55,7 @@ def access_of(job: Job, pod_names: tuple[str, ...], accounts_seen: tuple[str, ..
     return Access(own_account=False, subjects=(theirs,), pod_names=names)
 
 
-def found(job: Job, objects: Mapping[str, Mapping[str, Any]]) -> Access | None:
+def found(job: Job, objects: Mapping[str, Mapping[str, Any]], reading: list[Rule]) -> Access | None:
     """The access that the job's objects give, by kind; None unless they are as this operator writes them."""
     there = objects.get("Role")
     if there is None:
@@ -66,36 +69,40 @@ def found(job: Job, objects: Mapping[str, Mapping[str, Any]]) -> Access | None:
     except (KeyError, TypeError):
         return None
     access = Access("ServiceAccount" in objects, subjects, names)
-    same = there["rules"] == rules(job, access) and (bound is None or bound == _binding(job, access))
+    same = there["rules"] == rules(access, reading) and (bound is None or bound == _binding(job, access))
     return access if same else None
 
 
-async def grant(api: Api, job: Job, access: Access, written: Access | None, new: bool = False) -> None:
-    """Bring the objects up to date with ``access``; ``written`` is what this process last wrote. ``new``: the
-    job has none yet."""
+async def grant(
+    api: Api, job: Job, access: Access, written: Access | None, reading: list[Rule], new: bool = False
+) -> None:
+    """Bring the objects up to date with ``access``; ``written`` is what this process last wrote. ``reading``:
+    the rules by which pods read the round. ``new``: the job has none yet."""
     if access == written:
         return
     writes = []
     if access.own_account and (written is None or not written.own_account):
         writes.append(bring_about(api, job, "v1", "ServiceAccount", {}, new))
     if written is None or written.pod_names != access.pod_names:
-        writes.append(bring_about(api, job, _RBAC, "Role", {"rules": rules(job, access)}, new))
+        writes.append(bring_about(api, job, _RBAC, "Role", {"rules": rules(access, reading)}, new))
     for outcome in await asyncio.gather(*writes, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome  # of several the first by kind: whichever was quicker, people read the same
     if access.subjects and (written is None or written.subjects != access.subjects):
-        # Last: whoever is no administrator can bind only a role that is there.
+        # Last: without being an administrator one can bind only a role that exists.
         await bring_about(api, job, _RBAC, "RoleBinding", _binding(job, access), new)
 
 
-def rules(job: Job, access: Access) -> list[dict[str, Any]]:
+def rules(access: Access, reading: list[Rule]) -> list[Rule]:
     """The rules of the job's Role."""
-    leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
-    read = {**leases, "resourceNames": [round_lease(job.name)], "verbs": ["get", "list", "watch"]}
-    list_ = {**leases, "resourceNames": [members_lease(job.name)], "verbs": ["get"]}
-    write = {**leases, "resourceNames": list(access.pod_names), "verbs": ["get", "create", "patch"]}
+    write = {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": list(access.pod_names),
+        "verbs": ["get", "create", "patch"],
+    }
     # Without names a rule would be for every Lease of the namespace.
-    return [read, list_, write] if access.pod_names else [read, list_]
+    return [*reading, write] if access.pod_names else reading
 
 
 def _binding(job: Job, access: Access) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from elasticjob.contract.names import pod_name, round_lease
+from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.act import network, template
-from elasticjob_operator.act.access import Access, access_of, grant
+from elasticjob_operator.act.access import Access, Rule, access_of, grant
 from elasticjob_operator.act.attempts import POLICY, RIGHTS, ROUND, Target, made
 from elasticjob_operator.act.batch import Batch, Spawn, note
 from elasticjob_operator.act.events import Recorder
@@ -23,7 +23,7 @@ from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.pace import Pace
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pods import PodWriter
-from elasticjob_operator.act.round_publisher import LeaseRoundPublisher, RoundPublisher
+from elasticjob_operator.act.round_publisher import LeaseRoundPublisher, Published, RoundPublisher
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
 from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
@@ -65,6 +65,14 @@ class Applier:
         self._pods = PodWriter(api, world, handler_image)
         self._pace = Pace(clock, world.behind)
         self._recorder = Recorder(api, clock)
+
+    def published(self, job: Job) -> Published:
+        """What the job's pods can read of its round."""
+        return self._publisher.published(job)
+
+    def reading(self, job: Job) -> list[Rule]:
+        """The rules by which the job's pods read it."""
+        return self._publisher.reading(job)
 
     def may_project(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """Whether the round Lease is not ahead of this record. Raises Stale."""
@@ -158,7 +166,7 @@ class Applier:
         if there:
             memory.protected = True
         not_yet = (set(access_of(job, plan.pod_names, ()).pod_names) - memory.granted) | there
-        has_round = round_lease(job.name) in memory.leases_seen
+        has_round = self._publisher.is_there(job, memory)
         ready = has_round and (memory.protected or not network.is_due(job, memory.network_policy))
         return [
             action
@@ -197,7 +205,7 @@ class Applier:
         """The actions without the making of pods that are not yet due (``pace``), and after how many seconds
         the next are. One that has been tried has a pause of its own."""
         new = list(self._new(job, actions, memory).values())
-        trained = plan.status.round.number > 0 and len(new) < job.spec.pods
+        trained = plan.status.current_round.number > 0 and len(new) < job.spec.pods
         due, memory.pods_reserved, wait = self._pace.due(
             job.namespace, len(new), trained, memory.pods_reserved
         )
@@ -212,7 +220,7 @@ class Applier:
         """Members that don't come back may have lost their rights: somebody may have deleted the Role, and
         the next look at it (``survey``) may be minutes away. So it is written anew, once for each round.
         Seconds until then."""
-        r = plan.status.round
+        r = plan.status.current_round
         missed = r.phase == "Broken" and any(m.state == "Member" for m in plan.status.members())
         if not missed or memory.rights_doubted == r.number:
             memory.missed_since = None
@@ -242,7 +250,7 @@ class Applier:
     async def _grant(self, job: Job, access: Access, memory: Memory) -> None:
         new = RIGHTS in memory.unmade
         memory.unmade.discard(RIGHTS)
-        await grant(self._api, job, access, memory.access, new)
+        await grant(self._api, job, access, memory.access, self.reading(job), new)
         memory.access, memory.owned_written_at = access, self._clock()
         memory.granted = frozenset(access.pod_names)
 
@@ -259,7 +267,7 @@ class Applier:
             return ()
         memory.warned_generation = job.generation
         return (
-            *(Event("FlagOverrides", text, warning=True) for text in template.warnings(job)),
+            *(Event("FlagOverridesEnvironment", text, warning=True) for text in template.warnings(job)),
             *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
             *(Event("NoSuchContainer", text, warning=True) for text in template.misnamed_container(job)),
             *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),

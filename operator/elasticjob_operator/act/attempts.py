@@ -1,8 +1,8 @@
-"""Writes that fail: each object waits for itself, and everything else goes on.
+"""Failing writes: each object is retried on its own, and everything else continues.
 
-A write is named by its target. One that fails is tried again after 1, 2, 4 ... 30 s (the status and the round
-Lease after 0.2 s first), not before a Retry-After is over. What fails stands here until it succeeds or nobody
-wants it any more; the planner puts it into the condition.
+A write is identified by its target. One that fails is retried after 1, 2, 4 ... 30 s (the status and the
+round Lease first after 0.2 s), but not before a Retry-After has passed. A failure is listed here until the
+write succeeds or is no longer wanted; the planner puts it into the condition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HURRIED_PAUSE = 1.0
 
 @dataclass(frozen=True)
 class Target:
-    """What a write is for, in words: ``name`` can't be ``verb``."""
+    """What a write is for, in words: ``name`` cannot be ``verb``."""
 
     name: str
     verb: str
@@ -40,7 +40,7 @@ class Target:
 
 
 STATUS = Target("the status", "written", protocol=True)
-ROUND = Target("the Lease of the round", "written", protocol=True)
+ROUND = Target("the round Lease", "written", protocol=True)
 RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
 POLICY = Target("the NetworkPolicy", "written")
 READING = Target("the job", "read again")

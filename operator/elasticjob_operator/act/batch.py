@@ -1,7 +1,7 @@
-"""Some writes of one pass, side by side: what takes long or fails holds up nothing else.
+"""Several writes of one pass at the same time: a slow or failing write holds up nothing else.
 
-A pass waits for its writes, so that the next one finds what they have brought about. But it waits no longer
-than they get on: what hangs then goes on behind its back, and is not begun a second time meanwhile.
+A pass waits for its writes, so that the next pass sees their results. But it waits only while they make
+progress. A write that hangs then continues in the background, and is not started a second time meanwhile.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def note(job: Job, memory: Memory, target: Target, error: ApiError, now: float) 
     failing = memory.attempts.failed(target, error, now)
     quiet = failing.passing and failing.failures <= _NEVER_TOLD
     level = logging.DEBUG if quiet or failing.failures % 10 > 2 else logging.WARNING
-    log.log(level, "%s/%s: %s can't be %s: %s", job.namespace, job.name, target.name, target.verb, error)
+    log.log(level, "%s/%s: %s cannot be %s: %s", job.namespace, job.name, target.name, target.verb, error)
     if quiet:
         return []
     if target.verb == "created":
-        return [Event("PodRefused", f"pod {target.name} was refused: {error.message}", warning=True)]
-    return [Event("WriteFailed", f"{target.name} can't be {target.verb}: {failing.why}", warning=True)]
+        return [Event("PodRejected", f"pod {target.name} was rejected: {error.message}", warning=True)]
+    return [Event("WriteFailed", f"{target.name} cannot be {target.verb}: {failing.why}", warning=True)]

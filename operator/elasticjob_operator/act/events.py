@@ -1,7 +1,7 @@
 """Kubernetes Events on the ElasticJob: what the planner decided, in its own sentences.
 
-Repetitions of a sentence within ten minutes count up one Event; a job that says a lot is cut off after a
-burst. An Event that can't be sent is dropped: status and logs have the sentence too.
+A sentence that is repeated within ten minutes counts up one Event. After a burst, the rate of Events of a job
+is limited. An Event that cannot be sent is dropped: status and logs have the sentence, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The handler put into the pods of a job, so that the user's image need not hold it. Pure.
+"""Adds the handler to the pods of a job, so that the user's image need not contain it. Pure.
 
-An init container, first of all, copies the handler from an image of ours into a volume, which the training
-container mounts read-only and has on PYTHONPATH. Nothing in it is compiled: it serves every Python from 3.10
-on. Its folder holds the package ``elasticjob`` and its metadata, by which torch finds the entry point, and
-nothing else: no module of the user's image is hidden by it (docs/operate/pods.md).
+The first init container copies the handler from our image into a volume. The training container mounts the
+volume read-only and has it on PYTHONPATH. Nothing in it is compiled, so it serves every Python from 3.10 on.
+The directory contains only the package ``elasticjob`` and its metadata, by which torch finds the entry point,
+so it hides no module of the user's image (docs/operate/pods.md).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from elasticjob_operator.plan.model import HandlerSource, Job
 
 VOLUME = "elasticjob-handler"
 """Name of the volume and of the init container. Pods of a template that has one of its own are refused by the
-API server; the Event PodRefused names it."""
+API server; the Event PodRejected names it."""
 IMAGE_DIR = "/opt/elasticjob/site"
 """Where the handler is in its image (docker/handler.Dockerfile)."""
 HANDLER_DIR = "/opt/elasticjob.dev/handler"
 """Where it is in the training container."""
 PYTHONPATH = "PYTHONPATH"
-USERS_PYTHONPATH = "ELASTICJOB_USERS_PYTHONPATH"
+ORIGINAL_PYTHONPATH = "ELASTICJOB_ORIGINAL_PYTHONPATH"
 """The template's PYTHONPATH where its value is not known before the container starts."""
 
 USER = 65532
@@ -58,14 +58,14 @@ def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     odd = _not_for_sh(container)
     if container.get("command"):
-        why = f"has variables that sh would drop ({', '.join(odd)}), so its command is left as it is"
-        advice = "repeat it in the container's env, and it is kept"
+        why = f"has variables that sh would drop ({', '.join(odd)})"
+        advice = "to keep it, set it in the container's env"
     else:
         why = "has no command"
-        advice = "repeat it in the container's env, or give the command, and it is kept"
+        advice = "to keep it, set it in the container's env, or specify the command"
     return (
-        f"container {container.get('name')!r} {why}: a {PYTHONPATH} that its image sets is replaced "
-        f"by {HANDLER_DIR}; {advice}",
+        f"{PYTHONPATH} from the image of container {container.get('name')!r}, if there is one, is replaced "
+        f"by {HANDLER_DIR}, because the container {why}; {advice}",
     )
 
 
@@ -102,8 +102,8 @@ def _extend_path(container: dict[str, Any]) -> None:
         container["command"] = ["sh", "-c", _PREPEND, *container["command"]]
     elif given is not None:
         env = container["env"]
-        given["name"] = USERS_PYTHONPATH
-        both = {"name": PYTHONPATH, "value": f"{HANDLER_DIR}:$({USERS_PYTHONPATH})"}
+        given["name"] = ORIGINAL_PYTHONPATH
+        both = {"name": PYTHONPATH, "value": f"{HANDLER_DIR}:$({ORIGINAL_PYTHONPATH})"}
         env.insert(env.index(given) + 1, both)
     elif container.get("envFrom"):
         # Where envFrom has none this reference stays as it is, a folder that does not exist.

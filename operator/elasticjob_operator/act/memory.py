@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elasticjob.rounds.waits import WaitKey
+from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.access import Access
 from elasticjob_operator.act.attempts import Attempts, Target
 from elasticjob_operator.act.pace import Reservation
@@ -37,14 +37,14 @@ class SentEvent:
 
 @dataclass
 class Renewals:
-    """The interval at which those who wait renew their Leases: the longest that one of them may still go by.
-    Whoever is told a shorter one finishes the one that it is in."""
+    """The interval at which waiting participants renew their Leases: the longest that one of them may use.
+    A participant that learns of a shorter one first finishes the current one."""
 
     seconds: int = WAIT_RENEW_SECONDS
     shorter_since: float | None = None
 
     def told(self, seconds: int, now: float) -> int:
-        """The round Lease says so many seconds."""
+        """The round Lease has this many seconds."""
         if seconds >= self.seconds:
             self.seconds, self.shorter_since = seconds, None
         elif self.shorter_since is None:
@@ -56,10 +56,13 @@ class Renewals:
 
 @dataclass
 class Memory:
-    """``timers`` are the planner's, valid while ``continuity`` of the observation has not changed."""
+    """``timers`` are the planner's, valid while ``continuity`` of the observation has not changed. ``waits``
+    are what it waited for at ``planned_at`` (monotonic), for people who ask."""
 
     timers: Mapping[WaitKey, float] = field(default_factory=dict)
     continuity: tuple[int, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    planned_at: float = 0.0
     access: Access | None = None
     missed_since: float | None = None
     """Since when members of a round that has ended have not come back (monotonic)."""

@@ -1,12 +1,12 @@
-"""Who may connect to a job's pods: its NetworkPolicy.
+"""The NetworkPolicy of a job: who may connect to its pods.
 
-The TCPStores of a round have no authentication, and whoever connects to one can end the training or read
-what its members exchange. With ``JobOnly`` the job's pods accept connections from each other alone, on all
-ports: torch picks its ports itself. Policies add up: a user opens a port by one of his own.
+The TCPStores of a round have no authentication. Whoever connects to one can end the training or read what its
+members exchange. With ``JobOnly`` the job's pods accept connections only from each other, on all ports,
+because torch chooses its ports itself. Policies add up: to open a port, users add a policy of their own.
 
-Like the Role it is remembered, so that a pass that changes nothing asks nothing. What somebody changes in it
-stays until the operator compares it again (``survey``): every five minutes or so, as the Role. A job without
-template has none: its pods are somebody else's.
+What was written is remembered, as for the Role, so that a pass that changes nothing sends no request. If
+somebody changes the policy, the operator restores it at the next comparison (``survey``), within about five
+minutes. A job without template has no policy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a job owns beside its pods, one of each: ServiceAccount, Role, RoleBinding and NetworkPolicy.
 
-They are called ``<job>-elasticjob``, and somebody else may have called something so: that is neither written
-over nor taken over, so that nobody who may make ElasticJobs can get the operator to change, or with the job
-to remove, what is not his. Each write of one that is there is a JSON patch that tests the owner's UID; it
-needs no right to read.
+They are called ``<job>-elasticjob``. An object of this name that belongs to something else is neither
+overwritten nor adopted. Otherwise anybody who may create ElasticJobs could make the operator change or delete
+other people's objects. Each write of an existing object is a JSON patch that tests the owner's UID, so no
+right to read is needed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class NotOurs(Invalid):
 
     def __init__(self, job: Job, kind: str, name: str) -> None:
         message = (
-            f"{kind} {name} in namespace {job.namespace} exists and does not belong to this job: "
-            "what a deleted job has left goes by itself; delete anything else, or give the job another name"
+            f"{kind} {name} already exists in namespace {job.namespace} and is not owned by this job; if it "
+            "is left from a deleted job, it will be garbage-collected; otherwise delete it or rename the job"
         )
         super().__init__(f"the objects of {job.namespace}/{job.name}", 0, "NotOurs", message)
 

@@ -1,12 +1,12 @@
-"""At what pace pods are made: one that the API server, the scheduler and the kubelets bear.
+"""How fast pods are created: at a rate that the API server, the scheduler and the kubelets can handle.
 
-Each pod costs the control plane a dozen writes until it has joined. A thousand jobs that are applied at
-once would get all their pods at once, and none of them would be ready in minutes. So pods are made at a
-rate, one job after the other: the first train while the last have no pod yet. Nothing waits inside of a
-pass: a job that is not yet due gets another pass when it is.
+Each pod costs the control plane about a dozen writes until it has joined. If a thousand jobs are applied at
+once and all their pods are created at once, none of them is ready for minutes. So pods are created at a fixed
+rate, one job after the other: the first jobs train while the last ones have no pods yet. A pass does not wait
+for its turn: the job gets another pass when the turn has come.
 
-The rate is shared by the namespaces that have pods to be made. A few pods that a running job lacks are not
-held up: they go without reservation.
+The namespaces that have pods to create share the rate. The few pods that a running job lacks are created at
+once, without a reservation.
 """
 
 from __future__ import annotations

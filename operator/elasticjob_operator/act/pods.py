@@ -85,10 +85,10 @@ class PodWriter:
             raise
         else:
             self._world.saw_pod(answer)
-            log.info("%s/%s: made pod %s", job.namespace, job.name, name)
+            log.info("%s/%s: created pod %s", job.namespace, job.name, name)
 
     async def _look_at(self, job: Job, name: str) -> None:
-        """The name is taken: let the planner see by whom, also if that pod bears no label of ours."""
+        """The name is taken: let the planner see by which pod, even if it does not have our label."""
         try:
             raw = await self._api.get(f"/api/v1/namespaces/{job.namespace}/pods/{name}")
         except NotFound:
@@ -111,7 +111,7 @@ class PodWriter:
         with contextlib.suppress(NotFound, Conflict):
             change = {"metadata": {"uid": seen.uid, "labels": labels}}
             self._world.saw_pod(await self._api.patch(path, change, MERGE_PATCH))
-            log.warning("%s/%s: pod %s had lost its labels", job.namespace, job.name, seen.name)
+            log.warning("%s/%s: restored the labels of pod %s", job.namespace, job.name, seen.name)
         self._world.retry(job)
 
     async def _delete(self, job: Job, action: DeletePod) -> None:
@@ -138,7 +138,7 @@ class PodWriter:
     async def _delete_job(self, job: Job) -> None:
         with contextlib.suppress(NotFound, Conflict):
             await self._api.delete(job_path(job.namespace, job.name), uid=job.uid)
-            log.info("%s/%s: deleted, its time to live is over", job.namespace, job.name)
+            log.info("%s/%s: deleted the job: its time to live expired", job.namespace, job.name)
 
     async def _delete_lease(self, job: Job, action: DeleteLease) -> None:
         seen = self._world.leases.get(job.namespace, action.name)

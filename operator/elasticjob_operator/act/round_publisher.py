@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from elasticjob.contract.names import (
     JOB_LABEL,
@@ -25,6 +25,7 @@ from elasticjob.contract.names import (
     round_lease,
 )
 from elasticjob.contract.records import MemberList, RoundRecord
+from elasticjob_operator.act.access import Rule
 from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.owned import NotOurs
 from elasticjob_operator.act.template import owner_reference
@@ -40,8 +41,26 @@ WAITING_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
+class Published(NamedTuple):
+    """What the pods of a job can read: the record of its round, None if there is none of this very job, and
+    the round of which the members are listed apart, 0 for none."""
+
+    record: RoundRecord | None
+    listed: int
+
+
 class RoundPublisher(Protocol):
-    """Publishes the record of a job's round."""
+    """Publishes the record of a job's round. Nothing else of the operator knows where it stands."""
+
+    def published(self, job: Job) -> Published:
+        """What is published, as far as it was seen."""
+
+    def is_there(self, job: Job, memory: Memory) -> bool:
+        """Whether there is something that a pod of the job can read."""
+
+    @staticmethod
+    def reading(job: Job) -> list[Rule]:
+        """The rules of a Role that lets the job's pods read it."""
 
     def check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """Whether the record may be published. Raises Stale if what it was planned on must be read again.
@@ -66,6 +85,28 @@ class LeaseRoundPublisher:
         self._world = world
         self._clock = clock
 
+    def published(self, job: Job) -> Published:
+        """What the Leases say."""
+        there, listed = self._world.round_lease(job), self._world.members_lease(job)
+        record = there.record if there is not None else None
+        return Published(
+            record if record is not None and record.job_uid == job.uid else None,
+            listed.listed[1] if listed is not None and listed.listed[0] == job.uid else 0,
+        )
+
+    def is_there(self, job: Job, memory: Memory) -> bool:
+        """Whether the round Lease has been seen or made."""
+        return round_lease(job.name) in memory.leases_seen
+
+    @staticmethod
+    def reading(job: Job) -> list[Rule]:
+        """The round Lease is watched by every pod, the member list is read by the leader, once."""
+        leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+        return [
+            {**leases, "resourceNames": [round_lease(job.name)], "verbs": ["get", "list", "watch"]},
+            {**leases, "resourceNames": [members_lease(job.name)], "verbs": ["get"]},
+        ]
+
     def check(self, job: Job, record: RoundRecord, fresh: bool) -> bool:
         """Whether the record may be written. Raises Stale if what it was planned on must be read again.
 
@@ -74,17 +115,17 @@ class LeaseRoundPublisher:
         """
         listed = self._world.members_lease(job)
         if listed is not None and not fresh and _list_ahead(listed, job, record.number):
-            raise Stale(f"the member list is of round {listed.listed[1]}, the plan {_name(record)}")
+            raise Stale(f"the member list belongs to round {listed.listed[1]}, planned was {_name(record)}")
         there = self._world.round_lease(job)
         if there is None or there.record is None or there.record.job_uid != job.uid:
             return True
         old = there.record
         ahead = old.ahead_of(record)
         if ahead and not fresh:
-            raise Stale(f"the round Lease says {_name(old)}, the plan {_name(record)}")
+            raise Stale(f"the round Lease has {_name(old)}, planned was {_name(record)}")
         if ahead:
             log.warning(
-                "%s/%s: the round Lease is ahead of the status (%s, planned %s); it is left alone",
+                "%s/%s: the round Lease is ahead of the status (%s, planned %s); leaving it alone",
                 job.namespace,
                 job.name,
                 _name(old),
@@ -110,7 +151,7 @@ class LeaseRoundPublisher:
         memory.leases_seen.add(name)
         if there.record is not None and there.record.ahead_of(record):
             # It came over the watch after ``check``, while something else was being written.
-            raise Stale(f"the round Lease says {_name(there.record)}, the plan {_name(record)}")
+            raise Stale(f"the round Lease has {_name(there.record)}, planned was {_name(record)}")
         text = record.dump()
         if there.texts[3] == text:
             return None
@@ -129,7 +170,9 @@ class LeaseRoundPublisher:
         if there is None:
             await self._create(job, name, MEMBERS_ANNOTATION, members.dump())
         elif _list_ahead(there, job, members.number):
-            raise Stale(f"the member list is of round {there.listed[1]}, the plan of round {members.number}")
+            raise Stale(
+                f"the member list belongs to round {there.listed[1]}, planned was round {members.number}"
+            )
         elif there.listed != members.head:
             await self._update(job, there, MEMBERS_ANNOTATION, members.dump())
         memory.leases_seen.add(name)
@@ -141,7 +184,7 @@ class LeaseRoundPublisher:
             # It may have gone with the job. Made again before that is known, the garbage collector would take
             # it as often as we make it.
             memory.leases_seen.remove(name)
-            raise Stale(f"the Lease {name} is gone")
+            raise Stale(f"Lease {name} was deleted")
         if there is not None and _unknown(there, job):
             raise NotOurs(job, "Lease", there.name)
         if there is not None and _foreign(there, job):
@@ -221,7 +264,7 @@ def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
 
 
 def _unknown(lease: SeenLease, job: Job) -> bool:
-    """Whether it was never a round's: a Lease of somebody who knows nothing of this one's name."""
+    """Whether it was never a round's: an unrelated Lease that has this name by chance."""
     ours = lease.record is not None or lease.listed[0]
     return not ours and lease.job != job.name and lease.owner != job.uid
 

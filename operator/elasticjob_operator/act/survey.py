@@ -1,7 +1,8 @@
-"""What jobs own beside their pods, as it is: four lists for all jobs, in place of four writes for each.
+"""What all jobs own beside their pods, read in four lists instead of four writes for each job.
 
-Somebody may have changed or deleted it, or a predecessor may have written it: what is as this operator would
-write it is not written again. Taken when an operator begins to lead, and every five minutes or so.
+Somebody may have changed or deleted these objects, or a previous operator may have written them. Objects that
+already are as this operator would write them are not written again. A survey is taken when an operator begins
+to lead, and about every five minutes.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class Survey:
         fields = {name: raw.get(name) for name in _KINDS[kind][1]}
         self._found.setdefault((first_owner_of(meta), str(meta["name"])), {})[kind] = fields
 
-    def compare(self, job: Job, memory: Memory) -> None:
+    def compare(self, job: Job, memory: Memory, reading: list[access.Rule]) -> None:
         """Remember of the job's objects what is there. What was written since is not known better by this."""
         if memory.owned_written_at >= self.began:
             return
         objects: Objects = self._found.get((job.uid, job_identity(job)), {})
-        memory.access = access.found(job, objects)
+        memory.access = access.found(job, objects, reading)
         if memory.access is not None:
             memory.granted = frozenset(memory.access.pod_names)
         memory.network_policy = network.found(job, objects)
@@ -72,5 +73,5 @@ async def survey(api: Api, namespace: str, clock: Callable[[], float]) -> Survey
         try:
             await read_list(api, path.format(scope), taking(kind), query)
         except Forbidden as error:
-            log.warning("each job's %s is written again: %s", kind, error)
+            log.warning("cannot list the %s of jobs, so all of them are rewritten: %s", kind, error)
     return result

@@ -15,7 +15,7 @@ from typing import Any
 from elasticjob.contract.names import (
     API_VERSION,
     ATTEMPT_LABEL,
-    AVOIDS_ANNOTATION,
+    AVOID_NODES_ANNOTATION,
     BACKEND,
     JOB_LABEL,
     JOB_UID_ENV,
@@ -79,9 +79,9 @@ def pod_of(
         },
         "ownerReferences": [owner_reference(job)],
     }
-    annotations = {k: v for k, v in (given.get("annotations") or {}).items() if k != AVOIDS_ANNOTATION}
+    annotations = {k: v for k, v in (given.get("annotations") or {}).items() if k != AVOID_NODES_ANNOTATION}
     if avoid:
-        annotations[AVOIDS_ANNOTATION] = ",".join(avoid)
+        annotations[AVOID_NODES_ANNOTATION] = ",".join(avoid)
     if annotations:
         meta["annotations"] = annotations
     if given.get("finalizers"):
@@ -119,8 +119,8 @@ def warnings(job: Job) -> tuple[str, ...]:
         if flag in _OVERRIDING:
             found.append(word)
     return tuple(
-        f"container {container.get('name')!r} has the flag {word}, which overrides what the operator sets "
-        f"in the environment; remove it, or the pod will not take part in the job's rounds"
+        f"container {container.get('name')!r} has the flag {word}, which overrides the environment set by "
+        "the operator; remove the flag, or the pod will not take part in the job's rounds"
         for word in dict.fromkeys(found)
     )
 
@@ -140,8 +140,8 @@ def misnamed_container(job: Job) -> tuple[str, ...]:
     if wanted is None or wanted == chosen:
         return ()
     return (
-        f"the template's annotation {DEFAULT_CONTAINER_ANNOTATION} is {wanted!r}, and no container has that "
-        f"name: {chosen!r}, the first, is taken for the one that trains; correct the annotation or remove it",
+        f"the template's annotation {DEFAULT_CONTAINER_ANNOTATION} is {wanted!r}, but no container has that "
+        f"name; using the first container, {chosen!r}; correct or remove the annotation",
     )
 
 

@@ -174,13 +174,13 @@ class Controller:
         except (ApiError, Stale) as error:
             # The first, then every tenth: an outage must not fill the log with every try of every job.
             level = logging.WARNING if self.queue.failures(request) % 10 == 0 else logging.DEBUG
-            log.log(level, "%s: the pass ended early: %s", request, error)
+            log.log(level, "%s: reconciliation failed and will be retried: %s", request, error)
             trouble = str(error) if isinstance(error, (Forbidden, Invalid)) else ""
             retry_after = error.retry_after if isinstance(error, Unavailable) else None
             self._retry(entry, trouble, retry_after or 0.0)
         except Exception as error:
             # One job must not end the service for all the others.
-            log.exception("%s: the pass failed", request)
+            log.exception("%s: reconciliation failed and will be retried", request)
             self._retry(entry, f"{type(error).__name__}: {error}")
         else:
             self.queue.forget(request)
@@ -188,10 +188,10 @@ class Controller:
                 self.queue.add_after(request, after)
 
     def _retry(self, entry: JobEntry, trouble: str, at_least: float = 0.0) -> None:
-        """Try again later. Every tenth time an Event says so to people who do not see our log."""
+        """Try again later. Every tenth time an Event says so, for users who do not see our log."""
         if trouble and self.queue.failures(entry.request) % 10 == 0:
-            text = f"the operator can't go on with this job and tries again, later and later: {trouble}"
-            event = Event("PassFailed", text, warning=True)
+            text = f"reconciliation failed and will be retried with back-off: {trouble}"
+            event = Event("ReconcileFailed", text, warning=True)
             self._applier.tell(entry.view.job, entry.memory, [event])
         if not entry.gone:
             self.queue.add_rate_limited(entry.request, at_least)

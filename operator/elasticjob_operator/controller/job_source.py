@@ -69,10 +69,10 @@ class JobSource:
         try:
             self._registry.update(raw)
         except MalformedJob as error:
-            self._unreadable(raw, str(error))
+            self._unreadable(raw, str(error), error.event)
         except Exception as error:
-            log.exception("%s/%s can't be read", namespace, name)
-            self._unreadable(raw, f"{namespace}/{name} can't be read ({type(error).__name__})")
+            log.exception("%s/%s cannot be read", namespace, name)
+            self._unreadable(raw, f"{namespace}/{name} cannot be read ({type(error).__name__})")
 
     def deleted(self, raw: Json) -> None:
         """The watch has brought the end of an ElasticJob."""
@@ -97,7 +97,7 @@ class JobSource:
                 try:
                     await self.relist(namespace)
                 except ApiError as error:
-                    log.warning("the list of jobs could not be read: %s", error)
+                    log.warning("cannot list jobs: %s", error)
 
     async def list_all(self) -> None:
         """List the jobs of all namespaces, each until it works."""
@@ -108,7 +108,7 @@ class JobSource:
                     break
                 except ApiError as error:
                     if failures % 10 == 0:
-                        log.warning("the list of jobs could not be read: %s", error)
+                        log.warning("cannot list jobs: %s", error)
                     await asyncio.sleep(min(_LONGEST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0**failures))
 
     async def compare_all_owned(self) -> None:
@@ -136,7 +136,7 @@ class JobSource:
         there, version = await read_list(self._api, jobs_path(namespace), take, page=PAGE)
         present = {Request(*key, uids[key]) for key in there}
         for entry in self._registry.forget_others(namespace, present, version):
-            log.info("%s: vanished unseen", entry.request)
+            log.info("%s: deleted while it was not watched", entry.request)
         return len(there)
 
     async def _compare_owned(self, namespace: str) -> None:
@@ -150,20 +150,21 @@ class JobSource:
         try:
             found = await survey(self._api, namespace, self._clock)
         except ApiError as error:
-            log.warning("what jobs own could not be listed: %s", error)
+            log.warning("cannot list the objects that jobs own: %s", error)
             return
         for entry in unfinished():
             if entry.request not in self._queue.working:  # else it may be writing just now: next time
-                found.compare(entry.view.job, entry.memory)
+                job = entry.view.job
+                found.compare(job, entry.memory, self._applier.reading(job))
 
-    def _unreadable(self, raw: Json, trouble: str) -> None:
+    def _unreadable(self, raw: Json, trouble: str, reason: str = MalformedJob.event) -> None:
         """No condition can be written into a status that can't be read: the log has it, and an Event."""
         namespace, name = key_of(raw)
         log.error("%s", one_line(trouble, 1_000))
         if self._queue.is_open:
             job = Job(namespace, name, str(raw["metadata"]["uid"]), 0, JobSpec())
             memory = self._registry.unreadable.setdefault((namespace, name), Memory())
-            self._applier.tell(job, memory, [Event("StatusUnreadable", trouble, warning=True)])
+            self._applier.tell(job, memory, [Event(reason, trouble, warning=True)])
 
     def _namespaces(self) -> tuple[str, ...]:
         return self._settings.namespaces or ("",)

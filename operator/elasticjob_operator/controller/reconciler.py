@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+from elasticjob.contract.text import counted
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.attempts import POLICY, READING, RIGHTS, STATUS
@@ -110,10 +111,11 @@ class Reconciler:
             # What they have not said may be what we have not heard: our watch may be late, or dead.
             await self._world.look(job, silent)
             if entry.gone or entry.view is not view:
-                raise Stale("the job has changed while its participants were looked at")
+                raise Stale("the job changed while its participants were read again")
             decision = self._observe_and_plan(entry, view)
             memory.silent = self._world.versions(job, decision.plan.silent)
         plan = decision.plan
+        memory.waits, memory.planned_at = plan.waits, decision.now.mono
         self._registry.set_waiting(entry, plan.waiting)
         if memory.status_budget < BUDGET_BYTES:
             plan = replace(plan, status=trim(plan.status, memory.status_budget))
@@ -130,7 +132,7 @@ class Reconciler:
         if view.status == JobStatus():
             memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
         now = Now(wall=datetime.now(timezone.utc), mono=self._clock(), nonce=secrets.token_hex(4))
-        observed = self._world.observe(job)
+        observed = replace(self._world.observe(job), **self._applier.published(job)._asdict())
         told = observed.record.wait_renew_seconds if observed.record is not None else WAIT_RENEW_SECONDS
         observed = replace(
             observed,
@@ -157,9 +159,7 @@ class Reconciler:
             # What was decided is not; what waits for its time goes on waiting.
             memory.timers = {**decided.timers, **memory.timers}
             decided = meanwhile(job, view.status, observed, now, decided)
-            may_project = (
-                self._applier.may_project(job, decided.record, True) and view.status.start is not None
-            )
+            may_project = self._applier.may_project(job, decided.record, True) and view.status.seen
         else:
             memory.timers = decided.timers
             _log(view, decided)
@@ -213,7 +213,7 @@ class Reconciler:
             return replace(decided, actions=others)
         entry.memory.attempts.done(READING)
         if entry.view.version != view.version:
-            raise Stale("the job has changed, and pods were about to be made for it")
+            raise Stale("the job changed before its pods were created")
         return decided
 
     def _makes_pods(self, job: Job, decided: Plan, memory: Memory) -> bool:
@@ -231,7 +231,7 @@ class Reconciler:
             raise Vanished(str(error)) from error
         if raw["metadata"]["uid"] != job.uid:
             self._changed(raw)
-            raise Vanished("made anew under the same name")
+            raise Vanished("replaced by another job with the same name")
         try:
             self._registry.read_again(entry, raw)
         except MalformedJob as error:
@@ -242,17 +242,18 @@ class Reconciler:
 def _log(before: JobView, decided: Plan) -> None:
     """One log line for each decision."""
     who = f"{before.job.namespace}/{before.job.name}"
-    old, new = before.status.round, decided.status.round
+    old, new = before.status.current_round, decided.status.current_round
     if (old.number, old.phase) != (new.number, new.phase):
+        why = new if new.phase == "Active" else new.next_cause
         log.info(
-            "%s: round %d %s, %d members, leader %s, cause %s: %s",
+            "%s: round %d %s, %s, leader %s, cause %s: %s",
             who,
             new.number,
             new.phase,
-            new.members,
-            new.leader or "none",
-            new.cause or "none",
-            new.message or new.outcome or "-",
+            counted(new.members, "member"),
+            new.leader_pod_name or "none",
+            why.cause or "none",
+            why.message or decided.status.terminal_state or "-",
         )
     for event in decided.events:
         log.log(

@@ -1,14 +1,16 @@
-"""The decisions of one candidate. No I/O, no clock: times are seconds of the candidate's own clock.
+"""The decisions of one candidate in the leader election. No I/O, no clock: the candidate's own clock gives
+the times.
 
 The rules, for a Lease that is written with a resourceVersion each time:
 
-* Who leads renews every ``retry_period``. It may act until ``renew_deadline`` after it *began* the last
-  renewal that was accepted, and steps down then.
-* Who does not lead takes the Lease over when it has seen it unchanged for the duration that stands in it. It
-  sees a change after the leader began to write it, so ``lease_duration - renew_deadline`` lie between the end
-  of one leadership and the next, whatever the clocks of the two machines show (I9).
-* A view that is old does no harm: the write that takes over is for the version that was seen.
-* A Lease that vanished (somebody deleted it) is waited out like one that is held: its holder may act still.
+* The leader renews every ``retry_period``. It may act until ``renew_deadline`` after it *began* the last
+  renewal that was accepted, and then steps down.
+* Another candidate takes the Lease over when it has seen it unchanged for the duration that the Lease
+  contains. It sees a change only after the leader began to write it. So at least ``lease_duration -
+  renew_deadline`` lie between the end of one leadership and the next, whatever the clocks of the two
+  machines show (I9).
+* An outdated view does no harm: the write that takes over is for the version that was seen.
+* A Lease that somebody has deleted is waited out like one that is held, because its holder may still act.
 """
 
 from __future__ import annotations

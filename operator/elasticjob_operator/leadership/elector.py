@@ -1,8 +1,9 @@
-"""The loop around ``core``: it reads, watches and writes the Lease, and starts and ends what the leader does.
+"""The loop around ``core``: it reads, watches and writes the Lease, and starts and stops the work of the
+leader.
 
-It has a client of its own, so that no renewal waits behind the writes of a thousand jobs, and that client's
-requests end early enough for another try before the deadline. The Lease is watched: a release is noticed at
-once, and a takeover comes when the leader's time is up, not at the next poll after it.
+It has a client of its own, so that no renewal waits behind the writes of a thousand jobs. The requests of
+this client time out early enough for another attempt before the deadline. The Lease is watched: a release is
+noticed at once, and a takeover happens when the leader's time is up, not at the next poll after that.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def clock() -> float:
 
 
 def identity() -> str:
-    """Who this process is, as in client-go: the pod or host for people, the rest for being unique."""
+    """The identity of this process, as in client-go: the name of the pod or host, and a unique suffix."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}"
 
 
@@ -65,7 +66,7 @@ class Elector:
         return self._candidate.may_act(self._now())
 
     def report(self) -> Json:
-        """Who leads, for the probe."""
+        """Identity of the leader, for the probe."""
         candidate = self._candidate
         record = candidate.record
         answer: Json = {"leading": self.may_write(), "leader": record.holder if record else ""}
@@ -85,7 +86,7 @@ class Elector:
         still under way when that ends; ``follow`` must then end all that writes. It is awaited before the
         Lease is tried again.
         """
-        log.info("standing by as %s for the Lease %s/%s", self._candidate.me, *self._name())
+        log.info("waiting to become the leader as %s (Lease %s/%s)", self._candidate.me, *self._name())
         self._follow_lease()
         try:
             while True:
@@ -96,7 +97,7 @@ class Elector:
                     self._complain(error)
                     self._postpone()
                 except Exception:
-                    log.exception("leader election: trying again in %g s", self.place.timing.retry_period)
+                    log.exception("leader election failed; retrying in %g s", self.place.timing.retry_period)
                     self._postpone()
         finally:
             await _ended(self._watch)
@@ -116,7 +117,7 @@ class Elector:
             except Conflict:
                 await self._read()  # a renewal whose answer nobody waited for
             except ApiError as error:
-                log.warning("the Lease could not be released: %s", error)
+                log.warning("cannot release the Lease: %s", error)
                 return
             else:
                 log.info("released the Lease %s/%s", *self._name())
@@ -161,26 +162,26 @@ class Elector:
         self._candidate = self._candidate.wrote(Record.read(answer), version_of(answer["metadata"]), began)
         self._said = ""
         if not before.leading and self.may_write():
-            log.info("leading, as %s", before.me)
+            log.info("became the leader as %s", before.me)
             self._service = asyncio.create_task(self._take_up(lead), name="lead")
 
     async def _take_up(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """``lead``, until it succeeds: who leads and does not act is the worst of leaders."""
+        """``lead``, until it succeeds: nothing is worse than a leader that does not act."""
         while True:
             try:
                 await lead()
                 return
             except Exception:
                 pause = self.place.timing.retry_period
-                log.exception("the work can't be taken up yet; trying again in %g s", pause)
+                log.exception("became the leader but cannot start yet; retrying in %g s", pause)
                 await asyncio.sleep(pause)
 
     async def _step_down(self, follow: Callable[[], Awaitable[None]]) -> None:
         record = self._candidate.record
         holder = record.holder if record else ""
         other = holder != self._candidate.me
-        why = f"{holder or 'nobody'} holds the Lease" if other else "it could not be renewed in time"
-        log.warning("no longer leading: %s; nothing is written from now on", why)
+        why = f"{holder or 'nobody'} holds the Lease" if other else "the Lease was not renewed in time"
+        log.warning("no longer the leader: %s; writing nothing from now on", why)
         await _ended(self._service)
         self._service = None
         await follow()
@@ -246,7 +247,7 @@ class Elector:
             except ApiError as error:
                 self._complain(error)
             except Exception:
-                log.exception("leader election: can't make sense of the watch")
+                log.exception("leader election: unexpected event on the watch")
             await asyncio.sleep(self.place.timing.retry_period)
 
     async def _wait(self, until: float) -> None:

@@ -1,12 +1,12 @@
-"""Whether the API server takes writes: what the silence of a Lease is worth.
+"""Whether the API server accepts writes, which decides what the silence of a Lease means.
 
-A participant that can't write is not silent. But a request of ours that fails says little about that: it may
-be one tenant's webhook. So a failure raises a doubt, and the next write that gets through settles it: one of
-ours, or anybody's of which the watch tells. A doubt that nothing has settled for a while is an outage, and
-then all clocks about silence start again at its end.
+A participant that cannot write is not silent. But a failed request of ours does not prove that nobody can
+write: the cause may be one tenant's webhook. So a failure raises a doubt, and the next successful write
+settles it, whether it is ours or one that the watch shows. A doubt that nothing has settled for a while is an
+outage, and then all silence timers start again at its end.
 
-There is one doubt about the API server, and one for each namespace about the writing of Leases in it. While
-there is one, clocks about silence stand where they stood when it began: nobody is convicted in doubt.
+There is one doubt about the API server, and one for each namespace about writing Leases in it. While there is
+a doubt, silence timers stand still, so that no participant is judged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Scope:
 
 
 class Answers:
-    """See the module. Times are monotonic, and given by who asks."""
+    """See the module. Times are monotonic; the caller passes them."""
 
     def __init__(self) -> None:
         self.unanswered = _NEVER
@@ -94,7 +94,7 @@ class Answers:
         return min(found, default=None)
 
     def is_outage(self, namespace: str, now: float) -> bool:
-        """Whether the doubt has lasted for so long that nobody's silence counts."""
+        """Whether the doubt has lasted so long that no silence counts."""
         return any(scope.is_outage(now) for scope in self._about(namespace))
 
     def outages(self, namespace: str) -> int:

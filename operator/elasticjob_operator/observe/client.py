@@ -2,21 +2,22 @@
 
 Promises:
 
-* one keep-alive pool; a bounded number of writes at a time, and of readings of one object, and no other
-  throttle (latency is what the operator is judged by, and priority and fairness in the API server says 429
-  when it is too much). Statuses and Leases do not wait for pods, namespaces not for each other, and nobody
-  for a slow webhook (``turns``); lists and watches are few and wait for nothing;
-* every request has a time limit; a watch has one on silence (bookmarks come every 60 s);
-* a write whose kept-alive connection turned out to be closed is sent once more: each of our writes is
-  guarded by a resourceVersion, a UID or a name, so that a repetition does no harm;
-* a connection may outlive the API server at its other end (a proxy holds it): a watch never gets one that
-  was kept, and when nothing has come back by any that was, all of them are left behind;
-* a 401 reads the credentials again and tries once more;
-* with ``may_write``, no write begins once that says no. It is asked when the request is made and again when
-  its bytes are handed to the kernel, after any wait for a turn or a connection (leadership, ``core``).
+* There is one keep-alive pool, and a limited number of concurrent writes and of reads of one object. There
+  is no other throttle: the operator is judged by its latency, and the API server's priority and fairness
+  answers 429 when there is too much. Statuses and Leases do not wait for pods, namespaces do not wait for
+  each other, and nothing waits for a slow webhook (``turns``). Lists and watches are few and do not wait.
+* Every request has a time limit; a watch has a limit on its silence (bookmarks come every 60 s).
+* A write whose kept-alive connection turned out to be closed is sent once more. Each of our writes is
+  guarded by a resourceVersion, a UID or a name, so that a repetition does no harm.
+* A connection may outlive the API server at its other end, because a proxy holds it. So a watch never gets
+  a kept-alive connection, and when no response comes back by any of them, all of them are abandoned.
+* After a 401 the client reads the credentials again and tries once more.
+* With ``may_write``, no write starts once that returns False. It is asked when the request is made, and
+  again when its bytes are handed to the kernel, after any wait for a turn or a connection (leadership,
+  ``core``).
 
-Why not the official client: its asyncio flavour validates typed models (10 times the CPU), and its
-watch has neither bookmarks nor a read time-out by default (kubernetes-client/python #1148, #1402).
+Why not the official client: its asyncio variant validates typed models (10 times the CPU), and its watch has
+neither bookmarks nor a read time-out by default (kubernetes-client/python #1148, #1402).
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ _CONNECT_TIMEOUT = 5.0
 _WATCH_SILENCE = 75.0
 _KEEP_ALIVE = 60.0
 _DEAD_SECONDS = 10.0
-"""A path that is lost without a word ends its connections after so long: a watch would say nothing for a
-minute, and members who rejoin meanwhile would not be seen."""
+"""A network path that fails silently ends its connections after this time. Otherwise a watch would bring
+nothing for a minute, and members that rejoin meanwhile would not be seen."""
 _KEEP_ALIVE_PROBES = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 _RECORDS_AT_ONCE, _OTHERS_AT_ONCE, _READINGS_AT_ONCE = 64, 32, 32
 _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL = 16, 64

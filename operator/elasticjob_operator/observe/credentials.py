@@ -66,7 +66,7 @@ class Credentials:
 
 def load() -> Connection:
     """Read the config. Raises NoCredentials."""
-    # 0.3-0.5 s and 20 MiB: not for those who only import us.
+    # 0.3-0.5 s and 20 MiB: not where this module is only imported.
     from kubernetes import config
     from kubernetes.client import Configuration
 
@@ -79,7 +79,7 @@ def load() -> Connection:
         else:
             _in_cluster_or_default(config, found)
     except config.ConfigException as error:
-        raise NoCredentials(f"no kubeconfig and no service account to log in with: {error}") from error
+        raise NoCredentials(f"neither a kubeconfig nor a service account to log in with: {error}") from error
     authorization = found.get_api_key_with_prefix("BearerToken", alias="authorization")
     if not authorization and found.username:
         authorization = found.get_basic_auth_token()

@@ -1,17 +1,17 @@
-"""One resource, kept up to date: list, diff, watch, bookmarks, relist on 410.
+"""Keeps the objects of one resource up to date: list, diff, watch, bookmarks, and a new list after a 410.
 
 Promises:
 
-* what vanished while nobody looked is found by the next list (kopf's watch does not do that:
-  what was deleted while it was down stays known);
-* ``good_since`` says since when nothing can have been missed. It is None while there is no watch and
-  starts again after every gap, so that nobody is accused of a silence that was ours (I9);
-* a watch that is silent for longer than bookmarks take is given up and made anew; sooner (``reopen``) where
-  something else shows that it may be dead: its connection can outlive the API server behind a proxy;
-* an object that can't be read makes nobody blind: what was known of it stands, and all others go on.
+* An object that was deleted while no watch was open is found by the next list. (kopf's watch does not do
+  that: it keeps objects that were deleted while it was down.)
+* ``good_since`` says since when no change can have been missed. It is None while there is no watch, and
+  starts again after every gap, so that no participant is judged by a silence that was our own (I9).
+* A watch that is silent for longer than the interval of bookmarks is reopened; sooner (``reopen``) if
+  something else shows that it may be dead: its connection can outlive the API server behind a proxy.
+* An object that cannot be read does no further harm: its last readable version stays, and all others go on.
 
-The server ends each watch after 4 to 5 minutes; going on from the same resource version within a second
-is no gap. Nor is it when we end it: what was missed comes first, and no silence convicts anybody before the
+The server ends each watch after 4 to 5 minutes. Continuing from the same resource version within a second is
+no gap. Nor is a watch that we end ourselves: the missed events come first, and silence counts only after the
 API server itself was asked (``World.look``).
 """
 
@@ -96,7 +96,7 @@ class Informer(Generic[T]):
                 failures = 0
                 self._interrupted(clean=True)
             except Gone:
-                log.info("%s: the watch is too old; listing again", self._path)
+                log.info("%s: the watch has expired; listing again", self._path)
                 self._lost()
             except (Forbidden, NotFound) as error:
                 self._lost()
@@ -113,7 +113,7 @@ class Informer(Generic[T]):
                 await _back_off(failures)
             except Exception:
                 # Whatever it is: a blind operator is worse.
-                log.exception("%s: can't make sense of an answer; listing again", self._path)
+                log.exception("%s: unexpected response; listing again", self._path)
                 failures += 1
                 self._lost()
                 await _back_off(failures)
@@ -139,7 +139,7 @@ class Informer(Generic[T]):
         """The watch may be dead: open another that goes on from here, unless this one has given a sign of
         life since then, or was opened since."""
         if self._limit is not None and max(self.heard_at, self._opened_at) < unless_since:
-            log.info("%s: the watch may be dead, opening another", self._path)
+            log.info("%s: the watch may be dead; reopening it", self._path)
             self._limit.reschedule(asyncio.get_running_loop().time())
             self._limit = None
 
@@ -177,7 +177,7 @@ class Informer(Generic[T]):
 
     async def _do_without(self, error: ApiError) -> None:
         if not self.forbidden:
-            log.warning("doing without: %s", error)
+            log.warning("continuing without it: %s", error)
         self.forbidden = True
         self.synced.set()
         await asyncio.sleep(_FORBIDDEN_SECONDS * random.uniform(0.8, 1.2))
@@ -236,7 +236,7 @@ class Informer(Generic[T]):
         try:
             return self._read(raw, known)
         except Exception:
-            log.exception("%s: %s/%s can't be read and is left out", self._path, namespace, name)
+            log.exception("%s: %s/%s cannot be read and is ignored", self._path, namespace, name)
             return known
 
 

@@ -1,9 +1,9 @@
-"""Lists in pages: each is read, slimmed and let go before the next is asked for.
+"""Lists in pages: each page is read, reduced and released before the next one is requested.
 
-A list of 5,000 pods is 30 MB. Read at once it holds the event loop for a second, and takes 200 MB for that
-long. The pages of one list are one state of the cluster: they continue it at the version of the first. Where
-the API server no longer has that version (410), the list begins anew, so that what it says is never of two
-versions.
+A list of 5,000 pods has 30 MB. Read at once, it blocks the event loop for a second and takes 200 MB
+meanwhile. The pages of one list show one state of the cluster: they continue at the version of the first
+page. If the API server no longer has that version (410), the list starts again, so that its result never
+mixes two versions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pods, Leases and Nodes as the operator keeps them: slim, frozen, judged once when they arrive.
+"""Pods, Leases and Nodes as the operator keeps them: reduced, frozen, and interpreted once when they arrive.
 
-An object of the API server is 2 to 10 KB of JSON, of which the planner needs some words. It is read
-once; a change that none of these words shows is no news (``==`` ignores the version) and starts no pass.
+An object of the API server has 2 to 10 KB of JSON, of which the planner needs a few fields. It is read once.
+A change of anything else is ignored (``==`` ignores the version) and starts no pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from elasticjob.contract.fields import MAX_ID
 from elasticjob.contract.names import (
     ATTEMPT_LABEL,
-    AVOIDS_ANNOTATION,
+    AVOID_NODES_ANNOTATION,
     COMPLETION_INDEX_LABEL,
     FAILURE_ANNOTATION,
     FINISHED_ANNOTATION,
@@ -392,7 +392,7 @@ def _unschedulable(condition: Mapping[str, Any]) -> str:
 
 def _avoids(annotations: Mapping[str, Any]) -> tuple[str, ...]:
     """The nodes that the operator keeps the pod off. Whoever may change the pod may write here, too."""
-    text = annotations.get(AVOIDS_ANNOTATION)
+    text = annotations.get(AVOID_NODES_ANNOTATION)
     names = text.split(",", _MAX_AVOIDS)[:_MAX_AVOIDS] if isinstance(text, str) else []
     return tuple(sorted(name for name in names if is_token(name, _MAX_NAME)))
 

@@ -1,7 +1,7 @@
-"""An ElasticJob as JSON, read into the planner's words.
+"""Reads an ElasticJob from JSON into the planner's types.
 
-The API server has applied the schema's defaults and checked types; reading stays tolerant all the same
-(an older schema, a field that this version does not know): a value that can't be used counts as absent.
+The API server has applied the schema's defaults and has checked types. Reading is still tolerant (an older
+schema, a field that this version does not know): a value that cannot be used counts as not set.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from elasticjob_operator.plan.model import (
     Rule,
 )
 from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
 
 MANAGER = "elasticjob.dev/operator"
 
@@ -43,7 +44,18 @@ class JobView:
 
 
 class MalformedJob(Exception):
-    """The status of a job can't be read: somebody other than an operator has written it."""
+    """The status of a job can't be read: somebody other than an operator, or a newer one, has written it.
+
+    ``event`` is the reason of the Event that says so.
+    """
+
+    event = "StatusUnreadable"
+
+
+class TooNewJob(MalformedJob):
+    """Only a newer operator may act on the job."""
+
+    event = "StatusTooNew"
 
 
 def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
@@ -66,10 +78,15 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
         )
     try:
         status = JobStatus.parse(_mapping(raw.get("status")))
+    except StatusTooNewError as error:
+        raise TooNewJob(
+            f"{job.namespace}/{job.name}: its status was written by a newer operator ({error}, and this one "
+            f"reads {VERSION}); the job is left alone until a newer operator runs"
+        ) from error
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise MalformedJob(
-            f"{job.namespace}/{job.name}: status can't be read ({type(error).__name__}: {error}); "
-            "expected what an operator has written; remove or restore it"
+            f"{job.namespace}/{job.name}: the status cannot be read ({type(error).__name__}: {error}); "
+            "restore it, or remove it to start over"
         ) from error
     return JobView(
         job=job,

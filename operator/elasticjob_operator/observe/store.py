@@ -1,9 +1,9 @@
-"""The objects of one resource as last heard of, by name and by job, with the time of each one's last change.
+"""The objects of one resource as last seen, by name and by job, with the time of the last change of each.
 
-Two sources feed it: the informer's lists and watch, and the answers to requests of ours. These come mostly
-before the watch, so an older version never replaces a newer one, and a list taken before our write does not
-remove its result. But they may also come after it, so what they say of an object that is gone by then is
-not believed: nothing would ever take it back.
+Two sources feed the store: the informer's lists and watch, and the responses to our own requests. A response
+mostly comes before the watch event. So an older version never replaces a newer one, and a list taken before
+our write does not remove its result. But a response may also come after the watch event. So it cannot bring
+back an object that has been deleted in the meantime: nothing would ever remove it again.
 """
 
 from __future__ import annotations

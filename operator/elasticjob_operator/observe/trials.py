@@ -1,7 +1,8 @@
-"""Trying whether Leases can be written, after a request has failed: one tenant's trouble, or everybody's?
+"""After a request has failed: tries whether Leases can be written, to tell one tenant's trouble from
+everybody's.
 
-A trial is the patch of a round Lease that changes nothing, as a dry run: it goes the way of a participant's
-renewal through the API server, its admission and its reading of etcd, and leaves nothing behind.
+A trial is a dry-run patch of a round Lease that changes nothing. It takes the same way through the API
+server, its admission and etcd as a participant's renewal, and leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Turns: so many things at a time, fairly between namespaces, and nobody waits for who is slow.
+"""Turns: a limited number of concurrent operations, shared fairly between namespaces, with no queue behind a
+slow one.
 
-Writes are bounded, and so are passes: a thousand at once would hold the event loop for seconds and open a
-thousand connections. But who waits long for an answer uses neither: behind a tenant's webhook that takes 9 s,
-64 writes of that tenant would keep everybody's. So
+Writes are limited, and so are passes: a thousand at once would block the event loop for seconds and open a
+thousand connections. But an operation that waits long for its response uses neither. Behind a tenant's
+webhook that takes 9 s, 64 writes of that tenant would hold up everybody. So
 
-* what has not ended after ``_QUICK_SECONDS`` gives its turn back and goes on without;
-* the namespaces that wait take turns, and no namespace has more than three quarters of them, so that there is
-  one at once for whoever asks beside a single busy one;
-* of one namespace at most ``slow`` things are under way that have given theirs back, of all ``slow_in_all``:
-  where everything is slow, more connections would not make it quicker.
+* an operation that has not ended after ``_QUICK_SECONDS`` gives its turn back and continues without it;
+* the waiting namespaces take turns, and no namespace has more than three quarters of them, so that beside a
+  single busy namespace there is always a free one;
+* at most ``slow`` operations of one namespace that have given their turns back are under way, and at most
+  ``slow_in_all`` of all namespaces: where everything is slow, more connections would not help.
 """
 
 from __future__ import annotations

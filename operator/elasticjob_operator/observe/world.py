@@ -1,8 +1,7 @@
 """What the planner sees of one job: pods, Leases and nodes joined into an ``Observed``.
 
-It also answers whether the view can be trusted with a judgement on silence: clocks run only while the
-watches are known to be good, the API server takes writes (``answers``), and this process has not been
-standing still (I9).
+It also says whether this view is good enough to judge silence. Silence timers run only while the watches are
+known to be good, the API server accepts writes (``answers``), and this process has not been paused (I9).
 """
 
 from __future__ import annotations
@@ -108,19 +107,19 @@ class World:
         return any(informer.late() > _BUSY_SECONDS for informer in self.informers())
 
     def _check_lateness(self) -> None:
-        """Who may have spoken and is not heard yet is not silent."""
+        """A participant is not silent while a write of its Lease may not have reached us yet."""
         for informer in self.informers():
             late = informer.late()
             if late > _LATE_SECONDS:
                 if informer not in self._late:
-                    text = "%s: the watch is %.1f s late: nobody is judged meanwhile"
+                    text = "%s: the watch lags by %.1f s; not judging silence until it catches up"
                     log.warning(text, informer.path, late)
                 self._late.add(informer)
                 informer.stalled()
                 informer.reopen(unless_since=self._clock() - _LATE_SECONDS)
             elif informer in self._late:
                 self._late.remove(informer)
-                log.info("%s: the watch is no longer late", informer.path)
+                log.info("%s: the watch has caught up", informer.path)
 
     def _check_answers(self) -> None:
         """A request that got no answer may have gone to an API server that is dead, and watches with it."""
@@ -151,32 +150,33 @@ class World:
         return self._watched_in(namespace) is not None
 
     def observe(self, job: Job) -> Observed:
-        """Everything about one job, as of now."""
+        """Everything about one job, as of now, but for what is published of its round."""
         now = self._clock()
         self._check_standstill(now)
         templated = job.spec.template is not None
         pods = self.pods.of_job(job.namespace, job.name)
         leases = self.leases.of_job(job.namespace, job.name)
-        own, listed = round_lease(job.name), self.members_lease(job)
+        rounds = (round_lease(job.name), members_lease(job.name))
         good_since = self._leases_good_since(job.namespace)
         doubted = self._api.answers.doubted_since(job.namespace)
         until = now if doubted is None else min(now, doubted)
         participants: dict[str, Participant] = {}
         for name, lease in leases.items():
-            if name != own and lease is not listed:
+            if name not in rounds:
                 participants[name] = self._participant(lease, good_since, until)
-        record = leases[own].record if own in leases else None
         return Observed(
             pods=tuple(self._pod(pods[name], job.uid, templated) for name in sorted(pods)),
             leases=participants,
-            record=record if record is not None and record.job_uid == job.uid else None,
-            listed=listed.listed[1] if listed is not None and listed.listed[0] == job.uid else 0,
             nodes=self._ready_nodes(),
         )
 
     def service_accounts(self, job: Job) -> tuple[str, ...]:
         """The service accounts of the job's pods."""
         return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
+
+    def pod_names(self, job: Job) -> dict[str, str]:
+        """The names of the job's pods by UID."""
+        return {seen.pod.uid: name for name, seen in self.pods.of_job(job.namespace, job.name).items()}
 
     def round_lease(self, job: Job) -> SeenLease | None:
         """The Lease ``<job>-round``, whatever stands in it."""
@@ -306,7 +306,9 @@ class World:
 
     def _check_standstill(self, now: float) -> None:
         if now - self._beat_at > _STANDSTILL_SECONDS:
-            log.warning("stood still for %.1f s: all clocks about silence start again", now - self._beat_at)
+            log.warning(
+                "the process was paused for %.1f s; restarting all silence timers", now - self._beat_at
+            )
             self._standstills += 1
             for informer in self.informers():
                 informer.stalled()

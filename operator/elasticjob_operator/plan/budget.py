@@ -1,9 +1,11 @@
-"""The status fits into an object of the API server at any size that the definition allows (I13).
+"""Keeps the status within the size of an object that etcd accepts, at any size that the definition allows
+(I13).
 
-etcd takes 1.5 MiB for the whole object. Of that the status may have 1 MiB; a job of thousands would have
-more if all its participants wait and have long names and messages. What is left out can be read elsewhere or
-is missed least; ``status.leftOut`` says what. What a round is made of stays: ids, pods, UIDs, slots, ranks
-and states of its members, the nonce, and the attempts.
+etcd accepts 1.5 MiB for the whole object, of which the status may use 1.1 MiB. A job of thousands would need
+more if all its participants wait and have long names and messages. What is left out first can be read
+elsewhere or is missed least; ``status.omitted`` says what it was. What a round consists of always stays: ids,
+pods, UIDs, slots, ranks and states of its members, the nonce, and the attempts.
+managedFields are not counted: they are small as long as the long lists are atomic.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from dataclasses import replace
 
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 
-BUDGET_BYTES = 1024**2
+BUDGET_BYTES = 1024**2 * 11 // 10
 KEPT_WAITING = 100
 KEPT_NAMES = 100
 KEPT_CHARGES = 5
 _KEPT_OF_MESSAGE = 20
-_FRAME = len('{"id":"","pod":"","uid":"","state":""},')
-_FIELD = len(',"slot":')
+_FRAME = len('{"id":"","podName":"","podUID":"","state":""},')
+_FIELD = len(',"":')
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\<>&]')
 _SMALL = 400
 """So many participants fit, whatever they say."""
@@ -31,10 +33,10 @@ Step = tuple[str, Callable[[JobStatus], JobStatus]]
 
 def trim(status: JobStatus, budget: int = BUDGET_BYTES) -> JobStatus:
     """The status in no more than ``budget`` bytes, as far as that can be, and what is left out said in it."""
-    if budget >= BUDGET_BYTES and len(status.participants) <= _SMALL and not status.left_out:
+    if budget >= BUDGET_BYTES and len(status.participants) <= _SMALL and not status.omitted:
         return status
     left_out: list[str] = []
-    status = replace(status, left_out="")
+    status = replace(status, omitted="")
     for said, step in _STEPS:
         if size(status) + 500 <= budget:  # with room for the sentence
             break
@@ -43,7 +45,7 @@ def trim(status: JobStatus, budget: int = BUDGET_BYTES) -> JobStatus:
             status = less
             left_out.append(said)
     return (
-        replace(status, left_out=f"to keep the status within 1 MiB: {'; '.join(left_out)}")
+        replace(status, omitted=f"left out to keep the status within 1.1 MiB: {'; '.join(left_out)}")
         if left_out
         else status
     )
@@ -57,13 +59,19 @@ def size(status: JobStatus) -> int:
 
 def _size(entry: ParticipantStatus) -> int:
     """Bytes of one participant: as ``json`` would say, in a tenth of the time."""
-    size = _FRAME + (_FIELD + 4 + len(str(entry.restarts)) if entry.restarts else 0)
-    for number in (entry.slot, entry.rank):
+    size = _FRAME
+    for name, number in (
+        ("slot", entry.slot),
+        ("groupRank", entry.group_rank),
+        ("localWorldSize", entry.local_world_size),
+        ("containerRestarts", entry.container_restarts or None),
+    ):
         if number is not None:
-            size += _FIELD + len(str(number))
-    optional = (entry.address, entry.node, entry.nproc, entry.message)
-    size += (_FIELD + 5) * (len(optional) - optional.count(""))
-    texts = (entry.id, entry.pod, entry.uid, entry.state, *optional)
+            size += _FIELD + len(name) + len(str(number))
+    for name, text in (("nodeName", entry.node_name), ("message", entry.message)):
+        if text:
+            size += _FIELD + len(name) + 2
+    texts = (entry.id, entry.pod_name, entry.pod_uid, entry.state, entry.node_name, entry.message)
     together = "".join(texts)
     return size + (len(together) if _NOT_PLAIN.search(together) is None else sum(map(_text, texts)))
 
@@ -85,7 +93,7 @@ def _waiting(
     keep: Callable[[list[ParticipantStatus]], Iterable[ParticipantStatus]],
 ) -> Callable[[JobStatus], JobStatus]:
     def step(status: JobStatus) -> JobStatus:
-        waiting = [entry for entry in status.participants if entry.rank is None]
+        waiting = [entry for entry in status.participants if entry.group_rank is None]
         return replace(status, participants=status.members() + tuple(keep(waiting)))
 
     return step
@@ -93,20 +101,31 @@ def _waiting(
 
 def _of_members(change: Callable[[ParticipantStatus], ParticipantStatus]) -> Callable[[JobStatus], JobStatus]:
     def step(status: JobStatus) -> JobStatus:
-        others = tuple(entry for entry in status.participants if entry.rank is None)
+        others = tuple(entry for entry in status.participants if entry.group_rank is None)
         return replace(status, participants=tuple(map(change, status.members())) + others)
 
     return step
 
 
 def _history(status: JobStatus) -> JobStatus:
-    return replace(status, rounds=tuple(replace(h, message=_cut(h.message, 100)) for h in status.rounds))
+    return replace(
+        status,
+        round_history=tuple(
+            replace(h, end=replace(h.end, message=_cut(h.end.message, 100))) if h.end is not None else h
+            for h in status.round_history
+        ),
+    )
 
 
 def _names(status: JobStatus) -> JobStatus:
-    r = status.round
+    r = status.current_round
     return replace(
-        status, round=replace(r, missing=r.missing[:KEPT_NAMES], not_leading=r.not_leading[:KEPT_NAMES])
+        status,
+        current_round=replace(
+            r,
+            unarrived_pods=r.unarrived_pods[:KEPT_NAMES],
+            ineligible_leaders=r.ineligible_leaders[:KEPT_NAMES],
+        ),
     )
 
 
@@ -114,7 +133,7 @@ def _sentences(status: JobStatus) -> JobStatus:
     return replace(
         status,
         conditions=tuple(replace(c, message=_cut(c.message, 1_000)) for c in status.conditions),
-        ignored=tuple(replace(i, message=_cut(i.message, 100)) for i in status.ignored),
+        ignored_pods=tuple(replace(i, message=_cut(i.message, 100)) for i in status.ignored_pods),
         excluded_nodes=tuple(replace(n, message=_cut(n.message, 100)) for n in status.excluded_nodes),
         accounts=tuple(
             replace(
@@ -136,25 +155,29 @@ def _cut(text: str, length: int) -> str:
 
 _STEPS: tuple[Step, ...] = (
     (
-        "addresses, nodes and messages of participants that wait",
-        _waiting(lambda waiting: (replace(w, address="", node="", nproc="", message="") for w in waiting)),
+        "nodes and messages of waiting participants",
+        _waiting(
+            lambda waiting: (replace(w, node_name="", local_world_size=None, message="") for w in waiting)
+        ),
     ),
-    (f"participants that wait, but for {KEPT_WAITING}", _waiting(lambda waiting: waiting[:KEPT_WAITING])),
+    (f"waiting participants beyond {KEPT_WAITING}", _waiting(lambda waiting: waiting[:KEPT_WAITING])),
     (
-        "the ends of members' messages",
+        "long messages of members",
         _of_members(lambda m: replace(m, message=_cut(m.message, _KEPT_OF_MESSAGE))),
     ),
-    ("members' addresses", _of_members(lambda m: replace(m, address="", nproc=""))),
-    ("the ends of messages in rounds", _history),
-    ("members' nodes", _of_members(lambda m: replace(m, node=""))),
-    (f"all but {KEPT_NAMES} names in round.missing and round.notLeading", _names),
-    ("the ends of all other messages", _sentences),
-    ("participants that wait", _waiting(lambda _: ())),
-    (f"charges, which are counted, but for the newest {KEPT_CHARGES} of each account", _charges),
-    ("members' messages", _of_members(lambda m: replace(m, message=m.message[:1]))),
+    ("long messages of rounds", _history),
+    ("members' nodes", _of_members(lambda m: replace(m, node_name="", local_world_size=None))),
+    (f"all but {KEPT_NAMES} names in unarrivedPods and ineligibleLeaders", _names),
+    ("all other long messages", _sentences),
+    ("all waiting participants", _waiting(lambda _: ())),
+    (f"charges (all counted) beyond the newest {KEPT_CHARGES} of each account", _charges),
+    ("members' messages after the first character", _of_members(lambda m: replace(m, message=m.message[:1]))),
     # Pods of members that are lost are then deleted half a minute late.
-    ("that there were members' messages", _of_members(lambda m: replace(m, message=""))),
-    ("round.newcomers", lambda status: replace(status, round=replace(status.round, newcomers=()))),
-    ("rounds but the last", lambda status: replace(status, rounds=status.rounds[:1])),
+    ("all messages of members", _of_members(lambda m: replace(m, message=""))),
+    (
+        "newcomers",
+        lambda status: replace(status, current_round=replace(status.current_round, newcomers=())),
+    ),
+    ("all rounds but the last", lambda status: replace(status, round_history=status.round_history[:1])),
 )
 """From what is missed least to what is missed most."""

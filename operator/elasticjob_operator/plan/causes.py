@@ -1,4 +1,4 @@
-"""Evidence against a round, the account that each cause is charged to, and which evidence explains more."""
+"""Evidence against a round, the account of each cause, and which evidence explains more."""
 
 from __future__ import annotations
 

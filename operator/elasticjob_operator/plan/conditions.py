@@ -7,9 +7,8 @@ Establishing, Suspended, Complete, Failed.
 from __future__ import annotations
 
 from elasticjob.contract.names import pod_name
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
-from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import CreatePod, Pod
@@ -20,48 +19,81 @@ UNJOINED_SECONDS = 60.0
 """How long a container may run without joining before the status names it."""
 
 
+MAX_TOOL_MESSAGE = 1_000
+"""Of a sentence in the conditions for tools: they show it to people in a line."""
+
+
 def describe(p: Pass) -> None:
     """Bring the conditions up to date with what this pass decided."""
     if p.before.finished:
         return
-    outcome = p.round.outcome
+    _describe(p)
+    _describe_for_tools(p)
+
+
+def _describe_for_tools(p: Pass) -> None:
+    """What kstatus (Flux, Helm, kpt) judges any resource by: Reconciling while the job should train and does
+    not, Stalled once it has failed. Both follow from the others."""
+    training, failed = p.status.condition("Training"), p.status.condition("Failed")
+    if training is None or failed is None:
+        return
+    suspended = p.status.is_true("Suspended")
+    suspending = suspended and any(pod.mine and not pod.ended for pod in p.observed.pods)
+    works = training.status != "True" and not p.status.terminal_state and (not suspended or suspending)
+    reason = "Suspending" if suspending else training.reason
+    _set(p, "Reconciling", str(works), reason, training.message[:MAX_TOOL_MESSAGE])
+    stalled = failed.status == "True"
+    _set(
+        p,
+        "Stalled",
+        str(stalled),
+        failed.reason if stalled else "NotStalled",
+        failed.message[:MAX_TOOL_MESSAGE] if stalled else "the job has not failed",
+    )
+
+
+def _describe(p: Pass) -> None:
+    outcome, message = p.status.terminal_state, p.round.next_cause.message
     if outcome:
-        _set(p, "Training", "False", outcome, p.round.message)
+        _set(p, "Training", "False", outcome, message)
         _describe_suspension(p)
-        _set(p, "Complete", "True" if outcome == "Complete" else "False", p.reason, p.round.message)
-        _set(p, "Failed", "True" if outcome == "Failed" else "False", p.reason, p.round.message)
+        for kind, reason in (("Complete", "JobFailed"), ("Failed", "JobComplete")):
+            is_it = outcome == kind
+            _set(p, kind, str(is_it), p.reason if is_it else reason, message)
         return
     status, reason, message = _training(p)
     _set(p, "Training", status, reason, message)
     _describe_suspension(p)
-    for kind in ("Complete", "Failed"):
+    for kind, reason in (("Complete", "NotFinished"), ("Failed", "NotFailed")):
         if p.status.condition(kind) is None:
-            _set(p, kind, "False", "InProgress", "the job has not ended")
+            _set(p, kind, "False", reason, "the job has not finished")
 
 
 def _describe_suspension(p: Pass) -> None:
     before = p.status.condition("Suspended")
-    if suspension.wanted(p) and not p.round.outcome:
-        text = "spec.suspend is true: the job has no pods and its status is kept; set it to false to go on"
+    if suspension.wanted(p) and not p.status.terminal_state:
+        text = "spec.suspend is true: the job has no pods, its status is kept; set it to false to resume"
         _set(p, "Suspended", "True", "Suspended", text)
     elif before is None:
         _set(p, "Suspended", "False", "NotSuspended", "the job was never suspended")
     elif before.status == "True" and not suspension.wanted(p):
-        _set(p, "Suspended", "False", "Resumed", "spec.suspend is false again")
+        _set(p, "Suspended", "False", "Resumed", "the job was resumed")
 
 
 def _training(p: Pass) -> tuple[str, str, str]:
     r = p.round
     if r.phase == "Active":
-        who = f"round {r.number} with {r.members} of {p.job.spec.replicas} members, leader {r.leader}"
+        wanted = p.job.spec.replicas
+        desired = f" ({wanted} desired)" if wanted != r.members else ""
+        who = f"round {r.number} with {counted(r.members, 'member')}{desired}, leader {r.leader_pod_name}"
         if r.established is None:
             return "False", "Establishing", f"{who}; waiting for the members to reach the leader{_short(p)}"
-        done = sum(m.state == MemberState.SUCCEEDED for m in p.status.members())
-        said = lifecycle.after_success(p) or (f"{done} have succeeded" if done else "")
+        done = sum(m.succeeded for m in p.status.members())
+        said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
         return "True", "Training", f"{who}{more}{_short(p)}{_held_up(p)}"
-    ended = "" if r.cause == Cause.RESUMED else f"round {r.number} ended: "
-    why = f"{ended}{r.message}; " if r.number else ""
+    ended = "" if r.resumed else f"round {r.number} ended: "
+    why = f"{ended}{r.next_cause.message}; " if r.number else ""
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)
@@ -90,7 +122,7 @@ def _stuck(p: Pass) -> str:
     members = p.status.member_uids
     stuck: dict[str, list[str]] = {}
     for trouble in sorted(p.observed.troubles, key=lambda trouble: trouble.name):
-        stuck.setdefault(f"can't be {trouble.verb}: {trouble.why}", []).append(trouble.name)
+        stuck.setdefault(f"cannot be {trouble.verb}: {trouble.why}", []).append(trouble.name)
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             off = (
@@ -109,8 +141,8 @@ def _stuck(p: Pass) -> str:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.waits.left(JobWait.UNJOINED, pod.uid, UNJOINED_SECONDS) == 0:
             return (
-                f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined: its log may say why; "
-                f"its command must run {_torchrun(p)}"
+                f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined; see its log, and "
+                f"check that its command runs {_torchrun(p)}"
             )
     return ""
 

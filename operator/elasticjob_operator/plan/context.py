@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from elasticjob.contract.records import ParticipantRecord, Phase, RoundReport, State, endpoint_at
-from elasticjob.rounds.state import MemberState
+from elasticjob.contract.records import ParticipantRecord, Phase, RoundReport, State
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
@@ -21,11 +20,11 @@ from elasticjob_operator.plan.model import (
     Participant,
     Pod,
 )
-from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundStatus
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus, RoundEnd, RoundStatus
 from elasticjob_operator.plan.waits import JobWait
 
 RENEWALS_PER_SECOND = 50
-"""What the API server has to bear of all those who wait."""
+"""The load that all waiting participants together put on the API server."""
 
 NODE_GONE_SECONDS = 2.0
 """How long a node must stay deleted: a watch that lags tells of its return after its end."""
@@ -81,7 +80,7 @@ class Pass:
     @property
     def round(self) -> RoundStatus:
         """The round as this pass has it."""
-        return self.status.round
+        return self.status.current_round
 
     @property
     def told(self) -> bool:
@@ -98,7 +97,14 @@ class Pass:
     def set_round(self, **changes: Any) -> None:
         """Change the round in the status."""
         if _differs(self.round, changes):
-            self.status = replace(self.status, round=replace(self.round, **changes))
+            self.status = replace(self.status, current_round=replace(self.round, **changes))
+
+    def set_end(self, **changes: Any) -> None:
+        """Change why the round has ended; the history says the same."""
+        self.set_round(end=replace(self.round.end or RoundEnd(), **changes))
+        history = self.status.round_history
+        if history and history[0].number == self.round.number:
+            self.set(round_history=(replace(history[0], end=self.round.end), *history[1:]))
 
     def left_since(self, since: datetime, limit: float, kind: enum.Enum, about: str | int) -> float:
         """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.
@@ -139,12 +145,12 @@ class Pass:
     def is_of_round(self, number: int) -> bool:
         """Whether who names this number means the round. One that ended for a Lease that was ahead has got
         another number; its members know it by that under which it was formed, or by what the Lease said."""
-        formed = self.status.rounds[0].number if self.status.rounds else self.round.number
+        formed = self.status.round_history[0].number if self.status.round_history else self.round.number
         return formed <= number <= self.round.number
 
     def set_members(self, members: tuple[ParticipantStatus, ...]) -> None:
         """Replace the members in the status; the others follow them."""
-        others = tuple(p for p in self.status.participants if p.rank is None)
+        others = tuple(p for p in self.status.participants if p.group_rank is None)
         self.set(participants=members + others)
 
     def waiting_participants(self) -> int:
@@ -209,14 +215,13 @@ class Pass:
                     pod,
                     ParticipantStatus(
                         id=record.id,
-                        pod=pod.name,
-                        uid=pod.uid,
+                        pod_name=pod.name,
+                        pod_uid=pod.uid,
                         state=state,
                         slot=pod.slot,
-                        address=endpoint_at(record, pod.ip),
-                        node=pod.node,
-                        nproc=record.nproc,
-                        restarts=pod.restarts,
+                        node_name=pod.node,
+                        local_world_size=record.local_world_size,
+                        container_restarts=pod.restarts,
                     ),
                 )
             )
@@ -224,16 +229,14 @@ class Pass:
 
     def in_time(self, record: ParticipantRecord) -> bool:
         """Whether an announcement is for the round after this one. One from before may have been a member's
-        since, also of a round of which nothing is known any more (I4); whoever lives makes another."""
+        since, also of a round of which nothing is known any more (I4); a live agent makes another."""
         return record.seen(self.job.uid) >= self.round.number
 
     def _has_done_its_part(self, member: ParticipantStatus) -> bool:
         """Whether it has succeeded, or its container has ended with 0 and its pod may still say why."""
-        pod = self.pods_by_uid.get(member.uid)
+        pod = self.pods_by_uid.get(member.pod_uid)
         well = pod is not None and pod.exited_well
-        return member.state == MemberState.SUCCEEDED or (
-            well and pod is not None and not pod.ended and not pod.deleting
-        )
+        return member.succeeded or (well and pod is not None and not pod.ended and not pod.deleting)
 
     def silent_announcement(self, pod: Pod) -> float | None:
         """For how many seconds a live pod has been silent that has announced itself, if for three

@@ -1,8 +1,9 @@
-"""What the end or the deletion of a pod says: who took it away, and with which words.
+"""What the end or the deletion of a pod means: who ended it, and what Kubernetes says about it.
 
-Several parties write about one end, in any order: the deletionTimestamp, the condition DisruptionTarget,
-the containers' exit codes (137 and 143 are a signal's, and torchrun ends with 1 when it is told to stop), the
-kubelet's reason, the node's state. The sign that names who did it is the best, whenever it comes.
+Several parties report one end, in any order: the deletionTimestamp, the condition DisruptionTarget, the exit
+codes of the containers (137 and 143 mean a signal, and torchrun ends with 1 when it is told to stop), the
+kubelet's reason, the state of the node. The sign that names who ended the pod explains most, whenever it
+arrives.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ EXPLAINED_BY_THE_NODE = frozenset(
 
 
 def taken_away(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence | None:
-    """Who has ended this pod that is on its way out or has ended, as far as it is known; None for one that
-    has ended by itself."""
+    """Evidence that something else ended this pod, or is ending it, as far as it is known; None for a pod
+    that ended by itself."""
     cause = _disruption(pod)
     if cause is not None:
         return _evidence(pod, cause, _sentence(pod, who, cause), rank)
@@ -57,7 +58,7 @@ def taken_away(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence
         return None
     trouble = node_trouble(p, pod)
     if pod.deleting and trouble:
-        text = f"{who} was lost: it is being deleted, and node {pod.node} {trouble}"
+        text = f"{who} was lost: its pod is being deleted, and node {pod.node} {trouble}"
         return _evidence(pod, Cause.NODE_LOST, text, rank)
     if pod.deleting:
         return _evidence(pod, Cause.POD_DELETED, f"{who} is being deleted", rank)
@@ -119,7 +120,7 @@ def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = 
 def node_lost(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
     """The member is lost with its node."""
     trouble = node_trouble(p, pod)
-    silent = "" if p.on_dead_node(pod) else " and nothing is heard from the pod"
+    silent = "" if p.on_dead_node(pod) else " and the pod is silent"
     return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {trouble}{silent}", rank)
 
 
@@ -168,7 +169,7 @@ def _sentence(pod: Pod, who: str, cause: str) -> str:
         Cause.NODE_PRESSURE: f"was evicted from node {pod.node}, which is short of resources",
         Cause.NODE_LOST: f"was lost with node {pod.node}",
     }
-    how = words_of.get(cause, "was ended by its node")
+    how = words_of.get(cause, "was terminated by its node")
     words = pod.message.strip(". ") or pod.disruption or pod.reason
     return f"{who} {how}: {words}"
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import nodes, rules
+from elasticjob_operator.plan import error_text, nodes, rules
 from elasticjob_operator.plan.causes import (
     ACCOUNTS,
     APPLICATION,
@@ -40,7 +40,7 @@ def refresh_accounts(p: Pass) -> None:
     for name in ACCOUNTS:
         limit = limits.get(name, Limit())
         account = replace(
-            old.get(name, Account(name)), limit=limit.max_restarts, window_seconds=limit.window_seconds
+            old.get(name, Account(name)), max_restarts=limit.max_restarts, window_seconds=limit.window_seconds
         )
         if limit.window_seconds is not None:
             account = account.since(p.now.wall - timedelta(seconds=limit.window_seconds))
@@ -54,9 +54,9 @@ def refresh_accounts(p: Pass) -> None:
 def note(p: Pass, evidence: list[Evidence]) -> None:
     """Keep the best evidence as the cause of the broken round, and the root failure for people.
 
-    ``status.round.cause`` of a Broken round is the cause so far, with what the first rule that matches it
-    makes of it. Nothing is charged yet: that is done when the next round is published, or when every member
-    is accounted for. From then on ``moves`` judges what comes.
+    ``status.currentRound.end`` is the cause so far, with what the first rule that matches
+    it makes of it. Nothing is charged yet: that is done when the next round is published, or when every
+    member is accounted for. From then on ``moves`` judges what comes.
     """
     if p.round.charged is not None:
         return
@@ -66,12 +66,12 @@ def note(p: Pass, evidence: list[Evidence]) -> None:
         rule = rules.match(p.job.spec.rules, sign)
         if not _explains_more(p, sign, rule is not None):
             continue
-        p.set_round(
+        p.set_round(failure_offset_milliseconds=sign.milliseconds, resumed=False)
+        p.set_end(
             cause=sign.cause,
             account=rules.account(rule, sign),
             message=sign.message + rules.effect(rule),
-            rule=rule.name if rule is not None else "",
-            root_milliseconds=sign.milliseconds,
+            rule_name=rule.name if rule is not None else "",
             detect_milliseconds=sign.detect_milliseconds,
         )
         if sign.account != SCALING:
@@ -89,12 +89,16 @@ def charge_round(p: Pass) -> None:
     if _charged(p, round_number=p.round.number):
         return
     failure = root(p)
-    node = failure.node if failure is not None else ""
-    charge = Charge(p.now.wall, p.round.number, cause=p.round.cause, node=node, message=cut(p.round.message))
-    _charge(p, p.round.account, charge)
+    node = failure.node_name if failure is not None else ""
+    why = p.round.next_cause
+    charge = Charge(p.now.wall, p.round.number, cause=why.cause, node_name=node, message=cut(why.message))
+    _charge(p, why.account, charge)
     p.set_round(charged=p.now.wall)
     if failure is not None:
-        enforce(p, rules.named(p.job.spec.rules, p.round.rule), failure, p.round.message)
+        rule = rules.named(p.job.spec.rules, why.rule_name)
+        if rule is None:
+            error_text.tell(p, failure)
+        enforce(p, rule, failure, why.message)
 
 
 def charge_pod(p: Pass, sign: Evidence) -> None:
@@ -115,7 +119,12 @@ def charge_pod(p: Pass, sign: Evidence) -> None:
         p,
         account,
         Charge(
-            p.now.wall, pod=sign.pod, cause=sign.cause, node=sign.node, message=cut(message), beside=beside
+            p.now.wall,
+            pod_name=sign.pod,
+            cause=sign.cause,
+            node_name=sign.node,
+            message=cut(message),
+            during_round=beside,
         ),
     )
     if root(p) is None or p.round.phase == "Active" or p.round.charged is not None:
@@ -142,14 +151,16 @@ def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
     if rule.action == Action.FAIL_JOB.value:
         p.verdict = message
     if rule.action == Action.EXCLUDE_NODE.value:
-        nodes.exclude(p, failure.node, message)
-        if failure.node in nodes.excluded(p) and p.round.phase != "Active":
-            _give_up(p, failure.uid, message)
+        nodes.exclude(p, failure.node_name, message)
+        if failure.node_name in nodes.excluded(p) and p.round.phase != "Active":
+            _give_up(p, failure.pod_uid, message)
 
 
 def exhausted(p: Pass) -> Account | None:
     """The account whose limit is passed, if any."""
-    return next((a for a in p.status.accounts if a.limit is not None and a.used > a.limit), None)
+    return next(
+        (a for a in p.status.accounts if a.max_restarts is not None and a.used > a.max_restarts), None
+    )
 
 
 def failure_of(p: Pass, sign: Evidence, number: int | None) -> Failure:
@@ -164,7 +175,7 @@ def failure_of(p: Pass, sign: Evidence, number: int | None) -> Failure:
         sign.uid,
         sign.node,
         _logs(p, sign),
-        next((m.restarts for m in p.status.members() if m.uid == sign.uid), 0),
+        next((m.container_restarts for m in p.status.members() if m.pod_uid == sign.uid), 0),
     )
 
 
@@ -195,20 +206,21 @@ def detection(p: Pass) -> int | None:
     operator knows as the moment when it was established. Else what the witness of the end says itself.
     """
     r = p.round
-    if r.account == SCALING or not r.number:
+    why = r.next_cause
+    if why.account == SCALING or not r.number:
         return None
-    first = None if r.established is None or r.broken is None else _first_end(p)
-    if first is None or r.established is None or r.broken is None:
-        return r.detect_milliseconds
-    return max(0, round((r.broken - r.established).total_seconds() * 1000) - first)
+    first = None if r.established is None or why.time is None else _first_end(p)
+    if first is None or r.established is None or why.time is None:
+        return why.detect_milliseconds
+    return max(0, round((why.time - r.established).total_seconds() * 1000) - first)
 
 
 def _first_end(p: Pass) -> int | None:
     """How long after the barrier the first worker of this round failed, of those that say so."""
     found = []
     for member in p.status.members():
-        lease = p.observed.leases.get(member.pod)
-        failure = lease.failure if lease is not None and lease.holder == member.uid else None
+        lease = p.observed.leases.get(member.pod_name)
+        failure = lease.failure if lease is not None and lease.holder == member.pod_uid else None
         if failure is None or failure.number != p.round.number or failure.late:
             continue
         if failure.milliseconds is not None:
@@ -221,7 +233,7 @@ def _give_up(p: Pass, uid: str, message: str) -> None:
     p.set_members(
         tuple(
             replace(m, state=MemberState.LOST, message=message)
-            if m.uid == uid and m.state != MemberState.LOST
+            if m.pod_uid == uid and m.state != MemberState.LOST
             else m
             for m in p.status.members()
         )
@@ -229,8 +241,10 @@ def _give_up(p: Pass, uid: str, message: str) -> None:
 
 
 def _explains_more(p: Pass, sign: Evidence, matched: bool) -> bool:
-    r = p.round
-    return explains_more(sign.cause, matched, sign.milliseconds, r.cause, bool(r.rule), r.root_milliseconds)
+    r, why = p.round, p.round.next_cause
+    return explains_more(
+        sign.cause, matched, sign.milliseconds, why.cause, bool(why.rule_name), r.failure_offset_milliseconds
+    )
 
 
 def _logs(p: Pass, sign: Evidence) -> str:
@@ -253,7 +267,7 @@ def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:
     if round_number is not None and p.round.charged is not None:
         return True  # the charge itself may have left its window
     return any(
-        (pod and c.pod == pod) or (round_number is not None and c.round == round_number)
+        (pod and c.pod_name == pod) or (round_number is not None and c.round == round_number)
         for a in p.status.accounts
         for c in a.charges
     )
@@ -261,4 +275,4 @@ def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:
 
 def _charge(p: Pass, account: str, charge: Charge) -> None:
     accounts = tuple(a.charged(charge) if a.name == account else a for a in p.status.accounts)
-    p.set(accounts=accounts, restarts=p.status.restarts + (charge.beside is None))
+    p.set(accounts=accounts, restarts=p.status.restarts + (charge.during_round is None))

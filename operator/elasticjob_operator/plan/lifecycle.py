@@ -1,17 +1,17 @@
-"""The end of a job: Complete when every member of one round has succeeded in it, and its container has ended
-with 0 where the operator makes the pods; Failed with a reason.
+"""The end of a job: Complete when all members of one round have succeeded, or Failed with a reason.
+
+Where the operator creates the pods, the training containers must also have ended with exit code 0.
 
 The terminal condition is written first, then the record (Closed), then pods are cleaned up (I8).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import Outcome, Phase, State
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
-from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends, progress
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import exhausted, short
@@ -36,9 +36,10 @@ def check_success(p: Pass) -> bool:
     own = p.job.spec.template is not None
     if p.round.phase != "Active" or not members:
         return False
-    if any(m.state != MemberState.SUCCEEDED or (own and not m.done) for m in members):
+    if not all(m.completed if own else m.succeeded for m in members):
         return False
-    text = f"all {len(members)} members of round {p.round.number} have succeeded"
+    who = f"all {len(members)} members" if len(members) > 1 else "the only member"
+    text = f"{who} of round {p.round.number} succeeded"
     _close(p, Outcome.COMPLETE, "Succeeded", text)
     return True
 
@@ -51,13 +52,13 @@ def check_accounts(p: Pass) -> bool:
     account = exhausted(p)
     if account is not None:
         window = f" within {account.window_seconds} s" if account.window_seconds else ""
-        last = f"; the last: {p.status.last_failure.message}" if p.status.last_failure else ""
+        last = f"; last failure: {p.status.last_failure.message}" if p.status.last_failure else ""
         _close(
             p,
             Outcome.FAILED,
             f"{account.name.capitalize()}RestartsExhausted",
-            f"failurePolicy.{account.name} allows {account.limit} restart{'s' * (account.limit != 1)}"
-            f"{window}, and {account.used} {'was' if account.used == 1 else 'were'} needed{last}",
+            f"failurePolicy.{account.name} allows {counted(account.max_restarts or 0, 'restart')}{window}, "
+            f"but {account.used} {'was' if account.used == 1 else 'were'} needed{last}",
         )
         return True
     return False
@@ -79,8 +80,8 @@ def check_failure(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "NeverJoined",
-            f"{never} ended with exit code 0 and never joined a round: its command must run torchrun, "
-            "without --standalone or --rdzv-* flags (with them, or as plain python, each pod trains alone)",
+            f"{never} ended with exit code 0 and never joined a round: its command must run torchrun without "
+            "--standalone or --rdzv-* flags (with these flags, or with plain python, each pod trains alone)",
         )
         return True
     if p.job.spec.template is None and p.round.phase == "Broken" and _some_had_succeeded(p):
@@ -88,8 +89,9 @@ def check_failure(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "MemberLostAfterSuccess",
-            f"{p.round.message}; others had succeeded already, and a job without template can't replace "
-            "their pods: delete the ElasticJob and what makes its pods, and apply both again",
+            f"{p.round.next_cause.message}; other members had already succeeded, and a job without template "
+            "cannot replace pods: delete the ElasticJob and the object that creates its pods, then apply "
+            "both again",
         )
         return True
     return _check_idle_deadline(p)
@@ -101,19 +103,21 @@ def expire(p: Pass) -> None:
     Not before its participants can read that it is Closed, and have had their time to end by themselves; a
     pod that has not by then is stopped like any pod that is deleted.
     """
-    seconds, end, record = p.job.spec.ttl_after_finished, p.status.completion, p.observed.record
+    seconds, end, record = p.job.spec.ttl_after_finished, p.status.end_time, p.observed.record
     if seconds is None or end is None:
         return
     own = p.job.spec.template is not None
     ending = own and any(pod.mine and not pod.ended for pod in p.observed.pods)
-    left = max(0.0, _left(p, end, max(seconds, LINGER_SECONDS) if ending else seconds))
+    limit = max(seconds, LINGER_SECONDS) if ending else seconds
+    left = max(0.0, _left(p, end, limit))
+    p.waits.declare(JobWait.TIME_TO_LIVE, "", limit, left)
     if left > 0 or not p.before.finished:
         p.waits.wake(left)
         return
     if record is None or projection(p).ahead_of(record):
         p.waits.wake(CLOSING_SECONDS)  # our own write of the Lease makes no event
         return
-    p.actions.append(DeleteJob(f"its ttlSecondsAfterFinished, {seconds} s, is over"))
+    p.actions.append(DeleteJob(f"ttlSecondsAfterFinished ({seconds} s) expired"))
 
 
 def _check_agreement(p: Pass) -> bool:
@@ -122,14 +126,12 @@ def _check_agreement(p: Pass) -> bool:
     again, done, pending = _after_success(p)
     if not again or not done or pending:
         return False
-    have = "has" if len(done) == 1 else "have"
     _close(
         p,
         Outcome.FAILED,
         "MembersDisagree",
-        f"after round {p.round.number} had succeeded, {listed(again)} started torchrun again, and "
-        f"{listed(done)} {have} ended with exit code 0: a torchrun that only some pods run needs "
-        "--standalone",
+        f"after round {p.round.number} succeeded, {listed(again)} started torchrun again, but {listed(done)} "
+        "ended with exit code 0: if only some pods run another torchrun, it needs --standalone",
     )
     return True
 
@@ -139,13 +141,13 @@ def after_success(p: Pass) -> str:
     again, _, pending = _after_success(p)
     if not again and not pending:
         return ""
-    text = "all members have finished"
+    text = "all members succeeded"
     if again:
-        text += f"; {listed(again)} {'has' if len(again) == 1 else 'have'} started torchrun again"
+        text += f"; {listed(again)} started torchrun again"
     if not pending:
         return text
     containers = "the container" if len(pending) == 1 else "the containers"
-    follow = " or to start it, too" if again else ""
+    follow = " or to start torchrun again" if again else ""
     return f"{text}; waiting for {containers} of {listed(pending)} to end{follow}"
 
 
@@ -154,23 +156,24 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
     container has ended with 0, and those of which neither is known yet."""
     members = p.status.members()
     own = p.job.spec.template is not None
-    if not own or p.round.phase != "Active" or any(m.state != MemberState.SUCCEEDED for m in members):
+    if not own or p.round.phase != "Active" or not all(m.succeeded for m in members):
         return [], [], []
-    again = [m.pod for m in members if started_again(p, m)]
-    done = [m.pod for m in members if m.done]
-    return again, done, [m.pod for m in members if m.pod not in again and not m.done]
+    again = [m.pod_name for m in members if started_again(p, m)]
+    done = [m.pod_name for m in members if m.completed]
+    return again, done, [m.pod_name for m in members if m.pod_name not in again and not m.completed]
 
 
 def _check_deadline(p: Pass) -> bool:
     """Fail a job that has been active for too long."""
-    seconds, since = p.job.spec.active_deadline, p.status.active
+    seconds, since = p.job.spec.active_deadline, p.status.start
     if seconds is None or since is None:
         return False
     left = _left(p, since, seconds)
     if left > 0:
+        p.waits.declare(JobWait.ACTIVE_DEADLINE, "", seconds, left)
         p.waits.wake(left)
         return False
-    text = f"the job was active for longer than its activeDeadlineSeconds, {seconds} s"
+    text = f"the job was active for longer than activeDeadlineSeconds ({seconds} s)"
     _close(p, Outcome.FAILED, "DeadlineExceeded", text)
     return True
 
@@ -188,10 +191,10 @@ def _check_idle_deadline(p: Pass) -> bool:
     if limit is None:
         return False
     piece = max(1.0, min(LONGEST_PIECE_SECONDS, limit / 10))
-    passed, latest = float(r.held_seconds), 0.0
-    if r.held is not None:
-        by_wall = (p.now.wall - r.held).total_seconds()
-        own = p.waits.elapsed(JobWait.IDLE, f"{r.held:%Y%m%d%H%M%S}")
+    passed, latest = float(r.idle_seconds), 0.0
+    if r.idle_since is not None:
+        by_wall = (p.now.wall - r.idle_since).total_seconds()
+        own = p.waits.elapsed(JobWait.IDLE, f"{r.idle_since:%Y%m%d%H%M%S}")
         latest = min(max(by_wall, own, 0.0), 2 * piece)
         passed += latest
     if holds and passed >= limit:
@@ -200,16 +203,17 @@ def _check_idle_deadline(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "IdleDeadlineExceeded",
-            f"pods held nodes for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
+            f"pods were scheduled for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
         )
         return True
-    if holds != (r.held is not None) or latest >= piece:
+    if holds != (r.idle_since is not None) or latest >= piece:
         whole = int(passed)
         p.set_round(
-            held=p.now.wall - timedelta(seconds=passed - whole) if holds else None, held_seconds=whole
+            idle_since=p.now.wall - timedelta(seconds=passed - whole) if holds else None, idle_seconds=whole
         )
         latest = passed - whole
     if holds:
+        p.waits.declare(JobWait.IDLE, "", limit, limit - passed)
         p.waits.wake(max(0.1, min(limit - passed, piece - latest)))
     return False
 
@@ -246,11 +250,11 @@ def _some_had_succeeded(p: Pass) -> bool:
     if any(_ended_well(p, member) for member in p.status.members()):
         return True
     before = p.before.members()
-    return p.before.round.number == p.round.number and any(m.state == MemberState.SUCCEEDED for m in before)
+    return p.before.current_round.number == p.round.number and any(m.succeeded for m in before)
 
 
 def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     if pod is None or not pod.exited_well:
         return False
     lease = p.participant(pod)
@@ -260,13 +264,10 @@ def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
 
 def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
     """The job is over: the round is Closed for good."""
-    wall = p.now.wall
-    history = p.status.rounds
-    if history and history[0].end is None:
-        p.set(rounds=(replace(history[0], end=wall), *history[1:]))
-    p.set_round(
-        phase=Phase.CLOSED.value, outcome=outcome.value, message=message, broken=p.round.broken or wall
-    )
-    p.set(completion=wall)
+    wall, end = p.now.wall, p.round.end
+    p.set_round(phase=Phase.CLOSED.value, resumed=False)  # no other follows
+    p.set_end(time=end.time if end is not None else wall, message=message)
+    p.status = p.status.stopped(wall)
+    p.set(completion=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)
     p.reason = reason
-    p.event(outcome.value, message, warning=outcome is Outcome.FAILED)
+    p.event(f"Job{outcome.value}", message, warning=outcome is Outcome.FAILED)

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState, UnreachableReport
+from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState
 from elasticjob_operator.plan import nodes
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.status import JobStatus, Named
+from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 
 
 @contextmanager
@@ -34,28 +33,23 @@ def look(p: Pass) -> Iterator[Look]:
 
 def round_state(status: JobStatus) -> RoundState:
     """The status's round, as the kernel knows it."""
-    r = status.round
+    r = status.current_round
     broken = r.phase == "Broken"
     return RoundState(
         number=r.number,
         phase=r.phase,
         nonce=r.nonce,
         members=status.kernel_members,
-        cause=r.cause if broken else "",
+        cause=r.next_cause.cause if broken else "",
         start=r.start,
         established=r.established,
-        resumed=broken and r.cause == Cause.RESUMED,
-        quorum_time=r.enough,
+        resumed=broken and r.resumed,
+        quorum_time=r.quorum_time,
         establish_failures=r.establish_failures,
-        unarrived=r.missing,
-        ineligible_leaders=r.not_leading,
-        unreachable_reports=tuple(UnreachableReport(n.pod, n.time) for n in r.named),
+        unarrived=r.unarrived_pods,
+        ineligible_leaders=r.ineligible_leaders,
+        unreachable_reports=r.unreachable_reports,
     )
-
-
-def named(state: RoundState) -> tuple[Named, ...]:
-    """Who was reported unreachable, for the status."""
-    return tuple(Named(r.name, r.time) for r in state.unreachable_reports)
 
 
 def evidence(findings: Iterable[Finding]) -> list[Evidence]:
@@ -82,6 +76,11 @@ def _hear(p: Pass, member: Member) -> Heard | None:
     )
 
 
+def _taken_over(entry: ParticipantStatus, before: Member, after: Member) -> ParticipantStatus:
+    state = after.state if after.state != before.state else entry.state  # Completed is not the kernel's
+    return replace(entry, state=state, message=after.message)
+
+
 def _take_over(p: Pass, before: RoundState, one: Look) -> None:
     after = one.state
     for place, why in one.avoid:
@@ -91,20 +90,18 @@ def _take_over(p: Pass, before: RoundState, one: Look) -> None:
     if after is before:
         return
     if after.members is not before.members:
-        new = {m.id: m for m, old in zip(after.members, before.members, strict=True) if m is not old}
+        pairs = zip(before.members, after.members, strict=True)
+        changed = {new.id: (old, new) for old, new in pairs if new is not old}
         p.set_members(
-            tuple(
-                replace(m, state=new[m.id].state, message=new[m.id].message) if m.id in new else m
-                for m in p.status.members()
-            )
+            tuple(_taken_over(m, *changed[m.id]) if m.id in changed else m for m in p.status.members())
         )
     p.set_round(
         established=after.established,
         establish_failures=after.establish_failures,
-        enough=after.quorum_time,
-        missing=after.unarrived,
-        not_leading=after.ineligible_leaders,
-        named=named(after),
+        quorum_time=after.quorum_time,
+        unarrived_pods=after.unarrived,
+        ineligible_leaders=after.ineligible_leaders,
+        unreachable_reports=after.unreachable_reports,
     )
     if before.cause and not after.cause and p.round.charged is None:
-        p.set_round(cause="")
+        p.set_end(cause="")

@@ -5,8 +5,8 @@ A member is in one of these states (``status.participants[].state``):
 * Member: nothing speaks against it.
 * Succeeded: its workers have finished this round well. It is done when its container has ended with 0; where
   the operator makes the pods, the loss of one that is not done is a loss like others.
-* Left: it is known to have left the round and lives: it has announced itself anew, or says that it ends.
-* Unreachable: somebody who must know has named it lost; it may still come back by itself.
+* Left: it is known to have left the round and lives: it has announced itself again, or says that it ends.
+* Unreachable: the leader, or most members, report it silent; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
 
 Lost and Unreachable are verdicts and stay: the witness may be gone at the next pass.
@@ -23,7 +23,7 @@ from elasticjob.contract.records import (
     FailureReport,
     State,
 )
-from elasticjob.contract.text import one_line
+from elasticjob.contract.text import NO_ERROR_TEXT, one_line
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
@@ -34,15 +34,13 @@ from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look
 from elasticjob_operator.plan.model import Participant, Pod
-from elasticjob_operator.plan.status import ParticipantStatus
+from elasticjob_operator.plan.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
 ENDED_WELL_SECONDS = 2.0
 """How long a container that has ended with 0 and not reported its success may have been told to end, while
 its pod has not ended (sidecars run on, or its kubelet has more to say)."""
 
-_DONE = "Done"
-"""As a result of ``_examine``: Succeeded, and its container has ended with 0."""
 _AGAIN = "Again"
 """Left, but for no failure: its command has started torchrun again after the round had succeeded."""
 _AGAIN_TEXT = "its command has started torchrun again"
@@ -63,13 +61,10 @@ def examine(p: Pass) -> list[Evidence]:
         if found is not None:
             evidence.append(found)
         message = found.message[:MAX_MEMBER_MESSAGE] if found else member.message
-        done = state == _DONE
-        if done:
-            state = MemberState.SUCCEEDED
-        elif state == _AGAIN:
+        if state == _AGAIN:
             state, message = MemberState.LEFT, _AGAIN_TEXT
-        same = (state, message, done) == (member.state, member.message, member.done)
-        members.append(member if same else replace(member, state=state, message=message, done=done))
+        same = (state, message) == (member.state, member.message)
+        members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
     failed = _worker_failures(p)
     reported = {sign.uid for sign in failed}
@@ -91,13 +86,13 @@ def departed(p: Pass) -> bool:
     if not members:
         return True
     for member in members:
-        pod = p.pods_by_uid.get(member.uid)
+        pod = p.pods_by_uid.get(member.pod_uid)
         if pod is None or pod.exit is not None or pod.ended or p.on_dead_node(pod):
             return True
         lease = p.participant(pod)
         record = lease.record if lease is not None else None
         if record is not None and record.id != member.id:
-            return True  # also one that was given up, and has announced itself anew all the same
+            return True  # also one that was given up, and has announced itself again all the same
         if record is None and member.state == MemberState.LEFT:
             return True
     return False
@@ -106,17 +101,21 @@ def departed(p: Pass) -> bool:
 def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     """The member's state, and what speaks against the round, from its pod and its Lease."""
     over = p.round.phase != "Active"
-    who = f"{member.pod} (group rank {member.rank})"
-    pod = p.pods_by_uid.get(member.uid)
+    who = f"{member.pod_name} (group rank {member.group_rank})"
+    pod = p.pods_by_uid.get(member.pod_uid)
     if member.state == MemberState.LOST:
         if pod is None or not member.message:  # the latter: it had succeeded
             return MemberState.LOST, None
-        return MemberState.LOST, ends.second_thoughts(p, pod, who, p.round.cause, member.rank)
+        return MemberState.LOST, ends.second_thoughts(
+            p, pod, who, p.round.next_cause.cause, member.group_rank
+        )
     own = p.job.spec.template is not None
-    goes_on = own and (not over or (p.round.cause == Cause.STARTED_AGAIN and started_again(p, member)))
-    if member.done or (member.state == MemberState.SUCCEEDED and not goes_on):
+    goes_on = own and (
+        not over or (p.round.next_cause.cause == Cause.STARTED_AGAIN and started_again(p, member))
+    )
+    if member.completed or (member.state == MemberState.SUCCEEDED and not goes_on):
         # What it has done stays done, whatever becomes of its pod; but not for another round.
-        return (MemberState.LOST if over else _DONE if own else MemberState.SUCCEEDED), None
+        return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
     if pod is None:
         return MemberState.LOST, _vanished(p, member, who)
     if member.state == MemberState.SUCCEEDED:
@@ -131,36 +130,39 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return (MemberState.LOST if over else MemberState.SUCCEEDED), None
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not left and not leaving:
-            # Who is told to stop may end with 0, too; by whom is said when the pod has ended as a whole.
+            # A process that is told to stop may end with 0, too. The pod says who stopped it when all of it
+            # has ended.
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
-            if ends.taken_away(p, pod, who, member.rank) is None:
-                return (MemberState.LOST if over else _DONE if own else MemberState.SUCCEEDED), None
-        found = ends.ended(p, pod, who, member.rank)
+            if ends.taken_away(p, pod, who, member.group_rank) is None:
+                return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
+        found = ends.ended(p, pod, who, member.group_rank)
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
-            # It was told to stop, nobody says by whom; its exit code is the echo.
+            # It was told to stop, and nothing says by whom. Its exit code is the echo.
             how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
-            found = _evidence(
-                Cause.MEMBER_LEFT, member, f"{who} left: its torchrun said that it was ending; {how}"
-            )
+            found = _evidence(Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down; {how}")
         return MemberState.LOST, found
     if pod.deleting:
-        return MemberState.LOST, ends.taken_away(p, pod, who, member.rank)
+        return MemberState.LOST, ends.taken_away(p, pod, who, member.group_rank)
     if p.on_dead_node(pod) or (
         ends.node_trouble(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)
     ):
-        return MemberState.LOST, ends.node_lost(p, pod, who, member.rank)
+        return MemberState.LOST, ends.node_lost(p, pod, who, member.group_rank)
     if record is None:
         return member.state, None
     if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
         return MemberState.LEFT, None
     if left:
-        if not p.is_of_round(record.last_round) or record.last_job_uid != p.job.uid:
+        if not p.is_of_round(record.from_round) or record.from_job_uid != p.job.uid:
             again = own and not over and record.state == State.JOINING.value
             if again and (_has_finished(p, lease) or _others_have_finished(p)):
                 return MemberState.SUCCEEDED, None  # no operator was there to see it say so
-            killed = killed_for_memory(pod, who, member.rank) if pod.restarts > member.restarts else None
+            killed = (
+                killed_for_memory(pod, who, member.group_rank)
+                if pod.restarts > member.container_restarts
+                else None
+            )
             # Containers of ours are never restarted: there it is a second agent.
             ours = p.job.spec.template is not None
             how = "was replaced by another torchrun in its pod" if ours else "was restarted in place"
@@ -168,7 +170,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return MemberState.LEFT, _left_round(p, member, who)
     if leaving:
         return MemberState.LEFT, _evidence(
-            Cause.MEMBER_LEFT, member, f"{who} left: its torchrun said that it was ending"
+            Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down"
         )
     return member.state, None
 
@@ -189,7 +191,7 @@ def _others_have_finished(p: Pass) -> bool:
 
 def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     """``well``, ``again`` where only its successor in the container shows that it has ended, or nothing."""
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     if member.state == MemberState.SUCCEEDED:
         return "well"
     if pod is None or pod.exit is not None:
@@ -198,19 +200,19 @@ def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     record = lease.record if lease is not None else None
     if record is None or record.id == member.id:
         return "well" if record is not None and record.state == State.SUCCEEDED.value else ""
-    if record.state != State.JOINING.value or record.last_round == p.round.number:
+    if record.state != State.JOINING.value or record.from_round == p.round.number:
         return ""
     return "well" if _has_finished(p, lease) else "again"
 
 
 def started_again(p: Pass, member: ParticipantStatus) -> bool:
-    """Whether a member that has succeeded announces itself anew: its torchrun has ended well, and its command
-    goes on with another one."""
-    pod = p.pods_by_uid.get(member.uid)
+    """Whether a member that has succeeded announces itself again: its torchrun has ended well, and its
+    command goes on with another one."""
+    pod = p.pods_by_uid.get(member.pod_uid)
     lease = p.participant(pod) if pod is not None and p.job.spec.template is not None else None
     record = lease.record if lease is not None else None
     again = record is not None and record.id != member.id and record.state == State.JOINING.value
-    return member.state == MemberState.SUCCEEDED and not member.done and again
+    return member.state == MemberState.SUCCEEDED and again
 
 
 def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tuple[str, Evidence | None]:
@@ -221,19 +223,19 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
     """
     found: Evidence | None = None
     if pod.last_exit is not None and pod.last_exit.code == 0:
-        return _DONE, None  # a webhook has made restartPolicy Always: it would do all of it again
+        return COMPLETED, None  # a webhook has made restartPolicy Always: it would do all of it again
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not p.leaving(pod):
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return MemberState.SUCCEEDED, None
-            if ends.taken_away(p, pod, who, member.rank) is None:
-                return _DONE, None
-        found = ends.ended(p, pod, who, member.rank)
+            if ends.taken_away(p, pod, who, member.group_rank) is None:
+                return COMPLETED, None
+        found = ends.ended(p, pod, who, member.group_rank)
     elif pod.deleting:
-        found = ends.taken_away(p, pod, who, member.rank)
+        found = ends.taken_away(p, pod, who, member.group_rank)
     elif p.on_dead_node(pod):
-        found = ends.node_lost(p, pod, who, member.rank)
+        found = ends.node_lost(p, pod, who, member.group_rank)
     if found is not None:
         return MemberState.LOST, replace(found, message=f"{found.message}; its workers had finished")
     return (MemberState.SUCCEEDED if p.round.phase == "Active" else _AGAIN), None
@@ -248,18 +250,18 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     its grace period came while no operator looked; where a controller of others makes the pods, it may have
     removed a failed one.
     """
-    there = p.pods_by_name.get(member.pod)
-    if there is not None and there.uid == member.uid:
+    there = p.pods_by_name.get(member.pod_name)
+    if there is not None and there.uid == member.pod_uid:
         return _evidence(
             Cause.POD_DELETED,
             member,
-            f"{who} was taken from the job: its owner reference was changed or removed",
+            f"{who} no longer belongs to the job: its owner reference was changed or removed",
         )
-    if member.node and p.observed.nodes is not None and member.node not in p.observed.nodes:
-        text = f"{who} was lost: its pod is gone, and node {member.node} is gone or not ready"
+    if member.node_name and p.observed.nodes is not None and member.node_name not in p.observed.nodes:
+        text = f"{who} was lost: its pod is gone, and node {member.node_name} is gone or not ready"
         return replace(_evidence(Cause.NODE_LOST, member, text), reasons=("NodeLost",))
     if p.job.spec.template is not None:
-        return _evidence(Cause.POD_DELETED, member, f"{who} is gone: its pod was deleted")
+        return _evidence(Cause.POD_DELETED, member, f"{who} was lost: its pod was deleted")
     return _evidence(Cause.POD_LOST, member, f"{who} was lost: its pod is gone")
 
 
@@ -273,7 +275,7 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
         report.exit_code,
         uid,
         node,
-        error=report.message,
+        error=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
         milliseconds=report.milliseconds,
     )
 
@@ -288,7 +290,7 @@ def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
     end = pod.last_exit
     if end is None or end.reason != "OOMKilled":
         return None
-    text = f"{who} was restarted in place: its container ended with OOMKilled"
+    text = f"{who} was restarted in place: its container was OOMKilled"
     return Evidence(
         Cause.OUT_OF_MEMORY, text, pod.name, rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
     )
@@ -301,7 +303,9 @@ def _worker_failures(p: Pass) -> list[Evidence]:
     for member in p.status.members():
         report = _failure_report(p, member)
         if report is not None and not report.late:
-            found.append(worker_failure(report, member.pod, member.rank, member.uid, member.node))
+            found.append(
+                worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
+            )
     return found
 
 
@@ -311,33 +315,41 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     One that stands in a Lease with the member's own id is the last word of an agent that gave up. Where pods
     may have lived with a job of the same name, it could also be from then: it counts when the pod has ended.
     """
-    lease = p.observed.leases.get(member.pod)
-    if lease is None or lease.holder != member.uid or lease.failure is None:
+    lease = p.observed.leases.get(member.pod_name)
+    if lease is None or lease.holder != member.pod_uid or lease.failure is None:
         return None
     record = lease.record
     if lease.failure.number != p.round.number or record is None:
         return None  # what failed in one that has got another number may be the echo of its end
     if record.id != member.id:
-        same = record.last_round == p.round.number and record.last_job_uid == p.job.uid
+        same = record.from_round == p.round.number and record.from_job_uid == p.job.uid
         return lease.failure if same else None
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     over = pod is None or pod.exit is not None or pod.ended
     return lease.failure if over or p.job.spec.template is not None else None
 
 
 def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
-    """The member has announced itself anew: for the failure of a worker, or for what nobody says."""
+    """The member has announced itself again: for the failure of a worker, or for what nobody says."""
     report = _failure_report(p, member)
     if report is None:
-        return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round, and its torchrun gave no reason")
+        return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round without giving a reason")
     if report.late:
         text = f"{who} left the round; later one of its workers failed: {_said(report)}"
         return _evidence(Cause.MEMBER_LEFT, member, text)
-    return worker_failure(report, member.pod, member.rank, member.uid, member.node)
+    return worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
 
 
 def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: int | None = None) -> Evidence:
-    return Evidence(cause, message, member.pod, member.rank, exit_code, uid=member.uid, node=member.node)
+    return Evidence(
+        cause,
+        message,
+        member.pod_name,
+        member.group_rank,
+        exit_code,
+        uid=member.pod_uid,
+        node=member.node_name,
+    )
 
 
 def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
@@ -345,45 +357,47 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
     not renewed three times. A kubelet that died alone takes no training with it."""
     if member.state == MemberState.UNREACHABLE:
         return True
-    silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.uid)
-    left = 3 * renew_seconds(member) - silent
+    silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.pod_uid)
+    limit = 3 * renew_seconds(member)
+    left = limit - silent
     if left >= 0:
+        p.waits.declare(JobWait.SILENCE, member.pod_uid, limit, left)
         p.waits.wake(left + 1)  # silence makes no event
     else:
-        p.silent.add(member.pod)
-        p.given_up.add(member.pod)
+        p.silent.add(member.pod_name)
+        p.given_up.add(member.pod_name)
     return left < 0
 
 
 def renew_seconds(member: ParticipantStatus) -> float:
     """How often a member of a running round renews its Lease."""
-    return LEADER_RENEW_SECONDS if member.rank == 0 else MEMBER_RENEW_SECONDS
+    return LEADER_RENEW_SECONDS if member.group_rank == 0 else MEMBER_RENEW_SECONDS
 
 
 def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
-    """Whether somebody who would miss this member's beats is heard of and does not miss them: a node that is
+    """Whether a member that watches this one's heartbeats is heard of and does not miss them: a node that is
     not ready and a silent Lease may be one and the same path to the API server, and training goes on by
     another."""
     if p.round.phase != "Active" or p.round.established is None or member.state != MemberState.MEMBER:
         return False
     leader, *others = p.status.members()
-    witnesses = others if member.rank == 0 else [leader]
+    witnesses = others if member.group_rank == 0 else [leader]
     return any(
-        _is_heard(p, witness) and not accuses(p.report_of(witness.uid), witness.state)
+        _is_heard(p, witness) and not accuses(p.report_of(witness.pod_uid), witness.state)
         for witness in witnesses
     )
 
 
 def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     """Whether this member of the running round lives as far as its pod, its node and its Lease tell: it says
-    in its Lease whom it misses, within seconds."""
-    pod = p.pods_by_uid.get(member.uid)
+    in its Lease, within seconds, which members it misses."""
+    pod = p.pods_by_uid.get(member.pod_uid)
     lease = p.participant(pod) if pod is not None and member.state == MemberState.MEMBER else None
     if pod is None or lease is None or lease.record is None or lease.record.id != member.id:
         return False
     if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != State.JOINING.value:
         return False
-    late = LEADER_STALE_SECONDS if member.rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
+    late = LEADER_STALE_SECONDS if member.group_rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
     left = late - lease.silent
     if left >= 0:
         p.waits.wake(left + 1)  # silence makes no event

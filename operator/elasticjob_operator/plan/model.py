@@ -135,7 +135,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod that bears the job's label.
+    """A pod that has the job's label.
 
     ``mine``: owned by this job (same UID), or the job has no template and the pod is somebody else's.
     ``slot`` is None where no label tells it; of a pod that the operator has made its name tells, and

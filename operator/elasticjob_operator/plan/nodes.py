@@ -1,12 +1,12 @@
 """Nodes that new pods avoid, because they have failed this job: ``status.excludedNodes``.
 
-What is taken for a failure of a node is a restart that was charged to infrastructure and whose root was
-there; a round that has just ended counts before it is charged, so that the replacement goes elsewhere at
-once. Pods that run on an excluded node are left alone.
+A node has failed when a restart was charged to infrastructure and its root failure was on that node. A round
+that has just ended counts before it is charged, so that the replacement goes elsewhere at once. Pods that run
+on an excluded node are left alone.
 
-An exclusion never keeps a job from training: if fewer pods than ``minReplicas`` have a node, and one that
-avoids nodes can't be scheduled, the oldest exclusion is lifted. It stays in the status until its time is
-over, with the sentence that says why.
+An exclusion never keeps a job from training: if fewer than ``minReplicas`` pods are scheduled, and a pod that
+avoids nodes cannot be, the oldest exclusion is lifted. It stays in the status until it expires, with the
+reason why it was lifted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
+from elasticjob.contract.text import counted
 from elasticjob_operator.plan.causes import INFRASTRUCTURE
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import DeletePod, Pod
@@ -58,7 +59,9 @@ def exclude(p: Pass, name: str, message: str) -> None:
     others = tuple(n for n in p.status.excluded_nodes if n is not known)
     avoided = {n.name for n in others if n.lifted is None}
     if p.observed.nodes is not None and not p.observed.nodes - avoided - {name}:
-        p.event("NodeNotExcluded", f"node {name} is not excluded, it is the last one: {message}", True)
+        p.event(
+            "NodeNotExcluded", f"node {name} is not excluded because no other node is left: {message}", True
+        )
         return
     entry = ExcludedNode(name, p.now.wall + EXCLUDED_FOR, message)
     p.set(excluded_nodes=(*others, entry)[-MAX_EXCLUDED:])
@@ -104,11 +107,12 @@ def clear_dead_nodes(p: Pass) -> None:
                 DeletePod(
                     pod.name,
                     pod.uid,
-                    f"its node {pod.node} is {why}, which can't report that it has ended",
+                    f"its node {pod.node} is {why} and cannot confirm that the pod has ended",
                     force=True,
                 )
             )
             waited = 0.0
+        p.waits.declare(JobWait.FORCED_DELETION, pod.uid, FORCE_SECONDS, FORCE_SECONDS - waited)
         p.waits.wake(FORCE_SECONDS - waited)
 
 
@@ -129,7 +133,7 @@ def _judge(p: Pass) -> None:
     for name in dict.fromkeys(node for key, node in failures.items() if before.get(key) != node):
         if counts[name] >= FAILURES and name not in excluded(p):
             last = p.status.last_failure
-            said = f", the last: {last.message}" if last is not None and last.node == name else ""
+            said = f"; last failure: {last.message}" if last is not None and last.node_name == name else ""
             exclude(p, name, f"{counts[name]} failures within {_words(WINDOW)}{said}")
 
 
@@ -137,16 +141,16 @@ def _failures(p: Pass, status: JobStatus) -> dict[tuple[int | None, str], str]:
     """By round or pod, the node of each infrastructure failure within the window."""
     since = p.now.wall - WINDOW
     found = {
-        (charge.round, charge.pod): charge.node
+        (charge.round, charge.pod_name): charge.node_name
         for account in status.accounts
         if account.name == INFRASTRUCTURE
         for charge in account.charges
-        if charge.node and charge.time > since
+        if charge.node_name and charge.time > since
     }
-    last, r = status.last_failure, status.round
-    over = r.phase == "Broken" and r.account == INFRASTRUCTURE
-    if over and last is not None and last.round == r.number and last.node and last.time > since:
-        found.setdefault((r.number, ""), last.node)
+    last, r = status.last_failure, status.current_round
+    over = r.phase == "Broken" and r.next_cause.account == INFRASTRUCTURE
+    if over and last is not None and last.round == r.number and last.node_name and last.time > since:
+        found.setdefault((r.number, ""), last.node_name)
     return found
 
 
@@ -166,12 +170,14 @@ def _lift(p: Pass) -> None:
     in_the_way = {name for pod in stuck for name in pod.avoids}
     first = next(n for n in p.status.excluded_nodes if n.lifted is None and n.name in in_the_way)
     text = (
-        f"{placed} of {p.status.min_replicas} pods that are needed have a node, and {stuck[0].name} has none "
-        f"({stuck[0].unschedulable})"
+        f"only {placed} of {counted(p.status.min_replicas, 'required pod')} {'is' if placed == 1 else 'are'} "
+        f"scheduled, and {stuck[0].name} cannot be ({stuck[0].unschedulable})"
     )
-    lifted = replace(first, lifted=p.now.wall, message=f"lifted, since {text}; before: {first.message}")
+    lifted = replace(
+        first, lifted=p.now.wall, message=f"lifted because {text}; was excluded for: {first.message}"
+    )
     p.set(excluded_nodes=tuple(lifted if n is first else n for n in p.status.excluded_nodes))
-    p.event("ExclusionLifted", f"new pods may go to node {first.name} again: {text}", True)
+    p.event("NodeExclusionLifted", f"new pods may run on node {first.name} again: {text}", True)
 
 
 def _replace_pending(p: Pass) -> None:
@@ -183,7 +189,7 @@ def _replace_pending(p: Pass) -> None:
 
 def _replace_unheard(p: Pass) -> None:
     """A pod that has not joined yet, on a node that does not answer, leaves its slot to the next attempt: it
-    can't be started there, and nobody misses its beats."""
+    cannot be started there, and no member misses its heartbeats."""
     unheard = []
     for pod in p.observed.pods:
         new = pod.node and not pod.node_ready and p.alive(pod) and pod.uid not in p.status.member_uids

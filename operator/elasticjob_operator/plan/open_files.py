@@ -1,10 +1,11 @@
-"""A leader whose limit of open files will not do for the round that it leads, or for the size that is wanted.
+"""Reports a leader whose limit of open files is too low for its round, or for the desired size.
 
-The members that find no place at such a leader are missing, or lost: nothing in that says why.
+Members that cannot connect to such a leader count as missing or lost, and nothing about that would say why.
 """
 
 from __future__ import annotations
 
+from elasticjob.contract.text import counted
 from elasticjob.core.open_files import needed
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.waits import JobWait
@@ -13,18 +14,19 @@ from elasticjob_operator.plan.waits import JobWait
 def shortage(p: Pass) -> str:
     """What people should know of the leader's limit; "" if it will do, or is not known."""
     leader = next(iter(p.status.members()), None)
-    lease = p.lease_of(leader.uid) if leader is not None else None
+    lease = p.lease_of(leader.pod_uid) if leader is not None else None
     if lease is None or lease.record is None or p.round.phase == "Closed":
         return ""
     record = lease.record
     agents = max(p.job.spec.replicas, p.round.members)
-    workers = agents * (int(record.nproc) if record.nproc.isdecimal() else 1)
+    workers = agents * (record.local_world_size or 1)
     files = needed(agents, workers)
     if not record.open_files or record.open_files >= files:
         return ""
     return (
-        f"the leader {lease.pod} may open {record.open_files} files, and {agents} members with {workers}"
-        f" workers take some {files}: raise the container's hard limit (the runtime's LimitNOFILE, or ulimit)"
+        f"the leader {lease.pod} may open {record.open_files} files, but {counted(agents, 'member')} with "
+        f"{counted(workers, 'worker')} need about {files}: raise the container's hard limit (LimitNOFILE of "
+        "the container runtime, or ulimit -n)"
     )
 
 

@@ -1,20 +1,20 @@
-"""Pauses: rounds and pods that get nowhere are tried again later and later (I14).
+"""Back-off: rounds and pods that make no progress are retried with growing pauses (I14).
 
-A round ends early if it has neither lived for a minute nor come further than all before it: a step that was
-done before is no progress. Between such rounds there are pauses of 1, 2, 4 ... 60 s. A pod ends early that
-has not joined, or whose round has not lived for a minute: steps are the job's, and say nothing of one slot.
-It does so too if somebody deletes it before it joins, or if it is given up as a member, since it does not
-reach the leader, say. So there are such pauses between the pods of a slot, too. The first early end of a
-round or of a member is free: one loss soon after a start is no series. A planned change neither counts nor
-pauses.
+A round ends early if it has neither lasted a minute nor reached a step that no earlier round had reached.
+Between such rounds there are pauses of 1, 2, 4 ... 60 s. A pod ends early if it has not joined, or if its
+round has not lasted a minute: steps are the job's, and say nothing about one slot. The same holds if somebody
+deletes a pod before it joins, or if it is given up as a member, for example because it cannot reach the
+leader. So there are such pauses between the pods of a slot, too. The first early end of a round or of a
+member has no pause: one loss soon after a start is no series. A planned change neither counts nor pauses.
 
-A newcomer has to be proven before a round is ended for it, or formed with it where enough are there without:
-the pods of a slot that end early as members keep all others from training each time. For that it is the same
-who ends them. A member that somebody takes away from its first round counts, too, but pauses no pod: it is
-made again at once. One that was in the round before is none of a series: a drain takes each pod once. Nor is
-a round ended again at once for newcomers who were not there when the next was formed, or after larger rounds
-that did not live: newcomers need not have a slot, and pods made by others have no setbacks. Of those it is
-counted how many rounds in a row have lost a newcomer. All that counts stands in the status.
+A newcomer is on probation before a round is ended for it, or is formed with it although there are enough
+members without it: if the pods of a slot keep ending early as members, each of them stops all others. It does
+not matter who ends them. A member that somebody takes away from its first round counts, too, but causes no
+pause: its replacement is created at once. A member that was in the round before does not count: a drain takes
+each pod once. A round is also not ended again at once for newcomers that were gone when the next one was
+formed, or after larger rounds that ended early. This covers newcomers without a slot, and pods made by
+others, which have no setbacks: for them the status counts how many rounds in a row have lost a newcomer.
+Everything that counts is in the status.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from elasticjob_operator.plan import ends
 from elasticjob_operator.plan.causes import NEVER_CHARGED, PREEMPTION, SCALING
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
-from elasticjob_operator.plan.status import ParticipantStatus, Setback
+from elasticjob_operator.plan.status import ParticipantStatus, SlotBackoff
 from elasticjob_operator.plan.waits import JobWait
 
 HEALTHY_SECONDS = 60.0
-"""A round that has lived for so long since it was established is well, and so is each of its members."""
+"""A round that has lasted this long since it was established is healthy, and so is each of its members."""
 
 MAX_PAUSE_SECONDS = 60.0
 
@@ -42,30 +42,31 @@ PROOF = 10
 restart, and waiting costs one pod that stands by."""
 
 FORGET = timedelta(hours=1)
-"""After so long without another setback a slot has none."""
+"""After this time without another setback a slot has none."""
 
 MAX_SETBACKS = 100
 """Slots listed, those that fail most. Where there are more, the others wait as long as half of these do."""
 
 
 def pause(count: int) -> float:
-    """The pause after so many setbacks in a row."""
+    """The pause after this many setbacks in a row."""
     return min(MAX_PAUSE_SECONDS, 2.0 ** min(count - 1, 10)) if count > 0 else 0.0
 
 
 def early_ends(p: Pass) -> int:
     """How many rounds in a row have ended early, with the one that has just ended."""
     r = p.round
-    if not r.number or r.cause in NEVER_CHARGED or has_lived(p) or _came_further(p):
+    if not r.number or r.next_cause.cause in NEVER_CHARGED or has_lived(p) or _came_further(p):
         return 0
-    return r.early_ends + (not _was_well(p))
+    return r.early_end_streak + (not _was_well(p))
 
 
 def round_left(p: Pass) -> float:
     """Seconds until the next round may be published."""
-    if p.round.broken is None or _was_well(p):
+    ended = p.round.next_cause.time
+    if ended is None or _was_well(p):
         return 0.0
-    return p.left_since(p.round.broken, pause(early_ends(p) - 1), JobWait.ROUND_BACKOFF, p.round.number)
+    return p.left_since(ended, pause(early_ends(p) - 1), JobWait.ROUND_BACKOFF, p.round.number)
 
 
 def note_setbacks(p: Pass) -> None:
@@ -74,7 +75,9 @@ def note_setbacks(p: Pass) -> None:
         return
     over = p.round.phase == "Broken"
     made_good = {m.slot for m in p.status.members()} if over and has_lived(p) else set()
-    known = {s.slot: s for s in p.status.setbacks if s.slot not in made_good and p.now.wall - s.time < FORGET}
+    known = {
+        s.slot: s for s in p.status.slot_backoffs if s.slot not in made_good and p.now.wall - s.time < FORGET
+    }
     members = p.status.member_uids
     for pod in p.observed.pods:
         if not pod.mine or pod.slot is None or pod.slot in made_good or p.superseded(pod):
@@ -91,7 +94,7 @@ def note_setbacks(p: Pass) -> None:
             _note(p, known, pod.slot, pod.name, joined=joined)
     for member in _newcomers_gone(p):
         if member.slot is not None and member.slot not in made_good:
-            _note(p, known, member.slot, member.pod, spared=True, joined=True, taken=True)
+            _note(p, known, member.slot, member.pod_name, spared=True, joined=True, taken=True)
     _keep(p, known)
 
 
@@ -99,10 +102,10 @@ def note_given_up(p: Pass) -> None:
     """The same for members that live and were given up in this pass, of a round that had not lived."""
     if p.job.spec.template is None:
         return
-    known = {s.slot: s for s in p.status.setbacks}
+    known = {s.slot: s for s in p.status.slot_backoffs}
     for member in p.before.members():
-        pod = p.pods_by_uid.get(member.uid)
-        if member.state in (MemberState.LOST, MemberState.SUCCEEDED) or pod is None or pod.slot is None:
+        pod = p.pods_by_uid.get(member.pod_uid)
+        if member.state == MemberState.LOST or member.succeeded or pod is None or pod.slot is None:
             continue
         gone = pod.deleting or pod.ended or pod.exit is not None or ends.node_trouble(p, pod)
         if not gone and (pod.uid in p.status.lost or p.superseded(pod)):
@@ -121,11 +124,11 @@ def slot_left(p: Pass, slot: int) -> float:
     setback = _setback(p, slot)
     if setback is None:
         return _not_listed_left(p, slot)
-    return p.left_since(setback.time, pause(setback.count), JobWait.SLOT_BACKOFF, setback.pod)
+    return p.left_since(setback.time, pause(setback.count), JobWait.SLOT_BACKOFF, setback.pod_name)
 
 
 def _not_listed_left(p: Pass, slot: int) -> float:
-    listed = p.status.setbacks
+    listed = p.status.slot_backoffs
     if len(listed) < MAX_SETBACKS or slot >= len(p.status.attempts):
         return 0.0
     name = pod_name(p.job.name, slot, p.status.attempts[slot])
@@ -144,18 +147,18 @@ def unproven(p: Pass, slot: int | None) -> float:
     setback = _setback(p, slot)
     if setback is None or not setback.joined:
         return 0.0
-    return p.left_since(setback.time, PROOF * pause(setback.joined), JobWait.SLOT_PROBATION, setback.pod)
+    return p.left_since(setback.time, PROOF * pause(setback.joined), JobWait.SLOT_PROBATION, setback.pod_name)
 
 
 def newcomers_lost(p: Pass) -> tuple[int, datetime | None]:
     """How many rounds that had newcomers have in a row lost one of these early, with the one that has just
     ended, and when the last did. Of pods made by others: the operator's own are counted by their slots."""
     r = p.round
-    if p.job.spec.template is None and r.newcomers and r.broken is not None:
+    if p.job.spec.template is None and r.newcomers and r.end is not None:
         if has_lived(p):
             return 0, None
         if _newcomers_gone(p):
-            return r.newcomers_lost + 1, r.broken
+            return r.newcomers_lost + 1, r.end.time
     return r.newcomers_lost, r.newcomers_lost_time
 
 
@@ -164,7 +167,9 @@ def newcomers_left(p: Pass) -> float:
     count, last = newcomers_lost(p)
     if last is None or p.now.wall - last > FORGET:
         return 0.0
-    return p.left_since(last, PROOF * pause(count - 1), JobWait.GROWTH_BACKOFF, f"newcomers {count}")
+    return p.left_since(
+        last, PROOF * pause(count - 1), JobWait.GROWTH_BACKOFF, f"after {count} rounds that lost new pods"
+    )
 
 
 def held_off(p: Pass) -> frozenset[str]:
@@ -174,9 +179,9 @@ def held_off(p: Pass) -> frozenset[str]:
     known = p.status.member_uids
     fresh = [pod for pod in p.observed.pods if pod.uid not in known]
     if p.job.spec.template is not None:
-        slots = {s.slot for s in p.status.setbacks if unproven(p, s.slot) > 0}
+        slots = {s.slot for s in p.status.slot_backoffs if unproven(p, s.slot) > 0}
         return frozenset(pod.uid for pod in fresh if pod.slot in slots)
-    old = (m for m in p.status.members() if m.pod not in p.round.newcomers)
+    old = (m for m in p.status.members() if m.pod_name not in p.round.newcomers)
     if any(_is_gone(p, m) for m in old) or newcomers_left(p) == 0:
         return frozenset()
     return frozenset(pod.uid for pod in fresh)
@@ -187,8 +192,9 @@ def change_left(p: Pass) -> float:
     round has lived for a minute, are 1, 2, 4 ... 60 s apart: an autoscaler that oscillates leaves time to
     train."""
     changes = 0
-    for formed in p.status.rounds:
-        age = (formed.end or p.now.wall) - formed.start
+    for formed in p.status.round_history:
+        ended = formed.end.time if formed.end is not None else None
+        age = (ended or p.now.wall) - formed.start
         if formed.cause not in PLANNED or age.total_seconds() >= HEALTHY_SECONDS:
             break
         changes += 1
@@ -201,7 +207,7 @@ def growth_left(p: Pass) -> float:
     """Seconds until the round may be ended for newcomers again, when those for whom the ones before it were
     ended had no place in the next: they were gone by then, or another operator saw them otherwise."""
     in_vain = 0
-    for formed, before in pairwise(p.status.rounds):
+    for formed, before in pairwise(p.status.round_history):
         if formed.cause != Cause.SCALED_UP or formed.members > before.members:
             break
         in_vain += 1
@@ -214,22 +220,30 @@ def larger_left(p: Pass) -> float:
     """Seconds until the round may be ended to grow, when larger ones have ended early, whatever rounds were
     between them: ten times 1, 2, 4 ... 60 s from the second on, until a larger one lives for a minute."""
     early = []
-    for after, formed, before in zip(p.status.rounds, p.status.rounds[1:], p.status.rounds[2:], strict=False):
-        if formed.cause != Cause.SCALED_UP or formed.members <= before.members or formed.end is None:
+    for formed, before in pairwise(p.status.round_history[1:]):
+        end = formed.end
+        if formed.cause != Cause.SCALED_UP or formed.members <= before.members:
             continue
-        if p.now.wall - formed.end > FORGET or (formed.end - formed.start).total_seconds() >= HEALTHY_SECONDS:
+        if end is None or end.time is None:
+            continue
+        if p.now.wall - end.time > FORGET or (end.time - formed.start).total_seconds() >= HEALTHY_SECONDS:
             break
-        if after.account != SCALING:
-            early.append((formed.end, formed.number))
+        if end.account != SCALING:
+            early.append((end.time, formed.number))
     if not early:
         return 0.0
-    end, number = early[0]
-    return p.left_since(end, PROOF * pause(len(early) - 1), JobWait.GROWTH_BACKOFF, f"larger {number}")
+    ended, number = early[0]
+    return p.left_since(
+        ended,
+        PROOF * pause(len(early) - 1),
+        JobWait.GROWTH_BACKOFF,
+        f"after round {number}, which was larger",
+    )
 
 
 def _note(
     p: Pass,
-    known: dict[int, Setback],
+    known: dict[int, SlotBackoff],
     slot: int,
     pod: str,
     spared: bool = False,
@@ -239,50 +253,50 @@ def _note(
     """One more setback of this slot, unless this pod's is known. ``spared``: a first one is no series.
     ``taken``: somebody took it away, which ends the series for which the next one is made later."""
     before = known.get(slot)
-    if before is not None and before.pod == pod:
+    if before is not None and before.pod_name == pod:
         return
     count, number = (-1 if spared else 0, 0) if before is None else (before.count, before.joined)
     number += joined and before is not None
-    known[slot] = Setback(slot, pod, 0 if taken else count + 1, p.now.wall, number)
+    known[slot] = SlotBackoff(slot, pod, 0 if taken else count + 1, p.now.wall, number)
 
 
-def _keep(p: Pass, known: dict[int, Setback]) -> None:
+def _keep(p: Pass, known: dict[int, SlotBackoff]) -> None:
     # One that is listed stays, so that it is counted on: of those that fail alike the first.
     most = sorted(known.values(), key=lambda s: (-s.count, s.time))[:MAX_SETBACKS]
     setbacks = tuple(sorted(most, key=lambda s: s.time))
-    if setbacks != p.status.setbacks:
-        p.set(setbacks=setbacks)
+    if setbacks != p.status.slot_backoffs:
+        p.set(slot_backoffs=setbacks)
 
 
 def _newcomers_gone(p: Pass) -> list[ParticipantStatus]:
-    """Members whose first round has ended early, and who are gone with it."""
-    if p.round.broken is None or has_lived(p):
+    """Members whose first round has ended early, and that are gone with it."""
+    if p.round.end is None or has_lived(p):
         return []
-    return [m for m in p.status.members() if m.pod in p.round.newcomers and _is_gone(p, m)]
+    return [m for m in p.status.members() if m.pod_name in p.round.newcomers and _is_gone(p, m)]
 
 
 def _is_gone(p: Pass, member: ParticipantStatus) -> bool:
-    pod = p.pods_by_uid.get(member.uid)
-    if member.state == MemberState.SUCCEEDED or (pod is not None and pod.exited_well):
+    pod = p.pods_by_uid.get(member.pod_uid)
+    if member.succeeded or (pod is not None and pod.exited_well):
         return False
     return pod is None or pod.deleting or pod.ended or pod.exit is not None
 
 
-def _setback(p: Pass, slot: int | None) -> Setback | None:
-    return next((s for s in p.status.setbacks if s.slot == slot), None)
+def _setback(p: Pass, slot: int | None) -> SlotBackoff | None:
+    return next((s for s in p.status.slot_backoffs if s.slot == slot), None)
 
 
 def _was_well(p: Pass) -> bool:
     """Whether nothing was wrong with the round that has ended: somebody wanted another."""
-    return p.round.established is not None and p.round.account == SCALING
+    return p.round.established is not None and p.round.next_cause.account == SCALING
 
 
 def has_lived(p: Pass) -> bool:
     """Whether the round that has ended had trained for a while."""
     r = p.round
-    if r.established is None or r.broken is None:
+    if r.established is None or r.end is None or r.end.time is None:
         return False
-    return (r.broken - r.established).total_seconds() >= HEALTHY_SECONDS
+    return (r.end.time - r.established).total_seconds() >= HEALTHY_SECONDS
 
 
 def _came_further(p: Pass) -> bool:
@@ -290,7 +304,9 @@ def _came_further(p: Pass) -> bool:
     progress = p.status.progress
     if progress is None or progress.round != p.round.number:
         return False
-    before = (h.step for h in p.status.rounds if h.number < p.round.number and h.step is not None)
+    before = (
+        h.last_step for h in p.status.round_history if h.number < p.round.number and h.last_step is not None
+    )
     return progress.step > max(before, default=-1)
 
 

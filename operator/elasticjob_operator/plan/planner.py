@@ -1,7 +1,7 @@
-"""The planner: from what is wanted and what is seen to what shall be done. Pure.
+"""The planner: from the desired and the observed state to what has to be done. Pure.
 
-One call is one pass. It may run at any time and any number of times: what it decides follows from the
-status (the truth), from what is observed now, and from when waits began, which may be lost without harm.
+One call is one pass. It may run at any time and any number of times: what it decides follows from the status
+(the source of truth), from what is observed now, and from when waits began, which may be lost without harm.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import (
     budget,
     conditions,
+    error_text,
     failures,
     ignored,
     lifecycle,
@@ -37,7 +38,7 @@ MAX_WAITING = 100
 """Pods beyond those wanted that are listed with the participants: anybody may make pods with the label."""
 
 SOFT_SECONDS = 1.0
-"""Joins and sentences reach the status at most once in so many seconds,"""
+"""Joins and messages reach the status at most once in this many seconds,"""
 
 SOFT_RATE = 400
 """and in the time in which so many participants a second would be written: the status of thousands is a
@@ -50,7 +51,6 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     p = Pass(job, status, observed, now, Waits(timers, now.mono), status)
     p.set(
         observed_generation=job.generation,
-        start=status.start or now.wall,
         selector=f"{JOB_LABEL}={job.name},!{STANDBY_LABEL}",
     )
     if not status.finished:
@@ -67,6 +67,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     _soften(p)
     ignored.tell(p)
     open_files.tell(p)
+    error_text.remember(p)
     return Plan(
         status=p.status,
         record=rounds.projection(p),
@@ -89,7 +90,7 @@ def meanwhile(job: Job, status: JobStatus, observed: Observed, now: Now, decided
     Its round is projected, the pods that it names are made, those that it has given up are deleted.
     """
     p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting)
-    known = status.start is not None
+    known = status.seen
     return replace(
         decided,
         status=status,
@@ -136,7 +137,7 @@ def _advance(p: Pass) -> None:
 
 
 def _list_waiting(p: Pass) -> None:
-    """Those who have joined and are not members stand behind the members in ``status.participants``."""
+    """Participants that have joined and are not members come after the members in ``status.participants``."""
     waiting = tuple(entry for _, entry in p.joined())
     p.set(participants=p.status.members() + waiting[: p.job.spec.pods + MAX_WAITING])
     needed = p.round.phase != "Active" or p.round.members < p.job.spec.pods
@@ -171,7 +172,7 @@ def _soften(p: Pass) -> None:
 
 
 def _hard(status: JobStatus) -> JobStatus:
-    """The status without what may wait a second: who has joined or left, and sentences on waiting."""
+    """The status without what may wait a second: joins, leaves, and messages about waiting."""
     return replace(
         progress.without(status),
         participants=tuple(
@@ -179,6 +180,6 @@ def _hard(status: JobStatus) -> JobStatus:
             for m in status.members()
         ),
         conditions=tuple(replace(c, message="") for c in status.conditions),
-        ignored=(),
-        left_out="",
+        ignored_pods=(),
+        omitted="",
     )

@@ -1,7 +1,7 @@
-"""Slots and pods: who shall exist, who is replaced, who is cleaned up.
+"""Slots and pods: which pods should exist, which are replaced, and which are cleaned up.
 
-A pod is named ``<job>-<slot>-<attempt>``; the attempt stands in the status before the pod is made. A
-lost pod is replaced at once under the next attempt number, without waiting for the old one to go.
+A pod is named ``<job>-<slot>-<attempt>``; the attempt is written to the status before the pod is created. A
+lost pod is replaced at once under the next attempt number, without waiting for the old pod to disappear.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from elasticjob.contract.names import pod_name
+from elasticjob.contract.text import counted
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends, nodes, pacing
 from elasticjob_operator.plan.causes import PREEMPTION, Evidence
@@ -29,7 +30,7 @@ from elasticjob_operator.plan.waits import JobWait
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
 MAX_ORPHANS = 200
-"""Leases of pods that are gone that are looked at in one pass: whoever may make Leases can make very many."""
+"""How many Leases without a pod one pass looks at: a user who may create Leases can create very many."""
 LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round gave it up."""
 
@@ -63,8 +64,8 @@ def _tell_labels(p: Pass, live: list[Pod]) -> None:
     """Say once that somebody has changed labels which say what a pod's name says."""
     for pod in live:
         if pod.mislabeled and p.waits.begins(JobWait.LABELS_TOLD, f"{pod.uid}:{pod.mislabeled}"):
-            text = f"labels of {pod.name} have been changed ({pod.mislabeled}): its name counts"
-            p.event("LabelsIgnored", f"{text}, it is attempt {pod.attempt} of slot {pod.slot}", warning=True)
+            text = f"labels of {pod.name} were changed ({pod.mislabeled}) and are ignored; by its name it is"
+            p.event("PodLabelsIgnored", f"{text} attempt {pod.attempt} of slot {pod.slot}", warning=True)
 
 
 def _label_standbys(p: Pass, live: list[Pod]) -> None:
@@ -140,7 +141,7 @@ def charge_early_ends(p: Pass) -> None:
     """
     if p.job.spec.template is None:
         return
-    others = p.status.member_uids.union(entry.uid for entry in p.round.absent)
+    others = p.status.member_uids.union(entry.pod_uid for entry in p.round.unaccounted_members)
     charged = set(p.status.charged_pods)
     for pod in p.observed.pods:
         if not pod.mine or pod.uid in others or pod.deleting or p.superseded(pod) or short(pod) in charged:
@@ -165,7 +166,7 @@ def _early_end(p: Pass, pod: Pod) -> Evidence:
     if pod.exit is not None:
         how = ends.describe_end(pod, pod.exit) if pod.failed_init else ends.describe_exit(pod.exit)
     lease = p.participant(pod)
-    when = "before it was a member of a round" if lease is None else "while it was no member of a round"
+    when = "before it joined" if lease is None else "while it was not in a round"
     return replace(sign, message=f"{pod.name} ended {when}: {how}")
 
 
@@ -182,7 +183,9 @@ def _delete_surplus(p: Pass) -> None:
     others = sorted((pod for pod in live if pod.uid not in members), key=lambda pod: -(pod.slot or 0))
     for pod in others[: max(0, surplus)]:
         pacing.note_surplus(p, pod)
-        p.actions.append(DeletePod(pod.name, pod.uid, f"scaled down to {p.job.spec.replicas}"))
+        p.actions.append(
+            DeletePod(pod.name, pod.uid, f"scaled down to {counted(p.job.spec.replicas, 'replica')}")
+        )
 
 
 def _replace_silent(p: Pass) -> None:
@@ -198,7 +201,7 @@ def _replace_silent(p: Pass) -> None:
             continue
         if p.round.phase == "Active" and pod.uid in p.status.member_uids:
             continue
-        text = f"{pod.name} waited for a round, and its Lease has not been renewed for {silent:.0f} s"
+        text = f"{pod.name} joined, but has not renewed its Lease for {silent:.0f} s"
         p.event("PodReplaced", text, warning=True)
         p.given_up.add(pod.name)
         if pod.uid in p.status.member_uids:
@@ -209,7 +212,7 @@ def _replace_silent(p: Pass) -> None:
     if lost:
         p.set_members(
             tuple(
-                replace(m, state=MemberState.LOST, message=lost[m.uid]) if m.uid in lost else m
+                replace(m, state=MemberState.LOST, message=lost[m.pod_uid]) if m.pod_uid in lost else m
                 for m in p.status.members()
             )
         )
@@ -243,15 +246,15 @@ def _create_missing(p: Pass) -> None:
 def _known(p: Pass) -> set[str]:
     """The pods that are known to have existed. If that of a slot's newest attempt is none of them, an
     operator died before it made it."""
-    known = {entry.pod for entry in p.status.participants}.union(p.pods_by_name)
-    known.update(setback.pod for setback in p.status.setbacks)
-    known.update(charge.pod for account in p.status.accounts for charge in account.charges)
+    known = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
+    known.update(setback.pod_name for setback in p.status.slot_backoffs)
+    known.update(charge.pod_name for account in p.status.accounts for charge in account.charges)
     return known
 
 
 def _delete_given_up(p: Pass) -> None:
     """Pods of members that were given up, and running pods of a slot that a later attempt has taken."""
-    lost = {m.uid: m.message for m in p.status.members() if m.state == MemberState.LOST}
+    lost = {m.pod_uid: m.message for m in p.status.members() if m.state == MemberState.LOST}
     for pod in p.observed.pods:
         if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
             continue
@@ -262,7 +265,7 @@ def _delete_given_up(p: Pass) -> None:
             # One that says that it ends does so by itself, and whose doing that was is still to be seen.
             not p.leaving(pod) or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0
         ):
-            p.actions.append(DeletePod(pod.name, pod.uid, "a later attempt has taken its slot"))
+            p.actions.append(DeletePod(pod.name, pod.uid, "replaced by a later pod of the same slot"))
 
 
 def _delete_held_by_sidecars(p: Pass) -> None:
@@ -278,7 +281,7 @@ def _delete_held_by_sidecars(p: Pass) -> None:
             continue
         if p.waits.left(JobWait.SIDECAR, pod.uid, SIDECAR_LINGER_SECONDS) == 0:
             how = ends.describe_exit(pod.exit)
-            why = f"its training container has ended with {how}, and other containers keep it from ending"
+            why = f"its training container ended with {how}, but other containers keep the pod running"
             p.actions.append(DeletePod(pod.name, pod.uid, why))
 
 
@@ -290,5 +293,5 @@ def _delete_old_attempts(p: Pass) -> None:
             continue
         older = newest.get(pod.slot)
         if older is not None:
-            p.actions.append(DeletePod(older.name, older.uid, "a later attempt of its slot has ended"))
+            p.actions.append(DeletePod(older.name, older.uid, "a later pod of the same slot has ended"))
         newest[pod.slot] = pod

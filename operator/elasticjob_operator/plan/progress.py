@@ -1,8 +1,9 @@
-"""Steps, goodput, hangs, and rounds that get nowhere; all from what the leader says in its Lease.
+"""Steps, goodput, hangs, and rounds without progress; all from what the leader reports in its Lease.
 
-The time of a job that reports steps is either training (from a round's first step until its step grew
-last) or lost, to the cause of the round that came next. Steps that are done again after a restart are lost,
-too. All moments are the operator's own: a report says how long after the round's barrier something was (I9).
+The time of a job that reports steps is either training (from the first step of a round until its step last
+grew) or lost to the cause of the round that came next. Steps that are repeated after a restart count as lost,
+too. All times are the operator's own: a report only says how long after the round's barrier something
+happened (I9).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.text import counted
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.status import JobStatus, Lost, Progress, RoundHistory
+from elasticjob_operator.plan.status import JobStatus, LostTime, Progress, RoundStatus
 
 REPORT_SECONDS = 60.0
 """How often progress is written when nothing else is."""
@@ -24,11 +26,11 @@ def take(p: Pass) -> None:
     """Take in what the leader says of the current round."""
     r = p.round
     report = _report(p)
-    if report is None or r.established is None or not p.status.rounds:
+    if report is None or r.established is None or not p.status.round_history:
         _show(p)
         return
     first_step_time = _later(r.established, report.first_step_milliseconds, p.now.wall)
-    progress = p.status.progress or Progress(counted=p.status.active or p.status.start)
+    progress = p.status.progress or Progress(counted=p.status.start)
     if progress.round != r.number:
         progress = _first_step(p, progress, report, first_step_time)
         p.event("FirstStep", f"round {r.number} trains from step {report.first_step}")
@@ -40,21 +42,23 @@ def take(p: Pass) -> None:
             round(report.training_milliseconds / steps) if steps else progress.milliseconds_per_step
         ),
         training_milliseconds=report.training_milliseconds,
-        report=p.now.wall if report.step != progress.step else progress.report,
+        last_report=p.now.wall if report.step != progress.step else progress.last_report,
     )
     p.set(progress=progress)
-    history = p.status.rounds[0]
+    history = p.status.round_history[0]
     waited = history.rendezvous_milliseconds
     first = None if waited is None else waited + report.first_step_milliseconds
-    history = replace(history, first_step=report.first_step, step=report.step, first_step_milliseconds=first)
-    p.set(rounds=(history, *p.status.rounds[1:]))
+    history = replace(
+        history, first_step=report.first_step, last_step=report.step, first_step_milliseconds=first
+    )
+    p.set(round_history=(history, *p.status.round_history[1:]))
     _show(p)
 
 
 def settle(p: Pass) -> None:
     """The round is over and its successor is published: its time is counted for good."""
     progress, r = p.status.progress, p.round
-    if progress is None or not p.status.rounds:
+    if progress is None or not p.status.round_history:
         return
     if progress.round == r.number:
         trained = progress.training_milliseconds
@@ -66,13 +70,13 @@ def settle(p: Pass) -> None:
         )
     else:
         # It ended before its first step.
-        formed = p.status.rounds[0]
-        planned = r.established is not None and r.account in (SCALING, PREEMPTION)
-        progress = _lose(progress, formed.cause, _milliseconds(progress.counted, r.broken))
+        why = r.next_cause
+        planned = r.established is not None and why.account in (SCALING, PREEMPTION)
+        progress = _lose(progress, r.cause, _milliseconds(progress.counted, why.time))
         progress = replace(
             progress,
-            counted=max(filter(None, (progress.counted, r.broken)), default=None),
-            rounds_without_progress=progress.rounds_without_progress + (_failed(formed) and not planned),
+            counted=max(filter(None, (progress.counted, why.time)), default=None),
+            rounds_without_progress=progress.rounds_without_progress + (_failed(r) and not planned),
         )
     p.set(progress=progress)
 
@@ -80,10 +84,10 @@ def settle(p: Pass) -> None:
 def hang(p: Pass) -> list[Evidence]:
     """The evidence of a hang, if the leader reports one."""
     leader = next(iter(p.status.members()), None)
-    report = p.report_of(leader.uid) if leader is not None else None
+    report = p.report_of(leader.pod_uid) if leader is not None else None
     if report is None or not report.hung or not p.job.spec.limits.hang_timeout:
         return []
-    text = f"training hangs: {report.message or 'no step'}; the pods' logs have the stacks of all workers"
+    text = f"training hangs: {report.message or 'no step'}; see the pods' logs for the stacks of all workers"
     return [Evidence(Cause.HANG, text, detect_milliseconds=report.silent_milliseconds)]
 
 
@@ -93,8 +97,8 @@ def stuck(p: Pass) -> str:
     if limit is None or progress is None or progress.rounds_without_progress < limit:
         return ""
     return (
-        f"{progress.rounds_without_progress} rounds in a row began at no later a step than the one before "
-        f"(step {progress.first_step}); maxRoundsWithoutProgress is {limit}"
+        f"{counted(progress.rounds_without_progress, 'round')} in a row did not start at a later step than "
+        f"the one before (step {progress.first_step}); maxRoundsWithoutProgress is {limit}"
     )
 
 
@@ -104,14 +108,14 @@ def without(status: JobStatus) -> JobStatus:
         return status
     return replace(
         status,
-        progress=Progress(round=status.progress.round, lost=status.progress.lost),
-        rounds=tuple(replace(h, step=None) for h in status.rounds),
+        progress=Progress(round=status.progress.round, lost_by_cause=status.progress.lost_by_cause),
+        round_history=tuple(replace(h, last_step=None) for h in status.round_history),
     )
 
 
 def _report(p: Pass) -> ProgressReport | None:
     leader = next(iter(p.status.members()), None)
-    lease = p.lease_of(leader.uid) if leader is not None else None
+    lease = p.lease_of(leader.pod_uid) if leader is not None else None
     if lease is None or lease.progress is None or lease.progress.nonce != p.round.nonce:
         return None
     return lease.progress
@@ -119,12 +123,11 @@ def _report(p: Pass) -> ProgressReport | None:
 
 def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetime) -> Progress:
     """The first report of this round: what was lost until here, and what is done again."""
-    formed = p.status.rounds[0]
     again = max(0, before.step - report.first_step + 1) if before.round else 0
     redone = min(before.trained_milliseconds, again * (before.milliseconds_per_step or 0))
     # Time in which the job was suspended is nobody's.
-    since = max(filter(None, (before.counted, p.status.active)), default=None)
-    progress = _lose(before, formed.cause, _milliseconds(since, time) + redone)
+    since = max(filter(None, (before.counted, p.status.start)), default=None)
+    progress = _lose(before, p.round.cause, _milliseconds(since, time) + redone)
     no_later = before.round > 0 and report.first_step <= before.first_step
     row = before.rounds_without_progress
     return replace(
@@ -134,11 +137,11 @@ def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetim
         step=report.first_step,
         trained_milliseconds=before.trained_milliseconds - redone,
         counted=max(time, since) if since is not None else time,
-        rounds_without_progress=(row + _failed(formed)) if no_later else 0,
+        rounds_without_progress=(row + _failed(p.round)) if no_later else 0,
     )
 
 
-def _failed(formed: RoundHistory) -> int:
+def _failed(formed: RoundStatus) -> int:
     """1 if a failure made this round necessary: planned changes say nothing about progress."""
     return int(formed.account in (APPLICATION, INFRASTRUCTURE))
 
@@ -149,11 +152,11 @@ def _show(p: Pass) -> None:
     if progress is None:
         return
     trained = progress.trained_milliseconds + progress.training_milliseconds
-    lost = sum(entry.milliseconds for entry in progress.lost)
+    lost = sum(entry.milliseconds for entry in progress.lost_by_cause)
     if progress.round != p.round.number or p.round.phase != "Active":
         counted = progress.counted
         since = None if counted is None else _later(counted, progress.training_milliseconds, p.now.wall)
-        end = p.status.completion or (None if p.job.spec.suspend else p.now.wall)
+        end = None if p.job.spec.suspend else p.now.wall
         lost += _milliseconds(since, end)
     whole = trained + lost
     p.set(
@@ -166,9 +169,9 @@ def _show(p: Pass) -> None:
 
 
 def _lose(progress: Progress, cause: str, milliseconds: int) -> Progress:
-    by_cause = {entry.cause: entry.milliseconds for entry in progress.lost}
+    by_cause = {entry.cause: entry.milliseconds for entry in progress.lost_by_cause}
     by_cause[cause] = by_cause.get(cause, 0) + milliseconds
-    return replace(progress, lost=tuple(Lost(*item) for item in sorted(by_cause.items())))
+    return replace(progress, lost_by_cause=tuple(LostTime(*item) for item in sorted(by_cause.items())))
 
 
 def _later(time: datetime, milliseconds: int, now: datetime) -> datetime:

@@ -1,13 +1,14 @@
-"""Rounds: breaking one, waiting for the next, publishing it, and seeing it established."""
+"""Rounds: breaking one, waiting for the next, publishing it, and noticing that it is established."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from elasticjob.contract.names import members_lease, pod_name, round_lease
+from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
-from elasticjob.contract.records import MemberList, Phase, RoundRecord, State
+from elasticjob.contract.records import MemberList, Phase, RoundRecord, State, endpoint_at
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
@@ -19,12 +20,13 @@ from elasticjob_operator.plan.causes import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_round, detection, exhausted, note, renumber, root
 from elasticjob_operator.plan.look import evidence as of_findings
-from elasticjob_operator.plan.look import look, named, round_state
+from elasticjob_operator.plan.look import look, round_state
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.status import (
     MAX_NEWCOMERS,
     MAX_ROUNDS,
     ParticipantStatus,
+    RoundEnd,
     RoundHistory,
     RoundStatus,
     kernel_members,
@@ -44,6 +46,7 @@ RENEW_CHANGE_SECONDS = 30.0
 def projection(p: Pass) -> RoundRecord:
     """The round Lease's record: a pure function of the status (and the timeouts in the spec)."""
     r = p.round
+    why = r if r.phase == Phase.ACTIVE.value else r.next_cause
     ids = tuple(m.id for m in p.status.members())
     return RoundRecord(
         job_uid=p.job.uid,
@@ -54,10 +57,10 @@ def projection(p: Pass) -> RoundRecord:
         members=ids if len(ids) <= INLINE_MEMBERS else (),
         leader_id=ids[0] if ids else "",
         leader=r.leader_endpoint,
-        cause=r.cause,
-        message=r.message,
+        cause=why.cause,
+        message=why.message,
         waiting=p.waiting,
-        outcome=r.outcome,
+        outcome=p.status.terminal_state,
         wait_renew_seconds=_wait_renew(p),
         limits=p.job.spec.limits,
     )
@@ -90,9 +93,9 @@ def catch_up(p: Pass) -> None:
     """Leases ahead even of a fresh status were restored or edited by hand: number above all of them."""
     record, r = p.observed.record, p.round
     if record is not None and record.ahead_of(projection(p)):
-        what = f"Lease {round_lease(p.job.name)} says round {record.number} {record.phase}"
+        what = f"{round_object(p.job.name)} says round {record.number} {record.phase}"
     elif p.observed.listed > r.number:
-        what = f"Lease {members_lease(p.job.name)} says round {p.observed.listed}"
+        what = f"{members_object(p.job.name)} says round {p.observed.listed}"
     else:
         return
     number = max(p.observed.listed, record.number if record is not None else 0)
@@ -102,27 +105,17 @@ def catch_up(p: Pass) -> None:
 
 
 def end_round(p: Pass, evidence: list[Evidence]) -> None:
-    """Break the round: everyone rejoins. The end is in the history at once, its charge follows."""
+    """Break the round: all members rejoin. The end is in the history at once, its charge follows."""
     wall = p.now.wall
     if p.round.phase == "Active":
         over = ended(round_state(p.status), "")
         p.set_round(
-            phase=over.phase,
-            broken=wall,
-            cause="",
-            account="",
-            rule="",
-            message="",
-            root_milliseconds=None,
-            detect_milliseconds=None,
-            establish_failures=over.establish_failures,
+            phase=over.phase, failure_offset_milliseconds=None, establish_failures=over.establish_failures
         )
-        history = p.status.rounds
-        if history and history[0].number == p.round.number:
-            p.set(rounds=(replace(history[0], end=wall), *history[1:]))
+        p.set_end(time=wall)
     note(p, evidence)
-    planned = p.round.account == SCALING
-    p.event("RoundBroken", f"round {p.round.number} ended: {p.round.message}", warning=not planned)
+    why = p.round.next_cause
+    p.event("RoundBroken", f"round {p.round.number} ended: {why.message}", warning=why.account != SCALING)
 
 
 def watch_active(p: Pass) -> None:
@@ -139,28 +132,29 @@ def watch_active(p: Pass) -> None:
         end_round(p, evidence)
     everybody = p.status.members()
     if p.round.phase == "Active" and everybody and all(members.started_again(p, m) for m in everybody):
-        text = f"round {p.round.number} has succeeded, and its members' commands have started torchrun again"
+        text = f"round {p.round.number} succeeded, and the commands of its members started torchrun again"
         end_round(p, [Evidence(Cause.STARTED_AGAIN, text)])
 
 
 def _tell_established(p: Pass) -> None:
     """The leader reports the round established, as of now."""
     r = p.round
-    ended = next((h.end for h in p.status.rounds[1:2] if h.end is not None), None)
+    ended = next((h.end.time for h in p.status.round_history[1:2] if h.end is not None), None)
     if r.cause == Cause.RESUMED:
-        ended = p.status.active
+        ended = p.status.start
     since = ended or r.start or p.now.wall
     milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
-    first, *rest = p.status.rounds
-    p.set(rounds=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
+    first, *rest = p.status.round_history
+    p.set(round_history=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
     p.event(
         "RoundEstablished",
-        f"round {r.number} is established: {_members(r.members)} reached the leader {r.leader}",
+        f"round {r.number} is established: {counted(r.members, 'member')} reached the leader "
+        f"{r.leader_pod_name}",
     )
 
 
 def form(p: Pass) -> None:
-    """Between rounds: gather evidence, give up who does not come back, publish when it is time."""
+    """Between rounds: gather evidence, give up members that do not rejoin, publish when it is time."""
     evidence = members.examine(p)
     note(p, evidence)
     moves.revise(p, evidence)
@@ -175,7 +169,9 @@ def form(p: Pass) -> None:
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
     with look(p) as one:
-        if not (enough and p.round.cause in PLANNED):  # that has waited for them beside the running round
+        if not (
+            enough and p.round.next_cause.cause in PLANNED
+        ):  # that has waited for them beside the running round
             left = last_call(one, enough)
             expected += newcomers(p, {pod.uid for pod, _ in joined}, left, enough)
         decision = form_round(one, ready, expected, minimum, replicas)
@@ -190,7 +186,7 @@ def form(p: Pass) -> None:
     if p.verdict or exhausted(p) is not None:
         return
     if p.job.spec.template is not None and p.status.lost & {pod.uid for pod, _ in joined}:
-        p.waiting = "a pod is replaced on another node"  # a rule has just given up one that had joined
+        p.waiting = "a pod is being replaced on another node"  # a rule has just given up one that had joined
         p.waits.wake(0.1)
         return
     _replace_absent(p, {pod.uid for pod, _ in joined})
@@ -198,12 +194,14 @@ def form(p: Pass) -> None:
 
 
 def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
-    """These participants, as those who may be in the next round."""
-    ranks = {m.uid: m.rank for m in p.status.members()}
-    barred = set(p.round.not_leading)
+    """These participants, as candidates for the next round."""
+    ranks = {m.pod_uid: m.group_rank for m in p.status.members()}
+    barred = set(p.round.ineligible_leaders)
     if p.job.spec.template is None:  # a pod that replaces a member may have its name
-        barred -= {m.pod for m in p.status.members() if m.uid not in p.pods_by_uid}
-    return [Candidate(e.id, e.pod, e.slot, ranks.get(e.uid), e.pod not in barred) for e in entries]
+        barred -= {m.pod_name for m in p.status.members() if m.pod_uid not in p.pods_by_uid}
+    return [
+        Candidate(e.id, e.pod_name, e.slot, ranks.get(e.pod_uid), e.pod_name not in barred) for e in entries
+    ]
 
 
 def _let_in(
@@ -225,23 +223,26 @@ def settle(p: Pass) -> None:
     A suspension is charged to nobody, and of the failures that one broken path causes only the first: neither
     the members that go on to miss each other nor the round that ended before.
     """
-    r = p.round
-    if r.number > 0 and r.account and r.cause not in NEVER_CHARGED and (r.rule or not _goes_on(p)):
+    why = p.round.next_cause
+    chargeable = why.account and why.cause not in NEVER_CHARGED
+    if p.round.number > 0 and chargeable and (why.rule_name or not _goes_on(p)):
         charge_round(p)
 
 
 def _goes_on(p: Pass) -> bool:
     """Whether this round was never established for what ended the one before."""
-    formed = p.status.rounds[0] if p.status.rounds else None
-    formed_for = formed.cause if formed is not None and formed.number == p.round.number else ""
+    formed = p.status.round_history[0] if p.status.round_history else None
+    formed_for = p.round.cause if formed is not None and formed.number == p.round.number else ""
     failure = root(p)
-    return continues_series(round_state(p.status), formed_for, failure.pod if failure is not None else "")
+    return continues_series(
+        round_state(p.status), formed_for, failure.pod_name if failure is not None else ""
+    )
 
 
 def _replace_absent(p: Pass, joined: set[str]) -> None:
     """Who was lost, or named so and is not back when the round forms without it, leaves its slot to a new
     pod; so its own has been charged for, whatever still becomes of it."""
-    absent = (m.uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
+    absent = (m.pod_uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
     p.supersede(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 
 
@@ -259,9 +260,9 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expe
             continue
         if pod.node:
             if pod.node_ready:
-                expected.append(Expected(pod.name, left, f"its pod is on node {pod.node}"))
+                expected.append(Expected(pod.name, left, f"starting on node {pod.node}"))
         elif not pod.unschedulable:
-            expected.append(Expected(pod.name, _verdict_left(p, pod.name), "waiting for the scheduler"))
+            expected.append(Expected(pod.name, _verdict_left(p, pod.name), "not scheduled yet"))
     if p.job.spec.template is not None:
         expected += (
             _being_made(p, slot, enough)
@@ -277,7 +278,7 @@ def _being_made(p: Pass, slot: int, enough: bool) -> Expected:
         return Expected(
             f"slot {slot}",
             0.0 if enough else pause,
-            f"its last pods ended early, the next is created in {pause:.0f} s",
+            f"its last pods ended early; next pod in {pause:.0f} s",
         )
     return Expected(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being created")
 
@@ -297,6 +298,14 @@ def _passed_over(p: Pass, pod: Pod) -> bool:
     return p.in_time(lease.record) or p.silent_announcement(pod) is not None
 
 
+def _endpoint(p: Pass, leader: ParticipantStatus) -> str:
+    """Where the others find the leader's store."""
+    lease = p.lease_of(leader.pod_uid)
+    assert lease is not None
+    assert lease.record is not None, "it has just joined"
+    return endpoint_at(lease.record, p.pods_by_name[leader.pod_name].ip)
+
+
 def _verdict_left(p: Pass, name: str) -> float:
     return p.waits.left(JobWait.SCHEDULING, name, VERDICT_SECONDS)
 
@@ -304,17 +313,17 @@ def _verdict_left(p: Pass, name: str) -> float:
 def _hold_back(p: Pass) -> Defer | None:
     """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
     if not members.departed(p):
-        pods = listed([m.pod for m in p.status.members()])
+        pods = listed([m.pod_name for m in p.status.members()])
         p.reason = "WaitingForFencing"
         return Defer(
             None,
-            f"no member of the last round is known to have stopped ({pods}), and a new round beside it would "
-            "train twice; if their machines are off, delete the Node objects or taint them out-of-service",
+            f"no member of the previous round is known to have stopped ({pods}), and two rounds must not "
+            "train at once; if the machines are off, delete their Node objects or taint them out-of-service",
         )
     left = pacing.round_left(p)
     if left > 0:
         count = pacing.early_ends(p)
-        return Defer(left, f"{count} rounds in a row ended without progress; next try in {left:.0f} s")
+        return Defer(left, f"{count} rounds in a row ended without progress; next attempt in {left:.0f} s")
     return None
 
 
@@ -324,82 +333,72 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     if progress.stuck(p):
         return
     before, wall = p.round, p.now.wall
-    by_pod = {entry.pod: entry for entry in entries.values()}
+    by_pod = {entry.pod_name: entry for entry in entries.values()}
     chosen = tuple(
-        replace(by_pod[c.name], rank=rank, state=MemberState.MEMBER.value, message="")
+        replace(by_pod[c.name], group_rank=rank, state=MemberState.MEMBER.value, message="")
         for rank, c in enumerate(ranked)
     )
     leader = chosen[0]
     following = published(round_state(p.status), kernel_members(chosen), p.now.nonce, wall)
-    cause = before.cause if before.number else "Started"
-    account = before.account if before.number else ""
-    message = before.message if before.number else "the first round"
+    why = RoundEnd(cause="Started", message="the first round")
+    if before.number:
+        why = before.next_cause
+        p.set_end(detect_milliseconds=detection(p))
+    message = why.message
     taken_over = _hand_over(p, chosen)
     if taken_over:
         message = f"{message}; {taken_over}"
-    counts = [int(m.nproc) for m in chosen if m.nproc.isdecimal()]
+    counts = [m.local_world_size for m in chosen if m.local_world_size is not None]
     chosen_ids = {m.id for m in chosen}
     lost, lost_time = pacing.newcomers_lost(p)
     p.set(
-        round=RoundStatus(
+        current_round=RoundStatus(
             number=following.number,
             phase=following.phase,
             nonce=following.nonce,
-            leader=leader.pod,
-            leader_endpoint=leader.address,
+            leader_pod_name=leader.pod_name,
+            leader_endpoint=_endpoint(p, leader),
             members=len(chosen),
-            processes=sum(counts) if len(counts) == len(chosen) else None,
+            world_size=sum(counts) if len(counts) == len(chosen) else None,
             start=following.start,
-            cause=cause,
-            account=account,
+            cause=why.cause,
+            account=why.account,
             message=message,
             establish_failures=following.establish_failures,
-            early_ends=pacing.early_ends(p),
+            early_end_streak=pacing.early_ends(p),
             newcomers=_newcomers(ranked),
             newcomers_lost=lost,
             newcomers_lost_time=lost_time,
-            missing=following.unarrived,
-            not_leading=following.ineligible_leaders,
-            named=named(following),
-            absent=moves.absent(p, set(entries)),
+            unarrived_pods=following.unarrived,
+            ineligible_leaders=following.ineligible_leaders,
+            unreachable_reports=following.unreachable_reports,
+            unaccounted_members=moves.absent(p, set(entries)),
         ),
         participants=chosen
         + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),
-        rounds=(
-            RoundHistory(
-                following.number,
-                cause,
-                len(chosen),
-                wall,
-                account,
-                detect_milliseconds=detection(p),
-                rule=before.rule,
-                message=message,
-            ),
-            *p.status.rounds,
+        round_history=(
+            RoundHistory(following.number, why.cause, len(chosen), wall),
+            *p.status.round_history,
         )[:MAX_ROUNDS],
     )
     p.event(
-        "RoundPublished", f"round {following.number} begins with {_members(len(chosen))}; reason: {message}"
+        "RoundPublished",
+        f"round {following.number} begins with {counted(len(chosen), 'member')}; reason: {message}",
     )
 
 
 def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:
-    """Those whom the round before was formed without, beside others of its members."""
+    """The members that were not in the round before, if others of them were."""
     new = tuple(c.name for c in ranked if c.last_rank is None)
     return new[:MAX_NEWCOMERS] if len(new) < len(ranked) else ()
 
 
-def _members(count: int) -> str:
-    return f"{count} member{'s' * (count != 1)}"
-
-
 def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
     """Who took whose rank, in words."""
-    before = {m.rank: m for m in p.status.members()}
+    before = {m.group_rank: m for m in p.status.members()}
     said = []
     for member in chosen:
-        old = before.get(member.rank)
-        if old is not None and old.uid != member.uid and old.state == MemberState.LOST:
-            said.append(f"{member.pod} took over group rank {member.rank}")
+        old = before.get(member.group_rank)
+        if old is not None and old.pod_uid != member.pod_uid and old.state == MemberState.LOST:
+            said.append(f"{member.pod_name} took over group rank {member.group_rank}")
     return listed(said)

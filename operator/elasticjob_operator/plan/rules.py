@@ -1,7 +1,7 @@
-"""Failure rules: the first one that matches the root failure decides what becomes of it.
+"""Failure rules: the first rule that matches the root failure decides what happens.
 
-The criteria look at what is known for certain: an exit code that could not be learnt matches no rule, and
-neither does a pattern that is none. Patterns are RE2's, whose search takes time in proportion to the text.
+The criteria use only what is known for certain: an unknown exit code matches no rule, and an invalid pattern
+matches nothing. Patterns are RE2's, so that a search takes time in proportion to the length of the text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def effect(rule: Rule | None) -> str:
     """What the rule does, to stand behind the sentence on the failure."""
     if rule is None:
         return ""
-    nothing = ", nothing is charged" if rule.action == Action.IGNORE.value else ""
+    nothing = " (not charged)" if rule.action == Action.IGNORE.value else ""
     return f"; rule {rule.name}: {rule.action}{nothing}"
 
 
@@ -56,8 +56,8 @@ def problems(rules: Iterable[Rule]) -> tuple[str, ...]:
         problem = _compiled(rule.on_error_pattern)[1]
         if problem:
             found.append(
-                f"failurePolicy.rules: onErrorPattern of rule {rule.name} matches nothing: {problem}; "
-                "expected a regular expression in the syntax of RE2"
+                f"failurePolicy.rules: onErrorPattern of rule {rule.name} is not a valid RE2 regular "
+                f"expression and matches nothing: {problem}"
             )
     return tuple(found)
 
@@ -82,7 +82,7 @@ def _compiled(pattern: str) -> tuple[Any, str]:
     try:
         return re2.compile(pattern, options), ""
     except re2.error as error:
-        reason = error.args[0] if error.args else "it can't be compiled"
+        reason = error.args[0] if error.args else "it cannot be compiled"
         return None, reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
     except UnicodeError as error:
         return None, str(error)

@@ -1,16 +1,16 @@
 """A running round grows or shrinks: a planned change, which breaks the round at once for now.
 
-It breaks the round only if the next one can be published as soon as the members have announced themselves
-anew, with them and those who have joined (I10). ``decide``, which forms that round, is asked whether it can.
+It breaks the round only if the next one can be published as soon as the members have rejoined, with them and
+the pods that have joined (I10). ``decide``, which also forms that round, says whether it can.
 """
 
 from __future__ import annotations
 
 from elasticjob.contract.records import State
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
-from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import members, pacing
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
@@ -47,31 +47,33 @@ def rescale(p: Pass) -> None:
     wanted, have = p.job.spec.replicas, p.round.members
     if have == wanted or p.round.established is None or _has_succeeded(p):
         return
-    unproven = {entry.pod: left for pod, entry in p.joined() if (left := pacing.unproven(p, pod.slot)) > 0}
-    joined = [entry for _, entry in p.joined() if entry.pod not in unproven]
+    unproven = {
+        entry.pod_name: left for pod, entry in p.joined() if (left := pacing.unproven(p, pod.slot)) > 0
+    }
+    joined = [entry for _, entry in p.joined() if entry.pod_name not in unproven]
     unfit = {m.id: why for m in p.status.members() if (why := _unfit(p, m))}
     staying = [m for m in p.status.members() if m.id not in unfit]
     missed = [
-        Expected(m.pod, RANK_HELD_SECONDS, unfit[m.id], RANK_HELD_SECONDS)
+        Expected(m.pod_name, RANK_HELD_SECONDS, unfit[m.id], RANK_HELD_SECONDS)
         for m in p.status.members()
         if m.id in unfit
     ]
     delay = float(p.job.spec.scale_up_delay)
     if have < wanted and joined:
         delay = p.waits.left(JobWait.SCALE_UP, p.round.number, delay)
-    there = {entry.uid for entry in joined}
+    there = {entry.pod_uid for entry in joined}
     expected = newcomers(p, there, delay, bool(joined)) if have < wanted else []
     decision = decide(candidates(p, (*staying, *joined)), [*missed, *expected], _least(p), wanted)
     if isinstance(decision, Defer):
         why = f"waiting for {reasons(missed)}" if missed else decision.why
         fixed = have < wanted and not missed and p.job.spec.min_replicas is None
-        how = f" (to {wanted} at once, since minReplicas is not set)" if fixed else ""
-        p.growth = f"to {'grow' if have < wanted else 'shrink'}{how}: {why}"
+        how = f" to {wanted} members in one step, because minReplicas is not set" if fixed else ""
+        p.growth = f"will {'grow' if have < wanted else 'shrink'}{how}: {why}"
         if unproven:
             name, left = min(unproven.items(), key=lambda item: item[1])
             p.growth += (
-                f"; {name} is let in after {left:.0f} s: "
-                "earlier pods of its slot ended soon after they had joined"
+                f"; {name} is added in {left:.0f} s, "
+                "because earlier pods of its slot ended soon after they joined"
             )
         if missed and (joined or have > wanted):
             p.waits.wake(LOOK_AGAIN_SECONDS)
@@ -79,29 +81,29 @@ def rescale(p: Pass) -> None:
     pause = pacing.change_left(p)
     if pause > 0:
         change = "grow" if have < wanted else "shrink"
-        p.growth = f"to {change}: in {pause:.0f} s, since the number wanted changes again and again"
+        p.growth = f"will {change} in {pause:.0f} s, because spec.replicas changes too often"
         return
     if have > wanted:
-        end_round(p, [Evidence(Cause.SCALED_DOWN, f"scaled down from {have} to {wanted} members")])
+        end_round(p, [Evidence(Cause.SCALED_DOWN, f"scaled down from {have} to {counted(wanted, 'member')}")])
         return
     left = pacing.growth_left(p)
     if left > 0:
-        p.growth = f"to grow: next try in {left:.0f} s; the pods that the last round ended for were gone then"
+        p.growth = (
+            f"will try to grow in {left:.0f} s; the pods for which the last round ended were lost before "
+            "the next one started"
+        )
         return
     left = pacing.newcomers_left(p)
     if left > 0:
         p.growth = (
-            f"to grow: next try in {left:.0f} s; "
-            "those who were let in before were lost soon after they had joined"
+            f"will try to grow in {left:.0f} s; pods that were added before were lost soon after they joined"
         )
         return
     left = pacing.larger_left(p)
     if left > 0:
-        p.growth = (
-            f"to grow: next try in {left:.0f} s; the last larger rounds ended soon after they had begun"
-        )
+        p.growth = f"will try to grow in {left:.0f} s; the last larger rounds ended soon after they started"
         return
-    names, to = listed([entry.pod for entry in joined]), len(decision.members)
+    names, to = listed([entry.pod_name for entry in joined]), len(decision.members)
     end_round(p, [Evidence(Cause.SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
 
 
@@ -109,8 +111,8 @@ def _has_succeeded(p: Pass) -> bool:
     """Whether a member has done its part, or its container says so: only a loss ends its round from now on,
     for what has been finished would be done again."""
     for member in p.status.members():
-        pod = p.pods_by_uid.get(member.uid)
-        if member.state == MemberState.SUCCEEDED or (pod is not None and pod.exited_well):
+        pod = p.pods_by_uid.get(member.pod_uid)
+        if member.succeeded or (pod is not None and pod.exited_well):
             return True
     return False
 
@@ -125,15 +127,15 @@ def _least(p: Pass) -> int:
 
 def _unfit(p: Pass, member: ParticipantStatus) -> str:
     """Why this member of the running round may not be there at once when it ends, or ""."""
-    pod = p.pods_by_uid.get(member.uid)
+    pod = p.pods_by_uid.get(member.pod_uid)
     if pod is None or not p.alive(pod) or not pod.running:
-        return "its pod does not run"
+        return "its pod is not running"
     if not pod.node_ready or pod.unreachable:
         return f"its node {pod.node} is not ready"
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     if lease is None or record is None or record.id != member.id or record.state != State.JOINING.value:
-        return "its Lease does not say that it takes part"
+        return "its Lease does not show it as a participant"
     if lease.silent > members.LATE_RENEWALS * members.renew_seconds(member):
         return f"its Lease has not been renewed for {lease.silent:.0f} s"
     return ""

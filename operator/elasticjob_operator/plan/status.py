@@ -3,7 +3,7 @@
 The status is the write-ahead log: all that the round Lease says, and the time of every charge
 inside a window, stand here first, so that an operator that dies between any two writes resumes.
 How it stands in JSON is in ``status_json``; a field's JSON name is its own in camel case, or that which
-``named`` gives it.
+``json_name`` gives it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from elasticjob.rounds.state import Member, MemberState
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.state import Member, MemberState, UnreachableReport
+from elasticjob_operator.plan.causes import CAUSES
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
+COMPLETED = "Completed"
+"""The state of a member that has succeeded and whose container has ended with 0. Of containers the round
+kernel knows nothing: there it has succeeded."""
 MAX_CHARGES = 20
 """Charges of an account that are listed; all inside its window count."""
 MAX_NEWCOMERS = 100
@@ -26,7 +31,7 @@ MAX_OLDER = 102
 """Counts of those that are not listed: a hundred to a window."""
 
 
-def named(json: str, default: Any = None) -> Any:
+def json_name(json: str, default: Any = None) -> Any:
     """A field with a JSON name of its own."""
     return field(default=default, metadata={"json": json})
 
@@ -34,6 +39,11 @@ def named(json: str, default: Any = None) -> Any:
 def always(default: Any) -> Any:
     """A field that stands in the JSON also where it has its default."""
     return field(default=default, metadata={"always": True})
+
+
+def internal(default: Any, json: str = "") -> Any:
+    """A field of the machinery's: in the JSON it stands below ``status.internal``."""
+    return field(default=default, metadata={"internal": True, **({"json": json} if json else {})})
 
 
 @dataclass(frozen=True)
@@ -44,154 +54,176 @@ class Condition:
     status: str
     reason: str
     message: str = always("")
-    transition: datetime | None = named("lastTransitionTime")
+    transition: datetime | None = json_name("lastTransitionTime")
     observed_generation: int = always(0)
 
 
 @dataclass(frozen=True)
-class Named:
-    """A pod that somebody who must know has named unreachable, and when."""
+class UnaccountedMember:
+    """A member of ``round`` that nobody had heard of when the next was published: a standby had its seat."""
 
-    pod: str
-    time: datetime
+    pod_name: str
+    pod_uid: str = field(metadata={"json": "podUID"})
+    round: int
+    group_rank: int | None = None
 
 
 @dataclass(frozen=True)
-class Absent:
-    """A member of ``round`` that nobody had heard of when the next was published: a standby had its seat."""
+class RoundEnd:
+    """Why a round has ended. ``rule_name`` is the failure rule that has decided, if one has;
+    ``detect_milliseconds`` is how long it took to be noticed."""
 
-    pod: str
-    uid: str
-    round: int
-    rank: int | None = None
+    time: datetime | None = None
+    cause: str = ""
+    account: str = ""
+    rule_name: str = ""
+    message: str = ""
+    detect_milliseconds: int | None = None
+
+
+RESUMED_MESSAGE = "the job was resumed"
 
 
 @dataclass(frozen=True)
 class RoundStatus:
-    """``status.round``. ``number`` 0 with phase Broken is the time before the first round.
+    """``status.currentRound``. ``number`` 0 with phase Broken is the time before the first round.
 
-    ``cause``, ``account`` and ``message`` say why the round was formed; once it is Broken or Closed, why it
-    ended; then ``rule`` is the failure rule that has decided, if one has, ``root_milliseconds`` how long
-    after the round's barrier its root failure was, ``detect_milliseconds`` how long it took to be noticed,
-    and ``charged`` when it was charged, if it was. ``enough`` is since when enough have joined for
-    the first round; ``held`` since when pods have held nodes without a round,
-    and ``held_seconds`` for how long they had before. ``establish_failures`` counts rounds in a row that were
-    not established, ``early_ends`` those before this one that ended without progress;
-    ``missing`` are the pods that were absent in the last of them, ``not_leading`` those that
-    could not be reached as leader. ``newcomers`` are pods that the round before was formed without (none in
-    the first), ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by
-    others, early, and ``newcomers_lost_time`` when the last of them did. ``named`` are those that were named
-    unreachable of late, in whatever round; ``absent`` those who may turn out to have been the root of a round
-    before this one.
+    ``cause``, ``account`` and ``message`` say why the round was formed, and ``end`` why it has ended.
+    ``resumed``: the job was resumed after it had ended, and the next round waits like the first.
+    ``failure_offset_milliseconds`` is how long after the round's barrier the root failure of its end was, and
+    ``charged`` when that was charged, if it was. ``quorum_time`` is since when enough have joined
+    for the first round; ``idle_since`` since when pods have held nodes without a round, and ``idle_seconds``
+    for how long they had before. ``establish_failures`` counts rounds in a row that were not established,
+    ``early_end_streak`` those before this one that ended without progress; ``unarrived_pods`` are the pods
+    that were absent in the last of them, ``ineligible_leaders`` those that could not be reached as leader.
+    ``newcomers`` are pods that the round before was formed without (none in the first),
+    ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by others, early,
+    and ``newcomers_lost_time`` when the last of them did.
+    ``unreachable_reports`` are those that were reported unreachable of late, in whatever round;
+    ``unaccounted_members`` those who may turn out to have been the root of a round before this one.
     """
 
     number: int = always(0)
     phase: str = always("Broken")
-    nonce: str = ""
-    leader: str = ""
-    leader_endpoint: str = ""
+    nonce: str = internal("")
+    leader_pod_name: str = ""
+    leader_endpoint: str = internal("")
     members: int = always(0)
-    processes: int | None = None
-    start: datetime | None = named("startTime")
-    established: datetime | None = named("establishedTime")
-    broken: datetime | None = named("brokenTime")
-    enough: datetime | None = named("enoughTime")
-    held: datetime | None = named("heldTime")
-    held_seconds: int = 0
+    world_size: int | None = None
+    start: datetime | None = json_name("startTime")
+    established: datetime | None = json_name("establishedTime")
+    quorum_time: datetime | None = internal(None)
+    idle_since: datetime | None = internal(None, "idleSinceTime")
+    idle_seconds: int = internal(0)
     cause: str = ""
     account: str = ""
-    rule: str = ""
     message: str = ""
-    outcome: str = ""
-    root_milliseconds: int | None = None
-    detect_milliseconds: int | None = None
-    charged: datetime | None = named("chargedTime")
-    establish_failures: int = 0
-    early_ends: int = 0
-    newcomers: tuple[str, ...] = ()
-    newcomers_lost: int = 0
-    newcomers_lost_time: datetime | None = None
-    missing: tuple[str, ...] = ()
-    not_leading: tuple[str, ...] = ()
-    named: tuple[Named, ...] = ()
-    absent: tuple[Absent, ...] = ()
+    end: RoundEnd | None = None
+    resumed: bool = internal(False)
+    failure_offset_milliseconds: int | None = internal(None)
+    charged: datetime | None = internal(None, "chargedTime")
+    establish_failures: int = internal(0)
+    early_end_streak: int = internal(0)
+    newcomers: tuple[str, ...] = internal(())
+    newcomers_lost: int = internal(0)
+    newcomers_lost_time: datetime | None = internal(None)
+    unarrived_pods: tuple[str, ...] = internal(())
+    ineligible_leaders: tuple[str, ...] = internal(())
+    unreachable_reports: tuple[UnreachableReport, ...] = internal(())
+    unaccounted_members: tuple[UnaccountedMember, ...] = internal(())
+
+    @property
+    def next_cause(self) -> RoundEnd:
+        """Of a round that is over, why the next is formed: what has ended this one, or that the job was
+        resumed since."""
+        end = self.end or RoundEnd()
+        if not self.resumed:
+            return end
+        account = CAUSES[Cause.RESUMED]
+        return RoundEnd(end.time, Cause.RESUMED.value, account, message=RESUMED_MESSAGE)
 
 
 @dataclass(frozen=True)
 class ParticipantStatus:
-    """One of ``status.participants``. ``rank`` is None unless it is or was a member of the round.
+    """One of ``status.participants``. ``group_rank`` is None unless it is or was a member of
+    the round.
 
-    ``done``: its container has ended with 0, which is what a job of pods that the operator makes waits for.
-    ``restarts``: how often its container had been restarted when it joined.
-    States: Member, Succeeded (member), Lost (member whose loss is established), Left (member that has
-    left the round and lives), Unreachable (member that was named lost), Standby, Joining.
+    ``container_restarts``: how often its container had been restarted when it joined.
+    States: Member, Succeeded (member), Completed (member
+    whose container has ended with 0, too: what a job of pods that the operator makes waits for), Lost
+    (member whose loss is established), Left (member that has left the round and lives), Unreachable (member
+    that was named lost), Standby, Joining.
     """
 
     id: str
-    pod: str
-    uid: str
+    pod_name: str
+    pod_uid: str = field(metadata={"json": "podUID"})
     state: str
     slot: int | None = None
-    rank: int | None = None
-    address: str = ""
-    node: str = ""
-    nproc: str = ""
+    group_rank: int | None = None
+    node_name: str = ""
+    local_world_size: int | None = None
     message: str = ""
-    done: bool = False
-    restarts: int = 0
+    container_restarts: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Its workers have finished the round well."""
+        return self.state in (MemberState.SUCCEEDED, COMPLETED)
+
+    @property
+    def completed(self) -> bool:
+        """Its training container has ended with 0, too."""
+        return self.state == COMPLETED
 
 
 @dataclass(frozen=True)
-class Ignored:
-    """One of ``status.ignored``: a pod of which something is ignored, and why."""
+class IgnoredPod:
+    """One of ``status.ignoredPods``: a pod of which something is ignored, and why."""
 
-    pod: str
+    pod_name: str
     message: str
 
 
 @dataclass(frozen=True)
 class RoundHistory:
-    """One of ``status.rounds``: why this round was formed, and when; milliseconds from the end of the round
-    before. ``detect``: until that end, since what caused it. ``first_step`` and ``step`` are the first and
-    the highest step that were reported in this round."""
+    """One of ``status.roundHistory``: why and when this round was formed, and why it has ended. Milliseconds
+    count from the end of the round before. ``first_step`` and ``last_step`` are the first and the highest
+    step that were reported in this round."""
 
     number: int
     cause: str
     members: int
     start: datetime = field(metadata={"json": "startTime"})
-    account: str = ""
-    end: datetime | None = named("endTime")
-    detect_milliseconds: int | None = None
+    end: RoundEnd | None = None
     rendezvous_milliseconds: int | None = None
     first_step_milliseconds: int | None = None
     first_step: int | None = None
-    step: int | None = None
-    rule: str = ""
-    message: str = ""
+    last_step: int | None = None
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A restart charged to an account: for the end of ``round``, or for ``pod``, which ended while it was no
-    member. Either is a key, and one charge may have both: charging again changes nothing. ``node`` is where
-    the root failure was, ``message`` the sentence on it, cut short. ``beside`` is the round that went on
-    meanwhile: nothing was restarted, and no limit counts it."""
+    """A restart charged to an account: for the end of ``round``, or for ``pod_name``, which ended while it
+    was no member. Either is a key, and one charge may have both: charging again changes nothing.
+    ``node_name`` is where the root failure was, ``message`` the sentence on it, cut short. ``during_round``
+    is the round that went on meanwhile: nothing was restarted, and no limit counts it."""
 
     time: datetime
     round: int | None = None
-    pod: str = ""
+    pod_name: str = ""
     cause: str = ""
-    node: str = ""
+    node_name: str = ""
     message: str = ""
-    beside: int | None = None
+    during_round: int | None = None
 
 
 @dataclass(frozen=True)
-class Older:
+class OlderCharges:
     """So many charges that are listed no more; ``until`` is when the newest of them was made."""
 
     until: datetime = field(metadata={"json": "untilTime"})
-    charges: int = always(0)
+    count: int = always(0)
 
 
 @dataclass(frozen=True)
@@ -200,16 +232,16 @@ class Account:
     listed, the others counted by the time that they leave it."""
 
     name: str
-    limit: int | None = None
+    max_restarts: int | None = None
     window_seconds: int | None = None
     charges: tuple[Charge, ...] = ()
-    older: tuple[Older, ...] = ()
+    older: tuple[OlderCharges, ...] = internal(())
 
     @property
     def used(self) -> int:
         """How many charges are inside the window."""
-        listed = sum(charge.beside is None for charge in self.charges)
-        return listed + sum(entry.charges for entry in self.older)
+        listed = sum(charge.during_round is None for charge in self.charges)
+        return listed + sum(entry.count for entry in self.older)
 
     def charged(self, charge: Charge) -> Account:
         """With one more charge."""
@@ -226,16 +258,16 @@ class Account:
         width = max(1.0, (self.window_seconds or 360_000) / 100)
         older = list(self.older)
         for charge in spare:
-            if charge.beside is not None:
+            if charge.during_round is not None:
                 continue
             last = older[-1] if older else None
             if last is not None and last.until.timestamp() // width >= charge.time.timestamp() // width:
-                older[-1] = Older(max(last.until, charge.time), last.charges + 1)
+                older[-1] = OlderCharges(max(last.until, charge.time), last.count + 1)
             else:
-                older.append(Older(charge.time, 1))
+                older.append(OlderCharges(charge.time, 1))
         while len(older) > MAX_OLDER:
             first, second, *others = older
-            older = [Older(second.until, first.charges + second.charges), *others]
+            older = [OlderCharges(second.until, first.count + second.count), *others]
         return replace(self, charges=self.charges[-listed:], older=tuple(older))
 
     def since(self, time: datetime) -> Account:
@@ -250,19 +282,19 @@ class Account:
 @dataclass(frozen=True)
 class Failure:
     """``status.lastFailure``: the root of the last failure. ``exit_code`` is None where it could not be
-    learnt; ``logs`` is the command that shows the log to read on; ``uid`` and ``node`` are the pod's, and
-    ``restarts`` is how often its container had been restarted when it joined."""
+    learnt; ``logs_command`` shows the log to read on; ``pod_uid`` and ``node_name`` are the pod's, and
+    ``container_restarts`` is how often its container had been restarted when it joined."""
 
-    pod: str
+    pod_name: str
     time: datetime
     message: str = always("")
-    rank: int | None = None
+    group_rank: int | None = None
     exit_code: int | None = None
     round: int | None = None
-    uid: str = ""
-    node: str = ""
-    logs: str = ""
-    restarts: int = 0
+    pod_uid: str = json_name("podUID", "")
+    node_name: str = ""
+    logs_command: str = ""
+    container_restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -273,23 +305,24 @@ class ExcludedNode:
     name: str
     until: datetime = field(metadata={"json": "untilTime"})
     message: str = ""
-    lifted: datetime | None = named("liftedTime")
+    lifted: datetime | None = json_name("liftedTime")
 
 
 @dataclass(frozen=True)
-class Setback:
-    """One of ``status.setbacks``: a slot whose pods lately ended early, the last of them and when. ``count``
-    is how many in a row, but for a first one that was a member; ``joined`` how many of them had joined."""
+class SlotBackoff:
+    """One of ``status.internal.slotBackoffs``: a slot whose pods lately ended early, the last of them and
+    when. ``count`` is how many in a row, but for a first one that was a member; ``joined`` how many of them
+    had joined."""
 
     slot: int
-    pod: str
+    pod_name: str
     count: int
     time: datetime
     joined: int = 0
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostTime:
     """Milliseconds without progress that are due to one cause."""
 
     cause: str
@@ -302,9 +335,9 @@ class Progress:
 
     ``round`` is the last round in which a step was reported, ``first_step`` the first of it and ``step``
     the highest. ``trained_milliseconds`` is the time in steps of the rounds before it, without steps that
-    were done again, ``training_milliseconds`` that of this round; ``lost`` is the rest, by the cause of the
-    round that followed. ``goodput_percent`` is the former as a share of all. Time in which the job was
-    suspended is in neither. ``counted`` is the moment up to which both are complete, but for
+    were done again, ``training_milliseconds`` that of this round; ``lost_by_cause`` is the rest, by the
+    cause of the round that followed. ``goodput_percent`` is the former as a share of all. Time in which the
+    job was suspended is in neither. ``counted`` is the moment up to which both are complete, but for
     ``training_milliseconds``. ``rounds_without_progress`` counts rounds in a row that resumed from no later a
     step than the one before.
     """
@@ -313,13 +346,13 @@ class Progress:
     milliseconds_per_step: int | None = None
     goodput_percent: int | None = None
     lost_seconds: int | None = None
-    report: datetime | None = named("reportTime")
-    round: int = 0
-    first_step: int = 0
-    training_milliseconds: int = 0
-    trained_milliseconds: int = 0
-    lost: tuple[Lost, ...] = ()
-    counted: datetime | None = named("countedTime")
+    last_report: datetime | None = json_name("lastReportTime")
+    round: int = internal(0)
+    first_step: int = internal(0)
+    training_milliseconds: int = internal(0)
+    trained_milliseconds: int = internal(0)
+    lost_by_cause: tuple[LostTime, ...] = ()
+    counted: datetime | None = internal(None, "countedTime")
     rounds_without_progress: int = 0
 
 
@@ -327,29 +360,32 @@ class Progress:
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
     ``charged_pods`` are pods that are there, have ended as no members, and are charged for: ``slot-attempt``.
-    ``active`` is when the job was started, or resumed last. ``left_out`` says what is not there for its size
-    (``budget``)."""
+    ``start`` is when the job was started, or last resumed; None while it is suspended. ``completion`` is when
+    it became Complete. ``active_seconds`` is for how long it was active before its last suspension, or its
+    end. ``terminal_state`` is Complete or Failed once it has ended. ``omitted`` says what is not there for
+    its size (``budget``)."""
 
-    observed_generation: int = always(0)
+    observed_generation: int = always(-1)
     conditions: tuple[Condition, ...] = always(())
-    start: datetime | None = named("startTime")
-    active: datetime | None = named("activeTime")
-    completion: datetime | None = named("completionTime")
+    start: datetime | None = json_name("startTime")
+    completion: datetime | None = json_name("completionTime")
+    active_seconds: int | None = None
+    terminal_state: str = ""
     replicas: int = always(0)
     selector: str = ""
     min_replicas: int = 0
     restarts: int = always(0)
-    attempts: tuple[int, ...] = always(())
-    charged_pods: tuple[str, ...] = ()
-    round: RoundStatus = always(RoundStatus())
+    attempts: tuple[int, ...] = internal(())
+    charged_pods: tuple[str, ...] = internal(())
+    current_round: RoundStatus = always(RoundStatus())
     participants: tuple[ParticipantStatus, ...] = always(())
-    ignored: tuple[Ignored, ...] = ()
-    rounds: tuple[RoundHistory, ...] = always(())
+    ignored_pods: tuple[IgnoredPod, ...] = ()
+    round_history: tuple[RoundHistory, ...] = always(())
     accounts: tuple[Account, ...] = always(())
     last_failure: Failure | None = None
     excluded_nodes: tuple[ExcludedNode, ...] = ()
-    setbacks: tuple[Setback, ...] = ()
-    left_out: str = ""
+    slot_backoffs: tuple[SlotBackoff, ...] = internal(())
+    omitted: str = ""
     progress: Progress | None = None
 
     def condition(self, kind: str) -> Condition | None:
@@ -366,15 +402,37 @@ class JobStatus:
         """Complete or Failed: both are final."""
         return self.is_true("Complete") or self.is_true("Failed")
 
+    @property
+    def seen(self) -> bool:
+        """Whether an operator has written this status."""
+        return self.observed_generation >= 0
+
+    @property
+    def end_time(self) -> datetime | None:
+        """When the job became Complete or Failed."""
+        ends = (c for c in self.conditions if c.type in ("Complete", "Failed") and c.status == "True")
+        return next((c.transition for c in ends), None)
+
+    def stopped(self, wall: datetime) -> JobStatus:
+        """With the time since ``start`` counted as active."""
+        if self.start is None:
+            return self
+        passed = max(0, int((wall - self.start).total_seconds()))
+        return replace(self, active_seconds=(self.active_seconds or 0) + passed)
+
     def members(self) -> tuple[ParticipantStatus, ...]:
-        """The members of ``round`` (also of one that is over), in rank order."""
+        """The members of the current round (also of one that is over), in rank order."""
         return self._members
 
     # Asked for each pod in each pass: without a memory a pass is quadratic in the size of the job.
 
     @cached_property
     def _members(self) -> tuple[ParticipantStatus, ...]:
-        return tuple(sorted((p for p in self.participants if p.rank is not None), key=lambda p: p.rank or 0))
+        return tuple(
+            sorted(
+                (p for p in self.participants if p.group_rank is not None), key=lambda p: p.group_rank or 0
+            )
+        )
 
     @cached_property
     def kernel_members(self) -> tuple[Member, ...]:
@@ -389,12 +447,12 @@ class JobStatus:
     @cached_property
     def member_uids(self) -> frozenset[str]:
         """The UIDs of the members' pods."""
-        return frozenset(m.uid for m in self._members)
+        return frozenset(m.pod_uid for m in self._members)
 
     @cached_property
     def lost(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
-        return frozenset(m.uid for m in self._members if m.state == MemberState.LOST)
+        return frozenset(m.pod_uid for m in self._members if m.state == MemberState.LOST)
 
     def dump(self) -> dict[str, Any]:
         """The status as JSON, without what is absent."""
@@ -412,7 +470,14 @@ class JobStatus:
 
 def kernel_members(members: Iterable[ParticipantStatus]) -> tuple[Member, ...]:
     """Members, as the kernel knows them."""
-    return tuple(Member(m.id, m.pod, m.uid, m.rank or 0, m.state, m.message, m.node) for m in members)
+    return tuple(
+        Member(m.id, m.pod_name, m.pod_uid, m.group_rank or 0, _kernel_state(m), m.message, m.node_name)
+        for m in members
+    )
+
+
+def _kernel_state(member: ParticipantStatus) -> str:
+    return MemberState.SUCCEEDED.value if member.completed else member.state
 
 
 def with_condition(

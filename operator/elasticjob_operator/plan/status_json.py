@@ -3,6 +3,10 @@
 A field's JSON name is its own in camel case, or its ``metadata["json"]``; a field that has its default is
 left out, unless it is marked ``always``. Unknown fields are ignored: an older operator meets a newer
 status.
+
+What is marked ``internal`` stands apart, below ``status.internal``: the resource definition knows nothing of
+what is in there, so that neither an older nor a newer one drops it. It says in which format it is, and which
+is the oldest whose readers may act on it.
 """
 
 from __future__ import annotations
@@ -15,21 +19,85 @@ from typing import Any
 import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from elasticjob_operator.plan.status import Account, Condition, JobStatus
+from elasticjob_operator.plan.status import Account, Condition, JobStatus, Progress, RoundStatus
+
+VERSION = 1
+"""The format of ``status.internal`` that this operator writes."""
+MIN_READER_VERSION = 1
+"""The oldest format whose readers may act on what this operator writes."""
+
+Fields = dict[str, Any]
 
 
-def dump(status: JobStatus) -> dict[str, Any]:
+class StatusTooNewError(ValueError):
+    """Only a newer operator may act on this status."""
+
+
+def dump(status: JobStatus) -> Fields:
     """The status as JSON."""
-    result: dict[str, Any] = _converter.unstructure(status)
-    return result
+    public: Fields = _converter.unstructure(status)
+    internal: Fields = {"version": VERSION, "minReaderVersion": MIN_READER_VERSION}
+    for part, cls, place in _PARTS:
+        fields = public if part is None else public.get(part)
+        if fields is not None:
+            moved = {name: fields.pop(name) for name in _internal_names(cls) if name in fields}
+            internal.update({place: moved} if place else moved)
+    older = [
+        {"account": account["name"], **one}
+        for account in public.get("accounts", ())
+        for one in account.pop("older", ())
+    ]
+    return {**public, "internal": {**internal, **({"olderCharges": older} if older else {})}}
 
 
 def parse(fields: Mapping[str, Any]) -> JobStatus:
-    """Read a status. Raises ValueError for what no operator has written."""
+    """Read a status. Raises ValueError for what no operator has written, and StatusTooNewError."""
     try:
-        return _converter.structure(fields, JobStatus)
-    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return _converter.structure(_joined(fields), JobStatus)
+    except StatusTooNewError:
+        raise
+    except cattrs.BaseValidationError as error:
         raise ValueError("; ".join(cattrs.transform_error(error))) from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+
+
+_PARTS: tuple[tuple[str | None, type, str], ...] = (
+    (None, JobStatus, ""),
+    ("currentRound", RoundStatus, "round"),
+    ("progress", Progress, "progress"),
+)
+"""What has internal fields, and where below ``internal`` they stand."""
+
+
+def _internal_names(cls: Any) -> list[str]:
+    return [_json_name(f) for f in dataclasses.fields(cls) if f.metadata.get("internal")]
+
+
+def _joined(fields: Mapping[str, Any]) -> Fields:
+    """The status with what is internal where its dataclasses have it."""
+    status = dict(fields)
+    if "currentRound" not in status and "internal" not in status:
+        return status  # no operator has seen the job
+    internal = status.pop("internal", None)
+    if not isinstance(internal, dict):
+        raise ValueError("internal is missing")
+    oldest = _exactly(int)(internal.get("minReaderVersion"), int)
+    if oldest > VERSION:
+        raise StatusTooNewError(f"only operators that read version {oldest} may act on it")
+    for part, cls, place in _PARTS:
+        source = dict(internal.get(place, {})) if place else internal
+        found = {name: source[name] for name in _internal_names(cls) if name in source}
+        if part is None:
+            status.update(found)
+        elif found:
+            status[part] = {**status[part], **found}
+    older: dict[str, list[Any]] = {}
+    for one in internal.get("olderCharges", ()):
+        older.setdefault(one["account"], []).append(one)
+    if older:
+        status["accounts"] = [{**a, "older": older.get(a["name"], [])} for a in status["accounts"]]
+    return status
 
 
 def _json_name(field: dataclasses.Field[Any]) -> str:
@@ -61,7 +129,7 @@ def _parse_time(text: Any, _: Any) -> datetime:
     try:
         return time.astimezone(timezone.utc)
     except OverflowError:
-        raise ValueError(f"{text!r} is no time that can be written") from None
+        raise ValueError(f"{text!r} is not a time that can be written") from None
 
 
 def _make() -> cattrs.Converter:

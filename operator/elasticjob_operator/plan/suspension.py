@@ -1,13 +1,13 @@
-"""Suspension: while ``spec.suspend`` is true the job has no pods and forms no round, and all else is kept.
+"""Suspension: while ``spec.suspend`` is true the job has no pods and forms no round; everything else is kept.
 
-Kept are the round's number, attempts, accounts, history and excluded nodes. What has happened before the
-suspension is charged as it would have been at the next round; the suspension itself, and the pods that end
-in the course of it, are charged to nobody: each slot goes on to its next attempt at once, so that the old
-pods are superseded from then on, however fast the job is resumed.
+The round's number, attempts, accounts, history and excluded nodes are kept. Failures from before the
+suspension are charged as they would have been at the next round. The suspension itself, and the pods that end
+in the course of it, are not charged: each slot moves on to its next attempt at once, so that the old pods are
+superseded however fast the job is resumed.
 
-Pods are deleted gracefully. Those that had ended before are kept: they hold nothing but their logs. The
-members stay in ``status.participants`` until their pods are gone, because a round that follows soon must be
-able to see that one of them has left (fencing).
+Pods are deleted gracefully. Pods that had already ended are kept for their logs. The members stay in
+``status.participants`` until their pods are gone, because a round that follows soon must be able to see that
+one of them has left (fencing).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import DeletePod
 from elasticjob_operator.plan.pods import charge_early_ends
 from elasticjob_operator.plan.rounds import end_round, settle
+from elasticjob_operator.plan.status import RESUMED_MESSAGE
 
 _SUSPENDED = "the job was suspended"
-_RESUMED = "the job was resumed"
 
 
 def wanted(p: Pass) -> bool:
@@ -40,11 +40,14 @@ def suspend(p: Pass) -> None:
         end_round(p, [Evidence(Cause.SUSPENDED, _SUSPENDED)])
     else:
         settle(p)
-        if p.round.cause == Cause.RESUMED:  # and suspended again before there was a round
-            p.set_round(cause=Cause.SUSPENDED, message=_SUSPENDED)
+        if p.round.resumed:  # and suspended again before there was a round
+            p.set_round(resumed=False)
+            p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_SUSPENDED)
     charge_early_ends(p)
     _supersede(p)
-    p.event("Suspended", f"{_SUSPENDED}: its pods are deleted, all else is kept")
+    p.status = p.status.stopped(p.now.wall)
+    p.set(start=None)
+    p.event("JobSuspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
 
 
 def hold(p: Pass) -> None:
@@ -55,8 +58,8 @@ def hold(p: Pass) -> None:
             p.actions.append(DeletePod(pod.name, pod.uid, _SUSPENDED))
     there = {pod.uid for pod in running}
     members = p.status.members()
-    p.set(participants=members if any(m.uid in there for m in members) else (), replicas=0)
-    p.set_round(members=0, processes=None, leader="")  # nobody trains, and people look here
+    p.set(participants=members if any(m.pod_uid in there for m in members) else (), replicas=0)
+    p.set_round(members=0, world_size=None, leader_pod_name="")  # nobody trains, and people look here
     names = listed([pod.name for pod in running])
     p.reason = "Suspended"
     p.waiting = f"waiting for {names} to end" if running else "no pods until spec.suspend is false"
@@ -65,26 +68,22 @@ def hold(p: Pass) -> None:
 def resume(p: Pass) -> None:
     """Start the job, or let it go on: it is active from now on, and its next round waits like the first."""
     if not p.status.is_true("Suspended"):
-        if p.status.active is None:
-            p.set(active=p.status.start)
+        if p.status.start is None:
+            p.set(start=p.now.wall)
         return
-    p.set(active=p.now.wall)
-    p.event("Resumed", _RESUMED)
+    p.set(start=p.now.wall)
+    p.event("JobResumed", RESUMED_MESSAGE)
     if p.round.number > 0:
         p.set_round(
-            cause=Cause.RESUMED,
-            account=CAUSES[Cause.RESUMED],
-            message=_RESUMED,
-            rule="",
-            root_milliseconds=None,
-            detect_milliseconds=None,
+            resumed=True,
+            failure_offset_milliseconds=None,
             establish_failures=0,
-            early_ends=0,
-            enough=None,
-            held=None,
-            held_seconds=0,
-            missing=(),
-            not_leading=(),
+            early_end_streak=0,
+            quorum_time=None,
+            idle_since=None,
+            idle_seconds=0,
+            unarrived_pods=(),
+            ineligible_leaders=(),
         )
 
 

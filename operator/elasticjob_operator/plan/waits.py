@@ -1,37 +1,78 @@
-"""What an ElasticJob waits for beside its rounds."""
+"""What an ElasticJob waits for beside its rounds, and all of its waits in words."""
 
 from __future__ import annotations
 
 import enum
+import math
+from collections.abc import Iterable, Mapping
+
+from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.waits import Wait
 
 
 class JobWait(enum.Enum):
     """Kinds of waits. The value is the reason in words. Those that nothing declares with a limit are what a
     pass remembers for the next."""
 
-    END_EXPLAINED = "for somebody to say who has ended a pod that ended with 0 before it joined"
-    EXIT_EXPLAINED = "for somebody to say who has ended a member whose container ended with 0"
-    SILENCE = "for a member without a Lease, on a node that is not ready, to be heard of"
-    NODE_GONE = "for a Node object that was deleted to come back"
+    END_EXPLAINED = "for the reason why a pod ended with exit code 0 before it joined"
+    EXIT_EXPLAINED = "for the reason why the container of a member ended with exit code 0"
+    SILENCE = "for a sign of life from a member without a Lease on a node that is not ready"
+    NODE_GONE = "for a deleted Node object to come back"
     FORCED_DELETION = "to delete a pod on a dead node again, with grace period 0"
-    EXCLUSION_LIFTED = "for pods to find a node before another exclusion is lifted"
+    EXCLUSION_LIFTED = "for pods to be scheduled before another exclusion is lifted"
     NODE_READY = "for the node of a pod that has not joined to become ready"
-    RENEWAL_CHANGE = "for another write of the round Lease to carry the interval of renewals"
+    RENEWAL_CHANGE = "for the next write of the round Lease, which carries the new renewal interval"
     SCHEDULING = "for the scheduler to decide on a new pod"
     SCALE_UP = "for more new pods to join (scaleUpDelaySeconds)"
-    ROUND_BACKOFF = "for the back-off of rounds that end without progress"
-    SLOT_BACKOFF = "for the back-off of a slot whose pods end early"
-    SLOT_PROBATION = "for a pod to stay, since earlier pods of its slot ended soon after they had joined"
-    SCALING_BACKOFF = "for the number of wanted members to stop changing"
-    GROWTH_BACKOFF = "for the next try to grow"
+    ROUND_BACKOFF = "for the back-off after rounds that ended without progress"
+    SLOT_BACKOFF = "for the back-off of a slot whose pods ended early"
+    SLOT_PROBATION = "for a pod to stay, because earlier pods of its slot ended soon after they joined"
+    SCALING_BACKOFF = "for spec.replicas to stop changing"
+    GROWTH_BACKOFF = "for the next attempt to grow"
     UNJOINED = "for a running pod to join"
-    IDLE = "for a round, while pods hold nodes (idleDeadlineSeconds)"
+    ACTIVE_DEADLINE = "for the job to end before it fails (activeDeadlineSeconds)"
+    IDLE = "for a round while pods are scheduled (idleDeadlineSeconds)"
+    TIME_TO_LIVE = "to delete the job (ttlSecondsAfterFinished)"
     PODS_END = "for pods to end by themselves"
     SIDECAR = "for the other containers of a pod to end"
-    ORPHAN = "for the pod of a Lease to be seen"
-    IGNORED_REFRESH = "to say anew why pods are ignored"
-    STATUS_THROTTLE = "to write joins and sentences to the status"
+    ORPHAN = "for the pod of a Lease to appear"
+    IGNORED_REFRESH = "to update the reasons why pods are ignored"
+    STATUS_THROTTLE = "to write joins and messages to the status"
     PROGRESS_THROTTLE = "to write progress to the status"
     SURPLUS = "for a surplus pod to end"
-    LABELS_TOLD = "to say again that labels of a pod were changed"
-    OPEN_FILES_TOLD = "to say again that too few files may be opened"
+    LABELS_TOLD = "to repeat that labels of a pod were changed"
+    NO_ERROR_TEXT_TOLD = "to repeat that a failure has no error text"
+    OPEN_FILES_TOLD = "to repeat that too few files may be opened"
+
+
+PACING_WRITES = frozenset(
+    {
+        JobWait.RENEWAL_CHANGE,
+        JobWait.IGNORED_REFRESH,
+        JobWait.STATUS_THROTTLE,
+        JobWait.PROGRESS_THROTTLE,
+        JobWait.SURPLUS,
+        JobWait.LABELS_TOLD,
+        JobWait.NO_ERROR_TEXT_TOLD,
+        JobWait.OPEN_FILES_TOLD,
+    }
+)
+"""Kinds that decide nothing about the job, only how often something is written or said."""
+
+
+def sentences(waits: Iterable[Wait], names: Mapping[str, str]) -> list[str]:
+    """What a job waits for, a line for each reason, in the order of ``waits``. ``names``: its pods by UID."""
+    about: dict[tuple[str, str], list[str]] = {}
+    for wait in waits:
+        if wait.key.kind not in PACING_WRITES:
+            # The next pass is due when nothing is left: it may take a moment.
+            left = f"{math.ceil(round(max(0.0, wait.left), 3))} of {wait.limit:.0f} s left"
+            about.setdefault((wait.reason, left), []).append(_subject(wait.key.about, names))
+    return [
+        f"waits {reason}: {f'{listed(subjects)}, ' if any(subjects) else ''}{left}"
+        for (reason, left), subjects in about.items()
+    ]
+
+
+def _subject(about: str | int, names: Mapping[str, str]) -> str:
+    return f"round {about}" if isinstance(about, int) else names.get(about, about)

@@ -23,6 +23,12 @@ def labelled(**metadata: dict[str, str]) -> dict[str, Any]:
     return {"metadata": metadata, **TEMPLATE}
 
 
+def nested(path: str, value: object) -> dict[str, Any]:
+    """A spec in which this field of an object has this value."""
+    outer, _, inner = path.partition(".")
+    return {outer: {inner: value}}
+
+
 def ruled(*rules: dict[str, Any]) -> dict[str, Any]:
     return manifest(template=TEMPLATE, failurePolicy={"rules": list(rules)})
 
@@ -30,8 +36,8 @@ def ruled(*rules: dict[str, Any]) -> dict[str, Any]:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a name too long": (
         manifest("a" * 46),
-        "metadata.name: Invalid value: has 46 characters, expected 45 at most, so that "
-        "<name>-<slot>-<attempt> can name a pod: choose a shorter name",
+        "metadata.name: Invalid value: has 46 characters, must have at most 45, so that "
+        "<name>-<slot>-<attempt> can name a pod",
     ),
     "a name with a dot": (manifest("my.job"), "metadata.name: Invalid value: must be a DNS label"),
     "no spec": (
@@ -42,23 +48,30 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "too many replicas": (manifest(replicas=5_001), "should be less than or equal to 5000"),
     "less than the minimum": (
         manifest(replicas=1, minReplicas=2),
-        "replicas (1) must not be less than minReplicas (2): raise replicas or lower minReplicas",
+        "replicas (1) must be greater than or equal to minReplicas (2)",
     ),
-    "less than the minimum by default": (manifest(minReplicas=2), "replicas (1) must not be less than"),
+    "less than the minimum by default": (
+        manifest(minReplicas=2),
+        "replicas (1) must be greater than or equal to minReplicas (2)",
+    ),
     "more than the maximum": (
         manifest(replicas=3, maxReplicas=2),
-        "replicas (3) must not be more than maxReplicas (2): lower replicas or raise maxReplicas",
+        "replicas (3) must be less than or equal to maxReplicas (2)",
     ),
     "minimum above maximum": (
         manifest(replicas=3, minReplicas=4, maxReplicas=2),
-        "minReplicas (4) must not be more than maxReplicas (2)",
+        "minReplicas (4) must be less than or equal to maxReplicas (2)",
     ),
     "a word for processes": (
         manifest(nprocPerNode="gpus"),
-        'spec.nprocPerNode: Invalid value: "gpus": is gpus, expected a number from 1 on, or one of auto',
+        'spec.nprocPerNode: Invalid value: "gpus": must be a number from 1 to 99999 (8, not "8")',
     ),
-    "no processes": (manifest(nprocPerNode=0), "is 0, expected a number from 1 on"),
-    "no processes, as text": (manifest(nprocPerNode="0"), "is 0, expected a number from 1 on"),
+    "no processes": (manifest(nprocPerNode=0), "must be a number from 1 to 99999"),
+    "too many processes": (manifest(nprocPerNode=100_000), "must be a number from 1 to 99999"),
+    "processes as text": (
+        manifest(nprocPerNode="8"),
+        'spec.nprocPerNode: Invalid value: "8": must be a number from 1 to 99999 (8, not "8") or one of auto',
+    ),
     "processes as a list": (
         manifest(nprocPerNode=[2]),
         "nprocPerNode in body must be of type integer,string",
@@ -82,6 +95,23 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
             "stallTimeoutSeconds": 0,
         }.items()
     },
+    **{
+        f"a {path} of {most + 1}": (
+            manifest(**nested(path, most + 1)),
+            f"spec.{path} in body should be less than or equal to {most}",
+        )
+        for path, most in {
+            "rendezvous.initialLastCallTimeoutSeconds": 86_400,
+            "rendezvous.lastCallTimeoutSeconds": 86_400,
+            "rendezvous.rejoinTimeoutSeconds": 86_400,
+            "rendezvous.establishTimeoutSeconds": 3_600,
+            "rendezvous.heartbeatTimeoutSeconds": 3_600,
+            "scaling.scaleUpDelaySeconds": 86_400,
+            "failurePolicy.hangTimeoutSeconds": 604_800,
+            "failurePolicy.maxRoundsWithoutProgress": 1_000,
+            "failurePolicy.idleDeadlineSeconds": 31_536_000,
+        }.items()
+    },
     "no time to be idle": (
         manifest(failurePolicy={"idleDeadlineSeconds": 0}),
         "spec.failurePolicy.idleDeadlineSeconds in body should be greater than or equal to 1",
@@ -92,11 +122,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a window without a limit": (
         manifest(failurePolicy={"application": {"windowSeconds": 60}}),
-        "spec.failurePolicy.application: Invalid value: windowSeconds has no meaning without maxRestarts",
+        "spec.failurePolicy.application: Invalid value: windowSeconds may only be set together",
     ),
     "another window without a limit": (
         manifest(failurePolicy={"infrastructure": {"windowSeconds": 60}}),
-        "spec.failurePolicy.infrastructure: Invalid value: windowSeconds has no meaning without maxRestarts",
+        "spec.failurePolicy.infrastructure: Invalid value: windowSeconds may only be set together",
     ),
     "less than no restarts": (
         manifest(failurePolicy={"application": {"maxRestarts": -1}}),
@@ -121,7 +151,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a pod that restarts": (
         manifest(template=template(restartPolicy="OnFailure")),
-        "spec.template: Invalid value: restartPolicy is OnFailure, expected Never or none",
+        "spec.template: Invalid value: restartPolicy is OnFailure, must be Never or not set",
     ),
     "a quantity that is none": (
         manifest(
@@ -131,11 +161,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a label of the operator's": (
         manifest(template=labelled(labels={"app": "a", "elasticjob.dev/slot": "1"})),
-        'label ["elasticjob.dev/slot"] is set by the operator: remove it from the template',
+        'label ["elasticjob.dev/slot"] may not be set; the operator sets it',
     ),
     "an annotation of the operator's": (
         manifest(template=labelled(annotations={"elasticjob.dev/round": "1"})),
-        'annotation ["elasticjob.dev/round"] is set by the operator: remove it from the template',
+        'annotation ["elasticjob.dev/round"] may not be set; the operator sets it',
     ),
     "a typing error": (
         manifest(rendezvous={"joinTimeout": 60}),
@@ -155,15 +185,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "too many pods": (
         manifest(replicas=4_999, spares=2, template=TEMPLATE),
-        "replicas (4999) and spares (2) must not be more than 5000 together: lower one of them",
+        "replicas (4999) and spares (2) together must be at most 5000",
     ),
     "spares among the pods of others": (
         manifest(spares=1),
-        "spec.spares: Invalid value: spares needs a template; without one the pods are somebody else's",
+        "spec.spares: Invalid value: may only be set together with `template`",
     ),
     "pods of others suspended": (
         manifest(suspend=True),
-        "spec.suspend: Invalid value: suspend needs a template; without one the pods are somebody else's",
+        "spec.suspend: Invalid value: may only be set together with `template`",
     ),
     "a word for suspend": (
         manifest(suspend="yes", template=TEMPLATE),
@@ -199,7 +229,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a third window without a limit": (
         manifest(failurePolicy={"preemption": {"windowSeconds": 60}}),
-        "spec.failurePolicy.preemption: Invalid value: windowSeconds has no meaning without maxRestarts",
+        "spec.failurePolicy.preemption: Invalid value: windowSeconds may only be set together",
     ),
     "no hang at all": (
         manifest(failurePolicy={"hangTimeoutSeconds": 0}),
@@ -218,20 +248,24 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
             {"name": "a", "onWorkerExitCodes": [1], "action": "Ignore"},
             {"name": "a", "onWorkerExitCodes": [2], "action": "FailJob"},
         ),
-        'spec.failurePolicy.rules: Invalid value: names ["a", "a"] are not all different: give each rule one',
+        'spec.failurePolicy.rules: Invalid value: rule names ["a", "a"] must be unique',
     ),
     "a rule with nothing to go by": (
         ruled({"name": "a", "action": "Ignore"}),
-        "spec.failurePolicy.rules[0]: Invalid value: rule a has 0 of onWorkerExitCodes, onPodReasons, "
-        "onErrorPattern, expected exactly one: of several make several rules, each with a name of its own",
+        "spec.failurePolicy.rules[0]: Invalid value: rule a has 0 of onWorkerExitCodes, onPodReasons "
+        "and onErrorPattern, must have exactly one: use several rules",
     ),
     "a rule with two criteria": (
         ruled({"name": "a", "onWorkerExitCodes": [1], "onErrorPattern": "b", "action": "Ignore"}),
-        "rule a has 2 of onWorkerExitCodes, onPodReasons, onErrorPattern, expected exactly one",
+        "rule a has 2 of onWorkerExitCodes, onPodReasons and onErrorPattern, must have exactly one",
     ),
     "a rule without a name": (
         ruled({"onWorkerExitCodes": [1], "action": "Ignore"}),
         "spec.failurePolicy.rules[0].name: Required value",
+    ),
+    "a rule with an empty name": (
+        ruled({"name": "", "onWorkerExitCodes": [1], "action": "Ignore"}),
+        "spec.failurePolicy.rules[0].name in body should be at least 1 chars long",
     ),
     "a rule with a name that is a sentence": (
         ruled({"name": "bad GPU", "onWorkerExitCodes": [1], "action": "Ignore"}),
@@ -247,7 +281,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a rule on success": (
         ruled({"name": "a", "onWorkerExitCodes": [1, 0], "action": "Ignore"}),
-        "spec.failurePolicy.rules[0].onWorkerExitCodes[1]: Invalid value: 0: 0 is success, and no rule is",
+        "spec.failurePolicy.rules[0].onWorkerExitCodes[1]: Invalid value: 0: must not be 0",
     ),
     "an exit code that none can be": (
         ruled({"name": "a", "onWorkerExitCodes": [256], "action": "Ignore"}),
@@ -284,8 +318,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a pattern that is none": (
         ruled({"name": "a", "onErrorPattern": "CUDA error: (ECC", "action": "Ignore"}),
         'spec.failurePolicy.rules[0].onErrorPattern: Invalid value: "string": error parsing regexp: missing '
-        "closing ): `CUDA error: (ECC` evaluating rule: onErrorPattern must be a regular expression in the "
-        "syntax of RE2, see https://github.com/google/re2/wiki/Syntax",
+        "closing ): `CUDA error: (ECC` evaluating rule: must be a regular expression in RE2 "
+        "syntax, see https://github.com/google/re2/wiki/Syntax",
     ),
     "a pattern in the syntax of Perl": (
         ruled({"name": "a", "onErrorPattern": "(?!NCCL)error", "action": "Ignore"}),
@@ -295,8 +329,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(
             failurePolicy={"rules": [{"name": "a", "onPodReasons": ["Evicted"], "action": "ExcludeNode"}]}
         ),
-        "spec.failurePolicy.rules: Invalid value: ExcludeNode needs a template; without one the pods are "
-        "somebody else's, and placed by them",
+        "spec.failurePolicy.rules: Invalid value: action ExcludeNode may only be used together with "
+        "`template`",
     ),
 }
 
@@ -344,7 +378,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "all bounds alike": manifest(replicas=3, minReplicas=3, maxReplicas=3),
     **{
         f"nprocPerNode {value!r}": manifest(nprocPerNode=value)
-        for value in (1, 64, "8", "auto", "gpu", "cpu", "xpu")
+        for value in (1, 64, 99_999, "auto", "gpu", "cpu", "xpu")
     },
     "no waiting for newcomers": manifest(
         rendezvous={"lastCallTimeoutSeconds": 0, "initialLastCallTimeoutSeconds": 0}
@@ -455,18 +489,16 @@ def test_server_side_apply_merges_lists_by_their_keys(cluster: ClusterAccess, na
 def test_the_template_is_immutable(cluster: ClusterAccess, namespace: str) -> None:
     apply(cluster, namespace, manifest(template=TEMPLATE))
     changed = refusal(cluster, namespace, manifest(template=template(nodeName="b")))
-    assert "spec.template: Invalid value: template can't be changed; delete the job" in changed
+    assert "spec.template: Invalid value: template may only be changed while suspend is true" in changed
     removed = refusal(cluster, namespace, manifest())
-    assert "template can be neither added nor removed" in removed
+    assert "template may not be added or removed" in removed
     apply(cluster, namespace, manifest(replicas=2, minReplicas=1, template=TEMPLATE))
     assert get(cluster, namespace)["spec"]["replicas"] == 2
 
 
 def test_a_template_cannot_be_added(cluster: ClusterAccess, namespace: str) -> None:
     apply(cluster, namespace, manifest())
-    assert "template can be neither added nor removed" in refusal(
-        cluster, namespace, manifest(template=TEMPLATE)
-    )
+    assert "template may not be added or removed" in refusal(cluster, namespace, manifest(template=TEMPLATE))
 
 
 def running(cluster: ClusterAccess, namespace: str, **spec: Any) -> dict[str, Any]:
@@ -494,18 +526,19 @@ MAY_CHANGE: dict[str, Any] = {
 MAY_NOT_CHANGE: dict[str, tuple[Any, str]] = {
     "nprocPerNode": (
         8,
-        "spec.nprocPerNode: Invalid value: 8: nprocPerNode can't be changed; delete the job and apply it "
+        "spec.nprocPerNode: Invalid value: 8: nprocPerNode may not be changed; delete the job and apply it "
         "again, it resumes from its checkpoint",
     ),
     "managedBy": (
         "kueue.x-k8s.io/multikueue",
-        'spec.managedBy: Invalid value: "kueue.x-k8s.io/multikueue": managedBy can\'t be changed; delete the '
-        "job and apply it again",
+        'spec.managedBy: Invalid value: "kueue.x-k8s.io/multikueue": managedBy may not be changed; delete '
+        "the job and apply it again",
     ),
     "template": (
         template(nodeName="b"),
-        "spec.template: Invalid value: template can't be changed; delete the job and apply it again, it "
-        "resumes from its checkpoint",
+        "spec.template: Invalid value: template may only be changed while suspend is true, and then only "
+        "labels, annotations, nodeSelector, tolerations, affinity and schedulingGates; for any other change "
+        "delete the job and apply it again, it resumes from its checkpoint",
     ),
 }
 
@@ -546,11 +579,86 @@ def test_may_not_change(cluster: ClusterAccess, namespace: str, field: str) -> N
     assert message in refusal(cluster, namespace, manifest(**{**FULL, field: value}))
 
 
+PLACED: dict[str, Any] = {
+    "metadata": {"labels": {"queue": "a"}, "annotations": {"admitted": "yes"}},
+    "spec": {
+        **TEMPLATE["spec"],
+        "nodeSelector": {"pool": "spot"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "schedulingGates": [{"name": "example.com/gate"}],
+    },
+}
+"""The template with what a queue may inject."""
+SIDECAR = {"name": "logs", "image": "logs"}
+TWO: dict[str, Any] = {"spec": {**TEMPLATE["spec"], "containers": [CONTAINER, SIDECAR]}}
+NOT_PLACEMENT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "an image": (
+        TEMPLATE,
+        {"spec": {**TEMPLATE["spec"], "containers": [{**CONTAINER, "image": "other"}]}},
+        "spec.template.spec.containers: Invalid value",
+    ),
+    "a field added": (
+        TEMPLATE,
+        template(nodeName="b"),
+        "only affinity, nodeSelector, schedulingGates and tolerations of the pod may be added, changed",
+    ),
+    "a field changed": (
+        template(nodeName="a"),
+        template(nodeName="b"),
+        'spec.template.spec.nodeName: Invalid value: "b": may not be changed; delete the job',
+    ),
+    "another container": (TWO, TEMPLATE, "spec.template.spec.containers: Invalid value"),
+    "the order of containers": (
+        TWO,
+        {"spec": {**TEMPLATE["spec"], "containers": [SIDECAR, CONTAINER]}},
+        "the first container may not be changed",
+    ),
+    "the container that trains": (
+        TWO,
+        {**TWO, "metadata": {"annotations": {"kubectl.kubernetes.io/default-container": "logs"}}},
+        "the annotation kubectl.kubernetes.io/default-container may not be changed",
+    ),
+}
+
+
+def test_a_queue_places_a_job_while_it_is_suspended_and_as_it_admits_it(
+    cluster: ClusterAccess, namespace: str
+) -> None:
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=True))
+    apply(cluster, namespace, manifest(template=PLACED, suspend=True))
+    pod = get(cluster, namespace)["spec"]["template"]["spec"]
+    assert {name: pod[name] for name in generate.MAY_CHANGE} == {
+        name: PLACED["spec"][name] for name in generate.MAY_CHANGE
+    }
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=True))
+    apply(cluster, namespace, manifest(template=PLACED, suspend=False))
+    assert "template may only be changed while suspend is true" in refusal(
+        cluster, namespace, manifest(template=TEMPLATE)
+    )
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=True))
+    apply(cluster, namespace, manifest(template=TEMPLATE, suspend=False))
+
+
+@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "running"])
+@pytest.mark.parametrize(("before", "after", "message"), NOT_PLACEMENT.values(), ids=list(NOT_PLACEMENT))
+def test_all_but_the_placement_of_pods_is_immutable(
+    cluster: ClusterAccess,
+    namespace: str,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    message: str,
+    suspended: bool,
+) -> None:
+    apply(cluster, namespace, manifest(template=before, suspend=suspended))
+    assert message in refusal(cluster, namespace, manifest(template=after, suspend=suspended))
+
+
 def test_a_number_of_processes_can_be_neither_added_nor_removed(
     cluster: ClusterAccess, namespace: str
 ) -> None:
     apply(cluster, namespace, manifest(name="none"))
-    expected = "nprocPerNode can be neither added nor removed; delete the job and apply it again"
+    expected = "nprocPerNode may not be added or removed; delete the job and apply it again"
     assert expected in refusal(cluster, namespace, manifest(name="none", nprocPerNode=2))
     apply(cluster, namespace, manifest(name="two", nprocPerNode=2))
     assert expected in refusal(cluster, namespace, manifest(name="two"))
@@ -559,7 +667,7 @@ def test_a_number_of_processes_can_be_neither_added_nor_removed(
 def test_a_job_is_not_handed_over(cluster: ClusterAccess, namespace: str) -> None:
     other = {"managedBy": "kueue.x-k8s.io/multikueue"}
     apply(cluster, namespace, manifest(name="ours"))
-    expected = "managedBy can be neither added nor removed; delete the job and apply it again"
+    expected = "managedBy may not be added or removed; delete the job and apply it again"
     assert expected in refusal(cluster, namespace, manifest(name="ours", **other))
     apply(cluster, namespace, manifest(name="theirs", **other))
     assert expected in refusal(cluster, namespace, manifest(name="theirs"))
@@ -571,11 +679,20 @@ def test_scale(cluster: ClusterAccess, namespace: str) -> None:
     cluster.kubectl(*scale, "--replicas=3")
     assert get(cluster, namespace)["spec"]["replicas"] == 3
     too_many = cluster.kubectl(*scale, "--replicas=5", check=False)
-    assert "replicas (5) must not be more than maxReplicas (4)" in too_many.stderr
+    assert "replicas (5) must be less than or equal to maxReplicas (4)" in too_many.stderr
     too_few = cluster.kubectl(*scale, "--replicas=1", check=False)
-    assert "replicas (1) must not be less than minReplicas (2)" in too_few.stderr
+    assert "replicas (1) must be greater than or equal to minReplicas (2)" in too_few.stderr
 
 
+CONDITION = {"lastTransitionTime": "2026-11-21T07:05:00Z", "reason": "NotFinished", "message": ""}
+END: dict[str, Any] = {
+    "time": "2026-11-21T07:05:59.000001Z",
+    "cause": "WorkerFailed",
+    "account": "application",
+    "ruleName": "spot",
+    "message": "a worker of digits-0-0 failed",
+    "detectMilliseconds": 1040,
+}
 STATUS: dict[str, Any] = {
     "observedGeneration": 1,
     "conditions": [
@@ -587,94 +704,71 @@ STATUS: dict[str, Any] = {
             "reason": "Training",
             "message": "Round 7 runs with 2 members.",
         },
-        {"type": "Complete", "status": "False"},
-        {"type": "Failed", "status": "Unknown"},
+        {**CONDITION, "type": "Complete", "status": "False"},
+        {**CONDITION, "type": "Failed", "status": "Unknown", "reason": "NotFailed"},
     ],
     "startTime": "2026-11-21T07:00:00.000001Z",
-    "activeTime": "2026-11-21T07:00:00.000001Z",
     "completionTime": "2026-11-21T08:00:00Z",
+    "activeSeconds": 3600,
+    "terminalState": "Complete",
     "replicas": 2,
-    "selector": "elasticjob.dev/job=digits",
+    "selector": "elasticjob.dev/job-name=digits",
     "minReplicas": 1,
     "restarts": 5,
-    "attempts": [0, 3, -1],
-    "round": {
+    "currentRound": {
         "number": 7,
         "phase": "Active",
-        "nonce": "9f3c",
         "members": 2,
-        "processes": 16,
-        "leader": "digits-0-0",
-        "leaderEndpoint": "10.0.3.7:41234",
+        "worldSize": 16,
+        "leaderPodName": "digits-0-0",
         "startTime": "2026-11-21T07:04:59.000001Z",
         "establishedTime": "2026-11-21T07:04:59.100001Z",
-        "brokenTime": "2026-11-21T07:04:59.200001Z",
-        "enoughTime": "2026-11-21T07:04:59.200001Z",
-        "heldTime": "2026-11-21T07:04:59.200001Z",
-        "heldSeconds": 17,
         "cause": "PodLost",
         "account": "infrastructure",
-        "rule": "spot",
         "message": "digits-1-2 was lost with node b",
-        "outcome": "Complete",
-        "rootMilliseconds": 60001,
-        "detectMilliseconds": 1040,
-        "chargedTime": "2026-11-21T07:04:59.200001Z",
-        "establishFailures": 1,
-        "earlyEnds": 2,
-        "missing": ["digits-1-2"],
-        "notLeading": ["digits-0-0"],
-        "named": [{"pod": "digits-1-2", "time": "2026-11-21T07:04:58.000001Z"}],
-        "absent": [
-            {"pod": "digits-1-2", "uid": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f11", "round": 6, "rank": 1}
-        ],
+        "end": END,
     },
     "participants": [
         {
             "id": "k3x9q2ab",
-            "pod": "digits-0-0",
-            "uid": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f10",
+            "podName": "digits-0-0",
+            "podUID": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f10",
             "slot": 0,
-            "rank": 0,
-            "address": "10.0.3.7:41234",
-            "node": "a",
-            "nproc": "auto",
+            "groupRank": 0,
+            "nodeName": "a",
+            "localWorldSize": 8,
             "state": "Member",
             "message": "",
-            "restarts": 1,
+            "containerRestarts": 1,
         },
-        {"id": "m4y0r3bc", "pod": "digits-1-3", "slot": 1, "state": "Joining"},
+        {"id": "m4y0r3bc", "podName": "digits-1-3", "podUID": "d8", "slot": 1, "state": "Joining"},
     ],
-    "ignored": [{"pod": "digits-2-0", "message": "participant record: not JSON"}],
-    "rounds": [
+    "ignoredPods": [{"podName": "digits-2-0", "message": "participant record: not JSON"}],
+    "roundHistory": [
         {
             "number": 7,
             "cause": "PodLost",
-            "account": "infrastructure",
             "members": 2,
             "startTime": "2026-11-21T07:04:59.000001Z",
-            "endTime": "2026-11-21T07:05:59.000001Z",
-            "detectMilliseconds": 1040,
+            "end": END,
             "rendezvousMilliseconds": 85,
             "firstStepMilliseconds": 4100,
             "firstStep": 18000,
-            "step": 18200,
-            "rule": "spot",
-            "message": "digits-1-2 was lost with node b",
+            "lastStep": 18200,
         }
     ],
     "accounts": [
         {
             "name": "infrastructure",
             "used": 1,
-            "limit": 20,
+            "maxRestarts": 20,
             "windowSeconds": 86400,
             "charges": [
                 {
                     "round": 6,
-                    "pod": "digits-1-2",
+                    "podName": "digits-1-2",
                     "cause": "NodeLost",
-                    "node": "b",
+                    "nodeName": "b",
                     "message": "digits-1-2 was lost with node b",
                     "time": "2026-11-21T07:04:58.999999Z",
                 }
@@ -685,16 +779,16 @@ STATUS: dict[str, Any] = {
         {"name": "scaling", "used": 0, "charges": []},
     ],
     "lastFailure": {
-        "pod": "digits-1-2",
-        "rank": 1,
+        "podName": "digits-1-2",
+        "groupRank": 1,
         "exitCode": -9,
         "message": "killed",
         "time": "2026-11-21T07:04:58Z",
         "round": 6,
-        "uid": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f11",
-        "node": "b",
-        "logs": "kubectl -n default logs digits-1-2 -c train",
-        "restarts": 1,
+        "podUID": "c7b3ad3e-3dbb-4d43-8e2a-8a0a0a3d9f11",
+        "nodeName": "b",
+        "logsCommand": "kubectl -n default logs digits-1-2 -c train",
+        "containerRestarts": 1,
     },
     "excludedNodes": [
         {
@@ -709,14 +803,15 @@ STATUS: dict[str, Any] = {
         "millisecondsPerStep": 412,
         "goodputPercent": 97,
         "lostSeconds": 214,
-        "reportTime": "2026-11-21T07:05:59.000001Z",
-        "round": 7,
-        "firstStep": 18000,
-        "trainingMilliseconds": 82400,
-        "trainedMilliseconds": 7416000,
-        "lost": [{"cause": "PodLost", "milliseconds": 214000}],
-        "countedTime": "2026-11-21T07:04:58.000001Z",
+        "lastReportTime": "2026-11-21T07:05:59.000001Z",
+        "lostByCause": [{"cause": "PodLost", "milliseconds": 214000}],
         "roundsWithoutProgress": 1,
+    },
+    "internal": {
+        "version": 2,
+        "minReaderVersion": 1,
+        "attempts": [0, 3, -1],
+        "round": {"nonce": "9f3c", "new": [{}]},
     },
 }
 
@@ -736,7 +831,7 @@ def test_a_full_status_is_kept_to_the_letter(cluster: ClusterAccess, observed: s
 
 def test_the_status_is_no_part_of_what_a_user_applies(cluster: ClusterAccess, namespace: str) -> None:
     apply(cluster, namespace, {**manifest(), "status": STATUS})
-    assert "status" not in get(cluster, namespace)
+    assert get(cluster, namespace)["status"] == {"observedGeneration": -1}, "kstatus: in progress"
 
 
 def test_columns(cluster: ClusterAccess, observed: str) -> None:
@@ -744,20 +839,21 @@ def test_columns(cluster: ClusterAccess, observed: str) -> None:
     assert header.split() == ["NAME", "STATE", "MEMBERS", "REPLICAS", "ROUND", "RESTARTS", "AGE"]
     assert row.split()[:-1] == ["digits", "Training", "2", "2", "7", "5"]
     header, row = cluster.kubectl("get", "-n", observed, "ej", "-o", "wide").stdout.splitlines()
-    assert header.split()[-4:] == ["LEADER", "CAUSE", "STEP", "GOODPUT"]
-    assert row.split()[-4:] == ["digits-0-0", "PodLost", "18200", "97"]
+    assert header.split()[-7:] == ["REASON", "CAUSE", "LEADER", "STARTED", "DURATION", "STEP", "GOODPUT"]
+    *said, _, duration, step, goodput = row.split()[-7:]
+    assert [*said, duration, step, goodput] == ["NotFailed", "PodLost", "digits-0-0", "3600", "18200", "97"]
 
 
 def test_an_autoscaler_finds_the_pods(cluster: ClusterAccess, observed: str) -> None:
     path = f"/apis/elasticjob.dev/v1alpha1/namespaces/{observed}/elasticjobs/digits/scale"
     scale = json.loads(cluster.kubectl("get", "--raw", path).stdout)
     assert scale["spec"] == {"replicas": 2}
-    assert scale["status"] == {"replicas": 2, "selector": "elasticjob.dev/job=digits"}
+    assert scale["status"] == {"replicas": 2, "selector": "elasticjob.dev/job-name=digits"}
 
 
 def test_explain(cluster: ClusterAccess) -> None:
-    text = cluster.kubectl("explain", "ej.spec.rendezvous.lastCallTimeoutSeconds").stdout
-    assert "once minReplicas have joined" in " ".join(text.split())
+    text = cluster.kubectl("explain", "ej.spec.rendezvous.initialLastCallTimeoutSeconds").stdout
+    assert "once minReplicas pods have joined" in " ".join(text.split())
 
 
 def test_the_job_of_your_script_is_accepted(cluster: ClusterAccess, namespace: str) -> None:

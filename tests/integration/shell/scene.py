@@ -118,7 +118,7 @@ class Operator:
         self.controller.enqueue(self.namespace, "mnist")
 
     def round(self) -> RoundStatus:
-        return next(iter(self.controller.registry)).view.status.round
+        return next(iter(self.controller.registry)).view.status.current_round
 
     async def stop(self) -> None:
         await self.pause_feed()
@@ -218,7 +218,7 @@ class Scene:
 
         async def is_there() -> bool:
             status = (await self.admin.get(path)).get("status", {})  # none before there is something to say
-            text = status.get("round", {}).get("message", "")
+            text = status.get("currentRound", {}).get("message", "")
             said.append(text) if text not in said else None
             return bool(text == message)
 

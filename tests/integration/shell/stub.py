@@ -39,15 +39,17 @@ class StubPlanner:
         self.seen.append(observed)
         self.seen_at.append(time.monotonic())
         self.timers.append(timers)
-        number = max(self.number, status.round.number)
+        number = max(self.number, status.current_round.number)
         if observed.record is not None and observed.record.number > number:
             number = observed.record.number + 1
         given_up = self.given_up(observed)
         message = f"given up: {', '.join(given_up)}" if given_up else self.message
         wanted = RoundStatus(number=number, phase=self.phase, message=message)
         if self.phase == "Active":
-            wanted = replace(wanted, nonce=f"n{number}", leader="mnist-0-0", leader_endpoint="10.0.0.1:1")
-        after = replace(status, round=wanted, participants=self.participants)
+            wanted = replace(
+                wanted, nonce=f"n{number}", leader_pod_name="mnist-0-0", leader_endpoint="10.0.0.1:1"
+            )
+        after = replace(status, current_round=wanted, participants=self.participants)
         return Plan(
             status=after,
             record=project(job, after, self.waiting),
@@ -60,15 +62,15 @@ class StubPlanner:
 
 
 def project(job: Job, status: JobStatus, waiting: str = "") -> RoundRecord:
-    active = status.round.phase == "Active"
+    active = status.current_round.phase == "Active"
     return RoundRecord(
         job_uid=job.uid,
-        number=status.round.number,
-        phase=status.round.phase,
-        nonce=status.round.nonce,
+        number=status.current_round.number,
+        phase=status.current_round.phase,
+        nonce=status.current_round.nonce,
         members=("abcd",) if active else (),
-        leader=status.round.leader_endpoint,
-        message=status.round.message,
+        leader=status.current_round.leader_endpoint,
+        message=status.current_round.message,
         waiting=waiting,
     )
 

@@ -154,7 +154,7 @@ async def test_a_pod_that_is_refused_holds_up_nothing_else(scene: Scene) -> None
             await scene.round_is(number, "Broken")
         assert scene.wire.writes.count("POST pods") <= 4
 
-        async def told(reason: str = "PodRefused", word: str = "image") -> bool:
+        async def told(reason: str = "PodRejected", word: str = "image") -> bool:
             page = await scene.admin.get(f"/api/v1/namespaces/{scene.namespace}/events")
             return any(word in e["message"] for e in page["items"] if e["reason"] == reason)
 

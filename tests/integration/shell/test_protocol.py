@@ -42,7 +42,7 @@ async def test_writes_come_in_the_order_of_the_protocol(scene: Scene) -> None:
             await scene.poke()
         await asyncio.sleep(0.1)
         assert scene.wire.writes == writes
-    assert JobStatus.parse((await scene.job())["status"]).round.number == 1
+    assert JobStatus.parse((await scene.job())["status"]).current_round.number == 1
 
 
 @pytest.mark.parametrize("kill_at", ["PATCH elasticjobs", "POST leases", "POST roles", "POST pods"])
@@ -55,7 +55,8 @@ async def test_an_operator_that_dies_between_two_writes_resumes(scene: Scene, ki
     async with scene.operator():
         await asyncio.wait_for(scene.wire.killed.wait(), DEADLINE)
     if kill_at == "POST leases":
-        assert JobStatus.parse((await scene.job())["status"]).round.number == 3, "the status came first"
+        status = JobStatus.parse((await scene.job())["status"])
+        assert status.current_round.number == 3, "the status came first"
         assert await scene.record() is None
     scene.wire.kill_at = ""
     scene.planner.number = 0  # all that the next operator knows is in the API server
@@ -75,7 +76,7 @@ async def test_a_conflict_is_read_again_and_planned_again(scene: Scene) -> None:
         await scene.round_is(1, "Broken")
     job = await scene.job()
     assert "poked" in job["metadata"]["annotations"]
-    assert JobStatus.parse(job["status"]).round.number == 1
+    assert JobStatus.parse(job["status"]).current_round.number == 1
 
 
 async def test_the_round_lease_never_goes_back(scene: Scene) -> None:
@@ -107,7 +108,9 @@ async def test_a_stale_status_is_noticed_by_the_lease(scene: Scene) -> None:
         # Before the writes: the operator may plan the moment that it sees the Lease.
         passes = len(scene.planner.seen)
         scene.planner.message = "by another operator"
-        status = JobStatus(round=RoundStatus(number=5, phase="Broken", message="by another operator"))
+        status = JobStatus(
+            current_round=RoundStatus(number=5, phase="Broken", message="by another operator")
+        )
         await scene.admin.patch(
             job_path(scene.namespace, "mnist") + "/status", {"status": status.dump()}, MERGE_PATCH
         )
@@ -138,7 +141,9 @@ async def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(s
         await until(lambda: scene.planner.message == operator.round().message, "")
         assert not listed, "what we have written ourselves tells nothing new"
         await scene.announce("mnist-0-0", "abcdefgh")
-        status = JobStatus(round=RoundStatus(number=3, phase="Broken", message="a predecessor's words"))
+        status = JobStatus(
+            current_round=RoundStatus(number=3, phase="Broken", message="a predecessor's words")
+        )
         await scene.admin.patch(
             job_path(scene.namespace, "mnist") + "/status", {"status": status.dump()}, MERGE_PATCH
         )

@@ -112,7 +112,7 @@ async def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_
     look at all jobs' Roles is minutes away, and after rejoinTimeoutSeconds their pods would be deleted."""
     scene.planner.number, scene.planner.phase = 1, "Active"
     scene.planner.pod_names = ("mnist-0-0",)
-    scene.planner.participants = (ParticipantStatus("abcd", "mnist-0-0", "uid-0", "Member", rank=0),)
+    scene.planner.participants = (ParticipantStatus("abcd", "mnist-0-0", "uid-0", "Member", group_rank=0),)
     await scene.make_job()
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}"
 

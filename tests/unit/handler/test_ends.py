@@ -79,7 +79,7 @@ def test_the_exit_barrier_is_success(leases: Leases, start: Start) -> None:
     leases.wait_for(lambda: (r := leases.participant("a")) and r.state == "Succeeded", "a has succeeded")
     first = leases.participant("a")
     assert first is not None
-    assert first.last_round == 1
+    assert first.from_round == 1
     assert leases.annotation("a", names.FINISHED_ANNOTATION) == record.nonce
     assert threads[0].is_alive(), "the barrier waits for b"
     threads[1].start()

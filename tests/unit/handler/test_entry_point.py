@@ -32,7 +32,7 @@ def test_torch_finds_the_backend_by_its_name() -> None:
 def test_unknown_settings_are_named() -> None:
     from elasticjob.settings import SettingsError, read_settings
 
-    with pytest.raises(SettingsError, match="unknown join_timout"):
+    with pytest.raises(SettingsError, match="unknown key join_timout"):
         read_settings("ns/job", {"join_timout": "3", "timeout": 900}, None)
     with pytest.raises(SettingsError, match="join_timeout is 'soon', expected a number of seconds"):
         read_settings("ns/job", {"join_timeout": "soon"}, None)
@@ -44,8 +44,8 @@ def test_a_name_that_no_job_can_have_is_refused_at_once(name: str) -> None:
     """Not after some seconds of 403, which is all that the API server says of it."""
     from elasticjob.settings import SettingsError, read_settings
 
-    with pytest.raises(SettingsError, match="no ElasticJob has the name"):
+    with pytest.raises(SettingsError, match="is not a valid ElasticJob name"):
         read_settings(f"ns/{name}", {}, None)
-    with pytest.raises(SettingsError, match="no namespace has the name"):
+    with pytest.raises(SettingsError, match="is not a valid namespace name"):
         read_settings("My_Namespace/job", {}, None)
     assert read_settings(f"ns/{'m' * 45}", {}, None).job == "m" * 45

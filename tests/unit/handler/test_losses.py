@@ -26,7 +26,7 @@ def test_a_worker_failure_is_reported_with_the_join(leases: Leases, start: Start
     failure = leases.failure("b")
     assert failure is not None
     assert (failure.number, failure.rank) == (1, 1)
-    assert (again.last_job_uid, again.last_round) == ("uid", 1)
+    assert (again.from_job_uid, again.from_round) == ("uid", 1)
 
 
 def test_a_restart_for_a_broken_round_is_no_failure(leases: Leases, start: Start) -> None:
@@ -129,7 +129,7 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
             try:
                 connect(endpoint)
             except Unreachable as error:
-                assert "can open no more" in str(error)
+                assert "cannot open more" in str(error)
             else:
                 raise AssertionError("connected")
         """

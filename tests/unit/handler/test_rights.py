@@ -19,7 +19,7 @@ def test_missing_rights_end_with_advice(
 ) -> None:
     monkeypatch.setattr("elasticjob.handler.GRANT_SECONDS", 0.5)
     leases.trouble = Forbidden("leases is forbidden", 403)
-    ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get elasticjob job")
+    ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get ej job")
 
 
 def test_a_token_that_nobody_accepts_ends_with_advice(
@@ -31,7 +31,7 @@ def test_a_token_that_nobody_accepts_ends_with_advice(
     leases.trouble = Unauthorized("Unauthorized", 401)
     ends_with(
         start("a"),
-        "not accepted this pod's token",
+        "has rejected this pod's token",
         "kubectl -n ns get pod a",
         "kubectl -n ns get serviceaccounts",
     )
@@ -57,7 +57,7 @@ def test_a_token_that_nobody_accepts_ends_no_round(
         for handler in handlers:
             handler._lease.say()
         wait_for(lambda: len(caplog.records) == 2, 60, "both say so")
-    assert "does not accept this pod's token" in caplog.text
+    assert "the API server rejects this pod's token" in caplog.text
     assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
     leases.trouble = None
     leases.publish(broken(record))
@@ -99,7 +99,7 @@ def test_what_no_operator_would_grant_is_an_error_soon(
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
     policy = "ValidatingAdmissionPolicy 'own' with binding 'own' denied request: not this pod's Lease"
     leases.trouble = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
-    ends_with(start("a", elsewhere=why == "another namespace"), "refused for")
+    ends_with(start("a", elsewhere=why == "another namespace"), "denied access for")
 
 
 def test_rights_that_were_taken_away_are_an_error_soon(
@@ -111,7 +111,7 @@ def test_rights_that_were_taken_away_are_an_error_soon(
     with leases.changed:
         leases.trouble = Forbidden("cannot get", 403)
         leases.changed.notify_all()
-    ends_with(handlers[1], "refused for")
+    ends_with(handlers[1], "denied access for")
 
 
 @pytest.mark.parametrize(

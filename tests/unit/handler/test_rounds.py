@@ -90,7 +90,7 @@ def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: S
     infos = {pod: joining[pod].result() for pod in "ab"}
     assert {pod: (i.rank, i.world_size) for pod, i in infos.items()} == {"b": (0, 2), "a": (1, 2)}
     again = leases.announced("c", but=spare.id)
-    assert (again.seen("uid"), again.last_round) == (1, 0)
+    assert (again.seen("uid"), again.from_round) == (1, 0)
     members = {pod: leases.announced(pod) for pod in "ab"}
     leases.publish(broken(first))
     joining |= {pod: Joining(handlers[pod]) for pod in "ab"}
@@ -120,9 +120,13 @@ def test_the_operators_sentence_is_in_the_log(
 ) -> None:
     monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
-    leases.publish(RoundRecord("uid", 0, "Broken", waiting="2 of 4 have joined; will start with 2 in 5 s"))
+    leases.publish(
+        RoundRecord(
+            "uid", 0, "Broken", waiting="2 of 4 replicas joined; the round starts with 2 members in 5 s"
+        )
+    )
     Joining(start("a", join_timeout=3.0))
-    wait_for(lambda: "2 of 4 have joined" in caplog.text, 60, "the sentence in the log", interval=0.01)
+    wait_for(lambda: "2 of 4 replicas joined" in caplog.text, 60, "the sentence in the log", interval=0.01)
     assert "waiting for round 1" in caplog.text
 
 
