@@ -9,6 +9,37 @@ from devcluster.access import ClusterAccess
 
 CONTAINER = {"name": "train", "image": "train", "command": ["torchrun", "train.py"]}
 TEMPLATE: dict[str, Any] = {"spec": {"containers": [CONTAINER]}}
+FULL: dict[str, Any] = {
+    "replicas": 4,
+    "minReplicas": 2,
+    "maxReplicas": 8,
+    "spares": 1,
+    "nprocPerNode": "auto",
+    "handlerSource": "Injected",
+    "rendezvous": {"rejoinTimeoutSeconds": 60},
+    "scaling": {"scaleUpDelaySeconds": 10},
+    "failurePolicy": {
+        "application": {"maxRestarts": 3, "windowSeconds": 3600},
+        "infrastructure": {"maxRestarts": 20, "windowSeconds": 86400},
+        "preemption": {"maxRestarts": 100},
+        "rules": [
+            {"name": "bad-gpu", "onErrorPattern": "CUDA error: .*ECC", "action": "ExcludeNode"},
+            {"name": "bad-input", "onWorkerExitCodes": [42, -6], "action": "FailJob"},
+            {"name": "spot", "onPodReasons": ["PreemptionByScheduler", "Evicted"], "action": "Ignore"},
+        ],
+        "maxRoundsWithoutProgress": 5,
+        "hangTimeoutSeconds": 1800,
+        "idleDeadlineSeconds": 3600,
+    },
+    "suspend": False,
+    "managedBy": "elasticjob.dev/operator",
+    "activeDeadlineSeconds": 86400,
+    "ttlSecondsAfterFinished": 3600,
+    "cleanPodPolicy": "Running",
+    "networkPolicy": "JobOnly",
+    "template": TEMPLATE,
+}
+"""Each field of the spec is set."""
 
 
 def manifest(name: str = "digits", **spec: Any) -> dict[str, Any]:
@@ -41,3 +72,13 @@ def get(cluster: ClusterAccess, namespace: str, name: str = "digits") -> dict[st
 def template(**changes: Any) -> dict[str, Any]:
     """A minimal template whose pod spec has these fields besides."""
     return {"spec": {"containers": [CONTAINER], **changes}}
+
+
+def labelled(**metadata: dict[str, str]) -> dict[str, Any]:
+    """The template with such ``labels`` and ``annotations``."""
+    return {"metadata": metadata, **TEMPLATE}
+
+
+def ruled(*rules: dict[str, Any]) -> dict[str, Any]:
+    """A job with these failure rules."""
+    return manifest(template=TEMPLATE, failurePolicy={"rules": list(rules)})
