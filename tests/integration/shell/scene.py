@@ -13,6 +13,7 @@ import pytest
 
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
+from elasticjob_operator.act.attempts import LONGEST_PAUSE
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe.client import MERGE_PATCH, Client, Json
@@ -247,6 +248,15 @@ class Scene:
         }
         query = {"fieldManager": "participant", "force": "true"}
         await self.admin.patch(f"{self.leases}/{pod}", body, APPLY_PATCH, query)
+
+
+def most_tries(seconds: float, first: float = 1.0, longest: float = LONGEST_PAUSE) -> int:
+    """How often a write that always fails may be tried within so many seconds, however often it is planned:
+    its pauses double, and jitter takes a quarter of each at most."""
+    tries, pause = 1, first
+    while seconds >= 0.75 * pause:
+        tries, seconds, pause = tries + 1, seconds - 0.75 * pause, min(2 * pause, longest)
+    return tries
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:

@@ -108,9 +108,7 @@ async def test_a_stale_status_is_noticed_by_the_lease(scene: Scene) -> None:
         # Before the writes: the operator may plan the moment that it sees the Lease.
         passes = len(scene.planner.seen)
         scene.planner.message = "by another operator"
-        status = JobStatus(
-            current_round=RoundStatus(number=5, phase="Broken", message="by another operator")
-        )
+        status = JobStatus(current_round=RoundStatus(number=5, phase="Broken", message="by another operator"))
         await scene.admin.patch(
             job_path(scene.namespace, "mnist") + "/status", {"status": status.dump()}, MERGE_PATCH
         )
