@@ -22,7 +22,17 @@ from elasticjob_operator.plan import rounds
 from elasticjob_operator.plan.model import Do, Now, Plan
 from elasticjob_operator.plan.planner import meanwhile, plan
 from elasticjob_operator.plan.status import JobStatus
-from tests.simulation.api import JOB_KEY, Api, Conflict, Item, NotFound, Refused, Unavailable
+from tests.simulation.api import (
+    JOB_KEY,
+    LIST_KEY,
+    ROUND_KEY,
+    Api,
+    Conflict,
+    Item,
+    NotFound,
+    Refused,
+    Unavailable,
+)
 from tests.simulation.informers import NAMESPACE, Informers, JobValue, Stale, Vanished
 from tests.simulation.kernel import Kernel, Script, Thread
 from tests.simulation.owned import Owned
@@ -52,6 +62,8 @@ class Operator(Informers):
         self._pods = PodWriter(
             self, lambda name, uid: self.delete_pod(name, uid), lambda uid: self.delete_job(uid), told
         )
+        self._confirmed: tuple[Any, ...] | None = None
+        """``Memory.confirmed``."""
         self._continuity = -1
         self._dirty = self._heard = True
         self.attempts = Attempts(lambda: self.kernel.between(0.75, 1.25))
@@ -108,14 +120,20 @@ class Operator(Informers):
             if item.value.status != self._known:
                 yield from self.list_again()
                 self._known = item.value.status
+            fresh = fresh or self._confirmed == self._published()
             try:
                 return (yield from self._plan_and_write(item, fresh))
             except Stale:
                 if attempt == REREADS - 1:
                     raise
                 yield from self.read_again(item)
+                self._confirmed = self._published()
                 fresh = True
         return None
+
+    def _published(self) -> tuple[Any, ...]:
+        items = self.cache.items
+        return tuple(there.value for key in (ROUND_KEY, LIST_KEY) if (there := items.get(key)) is not None)
 
     def _plan_and_write(self, item: Item, fresh: bool) -> Script:
         value: JobValue = item.value

@@ -114,7 +114,7 @@ class Oracle:
         if uid in self.past.current:
             self.past.current[uid].established |= b.established is not None
             self.past.current[uid].suspended |= value.job.spec.suspend
-            self.past.current[uid].rescaled |= b.phase == "Broken" and b.account == SCALING
+            self.past.current[uid].rescaled |= b.phase == "Broken" and b.next_cause.account == SCALING
         if status.finished and not before.finished:
             self.past.closed[uid] = self._now()
             self._closed(value)
@@ -269,6 +269,7 @@ class Oracle:
             if not over and not theirs and not (mixed and reason == "MembersDisagree"):
                 raise Violation("I8", f"the job is closed: {failed}")
             return
+        self.pace.completed()
         number, members = status.current_round.number, status.members()
         done = self.finished.get((value.job.uid, number), set())
         if done != set(range(len(members))):

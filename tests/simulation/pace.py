@@ -42,11 +42,14 @@ class Pace:
         self.come: Callable[[], float] = lambda: 0.0
         """How many seconds of reported steps the job has done, all rounds together; the world sets it."""
         self._came = 0.0
+        self._further: list[float] = []
+        """When a round came a little further than all before: the pauses begin anew."""
         self._planned: tuple[float, str] | None = None
         """When a planned change broke the round that has no successor yet, and which."""
         self._established_at: float | None = None
         self._began: float | None = None
         self._trained = 0.0
+        self._completed = False
 
     def fault(self) -> None:
         """Something has been broken."""
@@ -67,10 +70,13 @@ class Pace:
         came, self._came = self._came, self.come()
         if cause in GOT_SOMEWHERE and self._came - came >= NEW_SECONDS:
             return
+        if self._came > came:
+            self._further.append(self._now())
         since = self._now() - WINDOW_SECONDS
         self._published = [at for at in self._published if at > since] + [self._now()]
         happened = sum(at > since - WINDOW_SECONDS for at in (*self._faults, *self._changes))
-        if len(self._published) > PACED + PER_FAULT * happened:
+        series = 1 + sum(at > since for at in self._further)
+        if len(self._published) > PACED * series + PER_FAULT * happened:
             text = f"{len(self._published)} rounds within {WINDOW_SECONDS:.0f} s, and {happened} events"
             violated("I14", text)
 
@@ -87,6 +93,12 @@ class Pace:
             self._planned = (self._now(), cause)
             if succeeded:
                 violated("I10", f"{cause} broke a round of which a member had succeeded")
+
+    def completed(self) -> None:
+        """The job is done: its members finished as the change of size ended their round."""
+        self._planned = None
+        self.judge_training()
+        self._completed = True
 
     def _stopped(self) -> None:
         if self._established_at is not None:
@@ -105,7 +117,7 @@ class Pace:
     def judge_training(self) -> None:
         """Where nothing but the size was changed: has there been training for most of the time?"""
         self.judge()
-        if self._began is None or self._faults:
+        if self._began is None or self._faults or self._completed:
             return
         running = 0.0 if self._established_at is None else self._now() - self._established_at
         whole = self._now() - self._began

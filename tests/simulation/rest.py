@@ -248,6 +248,8 @@ def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
         return True
     mates = [m for m in status.members() if m.pod_uid != agent.uid]
     hanging = {a.uid for a in w.running() if a.hangs}
-    return (agent.in_round is not None or agent.goes_on) and all(
+    # A member between the failure of its worker and its report is one still.
+    member = status.current_round.phase == "Active" and agent.uid in status.member_uids
+    return (agent.in_round is not None or agent.goes_on or member) and all(
         m.succeeded or m.pod_uid in hanging for m in mates
     )

@@ -92,6 +92,8 @@ def fail_writes(w: World, failing: Failing) -> None:
         return Unavailable(f"{failing.what}: {failing.how}", 10.0 * (failing.how == "time limit"))
 
     w.kernel.say(f"** from now on these fail: {failing}")
+    if failing.what == "lease":
+        w.oracle.pace.fault()  # a round may end for a change of size before it shows that a member is late
     w.api.admission = admit
 
 

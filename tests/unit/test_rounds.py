@@ -83,17 +83,32 @@ def test_nobody_is_waited_for_once_all_wanted_are_there() -> None:
 
 def test_a_spare_keeps_off_the_seat_of_a_member_that_is_on_its_way() -> None:
     candidates = [Candidate("a", "p-0", 0, 0), Candidate("s", "p-2", 2)]
-    late = Expected("p-1", 45.0, "member of the previous round", rank_held_seconds=1.5)
+    late = Expected("p-1", 45.0, "member of the previous round", 1, rank_held_seconds=1.5)
     decision = decide(candidates, [late], 2, 2)
     assert decision == Defer(
         1.5, "enough replicas joined; waiting briefly for p-1 to rejoin with the same group rank"
     )
-    patience_is_over = Expected("p-1", 43.0, "member of the previous round", rank_held_seconds=0.0)
+    patience_is_over = Expected("p-1", 43.0, "member of the previous round", 1, rank_held_seconds=0.0)
     assert isinstance(decide(candidates, [patience_is_over], 2, 2), FormRound)
     everybody = [Candidate("a", "p-0", 0, 0), Candidate("b", "p-1", 1, 1), Candidate("s", "p-2", 2)]
-    decision = decide(everybody, [Expected("p-3", 45.0, "member of the previous round", 1.5)], 2, 2)
+    decision = decide(everybody, [Expected("p-3", 45.0, "member of the previous round", 3, 1.5)], 2, 2)
     assert isinstance(decision, FormRound), "no newcomer takes a seat: nothing is gained by waiting"
     assert [c.id for c in decision.members] == ["a", "b"]
+
+
+def test_a_member_that_leaves_does_not_take_the_place_of_one_with_a_lower_rank() -> None:
+    quick = [Candidate("c", "p-2", 2, 2), Candidate("d", "p-3", 3, 3)]
+    slow = [Expected(f"p-{rank}", 45.0, "member of the previous round", rank, 14.0) for rank in range(2)]
+    decision = decide(quick, slow, 1, 2)
+    assert isinstance(decision, Defer)
+    assert "p-0, p-1" in decision.why
+    decision = decide([Candidate("b", "p-1", 1, 1), *quick], slow[:1], 1, 2)
+    assert decision == Defer(
+        14.0, "enough replicas joined; waiting briefly for p-0 to rejoin with the same group rank"
+    )
+    decision = decide([Candidate("a", "p-0", 0, 0), *quick], slow[1:], 1, 1)
+    assert isinstance(decision, FormRound), "the slow one would have no place"
+    assert [c.id for c in decision.members] == ["a"]
 
 
 def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:

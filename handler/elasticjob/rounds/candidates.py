@@ -33,11 +33,14 @@ class Candidate:
 @dataclass(frozen=True)
 class Expected:
     """A participant that is on its way. ``wait_seconds``: how long to wait for it still.
-    ``rank_held_seconds``: how long no newcomer gets its rank."""
+
+    ``last_rank`` is its rank in the round before, None for a newcomer; ``rank_held_seconds``: how long
+    neither a newcomer nor a member of a higher rank takes its place."""
 
     name: str
     wait_seconds: float
     why: str
+    last_rank: int | None = None
     rank_held_seconds: float = 0.0
 
 
@@ -64,20 +67,20 @@ def decide(
 ) -> FormRound | Defer:
     """Complete the round as soon as every participant that can be expected has joined, up to ``replicas``.
 
-    Below ``minimum`` it waits without limit. The answer carries its sentence. A spare that is quicker than a
-    member of the round before does not take its rank at once.
+    Below ``minimum`` it waits without limit. The answer carries its sentence. One that is quicker than a
+    member of the round before takes its place not at once: neither a spare, nor, where the round shrinks, a
+    member of a higher rank.
     """
     joined = len(candidates)
     if joined >= replicas:
-        ranked = assign_ranks(candidates, replicas)
-        held = [e for e in expected if e.rank_held_seconds > 0]
-        if held and any(c.last_rank is None for c in ranked):
+        held = _with_a_place(candidates, [e for e in expected if e.rank_held_seconds > 0], replicas)
+        if held:
             return Defer(
                 min(e.rank_held_seconds for e in held),
                 f"enough replicas joined; waiting briefly for {_names(held)} to rejoin with the same group "
                 f"rank{'s' * (len(held) != 1)}",
             )
-        return FormRound(ranked)
+        return FormRound(assign_ranks(candidates, replicas))
     outstanding = sorted((e for e in expected if e.wait_seconds > 0), key=lambda e: e.wait_seconds)
     if joined >= minimum and not outstanding:
         return FormRound(assign_ranks(candidates, replicas))
@@ -117,6 +120,13 @@ def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate,
         if other is not None:
             ranked[0], ranked[other] = ranked[other], ranked[0]
     return tuple(ranked)
+
+
+def _with_a_place(candidates: Iterable[Candidate], held: Iterable[Expected], size: int) -> list[Expected]:
+    """Those of ``held`` that would be members if all of them joined now."""
+    coming = {Candidate("", e.name, None, e.last_rank): e for e in held}
+    chosen = sorted((*candidates, *coming), key=_preference)[:size]
+    return [coming[c] for c in chosen if c in coming]
 
 
 def _preference(c: Candidate) -> tuple[bool, int, bool, int, str]:

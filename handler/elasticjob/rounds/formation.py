@@ -20,7 +20,7 @@ DOUBTFUL_LEADER_SECONDS = 15.0
 only needs the time that the handler gives workers to stop."""
 
 RANK_HELD_SECONDS = 2.0
-"""How long no spare gets the rank of a member that is on its way: members rejoin within milliseconds of each
+"""How long the rank of a member that is on its way is kept for it: members rejoin within milliseconds of each
 other, and a spare is there at once."""
 
 PLANNED_RANK_HELD_SECONDS = 15.0
@@ -43,7 +43,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
         elif m.state == MemberState.MEMBER:
             held = PLANNED_RANK_HELD_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
             rank_held = max(0.0, held - (limit - left))
-            expected.append(Expected(m.name, left, "member of the previous round", rank_held))
+            expected.append(Expected(m.name, left, "member of the previous round", m.rank, rank_held))
     look.set_members(lost)
     return expected, found
 

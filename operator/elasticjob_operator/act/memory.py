@@ -91,6 +91,8 @@ class Memory:
     """Whether the job's pods have had the network policy that they shall have."""
     status_budget: int = BUDGET_BYTES
     """What the status may have: less where the API server has found the whole object too large."""
+    confirmed: object = None
+    """What was published when it was last read again together with the job (``Published``)."""
     stale: bool = False
     """A write that nobody waited for has found that something is to be read again."""
     attempts: Attempts = field(default_factory=Attempts)

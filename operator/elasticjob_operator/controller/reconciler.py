@@ -90,6 +90,7 @@ class Reconciler:
                 # tell of Leases and pods that our watches have not brought yet.
                 await self._world.read_again(view.job)
                 entry.covered_status = view.status
+            fresh = fresh or entry.memory.confirmed == self._applier.published(view.job)
             try:
                 decision = await self._decide(entry, view)
                 return await self._act(entry, view, decision, fresh, hurried)
@@ -98,6 +99,7 @@ class Reconciler:
                 if attempt == _REREADS - 1:
                     raise
                 await self._read_again(entry)
+                entry.memory.confirmed = self._applier.published(entry.view.job)
                 fresh = True
         return None
 

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from elasticjob.contract.records import Outcome, Phase, State
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
+from elasticjob.rounds.causes import PLANNED
+from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import ends, progress
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import exhausted, short
@@ -31,17 +33,24 @@ CLOSING_SECONDS = 1.0
 
 def check_success(p: Pass) -> bool:
     """Complete the job if every member of the running round has succeeded. Where the operator makes the pods,
-    their commands may go on after torchrun: there the training containers must have ended with 0."""
+    their commands may go on after torchrun: there the training containers must have ended with 0. A planned
+    change that ends a round while its members finish makes no difference, if all have."""
     members = p.status.members()
-    own = p.job.spec.template is not None
-    if p.round.phase != "Active" or not members:
-        return False
-    if not all(m.completed if own else m.succeeded for m in members):
+    if not members or not all(_has_done_its_part(p, m) for m in members):
         return False
     who = f"all {len(members)} members" if len(members) > 1 else "the only member"
     text = f"{who} of round {p.round.number} succeeded"
     _close(p, Outcome.COMPLETE, "Succeeded", text)
     return True
+
+
+def _has_done_its_part(p: Pass, member: ParticipantStatus) -> bool:
+    own = p.job.spec.template is not None
+    if p.round.phase == Phase.ACTIVE:
+        return member.completed if own else member.succeeded
+    if p.round.phase != Phase.BROKEN or p.round.next_cause.cause not in PLANNED:
+        return False
+    return _ended_well(p, member) if own else member.succeeded
 
 
 def check_accounts(p: Pass) -> bool:
@@ -84,7 +93,8 @@ def check_failure(p: Pass) -> bool:
             "--standalone or --rdzv-* flags (with these flags, or with plain python, each pod trains alone)",
         )
         return True
-    if p.job.spec.template is None and p.round.phase == "Broken" and _some_had_succeeded(p):
+    over = p.job.spec.template is None and p.round.phase == Phase.BROKEN
+    if over and _some_had_succeeded(p) and not _may_all_succeed(p):
         _close(
             p,
             Outcome.FAILED,
@@ -243,6 +253,13 @@ def _never_joined(p: Pass) -> str:
             p.given_up.add(pod.name)
             return pod.name
     return ""
+
+
+def _may_all_succeed(p: Pass) -> bool:
+    """Whether a planned change ended the round just as its members finished, as far as is known by now."""
+    return p.round.next_cause.cause in PLANNED and all(
+        m.succeeded or m.state == MemberState.MEMBER for m in p.status.members()
+    )
 
 
 def _some_had_succeeded(p: Pass) -> bool:

@@ -24,7 +24,7 @@ from elasticjob.contract.records import (
     State,
 )
 from elasticjob.contract.text import NO_ERROR_TEXT, one_line
-from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
 from elasticjob.rounds.state import MemberState
@@ -115,7 +115,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     )
     if member.completed or (member.state == MemberState.SUCCEEDED and not goes_on):
         # What it has done stays done, whatever becomes of its pod; but not for another round.
-        return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
+        return _done(p, own, over), None
     if pod is None:
         return MemberState.LOST, _vanished(p, member, who)
     if member.state == MemberState.SUCCEEDED:
@@ -127,7 +127,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if record is not None and not left and record.state == State.SUCCEEDED.value:
         if own and not over:
             return _after_success(p, member, pod, who)
-        return (MemberState.LOST if over else MemberState.SUCCEEDED), None
+        return _done(p, own, over), None
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not left and not leaving:
             # A process that is told to stop may end with 0, too. The pod says who stopped it when all of it
@@ -136,7 +136,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
             if ends.taken_away(p, pod, who, member.group_rank) is None:
-                return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
+                return _done(p, own, over), None
         found = ends.ended(p, pod, who, member.group_rank)
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
             # It was told to stop, and nothing says by whom. Its exit code is the echo.
@@ -153,6 +153,8 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return member.state, None
     if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
         return MemberState.LEFT, None
+    if left and over and record.state == State.JOINING.value and not p.in_time(record):
+        return MemberState.MEMBER, None  # the round has another number since: it has to announce itself again
     if left:
         if not p.is_of_round(record.from_round) or record.from_job_uid != p.job.uid:
             again = own and not over and record.state == State.JOINING.value
@@ -173,6 +175,14 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down"
         )
     return member.state, None
+
+
+def _done(p: Pass, own: bool, over: bool) -> str:
+    """The state of a member that has done its part. For another round it is lost; but if a planned change
+    ended a round of others' pods, perhaps all have done theirs."""
+    if not over:
+        return COMPLETED if own else MemberState.SUCCEEDED
+    return MemberState.SUCCEEDED if not own and p.round.next_cause.cause in PLANNED else MemberState.LOST
 
 
 def _has_finished(p: Pass, lease: Participant | None) -> bool:

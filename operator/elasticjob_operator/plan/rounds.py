@@ -9,7 +9,7 @@ from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.records import MemberList, Phase, RoundRecord, State, endpoint_at
 from elasticjob.contract.text import counted
-from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed
+from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed, reasons
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
@@ -164,6 +164,10 @@ def form(p: Pass) -> None:
     last = p.status.members()
     if last and all(m.state != MemberState.MEMBER for m in last):
         settle(p)
+    done = [m.pod_name for m in last if m.succeeded]
+    if done and p.job.spec.template is None:  # perhaps all have; their controller does not replace these
+        p.waiting = f"{listed(done)} succeeded; waiting for {reasons(expected)}"
+        return
     joined = p.joined()
     ready = _let_in(p, candidates(p, (entry for _, entry in joined)), joined, len(expected))
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas

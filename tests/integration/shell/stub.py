@@ -22,6 +22,8 @@ class StubPlanner:
     def __init__(self) -> None:
         self.number = 0
         self.phase = "Broken"
+        self.follows = True
+        """A round Lease that is ahead."""
         self.message = ""
         self.waiting = ""
         self.events: tuple[Event, ...] = ()
@@ -40,7 +42,7 @@ class StubPlanner:
         self.seen_at.append(time.monotonic())
         self.timers.append(timers)
         number = max(self.number, status.current_round.number)
-        if observed.record is not None and observed.record.number > number:
+        if self.follows and observed.record is not None and observed.record.number > number:
             number = observed.record.number + 1
         given_up = self.given_up(observed)
         message = f"given up: {', '.join(given_up)}" if given_up else self.message

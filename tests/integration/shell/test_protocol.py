@@ -100,6 +100,31 @@ async def test_the_round_lease_never_goes_back(scene: Scene) -> None:
     assert any(o.record is not None and o.record.number == 9 for o in scene.planner.seen)
 
 
+async def test_a_lease_that_stays_ahead_is_read_again_once(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that of a finished job, set forward by hand: no pass numbers above it."""
+    caplog.set_level("INFO")
+    scene.planner.follows = False
+    job = await scene.make_job()
+    async with scene.operator() as operator:
+        await scene.round_is(0, "Broken")
+        ahead = RoundRecord(job_uid=job["metadata"]["uid"], number=9, phase="Broken")
+        change = {"metadata": {"annotations": {ROUND_ANNOTATION: ahead.dump()}}}
+        await scene.admin.patch(f"{scene.leases}/mnist-round", change, MERGE_PATCH)
+        deadline = time.monotonic() + DEADLINE
+        for _ in range(5):
+            passes = len(scene.planner.seen)
+            operator.enqueue()
+            while len(scene.planner.seen) == passes or "ahead of the status" not in caplog.text:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+        record = await scene.record()
+        assert record is not None
+        assert record.number == 9
+    assert caplog.text.count("reading again") == 1
+
+
 async def test_a_stale_status_is_noticed_by_the_lease(scene: Scene) -> None:
     """Status and Lease of another operator arrive over two watches, the Lease first."""
     async with scene.serving() as operator:
