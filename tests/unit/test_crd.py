@@ -151,8 +151,8 @@ def test_every_list_says_how_it_is_merged() -> None:
 
 
 def test_no_list_of_the_status_that_grows_is_merged_by_its_keys() -> None:
-    """managedFields names each entry of such a list, with all its fields, and counts in etcd. Several can then
-    write entries of it, but the operator alone writes the status."""
+    """managedFields names each entry of such a list, with all its fields, and counts in etcd. Several writers
+    could then write entries of it, but the operator alone writes the status."""
     maps = {path for path, field in FIELDS.items() if field.get("x-kubernetes-list-type") == "map"}
     assert maps == {"status.conditions", "status.accounts"}, "six entries, and four"
 
