@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.simulation.faults import HARMFUL, HARMLESS, machines
-from tests.simulation.oracle import Violation
 from tests.simulation.rest import settle
 from tests.simulation.strains import fail_writes, neighbour_fails, oscillate, strand
+from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
 

@@ -138,7 +138,7 @@ def live(
     value = w.job
     assert value is not None
     w.kernel.run(130.0)  # better evidence may move a charge
-    w.oracle.judge_accounts(value)
+    w.oracle.charges.judge(value)
     return w
 
 

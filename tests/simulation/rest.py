@@ -10,7 +10,7 @@ from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY
-from tests.simulation.oracle import Violation
+from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
 SETTLE_SECONDS = 600.0
@@ -136,7 +136,7 @@ def _check_rest(w: World) -> None:
         return  # it fails for ever, and the pace of that is judged round by round
     if any(a.hangs and _nobody_may_tell(w, a, value.status) for a in w.running()):
         return
-    w.oracle.judge_accounts(value)
+    w.oracle.charges.judge(value)
     status, spec = value.status, value.job.spec
     alive = w.running()
     if status.finished:

@@ -86,12 +86,12 @@ class World:
         self.cluster.places = self._places
         self.cluster.over = lambda: self.status.finished
         self.cluster.restarts_in_place = self.others and rng.random() < 0.5
-        self.oracle.restarts_in_place = self.cluster.restarts_in_place
+        self.oracle.past.restarts_in_place = self.cluster.restarts_in_place
         self.make_job()
         if self.others:
             self.workload = Workload(kernel, self.api, self._wanted)
         self.operators: list[Operator] = []
-        self.oracle.deafness = lambda: (
+        self.oracle.past.deafness = lambda: (
             (name, *times)
             for operator in self.operators
             for name, watch in operator.watches.items()
@@ -152,7 +152,7 @@ class World:
         """See ``Ground``."""
         record = agent.core.announced
         if record is not None and (agent.core.membership is None or record.state == State.SUCCEEDED.value):
-            self.oracle.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
+            self.oracle.past.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
 
     def knows(self, agent: Agent) -> bool:
         """Whether the API server accepts its token."""

@@ -98,78 +98,66 @@ class Played:
         return Batch(JOB, self.memory, asyncio.get_running_loop().time, self.spawn, self.late.append)
 
 
-def play(scenario: Callable[[Played], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+async def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(batches, "PATIENCE", 0.05)
-
-    async def main() -> None:
-        await scenario(Played())
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+    return Played()
 
 
-def test_what_hangs_goes_on_behind_the_pass_s_back_and_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(played: Played) -> None:
-        free, begun = asyncio.Event(), 0
+async def test_what_hangs_goes_on_behind_the_pass_s_back_and_is_begun_once(played: Played) -> None:
+    free, begun = asyncio.Event(), 0
 
-        async def hang() -> None:
-            nonlocal begun
-            begun += 1
-            await free.wait()
+    async def hang() -> None:
+        nonlocal begun
+        begun += 1
+        await free.wait()
+        raise DOWN
+
+    for _ in range(2):
+        batch = played.batch()
+        batch.add(made("mnist-0-0"), hang, gated=True)
+        await batch.settle()
+    assert begun == 1
+    assert made("mnist-0-0") not in played.memory.attempts
+    free.set()
+    await asyncio.gather(*played.tasks)
+    assert made("mnist-0-0") in played.memory.attempts
+    assert played.late == [[]], "its end makes a pass"
+    assert not played.memory.under_way
+
+
+async def test_of_many_of_a_kind_few_are_tried_in_vain(played: Played) -> None:
+    tried, deleted = [], []
+    batch = played.batch()
+
+    def create(name: str) -> Callable[[], Awaitable[None]]:
+        async def write() -> None:
+            tried.append(name)
+            await asyncio.sleep(0)
             raise DOWN
 
-        for _ in range(2):
-            batch = played.batch()
-            batch.add(made("mnist-0-0"), hang, gated=True)
-            await batch.settle()
-        assert begun == 1
-        assert made("mnist-0-0") not in played.memory.attempts
-        free.set()
-        await asyncio.gather(*played.tasks)
-        assert made("mnist-0-0") in played.memory.attempts
-        assert played.late == [[]], "its end makes a pass"
-        assert not played.memory.under_way
+        return write
 
-    play(scenario, monkeypatch)
+    async def delete() -> None:
+        deleted.append(1)
+
+    for slot in range(100):
+        batch.add(made(f"mnist-{slot}-0"), create(f"mnist-{slot}-0"), gated=True)
+    batch.add(Target("mnist-0-0", "deleted"), delete, gated=True)
+    await batch.settle()
+    assert len(tried) == 16
+    assert deleted == [1]
+    assert len(played.memory.attempts.troubles()) == 100
+    assert batch.events == [], "it may be over in a moment"
 
 
-def test_of_many_of_a_kind_few_are_tried_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(played: Played) -> None:
-        tried, deleted = [], []
+async def test_what_is_stale_or_unforeseen_ends_the_pass(played: Played) -> None:
+    for raised in (Stale("gone"), KeyError("x")):
         batch = played.batch()
 
-        def create(name: str) -> Callable[[], Awaitable[None]]:
-            async def write() -> None:
-                tried.append(name)
-                await asyncio.sleep(0)
-                raise DOWN
+        async def write(error: Exception = raised) -> None:
+            raise error
 
-            return write
-
-        async def delete() -> None:
-            deleted.append(1)
-
-        for slot in range(100):
-            batch.add(made(f"mnist-{slot}-0"), create(f"mnist-{slot}-0"), gated=True)
-        batch.add(Target("mnist-0-0", "deleted"), delete, gated=True)
-        await batch.settle()
-        assert len(tried) == 16
-        assert deleted == [1]
-        assert len(played.memory.attempts.troubles()) == 100
-        assert batch.events == [], "it may be over in a moment"
-
-    play(scenario, monkeypatch)
-
-
-def test_what_is_stale_or_unforeseen_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(played: Played) -> None:
-        for raised in (Stale("gone"), KeyError("x")):
-            batch = played.batch()
-
-            async def write(error: Exception = raised) -> None:
-                raise error
-
-            batch.add(RIGHTS, write)
-            with pytest.raises(type(raised)):
-                await batch.settle()
-
-    play(scenario, monkeypatch)
+        batch.add(RIGHTS, write)
+        with pytest.raises(type(raised)):
+            await batch.settle()

@@ -150,6 +150,13 @@ def test_every_list_says_how_it_is_merged() -> None:
         assert field["x-kubernetes-list-type"] in ("atomic", "map", "set"), path
 
 
+def test_no_list_of_the_status_that_grows_is_merged_by_its_keys() -> None:
+    """managedFields names each entry of such a list, with all its fields, and counts in etcd. Several writers
+    could then write entries of it, but the operator alone writes the status."""
+    maps = {path for path, field in FIELDS.items() if field.get("x-kubernetes-list-type") == "map"}
+    assert maps == {"status.conditions", "status.accounts"}, "six entries, and four"
+
+
 def test_every_list_and_string_that_a_rule_may_walk_has_an_end() -> None:
     """In the spec; the status has no rules. The template's own lists are Kubernetes' business."""
     for path, field in FIELDS.items():

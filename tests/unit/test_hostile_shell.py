@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -98,7 +99,7 @@ def raw_pod(name: str, version: int, **more: Any) -> Json:
     }
 
 
-def test_an_object_that_cannot_be_read_makes_nobody_blind() -> None:
+async def test_an_object_that_cannot_be_read_makes_nobody_blind() -> None:
     def read(raw: Mapping[str, Any], old: SeenPod | None) -> SeenPod:
         if raw.get("poison"):
             raise ValueError("poison")
@@ -116,20 +117,17 @@ def test_an_object_that_cannot_be_read_makes_nobody_blind() -> None:
             yield [("MODIFIED", raw_pod("a", 4, poison=True)), ("ADDED", raw_pod("d", 5))]
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        api = OneWatch()
-        store: Store[SeenPod] = Store(lambda _item: None, loop.time)
-        informer = Informer(api, "/pods", read, store, loop.time)  # type: ignore[arg-type]
-        task = asyncio.create_task(informer.run())
-        while store.get("default", "d") is None:
-            await asyncio.sleep(0.01)
-        assert {item.name for item in store.all()} == {"a", "c", "d"}, "a is as it was known"
-        assert api.lists == 1
-        assert informer.good_since is not None
-        task.cancel()
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+    loop = asyncio.get_running_loop()
+    api = OneWatch()
+    store: Store[SeenPod] = Store(lambda _item: None, loop.time)
+    informer = Informer(api, "/pods", read, store, loop.time)  # type: ignore[arg-type]
+    task = asyncio.create_task(informer.run())
+    while store.get("default", "d") is None:
+        await asyncio.sleep(0.01)
+    assert {item.name for item in store.all()} == {"a", "c", "d"}, "a is as it was known"
+    assert api.lists == 1
+    assert informer.good_since is not None
+    task.cancel()
 
 
 def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
@@ -244,26 +242,24 @@ def a_job(name: str, version: int = 1, **status: Any) -> Json:
     return {**JOB, "metadata": meta, "status": status}
 
 
-def play(scenario: Callable[[ManyJobs, Controller], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def working() -> AsyncIterator[tuple[ManyJobs, Controller]]:
     def planner(job: Job, *rest: Any) -> Plan:
         if job.name == "raises":
             raise OverflowError(UTF8_ESCAPES)
         return plan(job, *rest)
 
-    async def main() -> None:
-        api = ManyJobs()
-        controller = Controller(api, Settings(), planner)  # type: ignore[arg-type]
-        controller.start()
-        try:
-            await scenario(api, controller)
-        finally:
-            await controller.aclose()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    api = ManyJobs()
+    controller = Controller(api, Settings(), planner)  # type: ignore[arg-type]
+    controller.start()
+    try:
+        yield api, controller
+    finally:
+        await controller.aclose()
 
 
-def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> None:
-    async def scenario(api: ManyJobs, controller: Controller) -> None:
+async def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> None:
+    async with working() as (api, controller):
         for name in ("raises", "refused", "well", "unreadable"):
             controller.source.changed(a_job(name))
         while len({e["reason"] + e["involvedObject"]["name"] for e in api.events}) < 2:
@@ -291,18 +287,14 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
         while not well():
             await asyncio.sleep(0.01)
 
-    play(scenario)
-
 
 @pytest.mark.parametrize(
     "odd",
     [{"currentRound": {"number": []}}, {"accounts": 5}, {"conditions": [{"type": []}]}, {"attempts": "x"}],
 )
-def test_a_status_that_nobody_can_read_stops_no_list_of_jobs(odd: Json) -> None:
-    async def scenario(api: ManyJobs, controller: Controller) -> None:
+async def test_a_status_that_nobody_can_read_stops_no_list_of_jobs(odd: Json) -> None:
+    async with working() as (api, controller):
         controller.source.changed(a_job("odd", 1, **odd))
         controller.source.changed(a_job("well"))
         assert [entry.request.name for entry in controller.registry] == ["well"]
         del api
-
-    play(scenario)

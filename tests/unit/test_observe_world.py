@@ -195,7 +195,7 @@ def test_leases_that_can_t_be_written_in_one_namespace_concern_that_one() -> Non
     assert scene.observe().leases["job-0-0"].silent == 0.0
 
 
-def test_what_is_in_doubt_is_tried_in_each_namespace_in_turn() -> None:
+async def test_what_is_in_doubt_is_tried_in_each_namespace_in_turn() -> None:
     """One of them hangs, and one fails: the third shows that the API server takes writes."""
 
     class Tried(NoApi):
@@ -212,26 +212,23 @@ def test_what_is_in_doubt_is_tried_in_each_namespace_in_turn() -> None:
                 raise Unavailable(path, 500, "", "failed calling webhook")
             return {}
 
-    async def main() -> None:
-        now = 1.0
-        api = Tried()
-        store: Store[SeenLease] = Store(lambda _: None, lambda: now)
-        trials = Trials(cast(Api, api), store, lambda: now)
-        for version, namespace in enumerate(("fails", "hangs", "well"), 1):
-            meta = {"namespace": namespace, "name": "job-round", "uid": "u", "resourceVersion": str(version)}
-            store.put(read_lease({"metadata": {**meta, "labels": {JOB_LABEL: "job"}}, "spec": {}}))
+    now = 1.0
+    api = Tried()
+    store: Store[SeenLease] = Store(lambda _: None, lambda: now)
+    trials = Trials(cast(Api, api), store, lambda: now)
+    for version, namespace in enumerate(("fails", "hangs", "well"), 1):
+        meta = {"namespace": namespace, "name": "job-round", "uid": "u", "resourceVersion": str(version)}
+        store.put(read_lease({"metadata": {**meta, "labels": {JOB_LABEL: "job"}}, "spec": {}}))
+    trials.begin()
+    assert not trials._under_way, "nothing is in doubt"
+    api.answers.failed(THEIR_PODS, now, now)
+    for _ in range(3):
         trials.begin()
-        assert not trials._under_way, "nothing is in doubt"
-        api.answers.failed(THEIR_PODS, now, now)
-        for _ in range(3):
-            trials.begin()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        assert api.answers.doubted_since("ns") is None
-        assert sorted(set(api.paths)) == ["fails", "hangs", "well"]
-        await trials.aclose()
-
-    asyncio.run(asyncio.wait_for(main(), 10))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert api.answers.doubted_since("ns") is None
+    assert sorted(set(api.paths)) == ["fails", "hangs", "well"]
+    await trials.aclose()
 
 
 def test_a_standstill_of_this_process_is_nobodys_silence() -> None:

@@ -98,72 +98,56 @@ class Scene:
         return list(self.world.observe(job).leases)
 
 
-def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
+async def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
     """An operator of two namespaces lists each by itself, when it starts and after a 410."""
-
-    async def scenario() -> None:
-        scene = Scene("ours", "theirs")
-        scene.server.pods = [pod("ours", 7), pod("theirs", 8)]
-        scene.server.leases = [lease("ours", 9), lease("theirs", 10)]
-        async with scene:
-            for namespace in ("ours", "theirs"):
-                assert scene.pods(namespace) == scene.leases(namespace) == ["job-0-0"], namespace
-            await scene.list_again("/api/v1/namespaces/theirs/pods")
-            assert scene.pods("ours") == ["job-0-0"]
-            scene.server.pods = []
-            await scene.list_again("/api/v1/namespaces/theirs/pods")
-            assert (scene.pods("ours"), scene.pods("theirs")) == (["job-0-0"], [])
-
-    asyncio.run(scenario())
+    scene = Scene("ours", "theirs")
+    scene.server.pods = [pod("ours", 7), pod("theirs", 8)]
+    scene.server.leases = [lease("ours", 9), lease("theirs", 10)]
+    async with scene:
+        for namespace in ("ours", "theirs"):
+            assert scene.pods(namespace) == scene.leases(namespace) == ["job-0-0"], namespace
+        await scene.list_again("/api/v1/namespaces/theirs/pods")
+        assert scene.pods("ours") == ["job-0-0"]
+        scene.server.pods = []
+        await scene.list_again("/api/v1/namespaces/theirs/pods")
+        assert (scene.pods("ours"), scene.pods("theirs")) == (["job-0-0"], [])
 
 
-def test_an_answer_that_is_later_than_a_list_brings_no_pod_back() -> None:
+async def test_an_answer_that_is_later_than_a_list_brings_no_pod_back() -> None:
     """The pod was made by us and deleted by somebody at once, and the watch was broken meanwhile. The list
     said nothing of it before our answer came: no event would ever end it again."""
-
-    async def scenario() -> None:
-        async with Scene() as scene:
-            made = pod("ns", 105)
-            scene.server.version = 110
-            await scene.list_again("/api/v1/pods")
-            scene.world.saw_pod(made)
-            assert scene.pods("ns") == []
-            scene.world.saw_pod(pod("ns", 111))
-            assert scene.pods("ns") == ["job-0-0"], "one that was made since is there"
-            scene.world.saw_lease(lease("ns", 55))
-            assert scene.leases("ns") == [], "so is a Lease"
-
-    asyncio.run(scenario())
+    async with Scene() as scene:
+        made = pod("ns", 105)
+        scene.server.version = 110
+        await scene.list_again("/api/v1/pods")
+        scene.world.saw_pod(made)
+        assert scene.pods("ns") == []
+        scene.world.saw_pod(pod("ns", 111))
+        assert scene.pods("ns") == ["job-0-0"], "one that was made since is there"
+        scene.world.saw_lease(lease("ns", 55))
+        assert scene.leases("ns") == [], "so is a Lease"
 
 
-def test_a_look_that_is_later_than_a_list_brings_no_pod_back() -> None:
+async def test_a_look_that_is_later_than_a_list_brings_no_pod_back() -> None:
     """What the API server was asked for one job may be answered after the list that came later."""
+    async with Scene() as scene:
+        listed: dict[str, Any] = {"metadata": {"resourceVersion": "105"}, "items": [pod("ns", 104)]}
+        scene.server.version = 110
+        await scene.list_again("/api/v1/pods")
 
-    async def scenario() -> None:
-        async with Scene() as scene:
-            listed: dict[str, Any] = {"metadata": {"resourceVersion": "105"}, "items": [pod("ns", 104)]}
-            scene.server.version = 110
-            await scene.list_again("/api/v1/pods")
+        async def late(path: str, _query: Mapping[str, str] | None = None) -> Json:
+            return listed if path.endswith("/pods") else {"metadata": listed["metadata"], "items": []}
 
-            async def late(path: str, _query: Mapping[str, str] | None = None) -> Json:
-                return listed if path.endswith("/pods") else {"metadata": listed["metadata"], "items": []}
-
-            scene.server.get = late  # type: ignore[method-assign]
-            await scene.world.read_again(Job("ns", "job", "job-ns", 1, JobSpec(template={"spec": {}})))
-            assert scene.pods("ns") == []
-
-    asyncio.run(scenario())
+        scene.server.get = late  # type: ignore[method-assign]
+        await scene.world.read_again(Job("ns", "job", "job-ns", 1, JobSpec(template={"spec": {}})))
+        assert scene.pods("ns") == []
 
 
-def test_versions_of_an_etcd_that_was_restored_are_believed() -> None:
+async def test_versions_of_an_etcd_that_was_restored_are_believed() -> None:
     """They begin lower again. A list is always right about what is there."""
-
-    async def scenario() -> None:
-        async with Scene() as scene:
-            scene.server.version, scene.server.pods = 50, [pod("ns", 40)]
-            await scene.list_again("/api/v1/pods")
-            assert scene.pods("ns") == ["job-0-0"]
-            scene.world.saw_pod(pod("ns", 51, "job-1-0"))
-            assert scene.pods("ns") == ["job-0-0", "job-1-0"]
-
-    asyncio.run(scenario())
+    async with Scene() as scene:
+        scene.server.version, scene.server.pods = 50, [pod("ns", 40)]
+        await scene.list_again("/api/v1/pods")
+        assert scene.pods("ns") == ["job-0-0"]
+        scene.world.saw_pod(pod("ns", 51, "job-1-0"))
+        assert scene.pods("ns") == ["job-0-0", "job-1-0"]

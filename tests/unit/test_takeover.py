@@ -226,7 +226,7 @@ def test_jobs_that_have_ended_cost_nothing_at_a_takeover_or_a_relist() -> None:
     take_over(cluster, then)
 
 
-def test_five_thousand_pods_come_in_pages_and_let_others_have_their_turn() -> None:
+async def test_five_thousand_pods_come_in_pages_and_let_others_have_their_turn() -> None:
     cluster = Cluster()
     for number in range(5_000):
         cluster.pod("job", number)
@@ -240,13 +240,10 @@ def test_five_thousand_pods_come_in_pages_and_let_others_have_their_turn() -> No
 
     taken: list[str] = []
 
-    async def main() -> None:
-        beating = asyncio.create_task(beat())
-        present, _ = await read_list(cluster, PODS, lambda raw: taken.append(raw["metadata"]["name"]))  # type: ignore[arg-type]
-        beating.cancel()
-        assert len(present) == 5_000
-
-    asyncio.run(main())
+    beating = asyncio.create_task(beat())
+    present, _ = await read_list(cluster, PODS, lambda raw: taken.append(raw["metadata"]["name"]))  # type: ignore[arg-type]
+    beating.cancel()
+    assert len(present) == 5_000
     assert len(taken) == 5_000
     assert cluster.largest == PAGE
     assert len(late) > 5_000 / 50, "others had as many turns"
