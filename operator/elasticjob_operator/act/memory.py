@@ -92,7 +92,7 @@ class Memory:
     status_budget: int = BUDGET_BYTES
     """What the status may have: less where the API server has found the whole object too large."""
     stale: bool = False
-    """A write that nobody waited for has found that something is to be read again."""
+    """A write for which no pass waited has found that something has to be read again."""
     attempts: Attempts = field(default_factory=Attempts)
     under_way: set[Target] = field(default_factory=set)
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
