@@ -165,7 +165,7 @@ def test_a_script_with_a_store_of_its_own(stage: Stage) -> None:
 
 @pytest.mark.matrix
 def test_sigterm_in_the_first_rendezvous(stage: Stage) -> None:
-    """Ends at once with 143 and says that it leaves; whoever comes next is not held up."""
+    """Ends at once with 143 and says that it leaves; the next agent is not held up."""
     stage.job.create(2)
     waiting = launch(stage, SCRIPT, str(stage.work))
     stage.until(lambda: waiting.pod.name in stage.job.states(), "the first has joined")

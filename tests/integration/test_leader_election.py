@@ -237,7 +237,7 @@ class Scene:
         return spec
 
     def renewals(self, count: int) -> None:
-        """Let the leader, whoever it is, go on so long."""
+        """Let the present leader go on for this long."""
         for _ in range(count):
             before = self.lease()["renewTime"]
             wait_for(lambda: self.lease()["renewTime"] != before, DEADLINE, "a renewal", interval=0.1)  # noqa: B023

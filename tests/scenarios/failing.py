@@ -62,7 +62,7 @@ class FailureCommands:
         )
 
     def do_restart_in_place(self, name: str, code: str, reason: str = "Error", but: str = "") -> None:
-        """The kubelet restarts somebody else's container; its new agent announces itself. ``but=unsaid``: the
+        """The kubelet restarts the container of a foreign pod; its new agent announces itself. ``but=unsaid``: the
         kubelet says so later; ``but=unjoined``: the agent does."""
         pod = self.pods[name]
         if but != "unsaid":

@@ -42,8 +42,8 @@ class Published:
     """A round: when it was published, its members' pods, and when the next one was published, and as what.
 
     ``echoes``: a worker of it has failed for the loss of its peer. ``suspended``: the job was, before the
-    next round; that is charged to nobody. ``rescaled``: it ended for a planned change.
-    ``succeeded``: all had finished, and their commands ran torchrun again; that is charged to nobody, too.
+    next round; that is not charged. ``rescaled``: it ended for a planned change.
+    ``succeeded``: all had finished, and their commands ran torchrun again; that is not charged either.
     """
 
     at: float
@@ -317,7 +317,7 @@ class Oracle:
         return any(name in watches and start < until and end > since for name, start, end in self.deafness())
 
     def _silence(self, uid: str, before: JobStatus, status: JobStatus) -> None:
-        """Nobody is given up for not having come back who has announced itself for the next round."""
+        """No pod that has announced itself for the next round is given up for not having come back."""
         known = {m.pod_uid for m in before.members() if m.state == "Lost"}
         for member in status.members():
             if member.state != "Lost" or member.pod_uid in known or "did not rejoin" not in member.message:
@@ -390,9 +390,9 @@ class Oracle:
             if any((who, key) in self.unheard - self.heard for who in known.uids):
                 allowed.add(INFRASTRUCTURE)  # whatever it has to say of the end, it is given up before
             if known.echoes and too_soon:
-                allowed.add(APPLICATION)  # all goes on, or is over, before anybody has told the root
+                allowed.add(APPLICATION)  # all goes on, or is over, before the root is told
             if unseen.intersection(range(key[1], known.next)) and INFRASTRUCTURE in allowed:
-                allowed.add(PREEMPTION)  # whoever deletes a pod for its node: nothing is left to tell by
+                allowed.add(PREEMPTION)  # a pod deleted for its node: nothing is left to tell by
             if {PREEMPTION, APPLICATION} & allowed and self._deaf(since, known.until, "pods"):
                 allowed.add(INFRASTRUCTURE)  # the notice, or how it has ended, is missed, and the pod is gone
             # A round Lease that was set forward by hand gives a broken round a higher number.
