@@ -141,7 +141,7 @@ def test_ranks_are_assigned_locally_when_the_round_is_over(leases: Leases, start
 def test_torch_2_4_and_2_5_let_rank_0s_worker_serve_the_store(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At one address that all agree on, another in each round; no server is there until the worker listens."""
+    """At one address that all agree on, another in each round; no server is there until the worker is."""
     monkeypatch.setattr(torch, "__version__", "2.5.1+cu121")
     handlers, infos, record = two(leases, start)
     assert [handler.use_agent_store for handler in handlers] == [False, False]
