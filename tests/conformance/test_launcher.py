@@ -75,7 +75,7 @@ def test_launch_elastic_with_fewer_agents_than_the_maximum(stage: Stage) -> None
 
 
 def test_the_job_decides_on_the_number_of_nodes(stage: Stage) -> None:
-    """What torch parses from ``--nnodes`` is not asked for: the record tells who is in the round."""
+    """What torch parses from ``--nnodes`` does not count: the record tells which agents are in the round."""
     stage.job.create(1)
     assert stage.ended(launch(stage, "--nnodes=3:5", SCRIPT, str(stage.work))) == [0]
     assert touched(stage) == {0: 1}

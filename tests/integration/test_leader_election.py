@@ -1,7 +1,7 @@
 """Two operators as processes: the leader is killed, frozen, cut off, ended; the other takes over.
 
 They have one service account, as the chart gives them, and tokens that are bound to pods of their own (whose
-objects are all there is of them), so that the audit log says who has written what.
+objects are all there is of them), so that the audit log says which operator has written what.
 """
 
 from __future__ import annotations

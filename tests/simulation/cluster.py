@@ -159,7 +159,7 @@ class Cluster(Network):
         return item if pod.deleting else self.api.put(("pod", name), replace(pod, deleting=True), item.uid)
 
     def disrupt_pod(self, name: str, reason: str) -> None:
-        """Say in the pod's status who is about to delete it; the deletion follows."""
+        """Say in the pod's status what is about to delete it; the deletion follows."""
         item = self.api.get(("pod", name))
         self.api.put(("pod", name), replace(item.value, disruption=reason), item.uid)
         self.kernel.after(self.kernel.between(0.005, 0.3), self.collect, name, item.uid)

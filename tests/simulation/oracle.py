@@ -111,9 +111,9 @@ class Oracle:
         self.announced: dict[str, tuple[float, ParticipantRecord]] = {}
         """By the UID of its pod, what a participant has announced, and when."""
         self.unheard: set[tuple[str, RoundKey]] = set()
-        """Who (by UID) has tried in vain to say that it comes from a round, or has finished it,"""
+        """Pods (by UID) that have tried in vain to say that they come from a round, or have finished it,"""
         self.heard: set[tuple[str, RoundKey]] = set()
-        """and who has said so."""
+        """and those that have said so."""
         self.pods: dict[tuple[str, str], set[str]] = {}
         """(job UID, pod) -> the UIDs of all that ever bore this name."""
 

@@ -1,4 +1,4 @@
-"""The judge of beats: who is lost, and above all who is not."""
+"""The judge of heartbeats: which members are lost, and above all which are not."""
 
 from __future__ import annotations
 

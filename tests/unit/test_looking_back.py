@@ -1,4 +1,4 @@
-"""After a round: who does not answer any more is found, who is only busy is not. Real sockets."""
+"""After a round: a member that no longer answers is found, one that is only busy is not. Real sockets."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_every_round_has_fresh_stores(leases: Leases, start: Start) -> None:
 
 
 def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: Start) -> None:
-    """The ranks come from the leader's store; who has none there announces itself for the next round."""
+    """The ranks come from the leader's store; an agent without one announces itself for the next round."""
     handlers = {pod: start(pod) for pod in "abc"}
     joining = {pod: Joining(handler) for pod, handler in handlers.items()}
     spare = leases.announced("c")
