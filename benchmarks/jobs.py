@@ -1,7 +1,7 @@
 """`make bench-jobs`: many small jobs applied at once; when do they train?
 
 The API server, etcd, the controllers and the operator are the real processes; nodes and participants are
-played (`jobs_nodes`). Fails unless every job trains, nobody was taken for silent, and no pod replaced.
+played (`jobs_nodes`). Fails unless every job trains, and no pod was taken for silent or replaced.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A pod that appears runs at once (its status is written as kubelet does), and its participant announces itself,
 renews its Lease as the round record says, and follows the rounds by the handler's own decisions
-(`elasticjob.core.participant`). Whoever leads a round reports it established; workers take no time.
+(`elasticjob.core.participant`). The leader of a round reports it established; workers take no time.
 
 What differs from a cluster: one user for all, in system:masters, so that priority and fairness leaves them
 alone; few connections, and requests wait for a free one in the order in which they were due, renewals too.
@@ -224,7 +224,7 @@ class Nodes:
     async def _follow(self, path: str, take: Callable[[str, Any], None]) -> None:
         url = f"{self._server}{path}watch=1&timeoutSeconds={_WATCH_SECONDS}"
         while True:
-            # From the present state on: the API server ends the watch of who can't keep up.
+            # From the present state on: the API server ends a watch that cannot keep up.
             async with self._session.get(url) as response:
                 rest = b""
                 async for chunk in response.content.iter_any():

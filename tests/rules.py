@@ -151,7 +151,7 @@ def decide_with_spares(candidates: Any, awaited: Any, minimum: int, replicas: in
 
 
 def form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -> FormRound | Defer:
-    """Nobody is waited for."""
+    """Nothing is waited for."""
     return decide(candidates, (), 1, replicas)
 
 
@@ -162,7 +162,7 @@ def break_below_minimum(p: Any) -> None:
 
 
 def joined_whoever(p: Any) -> Any:
-    """Whoever says that it has joined may be a member."""
+    """Any pod that says that it has joined may be a member."""
     result = []
     for pod in p.observed.pods:
         lease = p.observed.leases.get(pod.name)

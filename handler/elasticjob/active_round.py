@@ -1,4 +1,4 @@
-"""What belongs to one round of an agent: it is made when the round is established, and closed once."""
+"""Everything that belongs to one round of an agent. Created when the round is established, closed once."""
 
 from __future__ import annotations
 

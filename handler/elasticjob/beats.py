@@ -41,7 +41,7 @@ NO_STEP = -1
 LEFT = 1 << 40
 """A heartbeat counter of this value was set by the leader when it left the round."""
 UNEASY_SECONDS = 2.0, 4.0
-"""The record tells within a second why somebody has left. Not all members doubt their watches at once."""
+"""The record tells within a second why a member has left. Not all members doubt their watches at once."""
 
 
 class Answer(NamedTuple):
@@ -111,8 +111,8 @@ class Beats:
     def leave(self) -> None:
         """End the thread, and let the leader tell the members that still send heartbeats that it has left.
 
-        Its store answers them for as long as it waits for the next round. Who has heard of no end, since its
-        watch is dead, would send heartbeats there and take the round for a running one.
+        Its store answers them for as long as it waits for the next round. A member that has not heard of the
+        end, because its watch is dead, would send heartbeats there and believe that the round still runs.
         """
         self._stop.set()
         if not self._leads or self._membership.size == 1:

@@ -1,8 +1,8 @@
 """One agent per pod: a second agent learns that it is the second before it touches the pod's Lease.
 
-The environment of a container makes every torchrun in it join (``PET_RDZV_BACKEND``). A torchrun that
-somebody starts with ``kubectl exec``, or that a training script starts, would take over the Lease and so end
-the round. To prevent this, an agent holds a name in Linux's abstract socket namespace for as long as it
+The environment of a container makes every torchrun in it join (``PET_RDZV_BACKEND``). A torchrun that is
+started with ``kubectl exec``, or by a training script, would take over the Lease and so end the round. To
+prevent this, an agent holds a name in Linux's abstract socket namespace for as long as it
 lives. All containers of a pod see the name, because they share the network namespace. It needs no file system
 and no rights, and the kernel frees it with the process, however that ends. So a container that is restarted
 in place, and a command that starts torchrun again, find it free. The name contains the pod's UID, because

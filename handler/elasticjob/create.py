@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 def _log_to_stderr() -> None:
-    """torchrun sets up no logging but torch's own: without this nobody would read a word of ours.
+    """torchrun sets up no logging but torch's own: without this our log would go nowhere.
 
-    ``LOGLEVEL`` is honoured as in torch, with INFO as default. Whoever has set up logging keeps it.
+    ``LOGLEVEL`` is honoured as in torch, with INFO as default. Logging that is set up already stays.
     """
     own = logging.getLogger("elasticjob")
     if own.handlers or logging.getLogger().handlers:

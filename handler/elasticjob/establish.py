@@ -143,7 +143,7 @@ class Establishment:
         return self._server.store if self._leads else connect(self._m.leader)
 
     def _arrive(self, store: KeyValueStore) -> tuple[int | None, int]:
-        """In the connection's thread: say that we are here, wait for everybody; the own rank (None: no
+        """In the connection's thread: arrive, and wait for all members. Returns the own rank (None: no
         member) and the workers' port."""
         m, rank = self._m, self._m.rank
         if self._workers is not None:
@@ -201,8 +201,8 @@ class Establishment:
     def _late(self) -> bool:
         """Whether it takes too long: by our own clock, and only while our own watch is good.
 
-        Who has reached the leader and waits for others gives it twice the time: the leader must have named
-        the members that are missing by then. A leader that has not told the ranks can miss nobody.
+        A member that has reached the leader and waits for others gives it twice the time: the leader must
+        have named the missing members by then. A leader that has not told the ranks cannot name any.
         """
         if self._untold:
             return False

@@ -1,9 +1,9 @@
 """torch's ``RendezvousHandler`` over the Kubernetes API.
 
-The protocol is decided in ``elasticjob.core``; here are the threads and the main thread's waits. The main
-thread is torchrun's: it calls ``next_rendezvous`` once for each round, ``num_nodes_waiting`` ten times a
-second, and ``shutdown`` several times or never. ``SignalException`` is an ``Exception``: nothing here
-catches broadly in the main thread.
+Decisions are made in ``elasticjob.core``. This module starts the threads, and has what torchrun's main thread
+calls: ``next_rendezvous`` once for each round, ``num_nodes_waiting`` ten times a second, and ``shutdown``
+several times or never. ``SignalException`` is an ``Exception``, so nothing here catches broadly in the main
+thread.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _patience(self, thread: RoundSource | LeaseWriter) -> float:
         """For how long a 403 is waited out: long, if the operator may still grant what this pod never had. It
-        writes the rights of its own pods anew, and who has denied them something may think better of it."""
+        writes the rights of its own pods again, and a policy that denies them something may change."""
         if self._settings.job_uid:
             return GRANT_SECONDS
         final = self._settings.elsewhere or thread.refusal.granted or advice.is_denial(thread.trouble)
@@ -390,7 +390,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._lease.say(participant=record.dump(), finished=m.nonce)
 
     def _linger(self, store: RoundStore) -> None:
-        """The leader's server stays until everybody has passed the exit barrier."""
+        """The leader's server stays until all members have passed the exit barrier."""
         deadline = time.monotonic() + LINGER_SECONDS
         try:
             while not store.all_passed() and time.monotonic() < deadline:
@@ -414,7 +414,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._guard.kill_in_time()
 
     def _close_round(self) -> None:
-        active, self._round = self._round, None  # a guard that is still to fire kills nobody from now on
+        active, self._round = self._round, None  # a guard that fires later kills nothing from now on
         self._watch.stop_beats()
         if active is not None:
             active.close()

@@ -169,7 +169,7 @@ class LeaseWriter:
     def _resolve(self) -> None:
         """After a conflict: was it an own write whose answer was lost, or has another process taken over?
 
-        Every process says its word with each write: where there is none, somebody has taken it out by hand.
+        Every process puts its word into each write: if there is none, it was removed by hand.
         """
         current = self._api.read(self._name)
         if current.annotations.get(WRITER_ANNOTATION) in (self._word, None, ""):

@@ -1,7 +1,7 @@
 """After a worker failure has ended the round: which of its members are gone?
 
 A machine that dies breaks its peers' collectives. Their workers fail, the round ends and with it the
-heartbeats, before anybody has noticed that the dead member is silent. So the agents that watched it keep
+heartbeats, before the dead member's silence is noticed. So the agents that watched it keep
 probing it while they wait for the next round. A live agent keeps its port open until a later round is
 established, and accepts connections whatever else it does.
 """
@@ -41,7 +41,7 @@ class LookingBack:
         self._thread = threading.Thread(target=self._run, name="elasticjob-looking-back", daemon=True)
 
     def start(self) -> None:
-        """Begin, if there is anybody to look for."""
+        """Begin, if there is a member to probe."""
         if self._endpoints:
             self._thread.start()
 
@@ -53,7 +53,7 @@ class LookingBack:
         while not self._stop.wait(self._period):
             try:
                 self._look()
-            except Exception:  # a thread that ended would notice nobody any more
+            except Exception:  # a thread that ended would notice no loss any more
                 logger.debug("probing the other members failed; retrying", exc_info=True)
 
     def _look(self) -> None:

@@ -84,7 +84,7 @@ class LeaseRoundSource:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and know nobody any more who knows this object: they shall go together."""
+        """End the thread, and drop the callback, whose owner refers to this object: both can go together."""
         self._stop.set()
         self._api.stop()
         self._changed = _nobody
@@ -177,4 +177,4 @@ class LeaseRoundSource:
 
 
 def _nobody(record: RoundRecord) -> None:
-    """Whoever was told has gone."""
+    """The callback after ``stop``: does nothing."""

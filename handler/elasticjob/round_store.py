@@ -1,11 +1,11 @@
 """The store object that torch's agent is given for one round.
 
-It is a small Python object around the round's PrefixStore. Its waits are waits in Python (signals run,
-the round record is looked at). What torch does with it: rank assignment (``role_info``,
-``assigned_ranks``) and, on success only, the exit barrier (``_assign_worker_ranks`` and ``_exit_barrier`` of
-torch/distributed/elastic/agent/server/api.py). When the round is over or its
-store is gone, rank assignment is answered locally, as torch does for identical workers, and never
-raises: the agent then starts workers and stops them at its first ``num_nodes_waiting``.
+It is a small Python object around the round's PrefixStore. It waits in Python, so that signal handlers run
+and a newer round record is noticed. torch uses it for rank assignment (``role_info``, ``assigned_ranks``)
+and, on success only, for the exit barrier (``_assign_worker_ranks`` and ``_exit_barrier`` of
+torch/distributed/elastic/agent/server/api.py). When the round is over or its store is gone, rank assignment
+is answered locally, as torch does for identical workers, and never raises: the agent then starts workers and
+stops them at its first ``num_nodes_waiting``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ EXIT_BARRIER = "torchelastic/agent/terminal_state"
 PASSED = "elasticjob/passed"
 """Counts the members that have left the exit barrier: the leader's server lingers for the others."""
 COMPLETE_SECONDS = 2.0
-"""When the job is Complete everybody is in the exit barrier: it passes within this time, or its leader has
-gone. Who left at once would leave a call behind that ends in the middle of the interpreter's own end."""
+"""When the job is Complete all members are in the exit barrier: it passes within this time, or its leader has
+gone. An agent that left at once would leave a call behind that ends in the middle of its interpreter's exit.
+"""
 
 T = TypeVar("T")
 Value = str | bytes

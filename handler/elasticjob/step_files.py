@@ -112,11 +112,11 @@ def read_file(path: str) -> Steps | None:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove folders whose agents have gone: nobody holds their locks."""
+    """Remove folders whose agents have gone, so that their locks are free."""
     for folder in parent.glob(f"{PREFIX}*"):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:  # somebody else's, or gone
+        except OSError:  # another user's, or gone
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

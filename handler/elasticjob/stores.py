@@ -1,4 +1,4 @@
-"""TCPStores of a round: the servers that an agent keeps, and calls that can be given up.
+"""TCPStores of a round: the servers that an agent keeps, and calls that the caller can abandon.
 
 Any call of a TCPStore client may block for ever inside C++ when its server is frozen (a timed-out wait
 still expects the answer to its cancellation, and prints to stderr), and a main thread that blocks there
@@ -76,8 +76,8 @@ class Server:
 class HeldPort:
     """A port of this host that is kept for a store which a worker is to serve (torch 2.4 and 2.5).
 
-    Bound and never listened on: the kernel gives the port to nobody who asks for a free one or connects, and
-    lets only those who set SO_REUSEADDR bind it, as every TCPStore server does. So the seconds in which the
+    Bound and never listened on: the kernel does not give it out as a free port and accepts no connection, and
+    only servers that set SO_REUSEADDR can bind it, as every TCPStore server does. So the seconds in which the
     worker starts are covered; elsewhere than on Linux, where the worker would be refused, too, the port is
     let go at once. A server with this very number that sets SO_REUSEADDR could still take it: global rank 0's
     worker then fails with EADDRINUSE, which ends the round like any worker's failure, and the next round has
@@ -112,7 +112,7 @@ def _bound(family: socket.AddressFamily, host: str) -> socket.socket:
 
 
 def connect(endpoint: str) -> TCPStore:
-    """A client of somebody's server. Raises Unreachable.
+    """A client of the server at an endpoint. Raises Unreachable.
 
     A plain connection is tried first: TCPStore itself would retry for minutes, and print to stderr.
     """
@@ -184,10 +184,10 @@ def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, Prob
 
 
 def disconnect(endpoint: str) -> None:
-    """Break this process's connections to a server: whoever is in a call of it in C++ gets an error.
+    """Break this process's connections to a server: a thread in a call of it in C++ gets an error.
 
-    Else a wait that nobody answers holds its thread and descriptors until the server goes. On Linux;
-    elsewhere they stay until then, as does who has not yet come beyond the first hello of a frozen server.
+    Otherwise a wait without an answer holds its thread and descriptors until the server goes. Only on Linux;
+    elsewhere they stay until then, as does a thread that still waits for the hello of a frozen server.
     """
     host, port = parse_endpoint(endpoint)
     try:

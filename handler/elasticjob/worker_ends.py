@@ -129,7 +129,7 @@ class WorkerEnds:
 
 def _stopped(end: tuple[int, int | Status]) -> tuple[bool, int]:
     """Sorts those that are all dead when this thread gets to look: torch sends SIGTERM to the others when one
-    has failed, so whom that ended was not the first."""
+    has failed, so one that SIGTERM ended was not the first."""
     rank, found = end
     return found == -signal.SIGTERM, rank
 

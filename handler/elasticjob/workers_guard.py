@@ -41,8 +41,8 @@ class WorkersGuard:
     def freeze(self) -> None:
         """If the round hung: stop the workers where they are, for their stacks.
 
-        The stacks are written when torch next asks whether anybody is waiting. That may be later than anybody
-        wants (a long ``--monitor-interval``); then it is done here, and torch takes it for a failure.
+        The stacks are written when torch next asks whether nodes are waiting. If that takes too long (a long
+        ``--monitor-interval``), it is done here, and torch takes it for a failure.
         """
         m = self._core.membership
         if m is None or not self._core.hung():
@@ -71,7 +71,7 @@ class WorkersGuard:
         self._guarded = m.number
 
         def kill() -> None:
-            # First the list, then the question: if this is still the round, nobody listed is of a newer one.
+            # First the list, then the question: if this is still the round, none listed is of a newer one.
             try:
                 pids = children(os.getpid())
             except OSError as error:

@@ -87,7 +87,7 @@ async def login(**_: Any) -> kopf.ConnectionInfo:
 
     What was refused once it does not try a second time: it ends the process if offered nothing else. But
     a token may be replaced on disk some time after the API server has ceased to accept it, and a server that
-    can't tell who somebody is may soon be able to. So each log-in comes after a pause, and is another by its
+    cannot identify us now may soon be able to. So each log-in comes after a pause, and is another by its
     priority, which among one means nothing.
     """
     number = next(_log_ins)

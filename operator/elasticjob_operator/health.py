@@ -156,7 +156,7 @@ class Health:
 
 
 def from_inside(remote: str) -> bool:
-    """Whether this address of a client is of its own pod, where nobody is without the right to be."""
+    """Whether this address of a client is of the operator's own pod, which only users with rights enter."""
     try:
         address = ipaddress.ip_address(remote)
     except ValueError:

@@ -11,7 +11,7 @@
   the next one is published.
 * Complete comes only after the training's end, Failed never.
 
-What a test writes into the Lease by hand is announced by ``tampering`` and not held against anybody.
+What a test writes into the Lease by hand is announced by ``tampering`` and not held against any pod.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Checker:
             return self._status
 
     def calm_seconds(self) -> float:
-        """For how long all replicas have been in an established round, and nobody else around."""
+        """For how long all replicas have been in an established round, and no other pod exists."""
         with self._lock:
             return 0.0 if self._calm_since is None else self.timeline.now() - self._calm_since
 

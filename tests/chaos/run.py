@@ -234,7 +234,7 @@ class Chaos:
     # -- its end -------------------------------------------------------------------------------------------
 
     def _leave_nothing(self, job: JobRun) -> None:
-        """No process and no Lease of nobody after the job; nothing at all after its deletion."""
+        """No process and no Lease without an owner after the job; nothing at all after its deletion."""
         api, namespace = self.cluster.api, self.namespace
         self._empty(lambda: leftovers.processes(namespace, self._training.folder), "processes of the job")
         self._empty(lambda: leftovers.leases_of_nobody(api, namespace, job.name), "Leases of nobody")

@@ -28,7 +28,7 @@ def marks(job: JobRun, kind: str) -> list[str]:
 
 
 def test_what_comes_after_torchrun_is_waited_for(job: JobRun) -> None:
-    """torchrun train.py && upload: the upload takes as long as it needs, in pods that nobody touches."""
+    """torchrun train.py && upload: the upload takes as long as it needs, in pods that stay untouched."""
     upload = 'until [ -e "$1/stop" ]; do sleep 0.1; done; touch "$1/uploaded-$ELASTICJOB_POD_NAME"'
     apply(job, f"{TRAIN} && {{ {upload}; }}")
     job.wait_for(lambda: finished(job), "Training says that all members succeeded")
@@ -49,7 +49,7 @@ def all_succeeded(job: JobRun) -> bool:
 
 
 def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun) -> None:
-    """torchrun prep.py && torchrun train.py, in the same pods, charged to nobody."""
+    """torchrun prep.py && torchrun train.py, in the same pods, uncharged."""
     mark = 'touch "$1/{}-$ELASTICJOB_POD_NAME"'
     apply(job, f"{TRAIN} && {mark.format('prepared')} && {TRAIN} && {mark.format('trained')}")
     job.complete()

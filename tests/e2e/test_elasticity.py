@@ -1,4 +1,4 @@
-"""Spares, growing and shrinking, and pods that nobody can place, with real torchruns."""
+"""Spares, growing and shrinking, and pods that cannot be scheduled, with real torchruns."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 @pytest.fixture
 def others(installed: Cluster, namespace: str, tmp_path: Path, operator: Operator) -> Iterator[OthersRun]:
-    """A job not yet applied; it is gone, with everybody's pods, before the next test begins."""
+    """A job not yet applied; it is gone, with all pods, before the next test begins."""
     del operator
     run = OthersRun(installed, namespace, tmp_path / "run")
     yield run
@@ -92,7 +92,7 @@ def test_the_job_replaces_a_pod_and_the_new_one_takes_the_rank_of_its_index(othe
 
 @pytest.mark.slow
 def test_a_container_restarts_in_place_then_the_job_is_made_again(others: OthersRun) -> None:
-    """restartPolicy OnFailure: the same pod comes back as somebody else. Then the Job goes and comes again,
+    """restartPolicy OnFailure: the same pod comes back, a new participant. Then the Job goes and comes again,
     and the ElasticJob waits for it."""
     others.serve(2)
     others.indexed(2, "OnFailure")
@@ -147,7 +147,7 @@ def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
         # The same label in another namespace, and the way to our job.
         to_us = [w.replace("=job", f"={others.namespace}/job") for w in elsewhere.torchrun()]
         elsewhere.pod("stranger", to_us)
-        # The label of another job, and the way to ours: its Lease may be written, and is nobody's.
+        # The label of another job, and the way to ours: its Lease may be written, and counts for no job.
         neighbour.pod("lost", others.torchrun())
         others.pod("b")
         others.pod("a")

@@ -106,7 +106,7 @@ def test_a_second_process_of_the_pod_supersedes_the_first(api: HttpLeaseApi, pod
 def test_what_a_torchrun_has_finished_stays_when_the_next_in_its_pod_takes_the_lease_over(
     api: HttpLeaseApi, pod: str
 ) -> None:
-    """Nobody may have looked in between. What the first has said with its first write is the second's."""
+    """No reader may have looked in between. What the first has said with its first write is the second's."""
     first, second = (LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"}) for _ in range(2))
     first.say(participant="one")
     assert first.flush(60)

@@ -1,4 +1,4 @@
-"""One tenant's webhook takes its time for each pod: nobody else waits for it.
+"""One tenant's webhook takes its time for each pod: no other tenant waits for it.
 
 Judged by the order of what happens, not by times: all that another namespace needs is there before the first
 of the slow pods.

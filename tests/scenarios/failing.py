@@ -62,8 +62,8 @@ class FailureCommands:
         )
 
     def do_restart_in_place(self, name: str, code: str, reason: str = "Error", but: str = "") -> None:
-        """The kubelet restarts somebody else's container; its new agent announces itself. ``but=unsaid``: the
-        kubelet says so later; ``but=unjoined``: the agent does."""
+        """The kubelet restarts a container of a pod that others create; its new agent announces itself.
+        ``but=unsaid``: the kubelet says so later; ``but=unjoined``: the agent does."""
         pod = self.pods[name]
         if but != "unsaid":
             end = Exit(int(code), reason)

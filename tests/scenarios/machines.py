@@ -1,4 +1,4 @@
-"""Commands of scenarios about nodes, and about pods that are taken away by somebody."""
+"""Commands of scenarios about nodes, and about pods that are taken away."""
 
 from __future__ import annotations
 

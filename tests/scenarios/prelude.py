@@ -31,7 +31,7 @@ class PreludeCommands:
 
     def do_publish(self, **options: str) -> None:
         """``publish replicas=2 min=1``: round 1 has been published, as after ``job`` with these options and
-        ``start`` of its pods. The first of them are its members, who have not met yet.
+        ``start`` of its pods. The first of them are its members, which have not met yet.
 
         ``on=a,b,c``: the nodes of the pods in their order, the last one also of those that follow.
         ``pods=w-0,w-1``: somebody else's pods, in place of a template. ``pending=1``: so many pods, the last,

@@ -92,7 +92,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         command(*names, **options)
 
     def do_pod(self, *names: str) -> None:
-        """Somebody else's pod appears, running; its number is its slot. One of a name that was there is
+        """A pod that others create appears, running; its number is its slot. One of a name that was there is
         another pod."""
         for name in names:
             slot = name.rpartition("-")[2]
@@ -114,7 +114,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         )
 
     def do_stranger_lease(self, name: str) -> None:
-        """Somebody else holds the Lease of this name and announces itself in it."""
+        """A stranger holds the Lease of this name and announces itself in it."""
         self.ids += 1
         record = ParticipantRecord(f"id-{self.ids}", "Joining", "10.0.0.9:4000")
         self.leases[name] = Participant(name, f"stranger-{name}", record)
@@ -374,7 +374,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self._stand_by(record)
 
     def _stand_by(self, record: RoundRecord) -> None:
-        """Whoever has announced itself for this round, watches, and is no member does so again, for the
+        """A pod that has announced itself for this round, watches, and is no member does so again, for the
         next."""
         members = {m.id for m in self.status.members()}
         for name, lease in self.leases.items():

@@ -161,7 +161,7 @@ class Api:
 
 
 Admission = Callable[["Client", Key, Item | None, Item | None], Exception | None]
-"""Told who is about to write what, and what was there; what it returns is the answer instead."""
+"""Told which client is about to write what, and what was there; what it returns is the answer instead."""
 
 
 class Client(Host):

@@ -115,7 +115,7 @@ class Ground(Protocol):
         """What followed has failed."""
 
     def agents(self) -> list[Agent]:
-        """Everybody who ever ran."""
+        """All agents that ever ran."""
 
     def by_address(self, address: str) -> Agent | None:
         """Whose pod had this IP."""

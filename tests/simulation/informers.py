@@ -224,7 +224,7 @@ class Informers(Client):
         self._ran_at = self.kernel.now
 
     def list_again(self) -> Script:
-        """``World.read_again``: somebody else has written the status, so what it says may be newer than the
+        """``World.read_again``: another operator wrote the status, so what it says may be newer than the
         caches of pods and Leases."""
         kinds = ("pod", "lease", "round", "list")
 

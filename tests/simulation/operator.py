@@ -3,7 +3,7 @@
 It keeps the rules of ``controller/`` and ``act/``: a pass starts from a status at least as new as the
 operator's own last write; the status is written first, with its version; what is stale is read again from
 the API server; timers die with every gap; a write that fails waits for itself and holds up nothing else;
-nobody is given up for a silence before pods and Leases were listed. The planner is the real one.
+no pod is given up for a silence before pods and Leases were listed. The planner is the real one.
 """
 
 from __future__ import annotations

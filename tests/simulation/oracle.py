@@ -238,7 +238,7 @@ class Oracle:
         )
 
     def _silence(self, uid: str, before: JobStatus, status: JobStatus) -> None:
-        """Nobody is given up for not having come back who has announced itself for the next round."""
+        """No pod that has announced itself for the next round is given up for not having come back."""
         known = {m.pod_uid for m in before.members() if m.state == "Lost"}
         for member in status.members():
             if member.state != "Lost" or member.pod_uid in known or "did not rejoin" not in member.message:

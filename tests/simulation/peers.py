@@ -23,7 +23,7 @@ from tests.simulation.kernel import Host, Kernel, Script
 
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 GONE_SECONDS = 2.0
-"""After how long everybody knows that a process has ended."""
+"""After how long all peers know that a process has ended."""
 POLL_SECONDS = 0.25
 LOOK_SECONDS = 0.5
 
@@ -76,7 +76,7 @@ class Peers:
         host.spawn(self._live(self.board.entries[name]))
 
     def kill(self, name: str) -> None:
-        """The process ends at once; everybody knows it after a moment."""
+        """The process ends at once; all peers know it after a moment."""
         self.processes[name].die()
         entry = self.board.entries[name]
 
@@ -141,7 +141,7 @@ class Peers:
         return RoundReport(r.nonce, leader_lost=True) if 0 in silent and member.rank else None
 
     def _decide(self) -> None:
-        """One look by whoever decides."""
+        """One look by the peer that decides."""
         self.kernel.after(LOOK_SECONDS, self._decide)
         board, now = self.board, self.kernel.now
         r = board.state

@@ -242,7 +242,7 @@ def _was_restarted(w: World, member: ParticipantStatus) -> bool:
 
 def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
     """Whether this agent, which hangs for ever, is beyond what the rendezvous can mend: its pod is not
-    ours, it has never announced itself, or everybody else has finished or hangs, too. It may have finished
+    ours, it has never announced itself, or all others have finished or hang, too. It may have finished
     itself: what its command does after torchrun may take for ever (``activeDeadlineSeconds`` ends that)."""
     if w.others or ("lease", agent.name) not in w.api.items:
         return True

@@ -43,7 +43,7 @@ def neighbour_fails(w: World, seconds: float) -> None:
 
 def strand(w: World, seconds: float) -> None:
     """Now and then the API server that some of an operator's watches are with is lost: they are dead, and
-    nothing shows it. So also in the moment when a round is broken, and who was in it is to come back."""
+    nothing shows it. So also in the moment when a round is broken, and its members have to come back."""
 
     def broken(key: Key, old: Item | None, item: Item | None) -> None:
         if key == JOB_KEY and old is not None and item is not None and not w.mended:

@@ -81,7 +81,7 @@ class World:
         self.room: int | None = None
         """For how many pods the cluster has room, None: for all."""
         self.others = rng.random() < 0.2 and spec is None
-        """Whether the pods are somebody else's."""
+        """Whether others create the pods."""
         self.cluster.sidecars = self.traits.sidecars and not self.others
         self.cluster.places = self._places
         self.cluster.over = lambda: self.status.finished
@@ -102,7 +102,7 @@ class World:
     # -- the world as agents see it (``Ground``) -----------------------------------------------------------
 
     def agents(self) -> list[Agent]:
-        """Everybody who ever ran."""
+        """All agents that ever ran."""
         return list(self.cluster.agents.values())
 
     def by_address(self, address: str) -> Agent | None:
@@ -124,7 +124,7 @@ class World:
             self.kernel.after(broken.seconds, self._break_down, agent, membership)
 
     def _break_down(self, agent: Agent, m: Membership | None) -> None:
-        """What is broken fails again: the script in everybody's workers, or the pod of one slot."""
+        """What is broken fails again: the script in all workers, or the pod of one slot."""
         broken = self.traits.broken
         if broken is None or (broken.mended and self.mended) or not agent.alive or agent.frozen:
             return
@@ -313,7 +313,7 @@ class World:
     def disturb(
         self, what: str, *uids: str, lightly: bool = False, accounts: tuple[str, ...] = (INFRASTRUCTURE,)
     ) -> None:
-        """Say what is done, and to whom; whoever beats looks up. ``lightly``: not for long enough to break a
+        """Say what is done, and to what; beating agents look up. ``lightly``: not for long enough to break a
         round that is established. ``accounts``: those that may bear it."""
         self.kernel.say(f"** {what}")
         self.oracle.pace.fault()
@@ -324,7 +324,7 @@ class World:
         self.look()
 
     def plan(self, what: str, minimum_raised: bool = False) -> None:
-        """Say what somebody wants, who is about to change the size."""
+        """Announce a change of the size."""
         self.kernel.say(f"** {what}")
         self.oracle.pace.changed(minimum_raised)
         self.look()
@@ -394,7 +394,7 @@ class World:
             agent.look()
 
     def _live_pod_uids(self) -> set[str]:
-        """Pods that have not ended, and whose node nobody has given up."""
+        """Pods that have not ended, and whose node was not given up."""
         return {
             i.uid
             for k, i in self.api.items.items()
@@ -402,7 +402,7 @@ class World:
         }
 
     def _runs(self, uid: str) -> bool:
-        """Whether this training container has not ended with 0, and nobody has given up its pod."""
+        """Whether this training container has not ended with 0, and its pod was not given up."""
         agent = self.cluster.agents.get(uid)
         item = self.api.items.get(("pod", agent.pod.name)) if agent is not None else None
         if agent is None or item is None or item.uid != uid or item.value.deleting:
@@ -454,7 +454,7 @@ class World:
                 self.kernel.say(f"pod {key[1]} is gone")
                 self._gone[old.uid] = self.kernel.now
                 if not self._watched():
-                    self.oracle.happens(old.uid, INFRASTRUCTURE, harmless=True)  # nobody can tell why
+                    self.oracle.happens(old.uid, INFRASTRUCTURE, harmless=True)  # the cause cannot be known
             elif old is None:
                 self.kernel.say(f"pod {key[1]} is made")
             elif item.value.deleting and not old.value.deleting:

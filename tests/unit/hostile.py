@@ -63,7 +63,7 @@ def vectors(ids: list[str], nonce: str) -> dict[str, str]:
 
 
 def dumped(fields: object) -> str:
-    """As JSON; Python can't write out the longest of the numbers, which is no JSON for anybody then."""
+    """As JSON; Python can't write out the longest of the numbers, which is no JSON then."""
     try:
         return json.dumps(fields)
     except ValueError:
@@ -130,7 +130,7 @@ def lease(draw: st.DrawFn, job: str, names: list[str], ids: list[str]) -> Json:
 
 @st.composite
 def pod(draw: st.DrawFn, job: str, names: list[str], owner: str) -> Json:
-    """A pod with the job's label: of the job, of another or of nobody, in any state."""
+    """A pod with the job's label: of the job, of another or of none, in any state."""
     name = draw(st.sampled_from(names))
     end = {
         "exitCode": draw(st.sampled_from([0, 1, 137, 255, -(2**31)])),

@@ -1,4 +1,4 @@
-"""The judge of beats: who is lost, and above all who is not."""
+"""The judge of heartbeats: which members are lost, and above all which are not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_beat_starts_the_clock_again() -> None:
 
 
 def test_a_judge_that_was_stalled_itself_starts_again() -> None:
-    """I9: a leader that was frozen for a minute accuses nobody of its own silence."""
+    """I9: a leader that was frozen for a minute accuses no member of its own silence."""
     j = judge()
     j.tick(1.0, {1: 1, 2: 1})
     assert j.tick(61.0, {1: 1, 2: 1}) == []
@@ -76,7 +76,7 @@ def test_members_of_one_lost_node_are_named_together(probe: Probe, heartbeat: fl
 
 
 def test_a_verdict_waits_for_others_one_beat_at_most() -> None:
-    """Rank 2 beats every other second: it keeps nobody from being lost."""
+    """Rank 2 beats every other second: it keeps no other from being lost."""
     j = judge()
     at = next(
         t

@@ -89,7 +89,7 @@ def test_one_that_is_stopped_lives(uid: str, holder: Holder) -> None:
 def test_one_that_was_killed_does_not_even_if_its_children_do(
     uid: str, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a zombie whose parent has not yet asked, too. Whoever comes at once waits for its last moment."""
+    """As a zombie whose parent has not yet asked, too. One that comes at once waits for its last moment."""
     monkeypatch.setattr(claim, "PATIENCE_SECONDS", 20.0)
     first = holder("forks")
     os.kill(first.pid, signal.SIGKILL)

@@ -80,7 +80,7 @@ def test_no_timeout_no_judgement(timeout: float, expected: int) -> None:
 
 
 def test_the_slowest_rank_is_not_accused() -> None:
-    """The leader's own workers report nothing new (they evaluate), somebody else's do."""
+    """The leader's own workers report nothing new (they evaluate), those of another member do."""
     j = judge(5)
     own = Steps(1, 100.5, 2, 100.9)
     assert [hang for t in range(101, 160) if (hang := j.tick(float(t), own, t)) is not None] == []

@@ -57,7 +57,7 @@ PARSERS: list[Callable[[str], Any]] = [
     ProgressReport.parse,
 ]
 MAX_STATUS_BYTES = 60_000
-"""Of a job of two replicas with everybody's worst messages; each member adds 1 KB at most."""
+"""Of a job of two replicas with the worst messages from all; each member adds 1 KB at most."""
 SEVERAL = settings(max_examples=100, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 WORLDS = settings(SEVERAL, max_examples=40)
 
@@ -98,7 +98,7 @@ def integers(value: object) -> Iterator[int]:
 
 
 def check(decided: Plan) -> None:
-    """What every plan keeps to, whoever says what."""
+    """What every plan keeps to, whatever pods say."""
     dump = decided.status.dump()
     text = json.dumps(dump, ensure_ascii=False)
     assert len(text.encode()) < MAX_STATUS_BYTES
@@ -349,7 +349,7 @@ def test_names_of_two_jobs_never_collide() -> None:
 
 @pytest.mark.parametrize("size", [500, 4000])
 def test_work_grows_no_faster_than_the_job(size: int) -> None:
-    """Counted in comparisons of ids: the leader may name 4,000 ranks that nobody has."""
+    """Counted in comparisons of ids: the leader may name 4,000 ranks that do not exist."""
     formed_ids = [Counted(f"id-{i:07d}") for i in range(size)]
     Counted.compared = 0
     unknown = tuple(range(size, size + 4000))

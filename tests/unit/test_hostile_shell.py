@@ -1,4 +1,4 @@
-"""The operator's shell among hostile objects: nobody goes blind, and one job's trouble is its own."""
+"""The operator's shell among hostile objects: no watch goes blind, and one job's trouble is its own."""
 
 from __future__ import annotations
 

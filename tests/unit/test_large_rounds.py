@@ -106,7 +106,7 @@ def test_everyone_learns_its_rank_from_the_leader(first: tuple[MemberList | Exce
 
 
 def test_who_is_not_in_the_list_learns_so_and_enters_nothing() -> None:
-    """I4: a standby, or one that was given up; it accuses nobody."""
+    """I4: a standby, or one that was given up; it accuses no member."""
     one = Round()
     one.start("a", "zombie")
     try:

@@ -1,4 +1,4 @@
-"""After a round: who does not answer any more is found, who is only busy is not. Real sockets."""
+"""After a round: a member that no longer answers is found, one that is only busy is not. Real sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def busy() -> Iterator[str]:
 
 
 def closed_port() -> str:
-    """A port that nobody listens on."""
+    """A port without a listener."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -46,7 +46,7 @@ def test_who_is_gone_is_named_once_and_who_is_busy_never(busy: str) -> None:
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """A port whose machine drops every further connection: its queue is full, and nobody accepts."""
+    """A port whose machine drops every further connection: its queue is full, and nothing accepts."""
     with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as server, ExitStack() as callers:
         for _ in range(4):
             caller = callers.enter_context(closing(socket.socket()))

@@ -104,7 +104,7 @@ def test_statuses(status: int, reason: str, json_patch: bool, kind: type[ApiErro
 
 
 def test_who_is_refused_for_not_leading_is_no_reason_to_complain_of_a_job() -> None:
-    """An API server's copy of the Lease is some milliseconds old: who has just taken over may hear this."""
+    """An API server's copy of the Lease is some milliseconds old: a new leader may get this answer."""
     words = "does not lead; the leader is "
     assert words in LEADER_POLICY.read_text()
     body = json.dumps(

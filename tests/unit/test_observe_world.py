@@ -267,7 +267,7 @@ def test_own_writes_are_seen_at_once_and_quietly() -> None:
 
 
 def test_read_again_takes_over_what_the_watches_have_not_brought() -> None:
-    """A status of somebody else's tells of pods and Leases that our own watches may not have brought yet."""
+    """A status of another operator tells of pods and Leases that our own watches may not have brought yet."""
     scene = Scene()
     scene.pod()
     lists = {

@@ -119,7 +119,7 @@ def test_a_slot_whose_pod_is_taken_away_after_each_round_does_not_keep_the_other
 
 
 def test_pods_of_others_that_are_taken_away_after_each_round_do_not_keep_the_rest_from_training() -> None:
-    """The same where somebody else makes the next pod, which has no slot."""
+    """The same where others create the next pod, which has no slot."""
     job = Job("replicas=3 min=2 template=none")
     world = job.world
     job.do("pod w-a w-b w-c")

@@ -48,7 +48,7 @@ def test_who_has_no_place_announces_itself_for_the_next_round_and_waits() -> Non
 
 @pytest.mark.parametrize("phase", ["Active", "Broken"])
 def test_an_announcement_from_before_a_round_that_was_missed_is_made_anew(phase: str) -> None:
-    """It may have been a member's of that round, and nobody remembers (I4)."""
+    """It may have been a member's of that round, and that is not remembered (I4)."""
     core = joined(replace(ROUND, number=2, phase=phase), "third")
     assert isinstance(core.take_step(), AnnounceAgain)
     assert core.announce("third-2", "h:1", False, 1).seen("job") == 2

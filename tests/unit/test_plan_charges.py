@@ -23,7 +23,7 @@ def test_more_pods_end_before_joining_than_charges_are_kept() -> None:
 
 
 def test_more_failed_pods_are_deleted_than_charges_are_kept() -> None:
-    """By somebody, at once: each slot has its pause all the same, and its next pod another name."""
+    """By a user, at once: each slot has its pause all the same, and its next pod another name."""
     w = World()
     count = MAX_CHARGES + 10
     w.do(f"job replicas={count} min=1 initial_last_call_timeout=1000")

@@ -91,7 +91,7 @@ def test_full_spec() -> None:
 
 
 def test_pods_of_others_are_neither_suspended_nor_kept_in_reserve() -> None:
-    """The schema refuses both; an operator that meets them must not wait for what nobody does."""
+    """The schema refuses both; an operator that meets them must not wait for what never happens."""
     assert read_spec({"suspend": True, "spares": 2}) == JobSpec()
 
 

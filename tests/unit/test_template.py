@@ -313,7 +313,7 @@ def test_nodes_are_avoided_in_each_of_the_templates_alternatives() -> None:
 
 
 def test_what_a_pod_avoids_is_the_operators_word_alone() -> None:
-    """The template's own affinity, and an annotation of somebody else's, is no exclusion that may be over."""
+    """The template's own affinity, and an annotation that others set, is no exclusion that may be over."""
     template = simple()
     template["metadata"] = {"annotations": {"elasticjob.dev/avoid-nodes": "x", "mine": "1"}}
     template["spec"]["affinity"] = {

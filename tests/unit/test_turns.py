@@ -1,4 +1,4 @@
-"""Turns: fair between namespaces, and nobody waits for who is slow."""
+"""Turns: fair between namespaces, and no operation waits for a slow one."""
 
 from __future__ import annotations
 

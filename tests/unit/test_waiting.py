@@ -1,4 +1,4 @@
-"""Many wait at once, or the operator is behind: nobody is taken for silent who may have spoken."""
+"""Many wait at once, or the operator is behind: no pod is taken for silent that may have spoken."""
 
 from __future__ import annotations
 

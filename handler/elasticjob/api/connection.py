@@ -159,7 +159,7 @@ def _keepalive() -> list[tuple[int, int, int]]:
 def bound_pod(authorization: str) -> tuple[str, str]:
     """(name, uid) of the pod that a service account token is bound to, or two empty strings.
 
-    The claims are read, not verified: they tell who we are, the API server decides what we may.
+    The claims are read, not verified: they tell this pod's identity, the API server decides what it may do.
     """
     parts = authorization.removeprefix("Bearer ").split(".")
     if len(parts) != 3:

@@ -50,7 +50,7 @@ AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 
 UNTRACKED: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
-"""Part of a Lease's metadata in a merge patch: the API server forgets who has set which field, and from then
+"""Part of a Lease's metadata in a merge patch: the API server forgets which client set a field, and from then
 on keeps no account of it. That is a third of what a write costs it, and 40 % of the object."""
 
 POD_NAME_ENV = "ELASTICJOB_POD_NAME"

@@ -1,6 +1,6 @@
 """The records in the Leases: what the operator and the participants tell each other.
 
-Everything in a Lease is input from somebody else: each ``parse`` checks size, types and ranges, and
+Everything in a Lease is untrusted input: each ``parse`` checks size, types and ranges, and
 raises :class:`RecordError` with a sentence, never anything else. Unknown fields are ignored and an
 unknown phase is kept as it is, so that old handlers meet new operators.
 
@@ -28,8 +28,8 @@ LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
 
 MAX_ROUND_BYTES = 65_536
 INLINE_MEMBERS = 32
-"""So many ids stand in the round record itself. Everybody reads it: of a longer list, which only the leader
-reads, each member would be sent every other's id, for every change of the record."""
+"""At most this many ids are in the round record itself. Every member reads it: a longer list, which only the
+leader reads, would send each member the ids of all others with every change of the record."""
 MAX_LIST_BYTES = 200_000
 """A list of 5,000 ids of 32 signs is 175 KB; all annotations of an object share 256 KiB."""
 MAX_PARTICIPANT_BYTES = 4_096
@@ -224,7 +224,7 @@ class ParticipantRecord:
 
     ``id`` is new for each announcement and fences the agent from all its former selves. It is for one round:
     for that after round ``seen_round`` of job ``seen_job_uid``, the newest whose record the agent had seen
-    (0: none). So an id can be in one round at most, and nobody has to remember those that were spent.
+    (0: none). So an id can be in one round at most, and used ids need not be remembered.
     ``from_job_uid`` and ``from_round`` say which round it comes from, or has succeeded in.
     ``endpoint`` is ``host:port`` of the store that it would serve as rank 0; the operator takes the
     host from the pod's status unless ``endpoint_fixed`` says that the user chose it (``--local-addr``).
@@ -299,7 +299,7 @@ class FailureReport:
     ``rank`` is the agent's rank in the round (torch's group rank), ``local_rank`` the worker's on that agent;
     ``exit_code`` is negative for a signal, as in :mod:`subprocess`, and None where it could not be learnt.
     ``milliseconds`` is how long after the round's barrier the first of this agent's workers ended, by the
-    agent's own clock: everybody leaves the barrier together, so the smallest of a round is its root failure
+    agent's own clock: all members leave the barrier together, so the smallest of a round is its root failure
     and the others are echoes, and no two clocks are compared (I9). ``late``: the record had said already
     that the round was over when the worker ended; this explains, and is no cause.
     """
@@ -350,7 +350,7 @@ class RoundReport:
 
     From the leader: ``established``, ``missing`` (ranks that did not arrive in time), ``silent`` (ranks that
     sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
-    and ``refused`` if the machine answers that nobody listens on the leader's port any more. ``message`` is
+    and ``refused`` if the machine answers that the leader's port is closed now. ``message`` is
     the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
     """
 
@@ -468,7 +468,7 @@ def endpoint_at(record: ParticipantRecord, host: str) -> str:
     """The endpoint of a joining participant at the address that its pod's status gives, unless the user chose
     one.
 
-    torch >= 2.14 compares addresses as strings: everybody must spell the leader's address alike.
+    torch >= 2.14 compares addresses as strings: all members must spell the leader's address alike.
     """
     if record.endpoint_fixed or not host:
         return record.endpoint

@@ -4,8 +4,8 @@ Pure.
 A false alarm is worse than a second of delay: a missing heartbeat only triggers a probe, which is a
 connection to the member's own port. The result of the probe decides how long the silence is tolerated.
 
-Members on one node are lost together, but their last heartbeats are up to a second apart, and the first loss
-ends the round and with it the watching. So a verdict waits for one more heartbeat while other members are
+Members on one node are lost together, but their last heartbeats are up to one period apart, and the first
+loss ends the round and with it the watching. So a verdict waits for one more period while other members are
 falling silent, too. Members that are lost together are then reported together, and the next round waits for
 none of them.
 """

@@ -194,8 +194,8 @@ class Participant:
         """Why the round that this is a member of is over, or "" while the record does not say so.
 
         No record, an unknown phase, and a job that has closed well all change nothing: a
-        running round is broken by nobody's absence (I5). But who still asks for its rank when the job has
-        closed well was no member: all of those have succeeded.
+        running round is not broken by any absence (I5). But an agent that still asks for its rank when the
+        job has closed well was no member: all members have succeeded.
         """
         record, mine = self.latest, self.membership
         if record is None or mine is None:

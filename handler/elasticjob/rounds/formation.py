@@ -98,7 +98,7 @@ def _give_up_unreachable(look: Look) -> None:
 
 def published(state: RoundState, chosen: Sequence[Member], nonce: str, wall: datetime) -> RoundState:
     """The next round, with these members in rank order. What concerns a path that stays broken goes on:
-    failed establishments, who was not reached, and who was reported unreachable."""
+    failed establishments, participants that were not reached, and those reported unreachable."""
     return replace(
         state,
         number=state.number + 1,

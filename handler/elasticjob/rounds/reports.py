@@ -1,7 +1,7 @@
 """What members report of each other: the leader of members, and members of the leader.
 
-If more than half of the other members cannot reach the leader, they are right; if fewer, they are cut off
-themselves. In a round of two, the leader's port and its signs of life decide.
+If more than half of the other members cannot reach the leader, they are believed. If fewer cannot, they are
+taken to be cut off themselves. In a round of two, the leader's port and its signs of life decide.
 """
 
 from __future__ import annotations

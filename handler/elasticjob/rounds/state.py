@@ -1,4 +1,4 @@
-"""What is known of a round and of its members, and one look at it. Pure data."""
+"""What is known of a round and its members, and ``Look``: the kernel's input and output. Pure data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Member:
 
 @dataclass(frozen=True)
 class UnreachableReport:
-    """Somebody that must know has reported this participant unreachable."""
+    """A peer that must know has reported this participant unreachable."""
 
     name: str
     time: datetime
@@ -125,7 +125,7 @@ class Look:
     """One look at a round: the state, how to ask what was heard from a member, and what came of it.
 
     ``hear`` returns None for a member that is not known any more. ``readable``: whether the participants can
-    read this state: nobody is judged by what it could not read. ``wall`` is for what people read and for
+    read this state: none is judged by what it could not read. ``wall`` is for what people read and for
     windows; ``waits`` has the clock for judgements.
     """
 
@@ -147,7 +147,8 @@ class Look:
     def left(self, kind: RoundWait, limit: float, awaited: bool = True) -> float:
         """Declare a wait for what this round's participants have to do. It begins when they can read the
         state. Until then all of ``limit`` is left, and another look is due: the write that makes the state
-        readable need not bring an event. Unless somebody is ``awaited`` the time runs, and nothing waits."""
+        readable need not bring an event. Unless a participant is ``awaited`` the time runs, and nothing
+        waits."""
         number = self.state.number
         if not self.readable:
             self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, number)))

@@ -2,8 +2,8 @@
 
 The order is the protocol (docs/internals/writes.md): the status is the write-ahead log, the round Lease its
 projection, and a pod's name stands in the status and in its Role before the pod is made. A process that dies
-between any two of these writes leaves something from which the next pass resumes. A write that fails holds up
-nothing but itself and what could do no good without it.
+between any two of these writes leaves something from which the next pass resumes. A failed write delays only
+itself and what depends on it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TELL_SECONDS = 1.0
 MISSED_SECONDS = 5.0
 """How long members may take to come back until their rights are in doubt."""
 UNNEEDED_SECONDS = 5.0
-"""How long a name that nobody needs may stay in the Role before a write is made for its removal alone."""
+"""How long a name that is not needed may stay in the Role before a write is made for its removal alone."""
 
 log = logging.getLogger(__name__)
 
@@ -217,8 +217,8 @@ class Applier:
         await self._publisher.refresh(job)
 
     def _doubt_rights(self, plan: Plan, memory: Memory) -> float | None:
-        """Members that don't come back may have lost their rights: somebody may have deleted the Role, and
-        the next look at it (``survey``) may be minutes away. So it is written anew, once for each round.
+        """Members that do not rejoin may have lost their rights: the Role may have been deleted, and the
+        next look at it (``survey``) may be minutes away. So it is written again, once for each round.
         Seconds until then."""
         r = plan.status.current_round
         missed = r.phase == "Broken" and any(m.state == "Member" for m in plan.status.members())

@@ -130,7 +130,7 @@ class Attempts:
             self._failing[target] = Failing(other.why, failures, now, pause, 0.0, other.passing)
 
     def done(self, target: Target) -> None:
-        """It succeeded, or nobody wants it any more."""
+        """It succeeded, or is no longer wanted."""
         self._failing.pop(target, None)
 
     def keep(self, verb: str, wanted: Iterable[Target]) -> None:

@@ -49,7 +49,7 @@ class Batch:
         """By verb: one that has failed in this batch. Its likes that were not begun are put off."""
         self._waited_for = True
         self._wrong: Exception | None = None
-        """That something is to be read again, or what nobody has foreseen."""
+        """That something has to be read again, or an unexpected error."""
         self.events: list[Event] = []
 
     def add(

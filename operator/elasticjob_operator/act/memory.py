@@ -94,7 +94,7 @@ class Memory:
     confirmed: object = None
     """What was published when it was last read again together with the job (``Published``)."""
     stale: bool = False
-    """A write that nobody waited for has found that something is to be read again."""
+    """A write for which no pass waited has found that something has to be read again."""
     attempts: Attempts = field(default_factory=Attempts)
     under_way: set[Target] = field(default_factory=set)
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))

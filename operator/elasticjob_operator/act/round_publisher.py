@@ -5,8 +5,8 @@ The record is a projection of the status that never goes back.
 Participants read nothing else. So before it is written, it is compared with what is there: a Lease that
 is ahead of the plan means that the plan's status was stale (status and Leases arrive over two watches).
 
-The members of a large round stand in a Lease of their own, which is written first: so the leader, the only
-one who reads it, finds in it the round that it has seen, or a later one.
+The members of a large round are in a Lease of their own, which is written first: so the leader, which alone
+reads it, finds in it the round that it has seen, or a later one.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class LeaseRoundPublisher:
     ) -> float | None:
         """Bring the Leases up to date. Returns seconds until a postponed write is due, if there is one.
 
-        Raises Stale when somebody else has written or removed one, and NotOurs when it is no round's.
+        Raises Stale when another writer has changed or removed one, and NotOurs when it is no round's.
         """
         if members is not None:
             await self._list(job, members, memory)
@@ -179,7 +179,7 @@ class LeaseRoundPublisher:
 
     async def _ours(self, job: Job, name: str, there: SeenLease | None, memory: Memory) -> SeenLease | None:
         """The Lease if it is this job's, None if it is to be made. One of a former job is deleted; raises
-        NotOurs for one of somebody else."""
+        NotOurs for one that was never a job's."""
         if there is None and name in memory.leases_seen:
             # It may have gone with the job. Made again before that is known, the garbage collector would take
             # it as often as we make it.
@@ -259,7 +259,7 @@ class LeaseRoundPublisher:
 
 
 def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
-    """But for what nobody acts on at once: the sentence on what is waited for, and the pace of renewals."""
+    """Except for what has no effect at once: the sentence on what is waited for, and the pace of renewals."""
     return replace(old, waiting=new.waiting, wait_renew_seconds=new.wait_renew_seconds) == new
 
 

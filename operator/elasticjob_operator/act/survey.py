@@ -1,8 +1,8 @@
 """What all jobs own beside their pods, read in four lists instead of four writes for each job.
 
-Somebody may have changed or deleted these objects, or a previous operator may have written them. Objects that
-already are as this operator would write them are not written again. A survey is taken when an operator begins
-to lead, and about every five minutes.
+These objects may have been changed or deleted, or written by a previous operator. Objects that already are as
+this operator would write them are not written again. A survey is taken when an operator begins to lead, and
+about every five minutes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a job's pod template to the pod of one slot and attempt. Pure; the input is never changed.
 
-What the operator does to a template is all here, and it is little (docs/operate/pods.md): labels, the owner,
-a name, ``restartPolicy: Never``, environment for the training container alone, an identity, a grace period
-that is only ever raised, and the handler (``injection``). Everything else is the user's, field by field.
+Everything that the operator changes in a template is here (docs/operate/pods.md): labels, the owner, a name,
+``restartPolicy: Never``, environment for the training container alone, an identity, a grace period that is
+only ever raised, and the handler (``injection``). Everything else is the user's, field by field.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Controller:
 
     async def _take_over(self) -> None:
         """List the jobs, and then all pods and Leases: these are at least as new as what any status tells of
-        them, whoever wrote it. Nothing is read for one job alone."""
+        them, whichever operator wrote it. Nothing is read for one job alone."""
         await self.source.list_all()
         self.registry.start_afresh()
         # A watch that died while this operator stood by shows it only by its silence, and so late.

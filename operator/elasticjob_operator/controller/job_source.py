@@ -1,7 +1,7 @@
 """What brings jobs to the registry: the watch, which is kopf's, and lists.
 
 Jobs are listed when an operator begins to lead and about every five minutes: a list finds jobs that came or
-went unseen. What jobs own is compared at the same time, because somebody may have changed it.
+went unseen. What jobs own is compared at the same time, because it may have been changed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class JobSource:
         return len(there)
 
     async def _compare_owned(self, namespace: str) -> None:
-        """Somebody may have deleted or changed what a pod's identity needs, or what protects it."""
+        """What a pod's identity needs, or what protects it, may have been deleted or changed."""
 
         def unfinished() -> list[JobEntry]:
             return [entry for entry in self._registry.of(namespace) if not entry.view.status.finished]

@@ -86,8 +86,8 @@ class Reconciler:
             if entry.gone or view.deleting or not view.ours:
                 return None
             if view.status != entry.covered_status:
-                # Somebody else wrote it: a predecessor, or another operator that leads or believes so. It may
-                # tell of Leases and pods that our watches have not brought yet.
+                # Another operator wrote it: a predecessor, or one that leads or believes so. It may tell of
+                # Leases and pods that our watches have not brought yet.
                 await self._world.read_again(view.job)
                 entry.covered_status = view.status
             fresh = fresh or entry.memory.confirmed == self._applier.published(view.job)

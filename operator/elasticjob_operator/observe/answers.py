@@ -1,7 +1,7 @@
 """Whether the API server accepts writes, which decides what the silence of a Lease means.
 
-A participant that cannot write is not silent. But a failed request of ours does not prove that nobody can
-write: the cause may be one tenant's webhook. So a failure raises a doubt, and the next successful write
+A participant that cannot write is not silent. But a failed request of ours does not prove that no participant
+can write: the cause may be one tenant's webhook. So a failure raises a doubt, and the next successful write
 settles it, whether it is ours or one that the watch shows. A doubt that nothing has settled for a while is an
 outage, and then all silence timers start again at its end.
 
@@ -82,14 +82,14 @@ class Answers:
             self.lease_written(namespace, now, stored)
 
     def lease_written(self, namespace: str, now: float, stored: bool = True) -> None:
-        """Somebody has written a Lease in this namespace."""
+        """A Lease in this namespace was written."""
         self._server.got_through(now, stored)
         scope = self._leases.get(namespace)
         if scope is not None:
             scope.got_through(now, stored)
 
     def doubted_since(self, namespace: str) -> float | None:
-        """Since when nobody may have been able to write Leases there; None: there is no doubt."""
+        """Since when it may have been impossible to write Leases there; None: there is no doubt."""
         found = [scope.doubted for scope in self._about(namespace) if scope.doubted is not None]
         return min(found, default=None)
 

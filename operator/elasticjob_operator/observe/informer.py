@@ -153,7 +153,7 @@ class Informer(Generic[T]):
         self.synced.clear()
 
     def _interrupted(self, clean: bool) -> None:
-        """The watch has ended: by the server's own timer (``clean``), or nobody knows since when."""
+        """The watch has ended: by the server's own timer (``clean``), or at an unknown time."""
         if self.good_since is not None:
             self._interrupted_at = self._clock() if clean else None
             self._before = self.good_since

@@ -107,7 +107,8 @@ class SeenLease(Seen):
 @dataclass(frozen=True, slots=True)
 class SeenNode(Seen):
     """A node. ``unreachable`` and ``out_of_service`` are taints: the control plane puts the first there when
-    it has not heard of the kubelet for a while, and somebody who knows that the machine is off the second."""
+    it has not heard of the kubelet for a while; a person or a controller that knows that the machine is off
+    sets the second."""
 
     ready: bool
     unreachable: bool = False
@@ -126,7 +127,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
     slot, attempt, mislabeled = labelled, _first_index(labels, ATTEMPT_LABEL) or 0, ""
     made = slot_and_attempt(_elasticjob_of(meta), name)
     if made is not None:
-        slot, attempt = made  # anybody may change a label, and nobody a name
+        slot, attempt = made  # labels can be changed, a name cannot
         mislabeled = ", ".join(
             f"{key}={_text(labels.get(key)) or 'none'}"
             for key, value in ((SLOT_LABEL, slot), (ATTEMPT_LABEL, attempt))
@@ -391,7 +392,7 @@ def _unschedulable(condition: Mapping[str, Any]) -> str:
 
 
 def _avoids(annotations: Mapping[str, Any]) -> tuple[str, ...]:
-    """The nodes that the operator keeps the pod off. Whoever may change the pod may write here, too."""
+    """The nodes that the operator keeps the pod off. Users who may change the pod may write here, too."""
     text = annotations.get(AVOID_NODES_ANNOTATION)
     names = text.split(",", _MAX_AVOIDS)[:_MAX_AVOIDS] if isinstance(text, str) else []
     return tuple(sorted(name for name in names if is_token(name, _MAX_NAME)))

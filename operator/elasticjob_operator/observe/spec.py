@@ -44,7 +44,7 @@ class JobView:
 
 
 class MalformedJob(Exception):
-    """The status of a job can't be read: somebody other than an operator, or a newer one, has written it.
+    """The status of a job cannot be read: it was not written by an operator, or by a newer one.
 
     ``event`` is the reason of the Event that says so.
     """

@@ -1,5 +1,5 @@
-"""After a request has failed: tries whether Leases can be written, to tell one tenant's trouble from
-everybody's.
+"""After a request has failed: tries whether Leases can be written, to tell one tenant's trouble from an
+outage.
 
 A trial is a dry-run patch of a round Lease that changes nothing. It takes the same way through the API
 server, its admission and etcd as a participant's renewal, and leaves nothing behind.

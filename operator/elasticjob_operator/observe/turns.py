@@ -3,7 +3,7 @@ slow one.
 
 Writes are limited, and so are passes: a thousand at once would block the event loop for seconds and open a
 thousand connections. But an operation that waits long for its response uses neither. Behind a tenant's
-webhook that takes 9 s, 64 writes of that tenant would hold up everybody. So
+webhook that takes 9 s, 64 writes of that tenant would hold up all others. So
 
 * an operation that has not ended after ``_QUICK_SECONDS`` gives its turn back and continues without it;
 * the waiting namespaces take turns, and no namespace has more than three quarters of them, so that beside a
@@ -59,7 +59,7 @@ class Turns:
                 self._free(namespace)
 
     def idle(self) -> bool:
-        """Whether nobody has a turn or waits for one."""
+        """Whether no operation has a turn or waits for one."""
         return not (self._quick or self._quick_of or self._slow_of or any(self._waiting.values()))
 
     async def _take(self, namespace: str) -> None:

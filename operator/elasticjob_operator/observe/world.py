@@ -28,9 +28,9 @@ _STANDSTILL_SECONDS = 3.0
 _PULSE_SECONDS = 0.5
 _BUSY_SECONDS = 1.0
 _SLOW_SECONDS = 1.0
-"""For a page of a list. Who renews a Lease may not get through."""
+"""For a page of a list. Renewals of Leases may not get through."""
 _LATE_SECONDS = 5.0
-"""A watch that is later than this is no evidence of anybody's silence: the shortest counts from 15 s."""
+"""A watch that is later than this is no evidence of silence: the shortest counts from 15 s."""
 _MAX_ORPHANS = 10_000
 
 log = logging.getLogger(__name__)
@@ -187,8 +187,8 @@ class World:
         return self.leases.get(job.namespace, members_lease(job.name))
 
     async def read_again(self, job: Job) -> None:
-        """List the job's pods and Leases: from now on the view is at least as new as what anybody has written
-        about them into the status. Raises ApiError."""
+        """List the job's pods and Leases: from now on the view is at least as new as what the status says
+        about them. Raises ApiError."""
         base, watched = f"/namespaces/{job.namespace}", self._watched_in(job.namespace)
         newest = await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, objects.read_pod)
         if watched is not None:
@@ -199,8 +199,8 @@ class World:
             watched.leases.owes(newest)
 
     async def look(self, job: Job, silent: Iterable[str]) -> None:
-        """Ask the API server before anybody's silence is used: ``read_again``. Those of the ``silent`` who
-        have renewed their Leases after all, or would have but for an API server that is too slow, are silent
+        """Ask the API server before silence is used: ``read_again``. Those of the ``silent`` that have
+        renewed their Leases after all, or would have but for an API server that is too slow, are silent
         from now on only; all of them where it does not tell. Raises ApiError."""
         before = self.versions(job, silent)
         spoken, began = list(before), self._clock()

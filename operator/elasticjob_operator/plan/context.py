@@ -84,8 +84,8 @@ class Pass:
 
     @property
     def told(self) -> bool:
-        """Whether the round Lease says what the status says of the round. While it can't be written, nobody
-        is judged by what nobody could read."""
+        """Whether the round Lease says what the status says of the round. While it can't be written, no
+        member is judged by what it could not read."""
         record = self.observed.record
         return record is not None and (record.number, record.phase) == (self.round.number, self.round.phase)
 
@@ -143,8 +143,8 @@ class Pass:
         self.set(attempts=tuple(attempts))
 
     def is_of_round(self, number: int) -> bool:
-        """Whether who names this number means the round. One that ended for a Lease that was ahead has got
-        another number; its members know it by that under which it was formed, or by what the Lease said."""
+        """Whether a member that names this number means the round. One that ended because a Lease was ahead
+        has got another number; its members know it by the former one, or by that in the Lease."""
         formed = self.status.round_history[0].number if self.status.round_history else self.round.number
         return formed <= number <= self.round.number
 
@@ -155,7 +155,7 @@ class Pass:
 
     def waiting_participants(self) -> int:
         """How many have announced themselves and are in no round. Pods that do not run renew nothing, and
-        cost nobody anything to make: all jobs' renewals go by this."""
+        anyone can create them at no cost: all jobs' renewals go by this."""
         members = self.status.member_ids
         return sum(r.state == State.JOINING.value and r.id not in members for r in self._running())
 
@@ -187,7 +187,7 @@ class Pass:
 
         These are the only ones that may become members (I4): fresh, running, on a ready node, not on
         their way out, and of the newest attempt of their slot. Of several with one id the first: a record
-        in which an id stands twice would be refused by everybody.
+        in which an id stands twice would be refused by all members.
         """
         result = []
         taken: dict[str, str] = {}
@@ -278,8 +278,8 @@ class Pass:
         return pod.uid in self._leaving
 
     def on_dead_node(self, pod: Pod) -> bool:
-        """Whether the pod's node is gone for good: its object has been deleted, or somebody who must know has
-        declared it out of service while its kubelet is silent."""
+        """Whether the pod's node is gone for good: its object has been deleted, or it was declared out of
+        service while its kubelet is silent."""
         if pod.node_gone:
             return pod.uid in self._on_deleted_nodes
         return pod.out_of_service and not pod.node_ready
@@ -291,8 +291,8 @@ class Pass:
         return pod.attempt < self.status.attempts[pod.slot]
 
     def missing_slots(self) -> list[int]:
-        """The lowest slots without a live pod, as many as ``replicas`` and ``spares`` lack. Who has succeeded
-        in this running round has no need of one."""
+        """The lowest slots without a live pod, as many as ``replicas`` and ``spares`` lack. A member that has
+        succeeded in this running round needs none."""
         held = {pod.slot for pod in self.observed.pods if self.alive(pod) and pod.slot is not None}
         if self.round.phase == "Active":
             held |= {

@@ -1,8 +1,8 @@
-"""What the end or the deletion of a pod means: who ended it, and what Kubernetes says about it.
+"""What the end or the deletion of a pod means: what ended it, and what Kubernetes says about it.
 
 Several parties report one end, in any order: the deletionTimestamp, the condition DisruptionTarget, the exit
 codes of the containers (137 and 143 mean a signal, and torchrun ends with 1 when it is told to stop), the
-kubelet's reason, the state of the node. The sign that names who ended the pod explains most, whenever it
+kubelet's reason, the state of the node. The sign that names what ended the pod explains most, whenever it
 arrives.
 """
 
@@ -23,7 +23,7 @@ DISRUPTIONS = {
     "DeletionByTaintManager": Cause.NODE_LOST,
     "DeletionByPodGC": Cause.NODE_LOST,
 }
-"""The reasons of DisruptionTarget but for the kubelet's; any other is a preemption by somebody else."""
+"""The reasons of DisruptionTarget but for the kubelet's; any other is a preemption."""
 
 BY_KUBELET = "TerminationByKubelet"
 
@@ -39,7 +39,7 @@ KUBELET_REASONS = {
 memory or disk, because the machine is shut down (a spot node), for a critical pod."""
 
 EXPLAINED_SECONDS = 5.0
-"""How long after a pod has ended with 0 before it joined somebody may still say that it was told to end: what
+"""How long after a pod has ended with 0 before it joined a sign may still show that it was told to end: what
 is decided of it may be the end of the job."""
 
 EXPLAINED_BY_THE_NODE = frozenset(
@@ -90,8 +90,8 @@ def ended_well(p: Pass, pod: Pod) -> bool:
 
 
 def unexplained(p: Pass, pod: Pod) -> float:
-    """For how many seconds it is still waited for who has ended this pod, which has ended with 0 and never
-    joined; 0 if it has ended in another way, or that is known, or nobody says it."""
+    """For how many seconds an explanation is still waited for of this pod, which has ended with 0 and never
+    joined; 0 if it has ended in another way, or is explained, or no explanation came."""
     if not pod.exited_well or p.participant(pod) is not None:
         return 0.0
     if p.job.spec.template is None or taken_away(p, pod, pod.name) is not None or node_trouble(p, pod):
@@ -150,7 +150,7 @@ def describe_exit(end: Exit) -> str:
 
 
 def _disruption(pod: Pod) -> str | None:
-    """The cause that the API's own words tell. The condition DisruptionTarget alone takes nobody away: the
+    """The cause that the API's own words tell. The condition DisruptionTarget alone takes no pod away: the
     deletion follows it within milliseconds, or has failed (Kubernetes takes the condition back then)."""
     over = pod.exit is not None or pod.ended
     if over and pod.reason in KUBELET_REASONS:
@@ -191,7 +191,7 @@ def _evidence(pod: Pod, cause: str, message: str, rank: int | None) -> Evidence:
 
 
 _EXITS = frozenset({Cause.POD_FAILED, Cause.POD_LOST, Cause.OUT_OF_MEMORY})
-"""Causes that a container's exit code belongs to; where somebody took the pod away it is only the echo."""
+"""Causes that a container's exit code belongs to; where the pod was taken away it is only the echo."""
 
 
 def _reasons(pod: Pod, cause: str) -> tuple[str, ...]:

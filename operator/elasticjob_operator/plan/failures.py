@@ -1,4 +1,4 @@
-"""Accounts: every root failure is charged once, in a window, written ahead with its time."""
+"""Accounts: each root failure is charged once. The status has it, with its time, before anything follows."""
 
 from __future__ import annotations
 

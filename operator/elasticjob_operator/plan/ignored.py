@@ -59,7 +59,7 @@ def tell(p: Pass) -> None:
 
 
 def sentence(p: Pass) -> str:
-    """For the condition; empty if nobody is ignored."""
+    """For the condition; empty if no pod is ignored."""
     if not p.status.ignored_pods:
         return ""
     names = listed([entry.pod_name for entry in p.status.ignored_pods])

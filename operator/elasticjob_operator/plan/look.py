@@ -1,4 +1,6 @@
-"""The round kernel looks at the round of a job: status, pods and Leases in, status and evidence out."""
+"""Runs the round kernel on a job's round: makes a ``Look`` of status, pods and Leases, and takes its result
+into status and evidence.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 A member is in one of these states (``status.participants[].state``):
 
 * Member: nothing speaks against it.
-* Succeeded: its workers have finished this round well. It is done when its container has ended with 0; where
-  the operator makes the pods, the loss of one that is not done is a loss like others.
+* Succeeded: its workers have finished this round well. Completed: its container has ended with 0, too. Where
+  the operator creates the pods, a member that is lost before it is Completed is lost like any other.
 * Left: it is known to have left the round and lives: it has announced itself again, or says that it ends.
 * Unreachable: the leader, or most members, report it silent; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
@@ -130,7 +130,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return _done(p, own, over), None
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not left and not leaving:
-            # A process that is told to stop may end with 0, too. The pod says who stopped it when all of it
+            # A process that is told to stop may end with 0, too. The pod says what stopped it when all of it
             # has ended.
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
@@ -139,7 +139,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
                 return _done(p, own, over), None
         found = ends.ended(p, pod, who, member.group_rank)
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
-            # It was told to stop, and nothing says by whom. Its exit code is the echo.
+            # It was told to stop, and nothing says why. Its exit code is the echo.
             how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
             found = _evidence(Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down; {how}")
         return MemberState.LOST, found
@@ -228,8 +228,8 @@ def started_again(p: Pass, member: ParticipantStatus) -> bool:
 def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tuple[str, Evidence | None]:
     """The state of a member whose workers have finished, and whose container goes on or has ended.
 
-    What its command does now is nobody else's business, and no Lease tells of it: that a node is not ready
-    convicts it no more, only what ends it for certain does.
+    What its command does now concerns no other member, and no Lease tells of it: a node that is not ready no
+    longer counts against it, only what ends it for certain does.
     """
     found: Evidence | None = None
     if pod.last_exit is not None and pod.last_exit.code == 0:
@@ -256,9 +256,9 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
 
     The pod's object is gone, and with it what it said last; the node may still say something.
 
-    A pod that fails stays. One that is gone from a node that is well was deleted by somebody, and the end of
-    its grace period came while no operator looked; where a controller of others makes the pods, it may have
-    removed a failed one.
+    A pod that fails stays. One that is gone from a node that is well was deleted, and the end of its grace
+    period came while no operator looked; where another controller creates the pods, it may have removed a
+    failed one.
     """
     there = p.pods_by_name.get(member.pod_name)
     if there is not None and there.uid == member.pod_uid:
@@ -340,7 +340,7 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
 
 
 def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
-    """The member has announced itself again: for the failure of a worker, or for what nobody says."""
+    """The member has announced itself again: for the failure of a worker, or for no known reason."""
     report = _failure_report(p, member)
     if report is None:
         return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round without giving a reason")

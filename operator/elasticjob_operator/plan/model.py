@@ -1,7 +1,7 @@
 """The planner's view of the world: frozen data, no behaviour, no I/O.
 
 ``Observed`` is what the informers saw; times in it are durations judged by the observer's own
-monotonic clock (I9). ``Plan`` is what shall be done about it, in order: write the status,
+monotonic clock (I9). ``Plan`` is what is to be done about it, in order: write the status,
 then access, then project the round, then pods, Leases and Events.
 """
 
@@ -27,7 +27,7 @@ from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.status import JobStatus
 
 WAIT_RENEW_SECONDS = 5
-"""Who waits renews its Lease so often, unless many do."""
+"""A pod that waits renews its Lease this often, unless many wait."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class CleanPodPolicy(str, enum.Enum):
 
 
 class NetworkPolicy(str, enum.Enum):
-    """Who may connect to the job's pods."""
+    """Which pods may connect to the job's pods."""
 
     JOB_ONLY = "JobOnly"
     NONE = "None"
@@ -83,8 +83,8 @@ class NetworkPolicy(str, enum.Enum):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """``spec``, with what is absent made explicit. ``template`` is None when the pods are somebody else's.
-    Times are seconds, None is never."""
+    """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
+    pods. Times are seconds, None is never."""
 
     replicas: int = 1
     min_replicas: int | None = None
@@ -137,7 +137,7 @@ class Exit:
 class Pod:
     """A pod that has the job's label.
 
-    ``mine``: owned by this job (same UID), or the job has no template and the pod is somebody else's.
+    ``mine``: owned by this job (same UID), or the job has no template and the pod belongs to something else.
     ``slot`` is None where no label tells it; of a pod that the operator has made its name tells, and
     ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container, or
     of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
@@ -145,9 +145,9 @@ class Pod:
     ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` is the words of
     the scheduler while it finds no node. ``accompanied`` means that another container, no init container,
     has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
-    DisruptionTarget, which says who takes the pod away.
-    ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it bears the label of
-    who stands by. ``unreachable`` and ``out_of_service`` are taints of its node.
+    DisruptionTarget, which says what takes the pod away.
+    ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the label of a
+    standby. ``unreachable`` and ``out_of_service`` are taints of its node.
     """
 
     name: str
@@ -306,7 +306,7 @@ class Event:
 class Plan:
     """What one pass decided.
 
-    ``status``: to be written first if it differs from what is there. ``pod_names``: who may write a
+    ``status``: to be written first if it differs from what is there. ``pod_names``: the pods that may write a
     Lease (the Role's resourceNames). ``record``: the projection of ``status`` for the round Lease, and
     ``members`` that for the Lease of a large round's member list, to be written before it;
     ``actions`` in order. ``wake_after``: seconds until the next pass is due without any event, or None.

@@ -86,7 +86,7 @@ def _revise_absent(p: Pass) -> None:
 
 
 def absent(p: Pass, joined: set[str]) -> tuple[UnaccountedMember, ...]:
-    """Whom the status has to remember when a round is published: members of the one before of which nothing
+    """What the status has to remember when a round is published: members of the one before of which nothing
     was heard, while the loss of a peer would explain its end better than what did."""
     if p.round.charged is None or not better(Cause.DID_NOT_REJOIN, p.round.next_cause.cause):
         return p.round.unaccounted_members

@@ -23,14 +23,14 @@ from elasticjob_operator.plan.status import ExcludedNode, JobStatus
 from elasticjob_operator.plan.waits import JobWait
 
 FAILURES = 2
-"""So many failures within ``WINDOW`` exclude a node: one may be anybody's bad luck, and a job that loses the
-same node twice in an hour has lost more time than another node costs."""
+"""This many failures within ``WINDOW`` exclude a node: one may be bad luck, and a job that loses the same
+node twice in an hour has lost more time than another node costs."""
 
 WINDOW = timedelta(hours=1)
 
 EXCLUDED_FOR = timedelta(hours=1)
-"""Long enough for somebody to look at the node, or for whoever drains bad nodes; what still ails it then
-shows again. Charges before the exclusion have left the window when it is over: two new ones are needed."""
+"""Long enough for people or a controller to look at the node; what is still wrong with it then shows again.
+Charges before the exclusion have left the window when it is over: two new ones are needed."""
 
 MAX_EXCLUDED = 20
 """Nodes excluded at a time; each is a requirement in the pod, which the scheduler checks for each node. A job
@@ -91,8 +91,8 @@ def keep_nodes(p: Pass) -> None:
 def clear_dead_nodes(p: Pass) -> None:
     """Remove the objects of pods that were to go and whose node is dead: no kubelet will ever confirm it.
 
-    Only where the node's object is gone or somebody has declared it out of service: on one that is merely
-    not ready they may still run, and their objects say so.
+    Only where the node's object is gone or the node was declared out of service: on one that is merely not
+    ready they may still run, and their objects say so.
     """
     if p.job.spec.template is None:
         return

@@ -1,20 +1,21 @@
 """Back-off: rounds and pods that make no progress are retried with growing pauses (I14).
 
-A round ends early if it has neither lasted a minute nor reached a step that no earlier round had reached.
-Between such rounds there are pauses of 1, 2, 4 ... 60 s. A pod ends early if it has not joined, or if its
-round has not lasted a minute: steps are the job's, and say nothing about one slot. The same holds if somebody
-deletes a pod before it joins, or if it is given up as a member, for example because it cannot reach the
-leader. So there are such pauses between the pods of a slot, too. The first early end of a round or of a
-member has no pause: one loss soon after a start is no series. A planned change neither counts nor pauses.
+Rounds: one ends early if it has neither lasted a minute nor reached a step that no earlier round had reached.
+Between such rounds there are pauses of 1, 2, 4 ... 60 s. The first early end has no pause: one loss soon
+after a start is no series. A planned change neither counts nor pauses.
 
-A newcomer is on probation before a round is ended for it, or is formed with it although there are enough
-members without it: if the pods of a slot keep ending early as members, each of them stops all others. It does
-not matter who ends them. A member that somebody takes away from its first round counts, too, but causes no
-pause: its replacement is created at once. A member that was in the round before does not count: a drain takes
-each pod once. A round is also not ended again at once for newcomers that were gone when the next one was
-formed, or after larger rounds that ended early. This covers newcomers without a slot, and pods made by
-others, which have no setbacks: for them the status counts how many rounds in a row have lost a newcomer.
-Everything that counts is in the status.
+Pods of a slot: one ends early if it has not joined, or if its round has not lasted a minute (steps are the
+job's, and say nothing about one slot). The same holds if it is deleted before it joins, or is given up as a
+member, for example because it cannot reach the leader. Between such pods there are the same pauses; the first
+early end of a member has none.
+
+Newcomers: if the pods of a slot keep ending early as members, each of them stops all others, whatever ends
+them. So the next one is on probation before a round is ended for it, or formed with it although there are
+enough members without it. A member that is taken away from its first round counts, too, but causes no pause:
+its replacement is created at once. A member of the round before does not count: a drain takes each pod once.
+A round is also not ended again at once for newcomers that were gone when the next one was formed, or after
+larger rounds that ended early. This covers newcomers without a slot, and pods that others create: for them
+the status counts how many rounds in a row have lost a newcomer. Everything that counts is in the status.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ def change_left(p: Pass) -> float:
 
 
 def growth_left(p: Pass) -> float:
-    """Seconds until the round may be ended for newcomers again, when those for whom the ones before it were
+    """Seconds until the round may be ended for newcomers again, when those for which the ones before it were
     ended had no place in the next: they were gone by then, or another operator saw them otherwise."""
     in_vain = 0
     for formed, before in pairwise(p.status.round_history):
@@ -251,7 +252,7 @@ def _note(
     taken: bool = False,
 ) -> None:
     """One more setback of this slot, unless this pod's is known. ``spared``: a first one is no series.
-    ``taken``: somebody took it away, which ends the series for which the next one is made later."""
+    ``taken``: it was taken away, which ends the series for which the next one is made later."""
     before = known.get(slot)
     if before is not None and before.pod_name == pod:
         return
@@ -287,7 +288,7 @@ def _setback(p: Pass, slot: int | None) -> SlotBackoff | None:
 
 
 def _was_well(p: Pass) -> bool:
-    """Whether nothing was wrong with the round that has ended: somebody wanted another."""
+    """Whether nothing was wrong with the round that has ended: another one was requested."""
     return p.round.established is not None and p.round.next_cause.account == SCALING
 
 

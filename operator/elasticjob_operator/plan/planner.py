@@ -35,14 +35,14 @@ from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.waits import JobWait
 
 MAX_WAITING = 100
-"""Pods beyond those wanted that are listed with the participants: anybody may make pods with the label."""
+"""Pods beyond those wanted that are listed with the participants: users may create any with the label."""
 
 SOFT_SECONDS = 1.0
 """Joins and messages reach the status at most once in this many seconds,"""
 
 SOFT_RATE = 400
 """and in the time in which so many participants a second would be written: the status of thousands is a
-megabyte, which the API server parses, checks and hands to each watch while everybody joins."""
+megabyte, which the API server parses, checks and hands to each watch while all pods join."""
 
 
 def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[WaitKey, float]) -> Plan:

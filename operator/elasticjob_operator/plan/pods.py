@@ -61,7 +61,7 @@ def keep_pods(p: Pass) -> None:
 
 
 def _tell_labels(p: Pass, live: list[Pod]) -> None:
-    """Say once that somebody has changed labels which say what a pod's name says."""
+    """Say once that labels were changed which say what a pod's name says."""
     for pod in live:
         if pod.mislabeled and p.waits.begins(JobWait.LABELS_TOLD, f"{pod.uid}:{pod.mislabeled}"):
             text = f"labels of {pod.name} were changed ({pod.mislabeled}) and are ignored; by its name it is"
@@ -135,7 +135,7 @@ def stands(p: Pass, action: Do) -> bool:
 
 
 def charge_early_ends(p: Pass) -> None:
-    """A pod that ended while it was no member hurt nobody else, but it must not go on for ever.
+    """A pod that ended while it was no member hurt no other pod, but that must not go on for ever.
 
     The end of a member that was not waited for belongs to its round (``moves``).
     """
@@ -200,8 +200,8 @@ def _readiness(p: Pass, pod: Pod) -> tuple[bool, ...]:
 
 
 def _replace_silent(p: Pass) -> None:
-    """Who has announced itself and stopped to renew its Lease is not picked; while it is needed, it gets as
-    long to come back as a member to rejoin."""
+    """A pod that has announced itself and stopped renewing its Lease is not picked; while it is needed, it
+    gets as long to come back as a member to rejoin."""
     if p.round.phase == "Active" and p.round.members >= p.job.spec.pods:
         return
     lost: dict[str, str] = {}

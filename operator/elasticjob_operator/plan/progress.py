@@ -125,7 +125,7 @@ def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetim
     """The first report of this round: what was lost until here, and what is done again."""
     again = max(0, before.step - report.first_step + 1) if before.round else 0
     redone = min(before.trained_milliseconds, again * (before.milliseconds_per_step or 0))
-    # Time in which the job was suspended is nobody's.
+    # Time in which the job was suspended is neither training nor lost.
     since = max(filter(None, (before.counted, p.status.start)), default=None)
     progress = _lose(before, p.round.cause, _milliseconds(since, time) + redone)
     no_later = before.round > 0 and report.first_step <= before.first_step

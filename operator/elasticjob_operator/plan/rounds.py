@@ -67,8 +67,8 @@ def projection(p: Pass) -> RoundRecord:
 
 
 def _wait_renew(p: Pass) -> int:
-    """The interval of renewals that the record shall say. It is what all jobs together make of it, so that it
-    may change for all at once: it goes with the next write, and has one of its own only where somebody
+    """The interval of renewals that the record should have. It follows from all jobs together, so that it
+    may change for all at once: it goes with the next write, and has one of its own only where a pod
     waits, and not at once."""
     wanted, record, r = p.wait_renew(), p.observed.record, p.round
     if record is None or wanted == record.wait_renew_seconds:
@@ -82,7 +82,7 @@ def _wait_renew(p: Pass) -> int:
 
 
 def member_list(p: Pass) -> MemberList | None:
-    """Who the members of a running round are, if they are too many for its record."""
+    """The list of a running round's members, if they are too many for its record."""
     r, members = p.round, p.status.members()
     if r.phase != Phase.ACTIVE.value or len(members) <= INLINE_MEMBERS:
         return None
@@ -211,7 +211,7 @@ def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]
 def _let_in(
     p: Pass, ready: list[Candidate], joined: Sequence[tuple[Pod, ParticipantStatus]], on_their_way: int
 ) -> list[Candidate]:
-    """Those of them who may be in the next round: without newcomers that have to be proven, if there are
+    """Those of them that may be in the next round: without newcomers on probation, if there are
     enough without, or will be when the members that are on their way are back."""
     held = pacing.held_off(p)
     if not held:
@@ -224,7 +224,7 @@ def _let_in(
 def settle(p: Pass) -> None:
     """The end of the last round is charged: at its successor, or once every member is accounted for.
 
-    A suspension is charged to nobody, and of the failures that one broken path causes only the first: neither
+    A suspension is not charged, and of the failures that one broken path causes only the first: neither
     the members that go on to miss each other nor the round that ended before.
     """
     why = p.round.next_cause
@@ -244,8 +244,8 @@ def _goes_on(p: Pass) -> bool:
 
 
 def _replace_absent(p: Pass, joined: set[str]) -> None:
-    """Who was lost, or named so and is not back when the round forms without it, leaves its slot to a new
-    pod; so its own has been charged for, whatever still becomes of it."""
+    """A member that was lost, or reported so and is not back when the round forms without it, leaves its slot
+    to a new pod; so its own has been charged for, whatever still becomes of it."""
     absent = (m.pod_uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
     p.supersede(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 
@@ -253,7 +253,7 @@ def _replace_absent(p: Pass, joined: set[str]) -> None:
 def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expected]:
     """Pods on their way, but for those that have ``joined``. With a node they are waited for while there is
     time ``left``; without one never, but for the moment until the scheduler has spoken. Where there are
-    ``enough`` without them, nobody waits for a slot whose pods end early again and again."""
+    ``enough`` without them, no round waits for a slot whose pods end early again and again."""
     known = p.status.member_uids
     held = pacing.held_off(p) if enough else frozenset()
     expected = []
@@ -398,7 +398,7 @@ def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:
 
 
 def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
-    """Who took whose rank, in words."""
+    """Which pod took which rank, in words."""
     before = {m.group_rank: m for m in p.status.members()}
     said = []
     for member in chosen:

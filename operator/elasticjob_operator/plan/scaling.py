@@ -1,6 +1,6 @@
-"""A running round grows or shrinks: a planned change, which breaks the round at once for now.
+"""Growing and shrinking a running round. There is no drain: a planned change breaks the round.
 
-It breaks the round only if the next one can be published as soon as the members have rejoined, with them and
+It does so only if the next round can be published as soon as the members have rejoined, with them and
 the pods that have joined (I10). ``decide``, which also forms that round, says whether it can.
 """
 

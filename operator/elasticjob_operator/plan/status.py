@@ -1,9 +1,8 @@
 """``ElasticJob.status`` as frozen data.
 
-The status is the write-ahead log: all that the round Lease says, and the time of every charge
-inside a window, stand here first, so that an operator that dies between any two writes resumes.
-How it stands in JSON is in ``status_json``; a field's JSON name is its own in camel case, or that which
-``json_name`` gives it.
+The status is the write-ahead log: all that the round Lease says, and the time of every charge inside a
+window, is written here first, so that an operator that dies between any two writes resumes. ``status_json``
+reads and writes it as JSON; a field's JSON name is its own in camel case, or that which ``json_name`` gives.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class UnaccountedMember:
-    """A member of ``round`` that nobody had heard of when the next was published: a standby had its seat."""
+    """A member of ``round`` that was not heard of when the next was published: a standby took its rank."""
 
     pod_name: str
     pod_uid: str = field(metadata={"json": "podUID"})
@@ -100,7 +99,7 @@ class RoundStatus:
     ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by others, early,
     and ``newcomers_lost_time`` when the last of them did.
     ``unreachable_reports`` are those that were reported unreachable of late, in whatever round;
-    ``unaccounted_members`` those who may turn out to have been the root of a round before this one.
+    ``unaccounted_members`` those that may turn out to have been the root of a round before this one.
     """
 
     number: int = always(0)

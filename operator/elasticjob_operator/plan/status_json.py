@@ -4,9 +4,9 @@ A field's JSON name is its own in camel case, or its ``metadata["json"]``; a fie
 left out, unless it is marked ``always``. Unknown fields are ignored: an older operator meets a newer
 status.
 
-What is marked ``internal`` stands apart, below ``status.internal``: the resource definition knows nothing of
-what is in there, so that neither an older nor a newer one drops it. It says in which format it is, and which
-is the oldest whose readers may act on it.
+What is marked ``internal`` is kept apart, below ``status.internal``: the resource definition says nothing
+about its content, so that neither an older nor a newer one drops it. It has the version of its format, and
+the oldest version whose readers may act on it.
 """
 
 from __future__ import annotations

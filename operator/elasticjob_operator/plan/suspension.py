@@ -59,7 +59,7 @@ def hold(p: Pass) -> None:
     there = {pod.uid for pod in running}
     members = p.status.members()
     p.set(participants=members if any(m.pod_uid in there for m in members) else (), replicas=0)
-    p.set_round(members=0, world_size=None, leader_pod_name="")  # nobody trains, and people look here
+    p.set_round(members=0, world_size=None, leader_pod_name="")  # no pod trains, and people look here
     names = listed([pod.name for pod in running])
     p.reason = "Suspended"
     p.waiting = f"waiting for {names} to end" if running else "no pods until spec.suspend is false"

@@ -1,4 +1,4 @@
-"""What an ElasticJob waits for beside its rounds, and all of its waits in words."""
+"""Kinds of waits of an ElasticJob, apart from those of its rounds, and all of its waits in words."""
 
 from __future__ import annotations
 

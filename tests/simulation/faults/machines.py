@@ -78,7 +78,7 @@ def stop_kubelet(w: World) -> None:
     if node.kubelet:
         w.disturb(f"the kubelet of {node.name} is away")
         for uid in _on(w, node):
-            # It takes nobody's training, but with more than this it may look so, and it tells of no end.
+            # It stops no training, but with more than this it may look so, and it tells of no end.
             w.oracle.happens(uid, INFRASTRUCTURE, harmless=True)
         node.kubelet = False
         if w.api.weather.loses_answers:

@@ -1,4 +1,4 @@
-"""A handler that may not do what it must: missing rights, a token that nobody accepts, no such job."""
+"""A handler that may not do what it must: missing rights, a token that is not accepted, no such job."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_rights_that_were_taken_away_are_an_error_soon(
 def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """Somebody has deleted the Role, or rolled out a policy: each member would end with exit code 1, charged
+    """The Role was deleted, or a policy rolled out: each member would end with exit code 1, charged
     to its script."""
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
     handlers = [start(pod, job_uid="uid") for pod in ("a", "b")]

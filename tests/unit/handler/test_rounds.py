@@ -82,7 +82,7 @@ def test_every_round_has_fresh_stores(leases: Leases, start: Start) -> None:
 
 
 def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: Start) -> None:
-    """The ranks come from the leader's store; who has none there announces itself for the next round."""
+    """The ranks come from the leader's store; an agent without one announces itself for the next round."""
     handlers = {pod: start(pod) for pod in "abc"}
     joining = {pod: Joining(handler) for pod, handler in handlers.items()}
     spare = leases.announced("c")
@@ -141,7 +141,7 @@ def test_ranks_are_assigned_locally_when_the_round_is_over(leases: Leases, start
 def test_torch_2_4_and_2_5_let_rank_0s_worker_serve_the_store(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At one address that all agree on, another in each round; nobody listens there until the worker does."""
+    """At one address that all agree on, another in each round; no server is there until the worker is."""
     monkeypatch.setattr(torch, "__version__", "2.5.1+cu121")
     handlers, infos, record = two(leases, start)
     assert [handler.use_agent_store for handler in handlers] == [False, False]

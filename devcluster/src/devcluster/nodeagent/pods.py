@@ -175,7 +175,7 @@ class PodWorker:
         return len(targets)
 
     def power_off(self) -> None:
-        """Its node has lost power: nothing is said to anybody any more."""
+        """Its node has lost power: nothing is reported any more."""
         for workload in self.workloads:
             workload.abandon()
         if self._task is not None:

@@ -106,7 +106,7 @@ class Workload:
         self.status = replace(self.status, restarts=restarts)
 
     def lose(self) -> None:
-        """Its process is gone and nobody knows how."""
+        """Its process is gone, and how is unknown."""
         if not isinstance(self.status.state, Terminated):
             message = "The container could not be located when the node came back"
             code = 128 + signal.SIGKILL
@@ -157,7 +157,7 @@ class Workload:
             await asyncio.sleep(_CREATE_RETRY_SECONDS)
         if self._process is not None:
             await asyncio.shield(self._process.exit_code)
-            self._on_exit(self._process.exit_code)  # whoever waits may be woken before the callback
+            self._on_exit(self._process.exit_code)  # a waiting thread may be woken before the callback
 
     def _wait(self, reason: str, error: Exception) -> None:
         self._set(self.status.become(Waiting(reason, str(error))))
@@ -319,7 +319,7 @@ class Workload:
         """Its node has lost power: kill it, also if it is being started at this moment."""
         self.signal(signal.SIGKILL, "all")
         if self._launch is not None:
-            # It may fail at this moment because its volumes are removed: nobody wants to hear of that.
+            # It may fail at this moment because its volumes are removed: that is not reported.
             self._launch.add_done_callback(lambda launch: launch.cancelled() or launch.exception())
             self._launch.cancel()
         for task in self._probing:
