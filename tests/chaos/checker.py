@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RoundRecord
 from elasticjob.rounds.causes import CHARGED_ONCE
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.watcher import Sight
@@ -113,7 +114,7 @@ class Checker:
             spec, generation = sight.body["spec"], sight.body["metadata"]["generation"]
             self._replicas = spec["replicas"]
             self._bounds[generation] = (spec.get("minReplicas", spec["replicas"]), spec["replicas"])
-            before, status = self._status, JobStatus.parse(sight.body.get("status"))
+            before, status = self._status, status_json.parse(sight.body.get("status"))
             self._status = status
             self._check_order(status)
             self._check_charges(status)

@@ -21,7 +21,7 @@ from elasticjob.contract.records import (
     RoundReport,
 )
 from elasticjob.contract.text import NO_ERROR_TEXT
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan import status_json
 from tests.full_status import full
 from tests.scenarios.world import World
 
@@ -81,7 +81,7 @@ def _played(*lines: str) -> dict[str, Any]:
     for line in ("job replicas=2", *lines):
         world.do(line)
         world.make_passes()
-    return world.status.dump()
+    return status_json.dump(world.status)
 
 
 def _short(value: Any) -> Any:
@@ -106,7 +106,7 @@ def statuses() -> dict[str, dict[str, Any]]:
         "resumed": _played(*runs, "suspend", "gone mnist-0-0 mnist-1-0", "resume"),
         "complete": _played(*runs, *ends),
         "failed": _played(*runs, *fails),
-        "all-fields": JobStatus.parse(_short(full(2).dump())).dump(),
+        "all-fields": status_json.dump(status_json.parse(_short(status_json.dump(full(2))))),
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from devcluster.cluster import Cluster
 from elasticjob_operator.observe.spec import read_job
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.budget import BUDGET_BYTES, trim
 from elasticjob_operator.plan.model import Now, Observed
 from elasticjob_operator.plan.planner import plan
@@ -24,7 +25,7 @@ CONTAINER = {"name": "train", "image": "none", "command": ["torchrun", "train.py
 def write(cluster: Cluster, namespace: str, status: JobStatus) -> int:
     """Write it as the operator does; the HTTP status of the answer."""
     path = f"/apis/elasticjob.dev/v1alpha1/namespaces/{namespace}/elasticjobs/{NAME}/status"
-    patch = [{"op": "add", "path": "/status", "value": status.dump()}]
+    patch = [{"op": "add", "path": "/status", "value": status_json.dump(status)}]
     answer = cluster.api.request("PATCH", path, patch, content_type="application/json-patch+json")
     return answer.status
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from elasticjob.core import beats
+from elasticjob_operator.plan import status_json
+from elasticjob_operator.plan.status import JobStatus
 from tests.rules import RULES, without
 from tests.scenarios.test_scenarios import run
 from tests.simulation.mutations import MUTATIONS
@@ -141,7 +143,5 @@ def test_i9_timers_start_again_with_a_new_operator() -> None:
 
 def test_status_survives_json() -> None:
     """``World`` checks it at each pass; here that the check is not vacuous."""
-    from elasticjob_operator.plan.status import JobStatus
-
     status = replace(JobStatus(), attempts=(0, 1), restarts=2)
-    assert JobStatus.parse(status.dump()) == status
+    assert status_json.parse(status_json.dump(status)) == status

@@ -29,6 +29,7 @@ from elasticjob.contract.records import (
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.observe import objects
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
     Action,
     Event,
@@ -99,7 +100,7 @@ def integers(value: object) -> Iterator[int]:
 
 def check(decided: Plan) -> None:
     """What every plan keeps to, whatever pods say."""
-    dump = decided.status.dump()
+    dump = status_json.dump(decided.status)
     text = json.dumps(dump, ensure_ascii=False)
     assert len(text.encode()) < MAX_STATUS_BYTES
     for found in strings(dump):
@@ -108,7 +109,7 @@ def check(decided: Plan) -> None:
     assert all(-(2**63) <= found < 2**63 for found in integers(dump))
     for counted in (*integers(dump["participants"]), *integers(dump.get("lastFailure", {}))):
         assert -(2**31) <= counted < 2**31, "the schema's int32"
-    assert JobStatus.parse(json.loads(text)) == decided.status, "the next operator reads it"
+    assert status_json.parse(json.loads(text)) == decided.status, "the next operator reads it"
     assert RoundRecord.parse(decided.record.dump()) == decided.record, "every participant reads it"
     assert len(decided.record.dump().encode()) <= MAX_ROUND_BYTES
     for event in decided.events:

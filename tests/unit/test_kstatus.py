@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus
 from tests.scenarios.world import World
 
@@ -65,5 +66,5 @@ def test_a_failed_job_has_failed_and_a_complete_one_is_current() -> None:
 
 def test_a_job_that_no_operator_has_seen_is_in_progress() -> None:
     """The definition's default: without it an object without status would count as Current."""
-    assert JobStatus.parse({"observedGeneration": -1}) == JobStatus()
+    assert status_json.parse({"observedGeneration": -1}) == JobStatus()
     assert kstatus(JobStatus(), 1) == "InProgress"

@@ -11,6 +11,7 @@ from elasticjob_operator.act.attempts import STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.observe.errors import Forbidden
 from elasticjob_operator.observe.spec import MalformedJob
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus
 
 
@@ -172,7 +173,7 @@ def test_who_takes_over_relies_on_nothing_that_it_remembers() -> None:
     scene.registry.update(job(5))
     entry, memory = scene.entry(), scene.entry().memory
     status = replace(JobStatus(), restarts=1)
-    scene.registry.update(job(6, status=status.dump()))
+    scene.registry.update(job(6, status=status_json.dump(status)))
     assert entry.covered_status == JobStatus()
     scene.registry.start_afresh()
     assert entry.memory is not memory

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import Waits
-from elasticjob_operator.plan import failures, moves, rules
+from elasticjob_operator.plan import failures, moves, rules, status_json
 from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Action, Exit, Job, JobSpec, Now, Observed, Pod, Rule
@@ -93,7 +93,7 @@ def test_a_failure_is_charged_once_and_says_why(signs: list[Evidence], among: li
         assert account in ACCOUNTS
         assert (charge.cause, charge.round) == (p.round.next_cause.cause, 3)
         assert len(charge.message) <= failures.MAX_MESSAGE
-    assert JobStatus.parse(p.status.dump()) == p.status
+    assert status_json.parse(status_json.dump(p.status)) == p.status
 
 
 @given(

@@ -19,6 +19,7 @@ from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
 from elasticjob_operator.observe.lists import PAGE, read_list
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
@@ -134,8 +135,8 @@ def status_of(name: str, finished: bool) -> Json:
             "terminalState": "Complete",
             "internal": {"minReaderVersion": 1, "attempts": [0]},
         }
-        before = JobStatus.parse(over)
-    return plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status.dump()
+        before = status_json.parse(over)
+    return status_json.dump(plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status)
 
 
 def take_over(cluster: Cluster, then: Callable[[Controller], Awaitable[None]]) -> None:

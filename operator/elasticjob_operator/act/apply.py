@@ -29,7 +29,7 @@ from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.world import World
-from elasticjob_operator.plan import rules
+from elasticjob_operator.plan import rules, status_json
 from elasticjob_operator.plan.model import CreatePod, Do, Event, Job, Plan
 
 TELL_SECONDS = 1.0
@@ -85,7 +85,7 @@ class Applier:
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": view.job.uid},
             {"op": "test", "path": "/metadata/resourceVersion", "value": str(view.version)},
-            {"op": "add", "path": "/status", "value": plan.status.dump()},
+            {"op": "add", "path": "/status", "value": status_json.dump(plan.status)},
         ]
         path = job_path(view.job.namespace, view.job.name) + "/status"
         try:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
     Action,
     CleanPodPolicy,
@@ -77,7 +78,7 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
             spec=read_spec(spec),
         )
     try:
-        status = JobStatus.parse(_mapping(raw.get("status")))
+        status = status_json.parse(_mapping(raw.get("status")))
     except StatusTooNewError as error:
         raise TooNewJob(
             f"{job.namespace}/{job.name}: its status was written by a newer operator ({error}, and this one "

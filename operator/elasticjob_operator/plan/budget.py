@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 
 BUDGET_BYTES = 1024**2 * 11 // 10
@@ -54,7 +55,9 @@ def trim(status: JobStatus, budget: int = BUDGET_BYTES) -> JobStatus:
 def size(status: JobStatus) -> int:
     """The bytes of the status in etcd, or a few more."""
     rest = replace(status, participants=())
-    return _bytes(json.dumps(rest.dump(), separators=(",", ":"))) + sum(map(_size, status.participants))
+    return _bytes(json.dumps(status_json.dump(rest), separators=(",", ":"))) + sum(
+        map(_size, status.participants)
+    )
 
 
 def _size(entry: ParticipantStatus) -> int:

@@ -7,7 +7,7 @@ reads and writes it as JSON; a field's JSON name is its own in camel case, or th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -452,19 +452,6 @@ class JobStatus:
     def lost(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
         return frozenset(m.pod_uid for m in self._members if m.state == MemberState.LOST)
-
-    def dump(self) -> dict[str, Any]:
-        """The status as JSON, without what is absent."""
-        from elasticjob_operator.plan.status_json import dump
-
-        return dump(self)
-
-    @staticmethod
-    def parse(fields: Mapping[str, Any] | None) -> JobStatus:
-        """Read what an operator wrote. Raises ValueError for anything else."""
-        from elasticjob_operator.plan.status_json import parse
-
-        return parse(fields or {})
 
 
 def kernel_members(members: Iterable[ParticipantStatus]) -> tuple[Member, ...]:

@@ -34,7 +34,7 @@ class StatusTooNewError(ValueError):
 
 
 def dump(status: JobStatus) -> Fields:
-    """The status as JSON."""
+    """The status as JSON, without what is absent."""
     public: Fields = _converter.unstructure(status)
     internal: Fields = {"version": VERSION, "minReaderVersion": MIN_READER_VERSION}
     for part, cls, place in _PARTS:
@@ -50,10 +50,10 @@ def dump(status: JobStatus) -> Fields:
     return {**public, "internal": {**internal, **({"olderCharges": older} if older else {})}}
 
 
-def parse(fields: Mapping[str, Any]) -> JobStatus:
-    """Read a status. Raises ValueError for what no operator has written, and StatusTooNewError."""
+def parse(fields: Mapping[str, Any] | None) -> JobStatus:
+    """Read what an operator wrote. Raises ValueError for anything else, and StatusTooNewError."""
     try:
-        return _converter.structure(_joined(fields), JobStatus)
+        return _converter.structure(_joined(fields or {}), JobStatus)
     except StatusTooNewError:
         raise
     except cattrs.BaseValidationError as error:

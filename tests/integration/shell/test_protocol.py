@@ -16,6 +16,7 @@ from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import MERGE_PATCH
 from elasticjob_operator.observe.errors import NotFound
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import Job
 from elasticjob_operator.plan.status import JobStatus, RoundStatus
 from tests.integration.shell.scene import DEADLINE, Scene, eventually, until
@@ -42,7 +43,7 @@ async def test_writes_come_in_the_order_of_the_protocol(scene: Scene) -> None:
             await scene.poke()
         await asyncio.sleep(0.1)
         assert scene.wire.writes == writes
-    assert JobStatus.parse((await scene.job())["status"]).current_round.number == 1
+    assert status_json.parse((await scene.job())["status"]).current_round.number == 1
 
 
 @pytest.mark.parametrize("kill_at", ["PATCH elasticjobs", "POST leases", "POST roles", "POST pods"])
@@ -55,7 +56,7 @@ async def test_an_operator_that_dies_between_two_writes_resumes(scene: Scene, ki
     async with scene.operator():
         await asyncio.wait_for(scene.wire.killed.wait(), DEADLINE)
     if kill_at == "POST leases":
-        status = JobStatus.parse((await scene.job())["status"])
+        status = status_json.parse((await scene.job())["status"])
         assert status.current_round.number == 3, "the status came first"
         assert await scene.record() is None
     scene.wire.kill_at = ""
@@ -76,7 +77,7 @@ async def test_a_conflict_is_read_again_and_planned_again(scene: Scene) -> None:
         await scene.round_is(1, "Broken")
     job = await scene.job()
     assert "poked" in job["metadata"]["annotations"]
-    assert JobStatus.parse(job["status"]).current_round.number == 1
+    assert status_json.parse(job["status"]).current_round.number == 1
 
 
 async def test_the_round_lease_never_goes_back(scene: Scene) -> None:
@@ -135,7 +136,7 @@ async def test_a_stale_status_is_noticed_by_the_lease(scene: Scene) -> None:
         scene.planner.message = "by another operator"
         status = JobStatus(current_round=RoundStatus(number=5, phase="Broken", message="by another operator"))
         await scene.admin.patch(
-            job_path(scene.namespace, "mnist") + "/status", {"status": status.dump()}, MERGE_PATCH
+            job_path(scene.namespace, "mnist") + "/status", {"status": status_json.dump(status)}, MERGE_PATCH
         )
         record = RoundRecord(
             job_uid=job["metadata"]["uid"], number=5, phase="Broken", message="by another operator"
@@ -168,7 +169,7 @@ async def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(s
             current_round=RoundStatus(number=3, phase="Broken", message="a predecessor's words")
         )
         await scene.admin.patch(
-            job_path(scene.namespace, "mnist") + "/status", {"status": status.dump()}, MERGE_PATCH
+            job_path(scene.namespace, "mnist") + "/status", {"status": status_json.dump(status)}, MERGE_PATCH
         )
         await until(lambda: listed == ["mnist"], "pods and Leases are listed anew, once")
         await until(lambda: "mnist-0-0" in scene.planner.seen[-1].leases, "the Lease is seen")
