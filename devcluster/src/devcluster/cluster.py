@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from devcluster import commands, kubeconfig, pki
 from devcluster.access import ClusterAccess
@@ -19,13 +19,11 @@ from devcluster.api import ApiClient
 from devcluster.build import BINARY, KUBECTL, ensure_built
 from devcluster.component import Component, SupervisorClient
 from devcluster.metrics import ExternalMetrics
+from devcluster.nodeagent.client import NodeAgentClient
 from devcluster.ports import PortClaims, listens
 from devcluster.proxy import TcpProxy
 from devcluster.slow_writes import SlowWrites
 from devcluster.wait import wait_for
-
-if TYPE_CHECKING:
-    from devcluster.nodeagent.client import NodeAgentClient
 
 ComponentName = Literal["etcd", "apiserver", "controller-manager", "scheduler", "nodeagent"]
 
@@ -371,8 +369,6 @@ class Cluster(ClusterAccess):
         return file
 
     def _start_nodes(self) -> None:
-        from devcluster.nodeagent.client import NodeAgentClient
-
         images = self._write_images()
         control = self.state_dir / "nodes.sock"
         arguments = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import ssl
 import threading
 import time
@@ -142,8 +143,6 @@ def _keepalive() -> list[tuple[int, int, int]]:
     Only the kernels speak, so that it costs the API server no request. What ends a connection before the API
     server, as a load balancer does, may go on answering: see ``HttpLeaseApi.renew_watch``.
     """
-    import socket
-
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in (
         ("TCP_KEEPIDLE", 5),

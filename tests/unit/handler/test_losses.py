@@ -15,6 +15,7 @@ from elasticjob.api.errors import Unavailable
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.beats import Probe
+from elasticjob.looking_back import LookingBack
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases, broken
 
@@ -138,8 +139,6 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
 
 
 def test_the_threads_that_watch_the_others_bear_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from elasticjob.looking_back import LookingBack
-
     lost, calls = threading.Event(), []
 
     def one_probe(endpoints: dict[int, str], seconds: float) -> dict[int, Probe]:
