@@ -43,7 +43,7 @@ def _describe_for_tools(p: Pass) -> None:
     if training is None or failed is None:
         return
     suspended = p.status.is_true("Suspended")
-    suspending = suspended and any(pod.mine and not pod.ended for pod in p.observed.pods)
+    suspending = suspended and bool(suspension.running(p))
     works = training.status != "True" and not p.status.terminal_state and (not suspended or suspending)
     reason = "Suspending" if suspending else training.reason
     _set(p, "Reconciling", str(works), reason, training.message[:MAX_TOOL_MESSAGE])
@@ -77,8 +77,7 @@ def _describe(p: Pass) -> None:
 def _describe_suspension(p: Pass) -> None:
     before = p.status.condition("Suspended")
     if suspension.wanted(p) and not p.status.terminal_state:
-        text = "spec.suspend is true: the job has no pods, its status is kept; set it to false to resume"
-        _set(p, "Suspended", "True", "Suspended", text)
+        _set(p, "Suspended", "True", "Suspended", suspension.sentence(p))
     elif before is None:
         _set(p, "Suspended", "False", "NotSuspended", "the job was never suspended")
     elif before.status == "True" and not suspension.wanted(p):

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan.causes import CAUSES, Evidence
 from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.model import DeletePod
+from elasticjob_operator.plan.model import DeletePod, Pod
 from elasticjob_operator.plan.pods import charge_early_ends
 from elasticjob_operator.plan.rounds import end_round, settle
 from elasticjob_operator.plan.status import RESUMED_MESSAGE
@@ -52,17 +53,30 @@ def suspend(p: Pass) -> None:
 
 def hold(p: Pass) -> None:
     """Delete the pods of a suspended job, and say what is still there."""
-    running = [pod for pod in p.observed.pods if pod.mine and not pod.ended]
-    for pod in running:
+    pods = running(p)
+    for pod in pods:
         if not pod.deleting:
             p.actions.append(DeletePod(pod.name, pod.uid, _SUSPENDED))
-    there = {pod.uid for pod in running}
+    there = {pod.uid for pod in pods}
     members = p.status.members()
     p.set(participants=members if any(m.pod_uid in there for m in members) else (), replicas=0)
     p.set_round(members=0, world_size=None, leader_pod_name="")  # no pod trains, and people look here
-    names = listed([pod.name for pod in running])
+    names = listed([pod.name for pod in pods])
     p.reason = "Suspended"
-    p.waiting = f"waiting for {names} to end" if running else "no pods until spec.suspend is false"
+    p.waiting = f"waiting for {names} to end" if pods else "no pods until spec.suspend is false"
+
+
+def running(p: Pass) -> list[Pod]:
+    """The job's pods that have not ended."""
+    return [pod for pod in p.observed.pods if pod.mine and not pod.ended]
+
+
+def sentence(p: Pass) -> str:
+    """What is left of a suspended job."""
+    pods = len(running(p))
+    if pods:
+        return f"suspended; {counted(pods, 'pod')} {'is' if pods == 1 else 'are'} still terminating"
+    return "suspended: the job has no running pods, its status is kept; set spec.suspend to false to resume"
 
 
 def resume(p: Pass) -> None:
