@@ -77,11 +77,7 @@ def records() -> dict[str, Any]:
 
 
 def _played(*lines: str) -> dict[str, Any]:
-    world = World()
-    for line in ("job replicas=2", *lines):
-        world.do(line)
-        world.make_passes()
-    return status_json.dump(world.status)
+    return status_json.dump(World().play("job replicas=2", *lines).status)
 
 
 def _short(value: Any) -> Any:

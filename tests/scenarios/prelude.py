@@ -72,9 +72,6 @@ def _played(lines: tuple[str, ...], _gone: frozenset[str]) -> bytes:
     """A world in which these commands were given while these rules were out of the code, pickled."""
     from tests.scenarios.world import World
 
-    played = World()
-    for line in lines:
-        played.do(line)
-        played.make_passes()
+    played = World().play(*lines)
     played.trace.clear()
     return pickle.dumps(vars(played))

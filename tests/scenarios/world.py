@@ -82,6 +82,13 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     trace: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
+    def play(self, *lines: str) -> World:
+        """Carry out command lines, each with the passes that follow."""
+        for line in lines:
+            self.do(line)
+            self.make_passes()
+        return self
+
     # -- commands ------------------------------------------------------------------------------------------
 
     def do(self, line: str) -> None:

@@ -127,10 +127,7 @@ def test_limits_that_an_older_operator_does_not_send_are_the_defaults() -> None:
 
 
 def test_an_operator_ignores_a_state_that_a_newer_handler_says() -> None:
-    w = World()
-    for line in ("job replicas=2 min=1", "start mnist-0-0"):
-        w.do(line)
-        w.make_passes()
+    w = World().play("job replicas=2 min=1", "start mnist-0-0")
     w.do("join mnist-1-0")
     lease = w.leases["mnist-1-0"]
     assert lease.record is not None

@@ -17,8 +17,7 @@ class Job:
         self.do(f"job {options}")
 
     def do(self, line: str) -> None:
-        self.world.do(line)
-        self.world.make_passes()
+        self.world.play(line)
 
     def second(self) -> None:
         """A second passes: pods start, members that live come back at once, and the round is established."""
