@@ -67,11 +67,9 @@ def test_environment_and_downward_api(pods: Pods) -> None:
         "name": "main",
         "image": "any",
         "command": [*python(code), "$(NAME)", "$$(NAME)", "$(UNKNOWN)"],
-        "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
         "envFrom": [{"configMapRef": {"name": "settings"}, "prefix": "MY_"}],
         "env": [
             *downward,
-            {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
             {"name": "GREETING", "value": "hello $(NAME)"},
         ],
     }
@@ -90,7 +88,6 @@ def test_environment_and_downward_api(pods: Pods) -> None:
         "IP": pod["status"]["podIP"],
         "IPS": pod["status"]["podIP"],
         "HOST": pod["status"]["hostIP"],
-        "CPUS": "2",
         "GREETING": "hello env",
         "HOSTNAME": "env",
     }

@@ -36,7 +36,6 @@ _KILL_SECONDS = 10.0
 """A process that outlives SIGKILL by so much hangs in the kernel: it is given up."""
 _LEAST_TERM_SECONDS = 2.0
 """kubelet gives every container at least this between SIGTERM and SIGKILL, even after a long preStop."""
-_HOOK_SECONDS = 3600.0
 
 _START_ERROR_CODE = 128
 
@@ -87,7 +86,7 @@ class Workload:
         self._on_change = on_change
         self.status = Container(container["name"], container["image"], initial, kind=kind)
         self.up = asyncio.Event()
-        """It has started once: its postStart hook has ended and its startup probe has passed."""
+        """It has started once: its startup probe has passed."""
         self._process: Process | None = None
         self._env: dict[str, str] = {}
         self._working_dir = "/"
@@ -175,7 +174,7 @@ class Workload:
             return
         self._process, self._env, self._working_dir = process, spec.env, spec.cwd
         running = replace(self.status.become(Running(timestamp())), container_id=f"devcluster://{process.id}")
-        gated = "startupProbe" in self._container or "postStart" in (self._container.get("lifecycle") or {})
+        gated = "startupProbe" in self._container
         ready = not gated and "readinessProbe" not in self._container
         self._set(replace(running, started=not gated, ready=ready))
         if not gated:
@@ -261,12 +260,7 @@ class Workload:
     # Hooks and probes
 
     async def _watch(self, action: Action, process: Process) -> None:
-        """postStart and the startup probe, then the readiness and the liveness probe."""
-        post_start = (self._container.get("lifecycle") or {}).get("postStart")
-        if post_start is not None and not await action.succeeds(post_start, _HOOK_SECONDS):
-            _logger.warning("container %s: postStart failed", self.status.name)
-            process.signal(signal.SIGKILL)
-            return
+        """The startup probe, then the readiness and the liveness probe."""
         if (startup := self._container.get("startupProbe")) is not None:
             async for verdict in verdicts(startup, action):
                 if not verdict:
