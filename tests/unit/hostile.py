@@ -13,6 +13,7 @@ from elasticjob.contract.names import (
     FAILURE_ANNOTATION,
     FINISHED_ANNOTATION,
     JOB_LABEL,
+    MEMBERS_ANNOTATION,
     PARTICIPANT_ANNOTATION,
     PROGRESS_ANNOTATION,
     REPORT_ANNOTATION,
@@ -21,6 +22,7 @@ from elasticjob.contract.names import (
 )
 from elasticjob.contract.records import (
     FailureReport,
+    MemberList,
     ParticipantRecord,
     ProgressReport,
     RoundRecord,
@@ -59,6 +61,7 @@ def vectors(ids: list[str], nonce: str) -> dict[str, str]:
         ROUND_ANNOTATION: RoundRecord(
             "uid", 1, "Active", nonce, tuple(ids), "10.0.0.1:80", size=len(ids), leader_id=ids[0]
         ).dump(),
+        MEMBERS_ANNOTATION: MemberList("uid", 1, nonce, tuple(ids)).dump(),
     }
 
 

@@ -20,6 +20,7 @@ from elasticjob.contract.names import PARTICIPANT_ANNOTATION, members_lease, pod
 from elasticjob.contract.records import (
     MAX_ROUND_BYTES,
     FailureReport,
+    MemberList,
     ParticipantRecord,
     ProgressReport,
     RecordError,
@@ -56,6 +57,7 @@ PARSERS: list[Callable[[str], Any]] = [
     FailureReport.parse,
     RoundReport.parse,
     ProgressReport.parse,
+    MemberList.parse,
 ]
 MAX_STATUS_BYTES = 60_000
 """Of a job of two replicas with the worst messages from all; each member adds 1 KB at most."""
