@@ -13,10 +13,10 @@ RUNS = ("job replicas=2", "start mnist-0-0 mnist-1-0", "establish")
 def test_a_job_that_is_made_suspended_is_not_started() -> None:
     w = World()
     w.do("job replicas=2")
-    w.play("suspend")
+    w = w.play("suspend")
     assert (w.status.start, w.status.active_seconds) == (None, None)
     w.do("wait 30")
-    w.play("resume")
+    w = w.play("resume")
     assert w.status.start == w.now().wall
     assert w.status.active_seconds is None
 
@@ -25,16 +25,16 @@ def test_a_suspended_job_has_no_start_and_a_resumed_one_a_new_one() -> None:
     w = World().play(*RUNS)
     first = w.status.start
     assert first is not None
-    w.play("wait 100", "suspend")
+    w = w.play("wait 100", "suspend")
     active = w.status.active_seconds
     assert w.status.start is None
     assert active is not None
     assert active >= 100
-    w.play("gone mnist-0-0 mnist-1-0", "wait 1000", "resume")
+    w = w.play("gone mnist-0-0 mnist-1-0", "wait 1000", "resume")
     assert w.status.start is not None
     assert w.status.start - first >= timedelta(seconds=1100)
     assert w.status.active_seconds == active, "written when it is suspended again, or ends"
-    w.play("wait 50", "suspend")
+    w = w.play("wait 50", "suspend")
     assert active + 50 <= (w.status.active_seconds or 0) < active + 100
 
 
