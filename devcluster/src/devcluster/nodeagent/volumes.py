@@ -172,7 +172,7 @@ class PodVolumes:
         ]
 
     def _source(self, entry: Object) -> Path:
-        path = self._paths[entry["name"]] / entry.get("subPath", "")
+        path: Path = self._paths[entry["name"]] / entry.get("subPath", "")
         if not path.exists():
             path.mkdir(parents=True)
         return path
