@@ -49,7 +49,7 @@ class Pace:
         self._established_at: float | None = None
         self._began: float | None = None
         self._trained = 0.0
-        self._completed = False
+        self._completed_at: float | None = None
 
     def fault(self) -> None:
         """Something has been broken."""
@@ -97,8 +97,8 @@ class Pace:
     def completed(self) -> None:
         """The job is done: its members finished as the change of size ended their round."""
         self._planned = None
-        self.judge_training()
-        self._completed = True
+        self._stopped()
+        self._completed_at = self._now()
 
     def _stopped(self) -> None:
         if self._established_at is not None:
@@ -117,9 +117,9 @@ class Pace:
     def judge_training(self) -> None:
         """Where nothing but the size was changed: has there been training for most of the time?"""
         self.judge()
-        if self._began is None or self._faults or self._completed:
+        if self._began is None or self._faults:
             return
         running = 0.0 if self._established_at is None else self._now() - self._established_at
-        whole = self._now() - self._began
+        whole = (self._now() if self._completed_at is None else self._completed_at) - self._began
         if self._trained + running < TRAINED * (whole - STOP_SECONDS):
             violated("I10", f"{self._trained + running:.0f} of {whole:.0f} s were trained")

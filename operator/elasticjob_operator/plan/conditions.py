@@ -135,9 +135,8 @@ def _stuck(p: Pass) -> str:
                 else ""
             )
             stuck.setdefault((pod.unschedulable or pod.waiting) + off, []).append(pod.name)
-        elif p.alive(pod) and not pod.node and not pod.running:
-            if p.waits.left(JobWait.UNSCHEDULED, pod.uid, UNSCHEDULED_SECONDS) == 0:
-                stuck.setdefault(_UNSCHEDULED_TEXT, []).append(pod.name)
+        elif _is_unknown_to_schedulers(p, pod):
+            stuck.setdefault(_UNSCHEDULED_TEXT, []).append(pod.name)
     if stuck:
         return "".join(f"; {listed(names)}: {why}" for why, names in list(stuck.items())[:3])
     cut_off = [pod.name for pod in p.observed.pods if _waits_for_node(p, pod)]
@@ -152,6 +151,11 @@ def _stuck(p: Pass) -> str:
                 f"check that its command runs {_torchrun(p)}"
             )
     return ""
+
+
+def _is_unknown_to_schedulers(p: Pass, pod: Pod) -> bool:
+    waits = p.alive(pod) and not pod.node and not pod.running
+    return waits and p.waits.left(JobWait.UNSCHEDULED, pod.uid, UNSCHEDULED_SECONDS) == 0
 
 
 def _waits_for_node(p: Pass, pod: Pod) -> bool:
