@@ -119,7 +119,7 @@ def _all_train(nodes: Nodes, wanted: Sequence[tuple[str, str]]) -> bool:
 def _state(nodes: Nodes) -> str:
     jobs = nodes.jobs.values()
     train = sum(job.trains_after is not None for job in jobs)
-    paces = sorted({job.record.wait_renew_seconds for job in jobs if job.record is not None})
+    paces = sorted({job.record.wait_renew_period_seconds for job in jobs if job.record is not None})
     pods = sum(len(job.pods) for job in jobs)
     return f"{train} of {len(jobs)} train, {pods} pods made, renewals every {paces} s"
 

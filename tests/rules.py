@@ -90,7 +90,7 @@ def ignore_what_ended(examine: Any, p: Any, member: Any) -> tuple[str, Evidence 
 def as_if_in_time(failure_report: Any, p: Any, member: Any) -> Any:
     """No report of a failure is late."""
     report = failure_report(p, member)
-    return None if report is None else replace(report, late=False)
+    return None if report is None else replace(report, after_round_end=False)
 
 
 def match_the_last(match: Any, among: Any, evidence: Evidence) -> Any:
@@ -208,7 +208,9 @@ RULES = {
     "I1 a new number": Rule("rounds._publish", around=same_number_again),
     "I1 the record never goes back": Rule("elasticjob.contract.records.RoundRecord.ahead_of", gives(False)),
     "I2 ranks by rule": Rule("elasticjob.rounds.candidates.assign_ranks", rank_by_slot),
-    "I2 the world is the round": Rule("elasticjob.core.participant.Participant._place", around=one_less),
+    "I2 the world is the round": Rule(
+        "elasticjob.core.participant.Participant._make_membership", around=one_less
+    ),
     "I3 never fewer": Rule("elasticjob.rounds.formation.decide", decide_without_minimum),
     "I3 never more": Rule("elasticjob.rounds.formation.decide", decide_with_spares),
     "I3 bounds break nothing": Rule("scaling.rescale", break_below_minimum),

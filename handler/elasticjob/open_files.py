@@ -40,7 +40,7 @@ def raise_limit() -> None:
     _former = soft if _former is None else _former
 
 
-def give_back(pids: Iterable[int]) -> None:
+def restore_limit(pids: Iterable[int]) -> None:
     """Set the limit of workers that have just started to what it was before (Linux)."""
     if _former is None or not hasattr(resource, "prlimit"):
         return

@@ -38,8 +38,8 @@ Value = str | bytes
 class RoundStore:
     """torch's view of the round's store.
 
-    ``over`` says why the round is over, "" while it is not; ``finished`` is called when torch enters its
-    exit barrier, which it does only when the local workers have all succeeded; ``job_done`` says whether
+    ``end_reason`` says why the round is over, "" while it is not; ``finished`` is called when torch enters its
+    exit barrier, which it does only when the local workers have all succeeded; ``job_complete`` says whether
     the job is Complete.
     """
 
@@ -47,19 +47,19 @@ class RoundStore:
         self,
         connection: StoreConnection,
         own: bool,
-        rank: int,
+        group_rank: int,
         size: int,
-        over: Callable[[], str],
+        end_reason: Callable[[], str],
         finished: Callable[[], None],
-        job_done: Callable[[], bool],
+        job_complete: Callable[[], bool],
     ) -> None:
         self._connection = connection
         self._own = own
-        self.rank = rank
+        self.group_rank = group_rank
         self._size = size
-        self._over = over
+        self._end_reason = end_reason
         self._finished = finished
-        self._job_done = job_done
+        self._job_complete = job_complete
         self._timeout = timedelta(seconds=300)
         self._role_info = b""
         self._complete_since: float | None = None
@@ -125,9 +125,9 @@ class RoundStore:
             store.add(PASSED, 1)
 
         try:
-            self._connection.call(work, self._left_barrier)
+            self._connection.call(work, self._barrier_end_reason)
         except StoreGone as gone:
-            if not self._job_done():
+            if not self._job_complete():
                 raise RuntimeError(f"left the exit barrier: {gone}") from None
         self.passed = True
 
@@ -147,19 +147,19 @@ class RoundStore:
         """Whether every member has left the exit barrier. Raises StoreGone."""
         return self._connection.call(lambda store: int(store.add(PASSED, 0)), lambda: "") >= self._size
 
-    def _left_barrier(self) -> str:
-        if not self._job_done():
-            return self._over()
+    def _barrier_end_reason(self) -> str:
+        if not self._job_complete():
+            return self._end_reason()
         now = time.monotonic()
         if self._complete_since is None:
             self._complete_since = now
         return "the job is complete" if now - self._complete_since > COMPLETE_SECONDS else ""
 
     def _call(self, work: Callable[[KeyValueStore], T]) -> T:
-        return self._connection.call(work, self._over)
+        return self._connection.call(work, self._end_reason)
 
     def _or_locally(self, work: Callable[[KeyValueStore], T], answer: T) -> T:
-        self.degraded = self.degraded or self._over()
+        self.degraded = self.degraded or self._end_reason()
         if not self.degraded:
             try:
                 return self._call(work)
@@ -181,7 +181,7 @@ class RoundStore:
     def _assign_locally(self) -> bytes:
         """[base rank, world size, base role rank, role size], as for identical workers."""
         local = int(json.loads(self._role_info)["local_world_size"]) if self._role_info else 1
-        first, whole = self.rank * local, self._size * local
+        first, whole = self.group_rank * local, self._size * local
         return json.dumps([first, whole, first, whole]).encode()
 
 

@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from torch.distributed import PrefixStore, TCPStore
 
 from elasticjob.contract.records import parse_endpoint
-from elasticjob.core.beats import Probe
+from elasticjob.core.heartbeats import ProbeResult
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ def connect(endpoint: str) -> TCPStore:
     """
     host, port = parse_endpoint(endpoint)
     found = probe({0: endpoint}, CONNECT_SECONDS).get(0)
-    if found is not Probe.ACCEPTED:
+    if found is not ProbeResult.ACCEPTED:
         what = found.value if found is not None else "this process cannot open more connections"
         raise Unreachable(f"{endpoint}: {what}")
     try:
@@ -127,16 +127,16 @@ def connect(endpoint: str) -> TCPStore:
         raise Unreachable(f"{endpoint}: {error}") from None
 
 
-OWN_TROUBLE = frozenset(
+LOCAL_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
 )
 """Of this process or its machine: nothing that a peer could be judged by."""
 
 
-def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
+def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, ProbeResult]:
     """What connections to these ports meet, all tried at once, within this many seconds. Never raises: a port
     that could not be tried, for want of descriptors, say, is not in the answer."""
-    result: dict[int, Probe] = dict.fromkeys(endpoints, Probe.SILENT)
+    result: dict[int, ProbeResult] = dict.fromkeys(endpoints, ProbeResult.SILENT)
     try:
         _probe(endpoints, time.monotonic() + seconds, result)
     except OSError as error:
@@ -145,7 +145,7 @@ def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
     return result
 
 
-def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, Probe]) -> None:
+def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, ProbeResult]) -> None:
     with selectors.DefaultSelector() as selector:
         for rank, endpoint in endpoints.items():
             host, port = parse_endpoint(endpoint)
@@ -164,18 +164,18 @@ def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, Prob
                 continue
             one.setblocking(False)
             code = one.connect_ex(address)
-            if code in OWN_TROUBLE:
+            if code in LOCAL_ERRORS:
                 del result[rank]
                 one.close()
             elif code in (0, errno.EINPROGRESS):
                 selector.register(one, selectors.EVENT_WRITE, rank)
             else:
-                result[rank] = _verdict(code)
+                result[rank] = _probe_result(code)
                 one.close()
         while selector.get_map() and (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 assert isinstance(key.fileobj, socket.socket)
-                result[key.data] = _verdict(key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+                result[key.data] = _probe_result(key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
                 selector.unregister(key.fileobj)
                 key.fileobj.close()
         for key in list(selector.get_map().values()):
@@ -221,10 +221,10 @@ def _closed() -> TCPStore:
     raise StoreGone("given up")
 
 
-def _verdict(code: int) -> Probe:
+def _probe_result(code: int) -> ProbeResult:
     if code == 0:
-        return Probe.ACCEPTED
-    return Probe.REFUSED if code == errno.ECONNREFUSED else Probe.SILENT
+        return ProbeResult.ACCEPTED
+    return ProbeResult.REFUSED if code == errno.ECONNREFUSED else ProbeResult.SILENT
 
 
 class KeyValueStore(Protocol):
@@ -241,7 +241,7 @@ class KeyValueStore(Protocol):
     def delete_key(self, key: str) -> bool: ...
 
 
-class Call(Generic[T]):
+class StoreCall(Generic[T]):
     """One call on its way through a connection's thread. ``done`` is set under the connection's bell."""
 
     def __init__(self, work: Callable[[KeyValueStore], T]) -> None:
@@ -270,37 +270,37 @@ class Call(Generic[T]):
 class StoreConnection:
     """One connection to a round's store with the thread that alone uses it.
 
-    ``bell`` is notified when a call has ended; it is the condition on which the caller waits for other
+    ``changed`` is notified when a call has ended; it is the condition on which the caller waits for other
     things too (a newer record).
     """
 
-    def __init__(self, open_store: Callable[[], TCPStore], prefix: str, bell: threading.Condition) -> None:
+    def __init__(self, open_store: Callable[[], TCPStore], prefix: str, changed: threading.Condition) -> None:
         self._open = open_store
         self._prefix = prefix
-        self._bell = bell
-        self._calls: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
+        self._changed = changed
+        self._calls: queue.SimpleQueue[StoreCall[Any] | None] = queue.SimpleQueue()
         self.closed = False
         self._thread = threading.Thread(target=self._run, name="elasticjob-store", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[KeyValueStore], T]) -> Call[T]:
+    def submit(self, work: Callable[[KeyValueStore], T]) -> StoreCall[T]:
         """Begin a call; the bell rings when it is done."""
-        call = Call(work)
+        call = StoreCall(work)
         self._calls.put(call)
         return call
 
-    def call(self, work: Callable[[KeyValueStore], T], give_up: Callable[[], str]) -> T:
-        """Make a call and wait for it. ``give_up`` is asked at every ring of the bell and twice a second:
+    def call(self, work: Callable[[KeyValueStore], T], end_reason: Callable[[], str]) -> T:
+        """Make a call and wait for it. ``end_reason`` is asked at every ring of the bell and twice a second:
         a non-empty answer ends the wait, and the connection, with StoreGone; so does a connection that is
         closed, whose thread answers nothing any more."""
         call = self.submit(work)
-        with self._bell:
+        with self._changed:
             while not call.done:
-                reason = "the connection was closed" if self.closed else give_up()
+                reason = "the connection was closed" if self.closed else end_reason()
                 if reason:
                     self.close()
                     raise StoreGone(reason)
-                self._bell.wait(0.5)
+                self._changed.wait(0.5)
         return call.result()
 
     def close(self) -> None:
@@ -344,6 +344,6 @@ class StoreConnection:
             if call is None or self.closed:
                 return
             call.run(opened)
-            with self._bell:
+            with self._changed:
                 call.done = True
-                self._bell.notify_all()
+                self._changed.notify_all()

@@ -141,8 +141,10 @@ class Checker:
                 )
             self._lease_highest = max(self._lease_highest, record.order)
             self._records.append((record.order, text))
-            if record.members:  # those of a large round stand elsewhere
-                self._identify(record.number, Identity(record.nonce, record.leader, record.members), "Lease")
+            if record.member_ids:  # those of a large round stand elsewhere
+                self._identify(
+                    record.number, Identity(record.nonce, record.leader_endpoint, record.member_ids), "Lease"
+                )
 
     # -- the invariants ------------------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ class FailureCommands:
                 int(what.get("rank", ranks.get(name) or 0)),
                 error,
                 int(what["exit"]) if "exit" in what else None,
-                milliseconds=int(what["ms"]) if "ms" in what else None,
-                late=bool(late),
+                offset_milliseconds=int(what["ms"]) if "ms" in what else None,
+                after_round_end=bool(late),
             )
             self.leases[name] = replace(self.leases[name], failure=report)
 

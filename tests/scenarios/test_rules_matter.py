@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from elasticjob.core import beats
+from elasticjob.core import heartbeats
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus
 from tests.rules import RULES, without
 from tests.scenarios.test_scenarios import run
 from tests.simulation.mutations import MUTATIONS
-from tests.unit.test_beats import judge
+from tests.unit.test_heartbeats import monitor
 
 RACES = Path(__file__).parent / "races"
 
@@ -123,12 +123,12 @@ def test_a_scenario_tells_when_the_rule_is_gone(rule: str, race: str) -> None:
 
 def test_i9_a_stalled_judge_accuses_when_the_rule_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent_ranks() -> list[int]:
-        stalled = judge()
+        stalled = monitor()
         stalled.tick(1.0, {1: 1, 2: 1})
         return stalled.tick(61.0, {1: 1, 2: 1})
 
     assert silent_ranks() == []
-    monkeypatch.setattr(beats, "OWN_STALL_SECONDS", float("inf"))
+    monkeypatch.setattr(heartbeats, "OWN_STALL_SECONDS", float("inf"))
     assert silent_ranks() == [1, 2]
 
 

@@ -182,10 +182,10 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             report = RoundReport(
                 self.status.current_round.nonce,
                 established="established" in what,
-                missing=tuple(ranks[pod] for pod in what.get("missing", "").split(",") if pod),
-                silent=tuple(ranks[pod] for pod in what.get("silent", "").split(",") if pod),
+                unarrived_ranks=tuple(ranks[pod] for pod in what.get("missing", "").split(",") if pod),
+                silent_ranks=tuple(ranks[pod] for pod in what.get("silent", "").split(",") if pod),
                 leader_lost="leader" in what,
-                refused=what.get("leader") == "refused",
+                connection_refused=what.get("leader") == "refused",
                 hung="hung" in what,
                 silent_milliseconds=int(what["hung"]) * 1000 if "hung" in what else None,
                 message=f"no step for {what['hung']} s" if "hung" in what else "",
@@ -235,7 +235,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
 
     def do_renewals(self) -> None:
         """Say how often those who wait are told to renew their Leases, and what they are judged by."""
-        told = self.record.wait_renew_seconds if self.record else 5
+        told = self.record.wait_renew_period_seconds if self.record else 5
         self.trace.append(f"renewals every {told} s, judged by {self.renewals.seconds} s")
 
     def do_wait(self, seconds: str) -> None:
@@ -395,7 +395,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
                 self.leases[name] = replace(lease, record=r)
 
     def _pass(self) -> None:
-        told = self.renewals.told(self.record.wait_renew_seconds if self.record else 5, self.mono)
+        told = self.renewals.told(self.record.wait_renew_period_seconds if self.record else 5, self.mono)
         observed = Observed(
             tuple(self.pods.values()),
             dict(self.leases),

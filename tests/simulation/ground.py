@@ -47,7 +47,7 @@ class RoundKeys:
     here: set[int] = field(default_factory=set)
     ranks: dict[str, int] = field(default_factory=dict)
     """By id, once the leader of a large round has told them."""
-    beats: dict[int, int] = field(default_factory=dict)
+    heartbeats: dict[int, int] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
 

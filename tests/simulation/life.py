@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import State
+from elasticjob.contract.records import AnnouncedState
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus
@@ -27,7 +27,7 @@ Act = Callable[[World], None]
 
 
 def _member(w: World, rank: int) -> Agent:
-    return next(a for a in w.running() if a.in_round is not None and a.in_round.rank == rank)
+    return next(a for a in w.running() if a.in_round is not None and a.in_round.group_rank == rank)
 
 
 def _standby(w: World) -> Agent:
@@ -194,4 +194,4 @@ def _at_rest(w: World) -> bool:
 
 def _has_joined(w: World, agent: Agent) -> bool:
     lease = w.api.items.get(("lease", agent.name))
-    return lease is not None and lease.value.record.state == State.JOINING.value
+    return lease is not None and lease.value.record.state == AnnouncedState.JOINING.value

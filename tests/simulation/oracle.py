@@ -203,7 +203,7 @@ class Oracle:
             self._same(
                 record.job_uid,
                 record.number,
-                (record.nonce, record.members or None, record.leader),
+                (record.nonce, record.member_ids or None, record.leader_endpoint),
                 "the round Lease",
             )
             members = self.rounds[record.job_uid, record.number][1]
@@ -286,19 +286,19 @@ class Oracle:
         known = self.rounds.get((m.job_uid, m.number))
         if m.nonce == "by-hand":
             return
-        if known is None or (known[0], known[2]) != (m.nonce, m.leader):
+        if known is None or (known[0], known[2]) != (m.nonce, m.leader_endpoint):
             raise Violation("I2", f"{agent.name} returned for round {m.number} as {m}, published: {known}")
         ranks = self.returned.setdefault((m.job_uid, m.number, m.nonce), {})
-        if m.rank in ranks:
-            raise Violation("I2", f"rank {m.rank} of round {m.number} returned twice: {agent.name}")
-        if m.size != len(known[1]) or m.rank < 0 or known[1][m.rank] != m.id:
-            raise Violation("I2", f"{agent.name} is rank {m.rank} of {m.size} in {known[1]} as {m.id}")
-        ranks[m.rank] = agent.uid
-        self.training.setdefault((m.job_uid, m.number), {})[m.rank] = agent.uid
+        if m.group_rank in ranks:
+            raise Violation("I2", f"rank {m.group_rank} of round {m.number} returned twice: {agent.name}")
+        if m.size != len(known[1]) or m.group_rank < 0 or known[1][m.group_rank] != m.id:
+            raise Violation("I2", f"{agent.name} is rank {m.group_rank} of {m.size} in {known[1]} as {m.id}")
+        ranks[m.group_rank] = agent.uid
+        self.training.setdefault((m.job_uid, m.number), {})[m.group_rank] = agent.uid
 
     def agent_left(self, agent: Agent, m: Membership) -> None:
         """Its workers of this round have ended."""
-        self.training.get((m.job_uid, m.number), {}).pop(m.rank, None)
+        self.training.get((m.job_uid, m.number), {}).pop(m.group_rank, None)
         self.happens(agent.uid)
         known = self.past.published.get((m.job_uid, m.number))
         if not agent.alive and known is not None and known.until == float("inf"):
@@ -319,4 +319,4 @@ class Oracle:
         status = self.status.get(m.job_uid, JobStatus())
         if (status.current_round.number, status.current_round.phase) != (m.number, "Active"):
             self.happens(agent.uid, APPLICATION)  # it does not know that this does not count any more
-        self.finished.setdefault((m.job_uid, m.number), set()).add(m.rank)
+        self.finished.setdefault((m.job_uid, m.number), set()).add(m.group_rank)

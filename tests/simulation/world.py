@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import INLINE_MEMBERS, State
+from elasticjob.contract.records import INLINE_MEMBERS, AnnouncedState
 from elasticjob.core.participant import Membership
 from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
@@ -111,7 +111,9 @@ class World:
 
     def returned(self, agent: Agent, membership: Membership) -> None:
         """``next_rendezvous`` has returned."""
-        self.kernel.say(f"{agent.name} is rank {membership.rank} of {membership.size} in {membership.number}")
+        self.kernel.say(
+            f"{agent.name} is rank {membership.group_rank} of {membership.size} in {membership.number}"
+        )
         self.oracle.agent_returned(agent, membership)
         key = (membership.job_uid, membership.number)
         if len(self.oracle.training.get(key, ())) == membership.size and self._all_live(membership):
@@ -151,7 +153,9 @@ class World:
     def unheard(self, agent: Agent) -> None:
         """See ``Ground``."""
         record = agent.core.announced
-        if record is not None and (agent.core.membership is None or record.state == State.SUCCEEDED.value):
+        if record is not None and (
+            agent.core.membership is None or record.state == AnnouncedState.SUCCEEDED.value
+        ):
             self.oracle.past.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
 
     def knows(self, agent: Agent) -> bool:
@@ -240,7 +244,9 @@ class World:
     def hang_workers(self) -> None:
         """The training loop of the present round stands still from now on; the leader is the one to tell."""
         limit = self.job.job.spec.limits.hang_timeout if self.job is not None else 0
-        leader = next((a for a in self.running() if a.in_round is not None and a.in_round.rank == 0), None)
+        leader = next(
+            (a for a in self.running() if a.in_round is not None and a.in_round.group_rank == 0), None
+        )
         if not limit or leader is None or leader.in_round is None or self._whole_since is None:
             return
         membership, key = leader.in_round, self._whole_since[0]

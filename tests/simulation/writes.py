@@ -63,7 +63,7 @@ class RoundPublisher:
             if there.value == record:
                 return None
             now = self._informers.kernel.now
-            if replace(there.value, waiting=record.waiting) == record:
+            if replace(there.value, waiting_message=record.waiting_message) == record:
                 left = self._waiting_at + WAITING_SECONDS - now
                 if left > 0:
                     return left

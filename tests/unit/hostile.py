@@ -56,7 +56,9 @@ def vectors(ids: list[str], nonce: str) -> dict[str, str]:
     return {
         PARTICIPANT_ANNOTATION: ParticipantRecord(ids[0], "Joining", "10.0.0.1:80").dump(),
         FAILURE_ANNOTATION: FailureReport(1, 0, "worker", 1, 0, 5).dump(),
-        REPORT_ANNOTATION: RoundReport(nonce, established=True, missing=(0, 1, 2), silent=(0, 1, 2)).dump(),
+        REPORT_ANNOTATION: RoundReport(
+            nonce, established=True, unarrived_ranks=(0, 1, 2), silent_ranks=(0, 1, 2)
+        ).dump(),
         PROGRESS_ANNOTATION: ProgressReport(nonce, 1, 2, 3, 4).dump(),
         ROUND_ANNOTATION: RoundRecord(
             "uid", 1, "Active", nonce, tuple(ids), "10.0.0.1:80", size=len(ids), leader_id=ids[0]

@@ -113,9 +113,9 @@ def test_a_phase_of_a_newer_operator_changes_nothing_for_an_older_handler() -> N
     running = core.latest
     assert running is not None
     core.observe(RoundRecord.parse(newer(running.dump(), phase="Paused")))
-    assert not core.over()
+    assert not core.end_reason()
     core.observe(RoundRecord.parse(newer(running.dump(), phase="Broken", cause="NewCause")))
-    assert core.over()
+    assert core.end_reason()
 
 
 def test_limits_that_an_older_operator_does_not_send_are_the_defaults() -> None:

@@ -9,15 +9,15 @@ import pytest
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport, RoundRecord
 from elasticjob.core.participant import Enter, Participant
-from elasticjob.core.progress import Hang, ProgressJudge, Steps
+from elasticjob.core.progress import Hang, ProgressMonitor, Steps
 
 
-def judge(timeout: float = 10.0) -> ProgressJudge:
-    return ProgressJudge("n", 100.0, Limits(hang_timeout=timeout))
+def judge(timeout: float = 10.0) -> ProgressMonitor:
+    return ProgressMonitor("n", 100.0, Limits(hang_timeout=timeout))
 
 
 def until(
-    j: ProgressJudge, now: int, end: int, own: Steps | None = None, others: int | None = -1
+    j: ProgressMonitor, now: int, end: int, own: Steps | None = None, others: int | None = -1
 ) -> list[Hang]:
     """One tick a second, with nothing new; the hangs that were called."""
     return [hang for t in range(now, end) if (hang := j.tick(float(t), own, others)) is not None]
@@ -106,7 +106,7 @@ def test_nothing_is_judged_while_the_others_are_not_known() -> None:
 def test_looking_between_ticks_judges_nothing_and_hides_nothing() -> None:
     j = judge(10)
     j.tick(101.0, Steps(1, 100.5, 2, 100.9), -1)
-    j.see(150.0, Steps(1, 100.5, 9, 101.0), -1)
+    j.update(150.0, Steps(1, 100.5, 9, 101.0), -1)
     report = j.report
     assert report is not None
     assert report.step == 9
@@ -134,6 +134,6 @@ def test_a_participant_knows_that_its_round_hung(phase: str, cause: str, number:
     step = participant.take_step()
     assert isinstance(step, Enter)
     assert step.membership.limits.hang_timeout == 60
-    assert not participant.hung()
+    assert not participant.round_hung()
     participant.observe(replace(one, number=number, phase=phase, cause=cause))
-    assert participant.hung() == hung
+    assert participant.round_hung() == hung

@@ -125,7 +125,7 @@ def test_progress_costs_no_write_of_its_own(
     leases.publish(broken(record))
     wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
     joining = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     assert steps(leases) == ("n1", 40, 61), (
         "the last state of the round, in the same write as the announcement"
     )
@@ -187,7 +187,7 @@ def test_the_workers_are_told_where_to_report(handler: K8sRendezvousHandler, lea
     assert os.environ["PYTHONFAULTHANDLER"] == "1"
     leases.publish(broken(record))
     joining = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     form(leases, 2, "a")
     joining.result()
     second = Path(os.environ[names.PROGRESS_DIR_ENV])
@@ -254,7 +254,7 @@ def test_the_stacks_are_in_the_log_before_torch_ends_the_workers(
         assert f"round 1 hung; the stack of rank 3 (local rank 1, pid {process.pid}):" in caplog.text
         assert list(tmp_path.iterdir()) == [tmp_path / "log"], "and no core file"
     again = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     assert leases.failure("a") is None, "what we have ended is no failure"
     form(leases, 2, "a")
     again.result()
@@ -277,7 +277,7 @@ def test_an_agent_that_torch_does_not_ask_dumps_by_itself(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long --monitor-interval: the workers are not left stopped."""
-    monkeypatch.setattr("elasticjob.workers_guard.DUMP_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.worker_terminator.DUMP_SECONDS", 0.1)
     record = join(handler, leases)
     with stuck(tmp_path / "log") as process:
         leases.publish(broken(record, "Hang"))
@@ -294,7 +294,7 @@ def test_only_the_round_that_hung_is_ended(
     leases.publish(broken(record, "Hang"))
     wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
     again = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     second = form(leases, 2, "a")
     again.result()
     with stuck(tmp_path / "log") as process:

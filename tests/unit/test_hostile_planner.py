@@ -292,7 +292,7 @@ def test_a_step_report_from_beyond_all_time_is_refused_or_bounded() -> None:
 
 def test_a_leader_that_misses_somebody_who_does_not_exist_is_given_up_in_time() -> None:
     formed = passes(a_world(joined(0), joined(1), joined(2)))
-    leader = replace(joined(0), report=RoundReport(formed.status.current_round.nonce, missing=(77,)))
+    leader = replace(joined(0), report=RoundReport(formed.status.current_round.nonce, unarrived_ranks=(77,)))
     world = replace(a_world(leader, joined(1), joined(2)), record=formed.record)
     assert (
         passes(world, formed.status, seconds=(400, 431)).status.current_round.next_cause.cause
@@ -361,7 +361,7 @@ def test_work_grows_no_faster_than_the_job(size: int) -> None:
     status = JobStatus(attempts=(0,) * size)
     formed = plan(job, status, world, Now(WALL, 0, "n"), {})
     assert len(formed.status.members()) == size
-    said = RoundReport("n", missing=unknown, silent=unknown)
+    said = RoundReport("n", unarrived_ranks=unknown, silent_ranks=unknown)
     leases = {**world.leases, "mnist-0-0": replace(joined(0, formed_ids[0]), report=said)}
     Counted.compared = 0
     plan(job, formed.status, replace(world, leases=leases), Now(WALL, 1, "m"), formed.timers)

@@ -99,7 +99,7 @@ def test_a_pod_that_gets_its_label_again_comes_back() -> None:
 def test_a_participant_and_its_reports() -> None:
     scene = Scene()
     record = ParticipantRecord(id="abcdefgh", state="Joining", endpoint="h:1")
-    failure = FailureReport(number=2, rank=1, message="boom", exit_code=-9)
+    failure = FailureReport(round_number=2, group_rank=1, message="boom", exit_code=-9)
     report = RoundReport(nonce="n", established=True)
     scene.lease(participant=record.dump(), failure=failure.dump(), report=report.dump())
     found = scene.observe().leases["job-0-0"]

@@ -52,7 +52,7 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         RoundReport.parse,
         '{"version":1,"nonce":"9f","established":true,"unarrivedRanks":"","silentRanks":"1-3,7","leaderLost":false,'
         '"connectionRefused":false,"hung":false,"silentMilliseconds":3012,"message":"no beat"}',
-        RoundReport("9f", True, silent=(1, 2, 3, 7), silent_milliseconds=3012, message="no beat"),
+        RoundReport("9f", True, silent_ranks=(1, 2, 3, 7), silent_milliseconds=3012, message="no beat"),
     ),
     (
         ProgressReport.parse,
@@ -71,7 +71,7 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         '"leaderID":"id-0","leaderEndpoint":"10.0.3.7:41234","cause":"","message":"","waitingMessage":"","outcome":"",'
         '"waitRenewPeriodSeconds":5,"limits":{"establishTimeoutSeconds":15,"heartbeatPeriodSeconds":1,"heartbeatTimeoutSeconds":10,"stallTimeoutSeconds":30,'
         '"hangTimeoutSeconds":0}}',
-        RoundRecord("u", 7, "Active", "9f", leader="10.0.3.7:41234", size=5000, leader_id="id-0"),
+        RoundRecord("u", 7, "Active", "9f", leader_endpoint="10.0.3.7:41234", size=5000, leader_id="id-0"),
     ),
 ]
 

@@ -22,33 +22,35 @@ def candidate_lists(draw: st.DrawFn) -> list[Candidate]:
 
 @given(candidate_lists(), st.integers(1, 12))
 def test_seats_are_distinct_and_as_many_as_possible(candidates: list[Candidate], size: int) -> None:
-    seats = assign_ranks(candidates, size)
-    assert len(seats) == min(size, len(candidates)) == len({c.id for c in seats})
-    assert set(seats) <= set(candidates)
+    ranked = assign_ranks(candidates, size)
+    assert len(ranked) == min(size, len(candidates)) == len({c.id for c in ranked})
+    assert set(ranked) <= set(candidates)
 
 
 @given(candidate_lists())
 def test_a_survivor_keeps_its_rank_when_newcomers_fill_every_gap(candidates: list[Candidate]) -> None:
-    candidates = [Candidate(c.id, c.name, c.slot, c.last_rank) for c in candidates]
-    seats = assign_ranks(candidates, len(candidates))
-    survivors = [c for c in candidates if c.last_rank is not None]
-    gaps = max((c.last_rank or 0 for c in survivors), default=-1) + 1 - len(survivors)
+    candidates = [Candidate(c.id, c.name, c.slot, c.last_group_rank) for c in candidates]
+    ranked = assign_ranks(candidates, len(candidates))
+    survivors = [c for c in candidates if c.last_group_rank is not None]
+    gaps = max((c.last_group_rank or 0 for c in survivors), default=-1) + 1 - len(survivors)
     if len(candidates) - len(survivors) >= gaps:
-        assert all(seats[c.last_rank or 0] is c for c in survivors)
+        assert all(ranked[c.last_group_rank or 0] is c for c in survivors)
 
 
 @given(candidate_lists())
 def test_the_order_of_survivors_never_changes(candidates: list[Candidate]) -> None:
-    candidates = [Candidate(c.id, c.name, c.slot, c.last_rank) for c in candidates]
-    order = [c.last_rank for c in assign_ranks(candidates, len(candidates)) if c.last_rank is not None]
+    candidates = [Candidate(c.id, c.name, c.slot, c.last_group_rank) for c in candidates]
+    order = [
+        c.last_group_rank for c in assign_ranks(candidates, len(candidates)) if c.last_group_rank is not None
+    ]
     assert order == sorted(order)
 
 
 @given(candidate_lists())
 def test_who_may_not_lead_leads_only_if_nobody_may(candidates: list[Candidate]) -> None:
-    seats = assign_ranks(candidates, len(candidates))
+    ranked = assign_ranks(candidates, len(candidates))
     if any(c.may_lead for c in candidates):
-        assert seats[0].may_lead
+        assert ranked[0].may_lead
 
 
 def test_a_spare_takes_over_the_lost_rank() -> None:

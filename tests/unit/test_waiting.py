@@ -52,7 +52,7 @@ def planned(before: Plan | None, silent: float = 0.0, mono: float = 0.0, **obser
     ("waiting", "seconds"), [(0, 5), (250, 5), (251, 10), (1_000, 20), (8_000, 160), (100_000, 2_560)]
 )
 def test_renewals_are_fifty_a_second_whoever_waits(waiting: int, seconds: int) -> None:
-    assert planned(None, waiting=waiting).record.wait_renew_seconds == seconds
+    assert planned(None, waiting=waiting).record.wait_renew_period_seconds == seconds
     assert waiting / seconds <= 50
 
 
@@ -62,7 +62,7 @@ def test_another_interval_waits_for_a_write_that_is_due_anyway() -> None:
     second = planned(first, waiting=8_000, mono=11.0)
     assert second.record == first.record
     late = planned(second, waiting=8_000, mono=42.0)
-    assert late.record == replace(first.record, wait_renew_seconds=160)
+    assert late.record == replace(first.record, wait_renew_period_seconds=160)
 
 
 def test_the_first_member_of_a_large_round_that_rejoins_is_told_what_holds_when_all_wait() -> None:
@@ -87,9 +87,9 @@ def test_the_first_member_of_a_large_round_that_rejoins_is_told_what_holds_when_
     first = plan(job, empty, seen(0, None, size), Now(NOW, 0.0, "nonce"), {})
     assert (first.record.phase, first.record.size) == ("Active", size)
     broken = plan(job, first.status, seen(1, first.record, 0), Now(NOW, 1.0, "nonce"), first.timers)
-    assert (broken.record.phase, broken.record.wait_renew_seconds) == ("Broken", 20)
+    assert (broken.record.phase, broken.record.wait_renew_period_seconds) == ("Broken", 20)
     later = plan(job, broken.status, seen(size - 1, broken.record, size - 1), Now(NOW, 60.0, "nonce"), {})
-    assert (later.record.phase, later.record.wait_renew_seconds) == ("Broken", 20)
+    assert (later.record.phase, later.record.wait_renew_period_seconds) == ("Broken", 20)
 
 
 @pytest.mark.parametrize(("renew_seconds", "judged"), [(5, ("job-0-0",)), (160, ())])

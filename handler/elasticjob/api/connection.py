@@ -141,7 +141,7 @@ def _keepalive() -> list[tuple[int, int, int]]:
     """A connection that lost its peer without a word ends within about ten seconds, idle or not.
 
     Only the kernels speak, so that it costs the API server no request. What ends a connection before the API
-    server, as a load balancer does, may go on answering: see ``HttpLeaseApi.renew_watch``.
+    server, as a load balancer does, may go on answering: see ``HttpLeaseApi.reopen_watch``.
     """
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in (

@@ -18,7 +18,7 @@ _REASONS = 3
 class Candidate:
     """A live participant that has announced itself and may be a member.
 
-    ``last_rank`` is its rank in the round before, None for a newcomer; ``slot`` orders newcomers
+    ``last_group_rank`` is its rank in the round before, None for a newcomer; ``slot`` orders newcomers
     (those without one come last, by name). ``may_lead`` is False for one that members could not
     reach as leader.
     """
@@ -26,7 +26,7 @@ class Candidate:
     id: str
     name: str
     slot: int | None = None
-    last_rank: int | None = None
+    last_group_rank: int | None = None
     may_lead: bool = True
 
 
@@ -34,13 +34,13 @@ class Candidate:
 class Expected:
     """A participant that is on its way. ``wait_seconds``: how long to wait for it still.
 
-    ``last_rank`` is its rank in the round before, None for a newcomer; ``rank_held_seconds``: how long
+    ``last_group_rank`` is its rank in the round before, None for a newcomer; ``rank_held_seconds``: how long
     neither a newcomer nor a member of a higher rank takes its place."""
 
     name: str
     wait_seconds: float
     why: str
-    last_rank: int | None = None
+    last_group_rank: int | None = None
     rank_held_seconds: float = 0.0
 
 
@@ -109,8 +109,8 @@ def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate,
     ordered = by_preference[:size]
     if ordered and not any(c.may_lead for c in ordered):
         ordered[-1] = next((c for c in by_preference[size:] if c.may_lead), ordered[-1])
-    survivors = {c.last_rank: c for c in ordered if c.last_rank is not None}
-    newcomers = [c for c in ordered if c.last_rank is None]
+    survivors = {c.last_group_rank: c for c in ordered if c.last_group_rank is not None}
+    newcomers = [c for c in ordered if c.last_group_rank is None]
     ranked: list[Candidate] = []
     for rank in range(max(survivors, default=-1) + 1):
         if rank in survivors:
@@ -127,13 +127,13 @@ def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate,
 
 def _with_a_place(candidates: Iterable[Candidate], held: Iterable[Expected], size: int) -> list[Expected]:
     """Those of ``held`` that would be members if all of them joined now."""
-    coming = {Candidate("", e.name, None, e.last_rank): e for e in held}
+    coming = {Candidate("", e.name, None, e.last_group_rank): e for e in held}
     chosen = sorted((*candidates, *coming), key=_preference)[:size]
     return [coming[c] for c in chosen if c in coming]
 
 
 def _preference(c: Candidate) -> tuple[bool, int, bool, int, str]:
-    return (c.last_rank is None, c.last_rank or 0, c.slot is None, c.slot or 0, c.name)
+    return (c.last_group_rank is None, c.last_group_rank or 0, c.slot is None, c.slot or 0, c.name)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -151,7 +151,7 @@ def reasons(expected: Sequence[Expected]) -> str:
     groups: dict[str, list[str]] = {}
     for one in expected:
         groups.setdefault(one.why, []).append(one.name)
-    said = list(groups.items())[:_REASONS]
-    more = len(expected) - sum(len(names) for _, names in said)
-    parts = [f"{listed(names)} ({why})" for why, names in said]
+    shown = list(groups.items())[:_REASONS]
+    more = len(expected) - sum(len(names) for _, names in shown)
+    parts = [f"{listed(names)} ({why})" for why, names in shown]
     return " and ".join(parts) + (f" and {more} more" if more else "")

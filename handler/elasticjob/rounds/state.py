@@ -45,7 +45,7 @@ class Member:
     id: str
     name: str
     key: str
-    rank: int
+    group_rank: int
     state: str = MemberState.MEMBER.value
     message: str = ""
     place: str = ""
@@ -100,11 +100,11 @@ class RoundState:
 @dataclass(frozen=True)
 class Heard:
     """What was heard from a member. ``report``: what it says of this very round. ``unreadable``: it has made
-    a report that can't be read. ``silent``: for how many seconds nothing was heard of it."""
+    a report that can't be read. ``silent_seconds``: for how many seconds nothing was heard of it."""
 
     report: RoundReport | None = None
     unreadable: bool = False
-    silent: float = 0.0
+    silent_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -172,9 +172,9 @@ class Look:
         heard = self.hear(member)
         return heard.report if heard is not None else None
 
-    def bar_from_leading(self, name: str) -> None:
+    def exclude_from_leading(self, name: str) -> None:
         """This participant shall not lead the next round. Those that are gone are forgotten."""
-        barred = {
+        ineligible = {
             other for other in self.state.ineligible_leaders if self.present is None or other in self.present
         }
-        self.set(ineligible_leaders=tuple(sorted({*barred, name})))
+        self.set(ineligible_leaders=tuple(sorted({*ineligible, name})))

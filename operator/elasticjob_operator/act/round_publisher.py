@@ -260,7 +260,12 @@ class LeaseRoundPublisher:
 
 def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
     """Except for what has no effect at once: the sentence on what is waited for, and the pace of renewals."""
-    return replace(old, waiting=new.waiting, wait_renew_seconds=new.wait_renew_seconds) == new
+    return (
+        replace(
+            old, waiting_message=new.waiting_message, wait_renew_period_seconds=new.wait_renew_period_seconds
+        )
+        == new
+    )
 
 
 def _unknown(lease: SeenLease, job: Job) -> bool:

@@ -135,7 +135,9 @@ class Reconciler:
             memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
         now = Now(wall=datetime.now(timezone.utc), mono=self._clock(), nonce=secrets.token_hex(4))
         observed = replace(self._world.observe(job), **self._applier.published(job)._asdict())
-        told = observed.record.wait_renew_seconds if observed.record is not None else WAIT_RENEW_SECONDS
+        told = (
+            observed.record.wait_renew_period_seconds if observed.record is not None else WAIT_RENEW_SECONDS
+        )
         observed = replace(
             observed,
             troubles=memory.attempts.troubles(),

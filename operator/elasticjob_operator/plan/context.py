@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from elasticjob.contract.records import ParticipantRecord, Phase, RoundReport, State
+from elasticjob.contract.records import AnnouncedState, ParticipantRecord, Phase, RoundReport
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
@@ -74,7 +74,7 @@ class Pass:
             for pod in self.observed.pods
             if (lease := self.participant(pod)) is not None
             and lease.record is not None
-            and lease.record.state == State.LEAVING.value
+            and lease.record.state == AnnouncedState.LEAVING.value
         }
 
     @property
@@ -157,7 +157,7 @@ class Pass:
         """How many have announced themselves and are in no round. Pods that do not run renew nothing, and
         anyone can create them at no cost: all jobs' renewals go by this."""
         members = self.status.member_ids
-        return sum(r.state == State.JOINING.value and r.id not in members for r in self._running())
+        return sum(r.state == AnnouncedState.JOINING.value and r.id not in members for r in self._running())
 
     def _about_to_wait(self) -> int:
         """How many members of a round that has ended have still to announce themselves."""
@@ -194,7 +194,7 @@ class Pass:
         for pod in self.observed.pods:
             lease = self.participant(pod) if self.alive(pod) else None
             record = lease.record if lease is not None else None
-            if lease is None or record is None or record.state != State.JOINING.value:
+            if lease is None or record is None or record.state != AnnouncedState.JOINING.value:
                 continue
             if self.silent_announcement(pod) is not None:
                 continue
@@ -242,7 +242,7 @@ class Pass:
         """For how many seconds a live pod has been silent that has announced itself, if for three
         intervals or longer."""
         lease = self.participant(pod) if self.alive(pod) else None
-        if lease is None or lease.record is None or lease.record.state != State.JOINING.value:
+        if lease is None or lease.record is None or lease.record.state != AnnouncedState.JOINING.value:
             return None
         if lease.record.id in self.status.member_ids:
             return None

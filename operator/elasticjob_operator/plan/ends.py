@@ -8,7 +8,7 @@ arrives.
 
 from __future__ import annotations
 
-from elasticjob.contract.records import State
+from elasticjob.contract.records import AnnouncedState
 from elasticjob.rounds.causes import ESTABLISHING, Cause
 from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
@@ -86,7 +86,7 @@ def ended_well(p: Pass, pod: Pod) -> bool:
     that had finished, and whose report was late or lost, so that the next round has formed without it."""
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
-    return pod.exited_well and record is not None and record.state != State.LEAVING.value
+    return pod.exited_well and record is not None and record.state != AnnouncedState.LEAVING.value
 
 
 def unexplained(p: Pass, pod: Pod) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticjob.contract.records import State
+from elasticjob.contract.records import AnnouncedState
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.context import Pass
@@ -21,7 +21,7 @@ MAX_MESSAGE = 300
 REFRESH_SECONDS = 10.0
 """How long an entry stands before another sentence on the same pod replaces it."""
 
-_STATES = frozenset(state.value for state in State)
+_STATES = frozenset(state.value for state in AnnouncedState)
 
 
 def describe(p: Pass) -> None:
@@ -73,7 +73,7 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
         return ""
     record = lease.record
     if not pod.mine:
-        joins = record is not None and record.state == State.JOINING.value
+        joins = record is not None and record.state == AnnouncedState.JOINING.value
         return f"it has the label of job {p.job.name}, but was not created for this job" if joins else ""
     if lease.problem or record is None:
         return lease.problem

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from elasticjob.contract.records import Outcome, Phase, State
+from elasticjob.contract.records import AnnouncedState, Outcome, Phase
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import PLANNED
@@ -276,7 +276,7 @@ def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
         return False
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
-    return record is None or (record.id == member.id and record.state != State.LEAVING.value)
+    return record is None or (record.id == member.id and record.state != AnnouncedState.LEAVING.value)
 
 
 def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:

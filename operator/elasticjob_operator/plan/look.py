@@ -61,7 +61,7 @@ def evidence(findings: Iterable[Finding]) -> list[Evidence]:
             f.cause.value,
             f.message,
             f.member.name if f.member is not None else "",
-            f.member.rank if f.member is not None else None,
+            f.member.group_rank if f.member is not None else None,
             uid=f.member.key if f.member is not None else "",
             node=f.member.place if f.member is not None else "",
             detect_milliseconds=f.detect_milliseconds,

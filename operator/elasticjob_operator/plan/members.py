@@ -20,8 +20,8 @@ from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MAX_MESSAGE,
     MEMBER_RENEW_SECONDS,
+    AnnouncedState,
     FailureReport,
-    State,
 )
 from elasticjob.contract.text import NO_ERROR_TEXT, one_line
 from elasticjob.rounds.causes import PLANNED, Cause
@@ -124,7 +124,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     record = lease.record if lease is not None else None
     left = record is not None and record.id != member.id
     leaving = p.leaving(pod) and not left
-    if record is not None and not left and record.state == State.SUCCEEDED.value:
+    if record is not None and not left and record.state == AnnouncedState.SUCCEEDED.value:
         if own and not over:
             return _after_success(p, member, pod, who)
         return _done(p, own, over), None
@@ -153,11 +153,11 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
         return member.state, None
     if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
         return MemberState.LEFT, None
-    if left and over and record.state == State.JOINING.value and not p.in_time(record):
+    if left and over and record.state == AnnouncedState.JOINING.value and not p.in_time(record):
         return MemberState.MEMBER, None  # the round has another number since: it has to announce itself again
     if left:
         if not p.is_of_round(record.from_round) or record.from_job_uid != p.job.uid:
-            again = own and not over and record.state == State.JOINING.value
+            again = own and not over and record.state == AnnouncedState.JOINING.value
             if again and (_has_finished(p, lease) or _others_have_finished(p)):
                 return MemberState.SUCCEEDED, None  # no operator was there to see it say so
             killed = (
@@ -209,8 +209,8 @@ def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     if record is None or record.id == member.id:
-        return "well" if record is not None and record.state == State.SUCCEEDED.value else ""
-    if record.state != State.JOINING.value or record.from_round == p.round.number:
+        return "well" if record is not None and record.state == AnnouncedState.SUCCEEDED.value else ""
+    if record.state != AnnouncedState.JOINING.value or record.from_round == p.round.number:
         return ""
     return "well" if _has_finished(p, lease) else "again"
 
@@ -221,7 +221,7 @@ def started_again(p: Pass, member: ParticipantStatus) -> bool:
     pod = p.pods_by_uid.get(member.pod_uid)
     lease = p.participant(pod) if pod is not None and p.job.spec.template is not None else None
     record = lease.record if lease is not None else None
-    again = record is not None and record.id != member.id and record.state == State.JOINING.value
+    again = record is not None and record.id != member.id and record.state == AnnouncedState.JOINING.value
     return member.state == MemberState.SUCCEEDED and again
 
 
@@ -286,7 +286,7 @@ def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, 
         uid,
         node,
         error=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
-        milliseconds=report.milliseconds,
+        milliseconds=report.offset_milliseconds,
     )
 
 
@@ -312,7 +312,7 @@ def _worker_failures(p: Pass) -> list[Evidence]:
     found = []
     for member in p.status.members():
         report = _failure_report(p, member)
-        if report is not None and not report.late:
+        if report is not None and not report.after_round_end:
             found.append(
                 worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
             )
@@ -329,7 +329,7 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     if lease is None or lease.holder != member.pod_uid or lease.failure is None:
         return None
     record = lease.record
-    if lease.failure.number != p.round.number or record is None:
+    if lease.failure.round_number != p.round.number or record is None:
         return None  # what failed in one that has got another number may be the echo of its end
     if record.id != member.id:
         same = record.from_round == p.round.number and record.from_job_uid == p.job.uid
@@ -344,7 +344,7 @@ def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     report = _failure_report(p, member)
     if report is None:
         return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round without giving a reason")
-    if report.late:
+    if report.after_round_end:
         text = f"{who} left the round; later one of its workers failed: {_said(report)}"
         return _evidence(Cause.MEMBER_LEFT, member, text)
     return worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
@@ -405,7 +405,7 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     lease = p.participant(pod) if pod is not None and member.state == MemberState.MEMBER else None
     if pod is None or lease is None or lease.record is None or lease.record.id != member.id:
         return False
-    if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != State.JOINING.value:
+    if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != AnnouncedState.JOINING.value:
         return False
     late = LEADER_STALE_SECONDS if member.group_rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
     left = late - lease.silent

@@ -163,7 +163,7 @@ def _report_of(p: Pass, failure: Failure) -> int | None:
     """When the worker that was charged for failed, if its agent still says so."""
     lease = p.lease_of(failure.pod_uid)
     report = lease.failure if lease is not None else None
-    return report.milliseconds if report is not None and report.number == failure.round else None
+    return report.offset_milliseconds if report is not None and report.round_number == failure.round else None
 
 
 def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
@@ -179,16 +179,21 @@ def _earlier_failure(p: Pass, failure: Failure, number: int) -> Evidence | None:
     for pod in p.observed.pods:
         lease = p.participant(pod) if pod.mine and pod.uid != failure.pod_uid else None
         report = lease.failure if lease is not None else None
-        if report is None or report.number != number or report.late or report.milliseconds is None:
+        if (
+            report is None
+            or report.round_number != number
+            or report.after_round_end
+            or report.offset_milliseconds is None
+        ):
             continue
         record = lease.record if lease is not None else None
         came = record is not None and (record.from_job_uid, record.from_round) == (p.job.uid, number)
         if p.job.spec.template is None and not came:
             continue
-        if report.milliseconds < charged and (
-            first is None or report.milliseconds < (first.milliseconds or 0)
+        if report.offset_milliseconds < charged and (
+            first is None or report.offset_milliseconds < (first.milliseconds or 0)
         ):
-            first = members.worker_failure(report, pod.name, report.rank, pod.uid, pod.node)
+            first = members.worker_failure(report, pod.name, report.group_rank, pod.uid, pod.node)
     return first
 
 

@@ -89,7 +89,7 @@ def meanwhile(job: Job, status: JobStatus, observed: Observed, now: Now, decided
 
     Its round is projected, the pods that it names are made, those that it has given up are deleted.
     """
-    p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting)
+    p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting_message)
     known = status.seen
     return replace(
         decided,

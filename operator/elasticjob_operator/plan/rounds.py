@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
-from elasticjob.contract.records import MemberList, Phase, RoundRecord, State, endpoint_at
+from elasticjob.contract.records import AnnouncedState, MemberList, Phase, RoundRecord, endpoint_at
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed, reasons
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
@@ -54,14 +54,14 @@ def projection(p: Pass) -> RoundRecord:
         phase=r.phase,
         nonce=r.nonce,
         size=len(ids),
-        members=ids if len(ids) <= INLINE_MEMBERS else (),
+        member_ids=ids if len(ids) <= INLINE_MEMBERS else (),
         leader_id=ids[0] if ids else "",
-        leader=r.leader_endpoint,
+        leader_endpoint=r.leader_endpoint,
         cause=why.cause,
         message=why.message,
-        waiting=p.waiting,
+        waiting_message=p.waiting,
         outcome=p.status.terminal_state,
-        wait_renew_seconds=_wait_renew(p),
+        wait_renew_period_seconds=_wait_renew(p),
         limits=p.job.spec.limits,
     )
 
@@ -71,14 +71,14 @@ def _wait_renew(p: Pass) -> int:
     may change for all at once: it goes with the next write, and has one of its own only where a pod
     waits, and not at once."""
     wanted, record, r = p.wait_renew(), p.observed.record, p.round
-    if record is None or wanted == record.wait_renew_seconds:
+    if record is None or wanted == record.wait_renew_period_seconds:
         return wanted
-    if (record.number, record.phase, record.waiting) != (r.number, r.phase, p.waiting):
+    if (record.number, record.phase, record.waiting_message) != (r.number, r.phase, p.waiting):
         return wanted
     if r.phase == Phase.CLOSED.value or not p.waiting_participants():
-        return record.wait_renew_seconds
+        return record.wait_renew_period_seconds
     late = p.waits.left(JobWait.RENEWAL_CHANGE, "", RENEW_CHANGE_SECONDS) == 0
-    return wanted if late else record.wait_renew_seconds
+    return wanted if late else record.wait_renew_period_seconds
 
 
 def member_list(p: Pass) -> MemberList | None:
@@ -297,7 +297,7 @@ def _passed_over(p: Pass, pod: Pod) -> bool:
     """Whether this pod has announced itself and can't be picked, other than for a round before the last: then
     it is about to do so again, unless it is silent."""
     lease = p.participant(pod)
-    if lease is None or lease.record is None or lease.record.state != State.JOINING.value:
+    if lease is None or lease.record is None or lease.record.state != AnnouncedState.JOINING.value:
         return False
     return p.in_time(lease.record) or p.silent_announcement(pod) is not None
 
@@ -393,7 +393,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
 
 def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:
     """The members that were not in the round before, if others of them were."""
-    new = tuple(c.name for c in ranked if c.last_rank is None)
+    new = tuple(c.name for c in ranked if c.last_group_rank is None)
     return new[:MAX_NEWCOMERS] if len(new) < len(ranked) else ()
 
 

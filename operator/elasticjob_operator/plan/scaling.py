@@ -6,7 +6,7 @@ the pods that have joined (I10). ``decide``, which also forms that round, says w
 
 from __future__ import annotations
 
-from elasticjob.contract.records import State
+from elasticjob.contract.records import AnnouncedState
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
 from elasticjob.rounds.causes import Cause
@@ -134,7 +134,12 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
         return f"its node {pod.node} is not ready"
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
-    if lease is None or record is None or record.id != member.id or record.state != State.JOINING.value:
+    if (
+        lease is None
+        or record is None
+        or record.id != member.id
+        or record.state != AnnouncedState.JOINING.value
+    ):
         return "its Lease does not show it as a participant"
     if lease.silent > members.LATE_RENEWALS * members.renew_seconds(member):
         return f"its Lease has not been renewed for {lease.silent:.0f} s"

@@ -70,10 +70,10 @@ def project(job: Job, status: JobStatus, waiting: str = "") -> RoundRecord:
         number=status.current_round.number,
         phase=status.current_round.phase,
         nonce=status.current_round.nonce,
-        members=("abcd",) if active else (),
-        leader=status.current_round.leader_endpoint,
+        member_ids=("abcd",) if active else (),
+        leader_endpoint=status.current_round.leader_endpoint,
         message=status.current_round.message,
-        waiting=waiting,
+        waiting_message=waiting,
     )
 
 

@@ -45,13 +45,13 @@ async def test_the_waiting_sentence_is_written_rarely_and_a_phase_at_once(scene:
                 operator.enqueue()
         record = await scene.record()
         assert record is not None
-        assert record.waiting == "one"
+        assert record.waiting_message == "one"
         scene.planner.number = 1
         operator.enqueue()
         await scene.round_is(1, "Broken")
         record = await scene.record()
         assert record is not None
-        assert record.waiting == "three"
+        assert record.waiting_message == "three"
 
 
 async def test_timers_are_kept_and_start_again_after_a_gap(scene: Scene) -> None:

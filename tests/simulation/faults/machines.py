@@ -41,7 +41,7 @@ def kill_leader(w: World) -> None:
     """kill -9 of rank 0's agent."""
     for agent in w.running():
         held = agent.core.membership
-        if held is not None and held.rank == 0:
+        if held is not None and held.group_rank == 0:
             w.disturb(f"the leader {agent.name} is killed", agent.uid)
             agent.end(137)
             return

@@ -191,7 +191,7 @@ def test_workers_of_the_next_round_are_left_alone(leases: Leases, start: Start) 
         interval=0.01,
     )
     joining = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     form(leases, 2, "a")
     joining.result()
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)

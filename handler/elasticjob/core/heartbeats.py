@@ -22,7 +22,7 @@ OWN_STALL_SECONDS = 1.0
 """A judge whose loop is later than this was stalled itself: all counters start again."""
 
 
-class Probe(enum.Enum):
+class ProbeResult(enum.Enum):
     """What a connection to the suspect's own port met."""
 
     REFUSED = "the connection to its port is refused"
@@ -34,11 +34,11 @@ class Loss(NamedTuple):
     """Why a member is lost: in words, the result of the last probe, and how many seconds it was silent."""
 
     text: str
-    probe: Probe
-    silent: float
+    probe: ProbeResult
+    silent_seconds: float
 
 
-class BeatJudge:
+class HeartbeatMonitor:
     """Watches the heartbeats of peers, by rank; all times are the caller's monotonic seconds."""
 
     def __init__(self, ranks: Iterable[int], limits: Limits, now: float) -> None:
@@ -60,16 +60,16 @@ class BeatJudge:
                 suspects.append(rank)
         return sorted(suspects, key=lambda rank: self._changed[rank][1])
 
-    def probed(self, now: float, rank: int, probe: Probe) -> bool:
+    def record_probe(self, now: float, rank: int, probe: ProbeResult) -> bool:
         """Take the result of a probe in; returns whether that rank is lost now. A verdict stays."""
         if rank not in self._changed or rank in self.lost:
             return rank in self.lost
         silent = now - self._changed[rank][1]
         limits = self._limits
         limit = {
-            Probe.REFUSED: limits.suspect,
-            Probe.SILENT: limits.heartbeat_timeout,
-            Probe.ACCEPTED: max(limits.stall_timeout, limits.heartbeat_timeout),
+            ProbeResult.REFUSED: limits.suspect,
+            ProbeResult.SILENT: limits.heartbeat_timeout,
+            ProbeResult.ACCEPTED: max(limits.stall_timeout, limits.heartbeat_timeout),
         }[probe]
         if silent <= limits.suspect or silent < limit:
             return False

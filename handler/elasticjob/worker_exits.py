@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from elasticjob.open_files import give_back
+from elasticjob.open_files import restore_limit
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ IDLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class End:
+class WorkerExit:
     """A worker has ended at ``at`` (``time.monotonic``); ``exit_code`` is negative for a signal."""
 
     local_rank: int
@@ -41,14 +41,14 @@ class End:
     exit_code: int | None
 
 
-class WorkerEnds:
+class WorkerExitWatcher:
     """Watches the workers of one round. ``find`` gives their pids by local rank, None before they start."""
 
     def __init__(self, find: Callable[[], Mapping[int, int] | None]) -> None:
         self._find = find
         self._stop = threading.Event()
-        self._bell = threading.Condition()
-        self._ends: list[End] = []
+        self._changed = threading.Condition()
+        self._exits: list[WorkerExit] = []
         self._running: dict[int, int] = {}
         self._thread = threading.Thread(target=self._run, name="elasticjob-workers", daemon=True)
 
@@ -60,11 +60,11 @@ class WorkerEnds:
         """End the thread, within a second."""
         self._stop.set()
 
-    def ended(self, seconds: float) -> list[End]:
+    def exits(self, seconds: float) -> list[WorkerExit]:
         """The workers that have ended, in that order. Waits until all have, at most this many seconds."""
-        with self._bell:
-            self._bell.wait_for(lambda: not self._running, seconds)
-            return list(self._ends)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, seconds)
+            return list(self._exits)
 
     def _run(self) -> None:
         try:
@@ -73,17 +73,17 @@ class WorkerEnds:
                 if self._stop.wait(START_POLL_SECONDS):
                     return
                 pids = self._find()
-            give_back(pids.values())
-            with self._bell:
+            restore_limit(pids.values())
+            with self._changed:
                 self._running = dict(pids)
             with contextlib.ExitStack() as files:
                 self._watch(files)
         except Exception:  # a thread of ours: no signal's exception passes here
             logger.debug("no longer watching for the exit of workers", exc_info=True)
         finally:
-            with self._bell:
+            with self._changed:
                 self._running = {}
-                self._bell.notify_all()
+                self._changed.notify_all()
 
     def _watch(self, files: contextlib.ExitStack) -> None:
         by_file: dict[int, int] = {}
@@ -92,9 +92,9 @@ class WorkerEnds:
             try:
                 file = os.pidfd_open(pid)
             except ProcessLookupError:
-                self._ended(rank, Status.UNKNOWN)
+                self._record_exit(rank, ExitStatus.UNKNOWN)
             except (AttributeError, OSError):
-                if status(os.P_PID, pid) is Status.UNKNOWN:
+                if exit_status(os.P_PID, pid) is ExitStatus.UNKNOWN:
                     self._forget(rank)  # no child of this process: there is nothing to see
             else:
                 files.callback(os.close, file)
@@ -105,48 +105,48 @@ class WorkerEnds:
             found_at_once = []
             for file, _ in poll.poll((POLL_SECONDS if unseen else IDLE_SECONDS) * 1000):
                 poll.unregister(file)
-                found_at_once.append((by_file[file], status(os.P_PIDFD, file)))
+                found_at_once.append((by_file[file], exit_status(os.P_PIDFD, file)))
             for rank, found in sorted(found_at_once, key=_stopped):
-                self._ended(rank, found)
+                self._record_exit(rank, found)
             for rank in sorted(unseen):
-                found = status(os.P_PID, self._running[rank])
-                if found is not Status.RUNNING:
+                found = exit_status(os.P_PID, self._running[rank])
+                if found is not ExitStatus.RUNNING:
                     unseen.remove(rank)
-                    self._ended(rank, found)
+                    self._record_exit(rank, found)
 
-    def _ended(self, rank: int, found: int | Status) -> None:
+    def _record_exit(self, rank: int, found: int | ExitStatus) -> None:
         now = time.monotonic()
-        with self._bell:
-            code = None if isinstance(found, Status) else found
-            self._ends.append(End(rank, self._running[rank], now, code))
+        with self._changed:
+            code = None if isinstance(found, ExitStatus) else found
+            self._exits.append(WorkerExit(rank, self._running[rank], now, code))
         self._forget(rank)
 
     def _forget(self, rank: int) -> None:
-        with self._bell:
+        with self._changed:
             del self._running[rank]
-            self._bell.notify_all()
+            self._changed.notify_all()
 
 
-def _stopped(end: tuple[int, int | Status]) -> tuple[bool, int]:
+def _stopped(end: tuple[int, int | ExitStatus]) -> tuple[bool, int]:
     """Sorts those that are all dead when this thread gets to look: torch sends SIGTERM to the others when one
     has failed, so one that SIGTERM ended was not the first."""
     rank, found = end
     return found == -signal.SIGTERM, rank
 
 
-class Status(Enum):
+class ExitStatus(Enum):
     """A process that has no exit code to show."""
 
     RUNNING = "running"
     UNKNOWN = "another thread took its exit status, or it is not a child of this process"
 
 
-def status(kind: int, number: int) -> int | Status:
+def exit_status(kind: int, number: int) -> int | ExitStatus:
     """A child's exit code, negative for a signal; it is left for the process that waits for the child."""
     try:
         found = os.waitid(kind, number, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except (ChildProcessError, AttributeError):
-        return Status.UNKNOWN
+        return ExitStatus.UNKNOWN
     if found is None:
-        return Status.RUNNING
+        return ExitStatus.RUNNING
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

@@ -3,7 +3,7 @@ others.
 
 The leader watches all members, each member watches the leader. Heartbeats have a connection and a thread of
 their own, because a store call can block for ever. A broken connection is reopened before anything is
-reported. ``elasticjob.core.beats`` decides what follows from a missing heartbeat.
+reported. ``elasticjob.core.heartbeats`` decides what follows from a missing heartbeat.
 
 With its heartbeat, a member stores the highest step that its workers have reported, if it has grown. The
 leader passes the highest step of all members to ``elasticjob.core.progress``. In a round of one member there
@@ -22,11 +22,11 @@ from typing import NamedTuple, cast
 from torch.distributed import PrefixStore
 
 from elasticjob.contract.records import ProgressReport
-from elasticjob.core.beats import BeatJudge, Loss, Probe
+from elasticjob.core.heartbeats import HeartbeatMonitor, Loss, ProbeResult
 from elasticjob.core.participant import Membership
-from elasticjob.core.progress import Hang, ProgressJudge
+from elasticjob.core.progress import Hang, ProgressMonitor
 from elasticjob.step_files import StepReader
-from elasticjob.stores import Call, KeyValueStore, StoreConnection, StoreGone, connect, probe
+from elasticjob.stores import KeyValueStore, StoreCall, StoreConnection, StoreGone, connect, probe
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +34,13 @@ PROBE_SECONDS = 0.5
 MAX_PROBED = 64
 """So many ports are tried at once: each is a file, and the others have their turn a second later."""
 ANSWER_SECONDS = 0.2
-HERE = "elasticjob/here/"
-BEAT = "elasticjob/beat/"
-STEP = "elasticjob/step/"
+ENDPOINT_KEY = "elasticjob/here/"
+HEARTBEAT_KEY = "elasticjob/beat/"
+STEP_KEY = "elasticjob/step/"
 NO_STEP = -1
-LEFT = 1 << 40
+LEADER_LEFT = 1 << 40
 """A heartbeat counter of this value was set by the leader when it left the round."""
-UNEASY_SECONDS = 2.0, 4.0
+CONFIRM_SECONDS = 2.0, 4.0
 """The record tells within a second why a member has left. Not all members doubt their watches at once."""
 
 
@@ -52,14 +52,14 @@ class Answer(NamedTuple):
     step: int | None = None
 
 
-class Beats:
+class Heartbeats:
     """Beats and steps of one round. All of ``lost``, ``progressed`` and ``hung`` are called from the thread.
 
     ``lost`` comes with the evidence by rank, once for each loss. Ranks that are lost together come together:
     the first report ends the round, and a second one is late. On the leader alone ``progressed`` comes when a
     step was reported (and whether it is the round's first), ``hung`` once when nothing moves any more.
 
-    ``doubt`` comes, with the monotonic time of when that began, while others are silent or the leader has
+    ``verify_source`` comes, with the monotonic time of when that began, while others are silent or the leader has
     left the round: the record should have said why by then.
     """
 
@@ -70,31 +70,31 @@ class Beats:
         lost: Callable[[Mapping[int, Loss]], None],
         progressed: Callable[[ProgressReport, bool], None],
         hung: Callable[[Hang], None],
-        doubt: Callable[[float], None],
+        verify_source: Callable[[float], None],
     ) -> None:
         self._membership = membership
-        self._leads = membership.rank == 0
+        self._leads = membership.group_rank == 0
         self._steps = steps
         self._lost = lost
         self._progressed = progressed
         self._hung = hung
-        self._doubt = doubt
-        self._uneasy_since: float | None = None
-        self._uneasy_for = random.uniform(*UNEASY_SECONDS)
+        self._verify_source = verify_source
+        self._unconfirmed_since: float | None = None
+        self._confirm_seconds = random.uniform(*CONFIRM_SECONDS)
         self._leader_left = self._knows_leader_left = False
         self._stop = threading.Event()
-        self._bell = threading.Condition()
+        self._changed = threading.Condition()
         self._connection = self._open()
-        self._call: Call[Answer] | None = None
-        self._endpoints: dict[int, str] = {0: membership.leader}
+        self._call: StoreCall[Answer] | None = None
+        self._endpoints: dict[int, str] = {0: membership.leader_endpoint}
         self._answers = 0
         peers = range(1, membership.size) if self._leads else [0]
         now = time.monotonic()
-        self._judge = BeatJudge(peers, membership.limits, now)
-        self._looking = threading.Lock()
-        self._progress = ProgressJudge(membership.nonce, now, membership.limits)
+        self._monitor = HeartbeatMonitor(peers, membership.limits, now)
+        self._progress_lock = threading.Lock()
+        self._progress = ProgressMonitor(membership.nonce, now, membership.limits)
         self._own_step = self._stored_step = NO_STEP
-        self._thread = threading.Thread(target=self._run, name="elasticjob-beats", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="elasticjob-heartbeats", daemon=True)
 
     def start(self) -> None:
         """Begin to send heartbeats, or only to read the steps in a round of one."""
@@ -104,8 +104,8 @@ class Beats:
         """Where training stands at this moment, as far as the leader knows; None on the others."""
         if not self._leads:
             return None
-        with self._looking:
-            self._progress.see(time.monotonic(), self._steps.read(), NO_STEP)
+        with self._progress_lock:
+            self._progress.update(time.monotonic(), self._steps.read(), NO_STEP)
             return self._progress.report
 
     def leave(self) -> None:
@@ -117,17 +117,17 @@ class Beats:
         self._stop.set()
         if not self._leads or self._membership.size == 1:
             return
-        threading.Thread(target=self._say_farewell, name="elasticjob-farewell", daemon=True).start()
+        threading.Thread(target=self._mark_left, name="elasticjob-leaving", daemon=True).start()
 
-    def _say_farewell(self) -> None:
+    def _mark_left(self) -> None:
         # By a connection of its own: the beating thread closes its own as it ends, and may be replacing it.
         m = self._membership
-        beats = [f"{BEAT}{rank}" for rank in range(1, m.size)]
+        heartbeats = [f"{HEARTBEAT_KEY}{rank}" for rank in range(1, m.size)]
         try:
-            store = cast(KeyValueStore, PrefixStore(m.prefix, connect(m.leader)))
-            store.multi_set(beats, [str(LEFT)] * len(beats))
+            store = cast(KeyValueStore, PrefixStore(m.prefix, connect(m.leader_endpoint)))
+            store.multi_set(heartbeats, [str(LEADER_LEFT)] * len(heartbeats))
             # That waits for no answer: a connection that is closed at once may take it along.
-            store.get(beats[-1])
+            store.get(heartbeats[-1])
         except Exception as error:  # noqa: BLE001 - then the record alone tells
             logger.debug("cannot tell the other members that the leader has left the round: %s", error)
 
@@ -138,57 +138,59 @@ class Beats:
 
     def watched(self) -> dict[int, str]:
         """The ports of the watched members, by rank, as far as they are known."""
-        own = self._membership.rank
+        own = self._membership.group_rank
         return {rank: endpoint for rank, endpoint in self._endpoints.items() if rank != own}
 
     def _open(self) -> StoreConnection:
-        return StoreConnection(lambda: connect(self._membership.leader), self._membership.prefix, self._bell)
+        return StoreConnection(
+            lambda: connect(self._membership.leader_endpoint), self._membership.prefix, self._changed
+        )
 
     def _run(self) -> None:
         try:
-            self._beat_on()
+            self._repeat()
         finally:
             self._connection.close()  # one that was opened while ``stop`` closed the one before
 
-    def _beat_on(self) -> None:
+    def _repeat(self) -> None:
         due = time.monotonic()
         while True:
             due = max(due + self._membership.limits.heartbeat_period, time.monotonic())
             if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
             try:
-                self._beat_once()
+                self._once()
             except Exception:  # without this thread there are no heartbeats, and no loss is noticed
                 logger.debug("a heartbeat failed; retrying", exc_info=True)
 
-    def _beat_once(self) -> None:
+    def _once(self) -> None:
         if not self._leads:
             own = self._steps.read()
             self._own_step = NO_STEP if own is None else own.step
         answer = self._exchange() if self._membership.size > 1 else Answer({}, NO_STEP)
         if self._leads:
-            self._follow(answer.step)
+            self._follow_progress(answer.step)
         now = time.monotonic()
-        suspects = self._judge.tick(now, answer.counts)
-        self._be_uneasy(now, bool(suspects))
+        suspects = self._monitor.tick(now, answer.counts)
+        self._check_unconfirmed(now, bool(suspects))
         if suspects:
             self._probe(suspects)
 
-    def _be_uneasy(self, now: float, suspicious: bool) -> None:
+    def _check_unconfirmed(self, now: float, suspicious: bool) -> None:
         if self._leader_left and not self._knows_leader_left:
             # News: what a watch has brought during an earlier suspicion does not answer it.
             self._knows_leader_left = True
-            self._uneasy_since = now
+            self._unconfirmed_since = now
         elif not suspicious and not self._leader_left:
-            self._uneasy_since = None
-        elif self._uneasy_since is None:
-            self._uneasy_since = now
-        elif now - self._uneasy_since > self._uneasy_for and not self._stop.is_set():
-            self._doubt(self._uneasy_since)
+            self._unconfirmed_since = None
+        elif self._unconfirmed_since is None:
+            self._unconfirmed_since = now
+        elif now - self._unconfirmed_since > self._confirm_seconds and not self._stop.is_set():
+            self._verify_source(self._unconfirmed_since)
 
-    def _follow(self, others: int | None) -> None:
+    def _follow_progress(self, others: int | None) -> None:
         """On the leader: judge the steps, and tell what is new."""
-        with self._looking:
+        with self._progress_lock:
             before = self._progress.report
             hang = self._progress.tick(time.monotonic(), self._steps.read(), others)
             report = self._progress.report
@@ -206,9 +208,11 @@ class Beats:
         """
         before = self._answer()
         if self._call is None:
-            self._call = call = self._connection.submit(self._read_all if self._leads else self._beat)
-            with self._bell:
-                self._bell.wait_for(lambda: call.done, ANSWER_SECONDS)
+            self._call = call = self._connection.submit(
+                self._read_all if self._leads else self._send_heartbeat
+            )
+            with self._changed:
+                self._changed.wait_for(lambda: call.done, ANSWER_SECONDS)
             after = self._answer()
             return Answer(before.counts | after.counts, before.step if after.step is None else after.step)
         return before
@@ -227,12 +231,12 @@ class Beats:
             self._connection = self._open()
             return Answer({})
 
-    def _beat(self, store: KeyValueStore) -> Answer:
+    def _send_heartbeat(self, store: KeyValueStore) -> Answer:
         """One heartbeat of a member; its answer is the leader's heartbeat."""
-        rank, step = self._membership.rank, self._own_step
-        self._leader_left = store.add(f"{BEAT}{rank}", 1) > LEFT
+        rank, step = self._membership.group_rank, self._own_step
+        self._leader_left = store.add(f"{HEARTBEAT_KEY}{rank}", 1) > LEADER_LEFT
         if step != self._stored_step:
-            store.set(f"{STEP}{rank}", str(step))
+            store.set(f"{STEP_KEY}{rank}", str(step))
             self._stored_step = step
         self._answers += 1
         return Answer({0: self._answers})
@@ -242,9 +246,9 @@ class Beats:
         barrier)."""
         ranks = range(1, self._membership.size)
         if len(self._endpoints) == 1:
-            said = store.multi_get([f"{HERE}{rank}" for rank in ranks])
-            self._endpoints.update({rank: text.decode() for rank, text in zip(ranks, said, strict=True)})
-        values = store.multi_get([f"{key}{rank}" for key in (BEAT, STEP) for rank in ranks])
+            endpoints = store.multi_get([f"{ENDPOINT_KEY}{rank}" for rank in ranks])
+            self._endpoints.update({rank: text.decode() for rank, text in zip(ranks, endpoints, strict=True)})
+        values = store.multi_get([f"{key}{rank}" for key in (HEARTBEAT_KEY, STEP_KEY) for rank in ranks])
         counts = {rank: int(value) for rank, value in zip(ranks, values[: len(ranks)], strict=True)}
         return Answer(counts, max(int(value) for value in values[len(ranks) :]))
 
@@ -254,9 +258,9 @@ class Beats:
         now = time.monotonic()
         lost = {}
         for rank, what in found.items():
-            if what is not Probe.ACCEPTED:
+            if what is not ProbeResult.ACCEPTED:
                 logger.debug("group rank %d: %s", rank, what.value)
-            if self._judge.probed(now, rank, what):
-                lost[rank] = self._judge.lost[rank]
+            if self._monitor.record_probe(now, rank, what):
+                lost[rank] = self._monitor.lost[rank]
         if lost and not self._stop.is_set():
             self._lost(lost)

@@ -28,7 +28,7 @@ from elasticjob.contract import names
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 3.0
+OWNER_EXIT_SECONDS = 3.0
 """How long a process that is being killed may take until it is gone."""
 POLL_SECONDS = 0.1
 ASIDE = "torchrun --standalone --nnodes=1 --max-restarts=0"
@@ -38,7 +38,7 @@ class SecondAgent(RuntimeError):
     """Another process of this pod takes part. The text names it, and says what to do."""
 
 
-class Claim:
+class AgentLock:
     """This process's claim to be the pod's agent, until ``release``. Making one raises SecondAgent."""
 
     def __init__(self, pod: str, uid: str, job: str) -> None:
@@ -48,7 +48,7 @@ class Claim:
             if uid not in _sockets:
                 found = _bind(uid)
                 if found is None:
-                    raise SecondAgent(_advice(pod, job, _owner(uid)))
+                    raise SecondAgent(_message(pod, job, _owner(uid)))
                 _sockets[uid] = found
             _holders[uid] = _holders.get(uid, 0) + 1
 
@@ -77,7 +77,7 @@ def _bind(uid: str) -> socket.socket | None:
     """The socket that holds the name, one without a name where there are none; None if another process has
     it."""
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + OWNER_EXIT_SECONDS
     while sys.platform == "linux":
         try:
             one.bind(_address(uid))
@@ -117,7 +117,7 @@ def _owner(uid: str) -> str:
     return f"process {pid} of this pod ({words[:200]}){', which is stopped by a signal,' * (state in 'Tt')}"
 
 
-def _advice(pod: str, job: str, owner: str) -> str:
+def _message(pod: str, job: str, owner: str) -> str:
     variables = sorted(name for name in os.environ if name.startswith("PET_"))
     why = (
         f" torchrun takes flags that are not given from the environment, which has {', '.join(variables)}."

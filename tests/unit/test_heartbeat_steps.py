@@ -10,11 +10,11 @@ import pytest
 from torch.distributed import PrefixStore
 
 from devcluster.wait import wait_for
-from elasticjob.beats import BEAT, HERE, NO_STEP, STEP, Beats
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport
 from elasticjob.core.participant import Membership
 from elasticjob.core.progress import Hang
+from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats
 from elasticjob.progress import StepFile
 from elasticjob.step_files import StepReader
 from elasticjob.stores import KeyValueStore, serve
@@ -29,16 +29,16 @@ class Member:
         self.reports: list[tuple[ProgressReport, bool]] = []
         self.hangs: list[Hang] = []
         self.lost: list[object] = []
-        self.doubts: list[float] = []
-        self.beats = Beats(
+        self.verified: list[float] = []
+        self.heartbeats = Heartbeats(
             membership,
             StepReader(str(folder)),
             self.lost.append,
             lambda report, first: self.reports.append((report, first)),
             self.hangs.append,
-            self.doubts.append,
+            self.verified.append,
         )
-        self.beats.start()
+        self.heartbeats.start()
 
     def steps(self) -> list[tuple[int, int]]:
         return [(report.first_step, report.step) for report, _ in self.reports]
@@ -56,13 +56,13 @@ def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Mem
     store = cast(KeyValueStore, PrefixStore(all_of_them[0].prefix, server))
     for rank in range(size):
         store.multi_set(
-            [f"{BEAT}{rank}", f"{STEP}{rank}", f"{HERE}{rank}"],
+            [f"{HEARTBEAT_KEY}{rank}", f"{STEP_KEY}{rank}", f"{ENDPOINT_KEY}{rank}"],
             ["0", str(NO_STEP), f"127.0.0.1:{server.port}"],
         )
     started = [Member(one, tmp_path / one.id) for one in all_of_them]
     yield started
     for member in started:
-        member.beats.stop()
+        member.heartbeats.stop()
     del store, server
 
 
@@ -79,7 +79,7 @@ def test_the_leader_knows_the_highest_step_of_all(members: list[Member]) -> None
     assert [first for _, first in leader.reports].count(True) == 1
     assert not one.reports
     assert not other.reports
-    assert one.beats.progress() is None, "only the leader speaks for the round"
+    assert one.heartbeats.progress() is None, "only the leader speaks for the round"
     assert all(not member.lost for member in members)
 
 
@@ -88,12 +88,12 @@ def test_a_round_that_does_not_get_on_is_said_once_and_by_the_leader(members: li
     members[1].workers[0].write(4)
     wait_for(lambda: members[0].hangs, 30, lambda: str(members[0].steps()))
     hang = members[0].hangs[0]
-    assert hang.silent >= 3.0
+    assert hang.silent_seconds >= 3.0
     assert hang.text.startswith("no step after step 4 for ")
-    beaten = members[0].beats.progress()
+    reported = members[0].heartbeats.progress()
     members[2].workers[0].write(5)
     wait_for(lambda: members[0].steps()[-1] == (4, 5), 60, lambda: str(members[0].steps()))
-    assert beaten is not None
+    assert reported is not None
     assert [len(member.hangs) for member in members] == [1, 0, 0]
 
 
@@ -104,7 +104,7 @@ def test_a_round_of_one_has_progress_and_hangs_too(members: list[Member]) -> Non
     leader.workers[1].write(2)
     wait_for(lambda: leader.steps() == [(1, 2)], 60, lambda: str(leader.steps()))
     leader.workers[0].write(3)
-    now = leader.beats.progress()
+    now = leader.heartbeats.progress()
     assert now is not None
     assert now.step == 3, "what is said at the round's end is what there is then"
     wait_for(lambda: leader.hangs, 30, lambda: str(leader.steps()))

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from elasticjob import claim
-from elasticjob.claim import Claim, SecondAgent
+from elasticjob import agent_lock
+from elasticjob.agent_lock import AgentLock, SecondAgent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are Linux's")
 
 HOLDS = """
 import os, sys, time
-from elasticjob.claim import Claim
-held = Claim("a", sys.argv[1], "ns/job")
+from elasticjob.agent_lock import AgentLock
+held = AgentLock("a", sys.argv[1], "ns/job")
 if sys.argv[2] == "forks" and os.fork() == 0:
     time.sleep(60)
 print("holds", flush=True)
@@ -29,8 +29,8 @@ time.sleep(60)
 """
 CLAIMS = """
 import sys
-from elasticjob.claim import Claim
-Claim("a", sys.argv[1], "ns/job")
+from elasticjob.agent_lock import AgentLock
+AgentLock("a", sys.argv[1], "ns/job")
 """
 Holder = Callable[..., subprocess.Popen[str]]
 
@@ -42,7 +42,7 @@ def uid() -> str:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(agent_lock, "OWNER_EXIT_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_second_process_is_told_who_was_first_and_what_to_do(
     monkeypatch.setenv("PET_NNODES", "1:4")
     first = holder()
     with pytest.raises(SecondAgent) as error:
-        Claim("a", uid, "ns/job")
+        AgentLock("a", uid, "ns/job")
     for text in (f"process {first.pid} ", "ns/job", "PET_NNODES, PET_RDZV_BACKEND", "--standalone", "unset"):
         assert text in str(error.value)
 
@@ -83,21 +83,21 @@ def test_one_that_is_stopped_lives(uid: str, holder: Holder) -> None:
     while " T " not in Path(f"/proc/{first.pid}/stat").read_text():
         time.sleep(0.01)
     with pytest.raises(SecondAgent, match="is stopped by a signal"):
-        Claim("a", uid, "ns/job")
+        AgentLock("a", uid, "ns/job")
 
 
 def test_one_that_was_killed_does_not_even_if_its_children_do(
     uid: str, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a zombie whose parent has not yet asked, too. One that comes at once waits for its last moment."""
-    monkeypatch.setattr(claim, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(agent_lock, "OWNER_EXIT_SECONDS", 20.0)
     first = holder("forks")
     os.kill(first.pid, signal.SIGKILL)
-    Claim("a", uid, "ns/job").release()
+    AgentLock("a", uid, "ns/job").release()
 
 
 def test_handlers_of_one_process_share_it(uid: str) -> None:
-    first, second = Claim("a", uid, "ns/job"), Claim("a", uid, "ns/job")
+    first, second = AgentLock("a", uid, "ns/job"), AgentLock("a", uid, "ns/job")
     first.release()
     first.release()
     with pytest.raises(subprocess.CalledProcessError):
@@ -112,7 +112,7 @@ def test_handlers_of_one_process_share_it(uid: str) -> None:
 
 def test_other_pods_of_the_machine_are_others(uid: str, holder: Holder) -> None:
     holder()
-    Claim("a", uid + "x", "ns/job").release()
+    AgentLock("a", uid + "x", "ns/job").release()
 
 
 def test_where_there_are_no_such_sockets_nobody_is_held_up(
@@ -120,4 +120,4 @@ def test_where_there_are_no_such_sockets_nobody_is_held_up(
 ) -> None:
     holder()
     monkeypatch.setattr(sys, "platform", "darwin")
-    Claim("a", uid, "ns/job").release()
+    AgentLock("a", uid, "ns/job").release()

@@ -23,20 +23,20 @@ DUMP_SECONDS = 2.0
 LIST_AGAIN_SECONDS = 0.5
 
 
-class WorkersGuard:
-    """Sees to it that the workers of a round that is over end within ``patience`` seconds.
+class WorkerTerminator:
+    """Sees to it that the workers of a round that is over end within ``grace_seconds`` seconds.
 
     ``workers`` tells what is known of the workers, None while this agent is in no round.
     """
 
     def __init__(
-        self, core: Participant, patience: float, workers: Callable[[], RoundWorkers | None]
+        self, core: Participant, grace_seconds: float, workers: Callable[[], RoundWorkers | None]
     ) -> None:
         self._core = core
-        self._patience = patience
+        self._grace_seconds = grace_seconds
         self._workers = workers
         self._stacks = StackDump()
-        self._guarded = 0
+        self._terminating = 0
 
     def freeze(self) -> None:
         """If the round hung: stop the workers where they are, for their stacks.
@@ -45,13 +45,13 @@ class WorkersGuard:
         ``--monitor-interval``), it is done here, and torch takes it for a failure.
         """
         m = self._core.membership
-        if m is None or not self._core.hung():
+        if m is None or not self._core.round_hung():
             return
-        self._stacks.freeze(m.number, lambda: self._workers() is not None and self._core.hung())
+        self._stacks.freeze(m.number, lambda: self._workers() is not None and self._core.round_hung())
 
         def dump() -> None:
-            if self._core.hung():
-                self._say_stopping()
+            if self._core.round_hung():
+                self._mark_stopping()
             self._stacks.dump()
 
         _later(DUMP_SECONDS, dump)
@@ -59,16 +59,16 @@ class WorkersGuard:
     def dump(self) -> None:
         """In the main thread: if the round hung, let the workers write their stacks and end."""
         m = self._core.membership
-        if m is not None and self._core.hung():
+        if m is not None and self._core.round_hung():
             self._stacks.freeze(m.number, lambda: True)
             self._stacks.dump()
 
     def kill_in_time(self) -> None:
         """The round is over: if torch has not come back in time, kill what is left of its workers."""
         m = self._core.membership
-        if m is None or self._guarded == m.number:
+        if m is None or self._terminating == m.number:
             return
-        self._guarded = m.number
+        self._terminating = m.number
 
         def kill() -> None:
             # First the list, then the question: if this is still the round, none listed is of a newer one.
@@ -81,7 +81,7 @@ class WorkersGuard:
                 return
             still = self._core.membership
             if self._workers() is not None and still is not None and still.number == m.number:
-                self._say_stopping()
+                self._mark_stopping()
                 self._stacks.dump()
                 killed = kill_process_groups(pids)
                 if killed:
@@ -91,12 +91,12 @@ class WorkersGuard:
                         killed,
                     )
 
-        _later(self._patience, kill)
+        _later(self._grace_seconds, kill)
 
-    def _say_stopping(self) -> None:
+    def _mark_stopping(self) -> None:
         workers = self._workers()
         if workers is not None:
-            workers.stopping()
+            workers.mark_stopping()
 
 
 def _later(seconds: float, what: Callable[[], None]) -> None:

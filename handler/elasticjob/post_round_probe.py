@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from elasticjob.beats import MAX_PROBED, PROBE_SECONDS
 from elasticjob.contract.limits import Limits
-from elasticjob.core.beats import BeatJudge, Loss, Probe
+from elasticjob.core.heartbeats import HeartbeatMonitor, Loss, ProbeResult
+from elasticjob.heartbeats import MAX_PROBED, PROBE_SECONDS
 from elasticjob.stores import probe
 
 logger = logging.getLogger(__name__)
 
 
-class LookingBack:
+class PostRoundProbe:
     """Probes the ports of ``endpoints``, by rank; ``lost`` is called from the thread, once for each loss."""
 
     def __init__(
@@ -34,11 +34,11 @@ class LookingBack:
         self._endpoints = dict(endpoints)
         self._lost = lost
         self._answered = dict.fromkeys(endpoints, 0)
-        patient = replace(limits, stall_timeout=float("inf"))
-        self._judge = BeatJudge(endpoints, patient, time.monotonic())
+        without_stall_limit = replace(limits, stall_timeout=float("inf"))
+        self._monitor = HeartbeatMonitor(endpoints, without_stall_limit, time.monotonic())
         self._period = limits.heartbeat_period
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="elasticjob-looking-back", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="elasticjob-post-round-probe", daemon=True)
 
     def start(self) -> None:
         """Begin, if there is a member to probe."""
@@ -52,21 +52,21 @@ class LookingBack:
     def _run(self) -> None:
         while not self._stop.wait(self._period):
             try:
-                self._look()
+                self._probe()
             except Exception:  # a thread that ended would notice no loss any more
                 logger.debug("probing the other members failed; retrying", exc_info=True)
 
-    def _look(self) -> None:
-        suspects = self._judge.tick(time.monotonic(), self._answered)[:MAX_PROBED]
+    def _probe(self) -> None:
+        suspects = self._monitor.tick(time.monotonic(), self._answered)[:MAX_PROBED]
         if not suspects:
             return
         found = probe({rank: self._endpoints[rank] for rank in suspects}, PROBE_SECONDS)
         now = time.monotonic()
         lost = {}
         for rank, what in found.items():
-            if what is Probe.ACCEPTED:
+            if what is ProbeResult.ACCEPTED:
                 self._answered[rank] += 1
-            elif self._judge.probed(now, rank, what):
-                lost[rank] = self._judge.lost[rank]
+            elif self._monitor.record_probe(now, rank, what):
+                lost[rank] = self._monitor.lost[rank]
         if lost and not self._stop.is_set():
             self._lost(lost)

@@ -7,7 +7,7 @@ import time
 from elasticjob.api.errors import ApiError, Forbidden, Unauthorized
 
 
-class Refusal:
+class AuthErrors:
     """Fed with the outcome of every request of one thread, and read by others."""
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class Refusal:
         self.granted = False
         """Whether a request has ever been accepted."""
 
-    def saw(self, error: ApiError | None) -> None:
+    def record(self, error: ApiError | None) -> None:
         """The latest outcome; None is a success."""
         before = self._latest
         kind = type(error)
@@ -29,7 +29,7 @@ class Refusal:
         """Count from the next outcome on."""
         self._latest = None
 
-    def lasted(self, kind: type[ApiError]) -> float:
+    def seconds(self, kind: type[ApiError]) -> float:
         """For how many seconds every answer has been of this kind; 0 if the latest was not."""
         latest = self._latest
         return time.monotonic() - latest[1] if latest is not None and latest[0] is kind else 0.0
