@@ -9,8 +9,8 @@ client of the same wire protocol (`benchmarks.store_client`).
 What differs from a real agent: TLS settings, one event loop and one interpreter are shared by thousands, and
 HTTP is spoken by what they can afford (`benchmarks.swarm_http`); a
 participant listens on the port that it offers, but a TCPStore is put behind it only when it leads (a real
-handler starts one with each announcement, 1 ms each); there are no beats; a record whose text a neighbour has
-just parsed is not parsed again (every machine does that for itself, at the same time).
+handler starts one with each announcement, 1 ms each); there are no heartbeats; a record whose text a
+neighbour has just parsed is not parsed again (every machine does that for itself, at the same time).
 """
 
 from __future__ import annotations

@@ -40,14 +40,14 @@ RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 2.0
 COUNT_KEY, ALL_ARRIVED_KEY, WORKERS_PORT_KEY = "elasticjob/count", "elasticjob/all", "elasticjob/workers"
 RANKS_KEY, RANK_KEY = "elasticjob/ranks", "elasticjob/rank/"
-"""Where the record has no member list: that all ranks are told, and each by its member's id."""
+"""Where the record has no member list: that all ranks are stored, and each rank by its member's id."""
 NOT_A_MEMBER = "none"
 
 
 @dataclass(frozen=True)
 class Established:
-    """The barrier is passed, by ``group_rank``. ``workers_port`` is where the workers' store is, on the leader's
-    host; on the leader itself ``workers_server`` is what must be kept for it."""
+    """The barrier is passed, by ``group_rank``. ``workers_port`` is where the workers' store is, on the
+    leader's host; on the leader itself ``workers_server`` is what must be kept for it."""
 
     connection: StoreConnection
     group_rank: int
@@ -65,8 +65,9 @@ class Establishment:
     ``list_members`` reads the member list from the API server, on a leader whose round record has none. It
     tells the others their ranks, and any other participant that it is none (``not_a_member``).
 
-    ``end_reason`` says why the round is over ("" while it is not), ``healthy_seconds`` for how many seconds this
-    agent's watch has been good, ``report`` tells the operator; ``changed`` rings when any of it may change.
+    ``end_reason`` says why the round is over ("" while it is not), ``healthy_seconds`` for how many seconds
+    this agent's watch has had no gap, ``report`` tells the operator; ``changed`` is notified when any of it
+    may change.
     """
 
     def __init__(
@@ -203,8 +204,8 @@ class Establishment:
     def _late(self) -> bool:
         """Whether it takes too long: by our own clock, and only while our own watch is good.
 
-        A member that has reached the leader and waits for others gives it twice the time: the leader must
-        have named the missing members by then. A leader that has not told the ranks cannot name any.
+        A member that has reached the leader and waits for others gives it twice the time: the leader must have named
+        the members that have not arrived by then. A leader that has not stored the ranks expects no member yet.
         """
         if self._ranks_pending:
             return False

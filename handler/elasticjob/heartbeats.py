@@ -41,11 +41,11 @@ NO_STEP = -1
 LEADER_LEFT = 1 << 40
 """A heartbeat counter of this value was set by the leader when it left the round."""
 CONFIRM_SECONDS = 2.0, 4.0
-"""The record tells within a second why a member has left. Not all members doubt their watches at once."""
+"""The record tells within a second why a member has left. Not all members verify their watches at once."""
 
 
 class Answer(NamedTuple):
-    """What the store has said: counters by rank and, to the leader, the highest step of the others (None
+    """What the store has answered: counters by rank and, to the leader, the highest step of the others (None
     while it is not known)."""
 
     counts: dict[int, int]
@@ -53,14 +53,14 @@ class Answer(NamedTuple):
 
 
 class Heartbeats:
-    """Beats and steps of one round. All of ``lost``, ``progressed`` and ``hung`` are called from the thread.
+    """Heartbeats and steps of one round. ``lost``, ``progressed`` and ``hung`` are called from the thread.
 
     ``lost`` comes with the evidence by rank, once for each loss. Ranks that are lost together come together:
     the first report ends the round, and a second one is late. On the leader alone ``progressed`` comes when a
     step was reported (and whether it is the round's first), ``hung`` once when nothing moves any more.
 
-    ``verify_source`` comes, with the monotonic time of when that began, while others are silent or the leader has
-    left the round: the record should have said why by then.
+    ``verify_source`` is called, with the monotonic time of when that began, while others are silent or the
+    leader has left the round: the record should have said why by then.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Heartbeats:
         threading.Thread(target=self._mark_left, name="elasticjob-leaving", daemon=True).start()
 
     def _mark_left(self) -> None:
-        # By a connection of its own: the beating thread closes its own as it ends, and may be replacing it.
+        # By a connection of its own: the heartbeat thread closes its own as it ends, and may be replacing it.
         m = self._membership
         heartbeats = [f"{HEARTBEAT_KEY}{rank}" for rank in range(1, m.size)]
         try:

@@ -28,7 +28,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
 WARN_SECONDS = 5.0
 """Of answers 401: while kubelet replaces a token, one or two are nothing to speak of."""
 WRITER_ANNOTATION = f"{GROUP}/writer"
-"""A random word of this process: tells an own write whose answer was lost from another process's."""
+"""A random id of this process: tells an own write whose answer was lost from another process's."""
 
 
 class LeaseWriter:
@@ -70,17 +70,17 @@ class LeaseWriter:
 
     @property
     def renew_seconds(self) -> float:
-        """How often the Lease is renewed while nothing new is said."""
+        """How often the Lease is renewed while there is nothing new to write."""
         return self._renewals.seconds
 
     def renew_every(self, seconds: float) -> None:
-        """How often the Lease is renewed while nothing new is said (``RenewalSchedule.every``)."""
+        """Renew the Lease this often while there is nothing new to write (``RenewalSchedule.every``)."""
         with self._changed:
             if self._renewals.every(seconds, time.monotonic()):
                 self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything that was said is written, at most this long. Returns whether it is."""
+        """Wait until everything that was requested is written, at most this long. Returns whether it is."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._written >= self._requested or bool(self.superseded), seconds
@@ -171,7 +171,7 @@ class LeaseWriter:
     def _resolve(self) -> None:
         """After a conflict: was it an own write whose answer was lost, or has another process taken over?
 
-        Every process puts its word into each write: if there is none, it was removed by hand.
+        Every process writes its id each time: where there is none, it was removed by hand.
         """
         current = self._api.read(self._name)
         if current.annotations.get(WRITER_ANNOTATION) in (self._writer_id, None, ""):

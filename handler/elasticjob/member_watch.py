@@ -1,8 +1,8 @@
 """What a member notices about its round and reports in its Lease: lost members, hangs, progress.
 
 The leader watches all members, each member watches the leader: by heartbeats while the round runs, and by
-probes after it has ended for this agent, until the next round (``post_round_probe``). Nothing is reported once
-the round has ended for another reason or has succeeded.
+probes after it has ended for this agent, until the next round (``post_round_probe``). Nothing is reported
+once the round has ended for another reason or has succeeded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 class MemberWatch:
-    """One agent's watch, round after round. ``verify_source`` is told while the round is not as it should be."""
+    """One agent's watch, round after round. ``verify_source`` is called while something is wrong with the
+    round."""
 
     def __init__(self, core: Participant, lease: LeaseWriter, verify_source: Callable[[float], None]) -> None:
         self._core = core
@@ -38,7 +39,7 @@ class MemberWatch:
         """The round is established. ``passed`` tells whether this agent is through with it."""
 
         def done() -> bool:
-            # What a thread of a round that was left is still about to say is of that round: after the next
+            # What a thread of a round that was left is still about to report is of that round: after the next
             # announcement the core would not call it over.
             return self._heartbeats is not heartbeats or bool(self._core.end_reason()) or passed()
 
@@ -75,7 +76,7 @@ class MemberWatch:
         post_round_probe.start()
 
     def attach_progress(self) -> None:
-        """How far training has come goes with what is said next."""
+        """How far training has come goes with the next write."""
         report = self._heartbeats.progress() if self._heartbeats is not None else None
         if report is not None:
             self._lease.attach(progress=report.dump())
@@ -125,7 +126,7 @@ class MemberWatch:
         self._lease.write(report=report.dump())
 
     def _progressed(self, report: ProgressReport, first: bool) -> None:
-        """The round's first step is said at once, others with the next renewal."""
+        """The round's first step is written at once, others with the next renewal."""
         if first:
             self._lease.write(progress=report.dump())
         else:

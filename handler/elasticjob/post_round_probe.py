@@ -41,7 +41,7 @@ class PostRoundProbe:
         self._thread = threading.Thread(target=self._run, name="elasticjob-post-round-probe", daemon=True)
 
     def start(self) -> None:
-        """Begin, if there is a member to probe."""
+        """Begin, if there are members to probe."""
         if self._endpoints:
             self._thread.start()
 

@@ -33,8 +33,8 @@ class RoundSource(Protocol):
     """Brings the record of the round. It calls a function that it was made with, from a thread of its own,
     for every readable record.
 
-    ``last_error`` is the last error in words, "" while all is well; ``auth_errors`` tells for how long requests have
-    been answered 401 or 403.
+    ``last_error`` is the last error in words, "" while all is well; ``auth_errors`` tells for how long
+    requests have been answered 401 or 403.
     """
 
     last_error: str

@@ -38,9 +38,9 @@ Value = str | bytes
 class RoundStore:
     """torch's view of the round's store.
 
-    ``end_reason`` says why the round is over, "" while it is not; ``finished`` is called when torch enters its
-    exit barrier, which it does only when the local workers have all succeeded; ``job_complete`` says whether
-    the job is Complete.
+    ``end_reason`` says why the round is over, "" while it is not; ``finished`` is called when torch enters
+    its exit barrier, which it does only when the local workers have all succeeded; ``job_complete`` says
+    whether the job is Complete.
     """
 
     def __init__(

@@ -242,7 +242,8 @@ class KeyValueStore(Protocol):
 
 
 class StoreCall(Generic[T]):
-    """One call on its way through a connection's thread. ``done`` is set under the connection's bell."""
+    """One call on its way through a connection's thread. ``done`` is set under the condition ``changed`` of
+    the connection."""
 
     def __init__(self, work: Callable[[KeyValueStore], T]) -> None:
         self.work = work
@@ -284,15 +285,15 @@ class StoreConnection:
         self._thread.start()
 
     def submit(self, work: Callable[[KeyValueStore], T]) -> StoreCall[T]:
-        """Begin a call; the bell rings when it is done."""
+        """Begin a call; ``changed`` is notified when it is done."""
         call = StoreCall(work)
         self._calls.put(call)
         return call
 
     def call(self, work: Callable[[KeyValueStore], T], end_reason: Callable[[], str]) -> T:
-        """Make a call and wait for it. ``end_reason`` is asked at every ring of the bell and twice a second:
-        a non-empty answer ends the wait, and the connection, with StoreGone; so does a connection that is
-        closed, whose thread answers nothing any more."""
+        """Make a call and wait for it. ``end_reason`` is asked whenever ``changed`` is notified and twice a
+        second: a non-empty answer ends the wait, and the connection, with StoreGone; so does a connection
+        that is closed, whose thread answers nothing any more."""
         call = self.submit(work)
         with self._changed:
             while not call.done:

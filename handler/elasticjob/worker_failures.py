@@ -5,8 +5,8 @@ with a status other than 0 counts, because the others were stopped for it. Exit 
 torch's own result (``torch_agent``). Either source is enough; without both, the report says "exit code
 unknown".
 
-A worker that was stopped must not look like a failure: whatever ends after :meth:`RoundWorkers.mark_stopping` was
-stopped.
+A worker that was stopped must not look like a failure: whatever ends after
+:meth:`RoundWorkers.mark_stopping` was stopped.
 """
 
 from __future__ import annotations

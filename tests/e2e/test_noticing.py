@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 STALL_SECONDS = 7
 SHORT_SECONDS = 4.5
-"""Longer than two beats and than `heartbeatTimeoutSeconds`, shorter than a stall."""
+"""Longer than two heartbeats and than `heartbeatTimeoutSeconds`, shorter than a stall."""
 LIMITS = {"heartbeatTimeoutSeconds": 3}
 
 

@@ -1,4 +1,4 @@
-"""Paths are cut, one way and both ways, and the beats alone tell (docs/internals/detection.md).
+"""Paths are cut, one way and both ways, and the heartbeats alone tell (docs/internals/detection.md).
 
 The pods have network namespaces of their own; their workers need no other rank. Nothing is closed or refused:
 packets are lost.

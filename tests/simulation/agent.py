@@ -1,7 +1,7 @@
 """An agent: torchrun with our handler around the real participant core, as far as others can tell.
 
 Its threads are the handler's: the main thread (torch's), the writer of its Lease, the watch of the
-round, and the beats. The round's store is a dictionary in the leader's agent.
+round, and the heartbeats. The round's store is a dictionary in the leader's agent.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Agent(Client):
             self.kernel.after(self.kernel.between(0.05, 3.0), self.end, 1)
 
     def look(self) -> None:
-        """Something in the world has changed that beats may tell."""
+        """Something in the world has changed that heartbeats may tell."""
         self.heartbeats.look()
 
     def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""An agent's beats in small: ``elasticjob.heartbeats`` around the real judge, and what it reports."""
+"""An agent's heartbeats in small: ``elasticjob.heartbeats`` around the real monitor, and what it reports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Heartbeats:
         self._thread.close()
 
     def _run(self) -> Script:
-        """Beats are played only while something is wrong with a member: else they tell nothing new."""
+        """Heartbeats are played only while something is wrong with a member: else they tell nothing new."""
         while True:
             m = self._agent.in_round
             if m is None or m.size == 1 or not self._any_faulty(m):
@@ -87,7 +87,8 @@ class Heartbeats:
             self._lost(m, lost)
 
     def _play_others(self, m: Membership, heartbeats: dict[int, int]) -> None:
-        """Members whose own beats are not played, since nothing is wrong with them, beat all the same."""
+        """Members whose own heartbeats are not played, since nothing is wrong with them, send some all the
+        same."""
         for agent in self._ground.agents():
             other = agent.in_round
             if (

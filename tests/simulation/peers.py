@@ -112,7 +112,7 @@ class Peers:
                 yield from self._train(board.state, member, entry)
 
     def _train(self, r: RoundState, member: Member, entry: Entry) -> Script:
-        """One round: arrive at the leader, then beat and watch the beats of others."""
+        """One round: arrive at the leader, then send heartbeats and watch those of others."""
         board, kernel = self.board, self.kernel
         began = kernel.now
         board.arrived.add((r.number, member.group_rank))

@@ -183,10 +183,10 @@ def test_a_dead_path_is_noticed_by_the_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", ["while it beats", "before its first beat", "its connection has just gone"]
+    "moment", ["while it sends heartbeats", "before its first heartbeat", "its connection has just gone"]
 )
 def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None:
-    """The leader's store goes on answering beats: without this only the record would tell."""
+    """The leader's store goes on answering heartbeats: without this only the record would tell."""
     server = serve()
     leader = f"127.0.0.1:{server.port}"
     limits = Limits(stall_timeout=600)
@@ -206,8 +206,8 @@ def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None
     for one in heartbeats:
         one.start()
     try:
-        if moment != "before its first beat":
-            wait_for(lambda: int(store.get(f"{HEARTBEAT_KEY}1")) > 4, DEADLINE, "some beats")
+        if moment != "before its first heartbeat":
+            wait_for(lambda: int(store.get(f"{HEARTBEAT_KEY}1")) > 4, DEADLINE, "some heartbeats")
         if moment == "its connection has just gone":
             heartbeats[0]._connection.close()
         left_at = time.monotonic()
@@ -217,7 +217,7 @@ def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None
             lambda: any(at >= left_at for at in verified[1]),
             DEADLINE,
             lambda: (
-                f"the member verifies its watch; {left_at=}, {verified=}, beats {store.get(f'{HEARTBEAT_KEY}1')!r}"
+                f"the watch is verified; {left_at=}, {verified=}, count {store.get(f'{HEARTBEAT_KEY}1')!r}"
             ),
         )
         assert not lost

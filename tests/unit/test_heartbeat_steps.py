@@ -21,7 +21,7 @@ from elasticjob.stores import KeyValueStore, serve
 
 
 class Member:
-    """One agent's beats, what its workers report, and what the thread says."""
+    """One agent's heartbeats, what its workers report, and what the thread says."""
 
     def __init__(self, membership: Membership, folder: Path) -> None:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""The judge of heartbeats: which members are lost, and above all which are not."""
+"""The heartbeat monitor: which members are lost, and above all which are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def monitor(heartbeat: float = 10.0, stall: float = 30.0) -> HeartbeatMonitor:
 
 
 def silent(seconds: int, probe: ProbeResult) -> HeartbeatMonitor:
-    """Rank 1 never beats and its port answers ``probe``; rank 2 beats."""
+    """Rank 1 sends no heartbeat and its port answers ``probe``; rank 2 sends them."""
     j = monitor()
     for t in range(1, seconds + 1):
         for rank in j.tick(float(t), {2: t}):
@@ -36,15 +36,15 @@ def test_a_machine_that_stalls_and_lives_is_borne_longer() -> None:
     assert list(silent(30, ProbeResult.ACCEPTED).lost) == [1]
 
 
-def test_a_beat_starts_the_clock_again() -> None:
+def test_a_heartbeat_starts_the_clock_again() -> None:
     j = monitor()
     for t in range(1, 60):
-        count = t // 8  # a beat every 8 s, the path is silent in between
+        count = t // 8  # a heartbeat every 8 s, nothing arrives in between
         for rank in j.tick(float(t), {1: count, 2: t}):
             assert not j.record_probe(float(t), rank, ProbeResult.SILENT)
 
 
-def test_a_judge_that_was_stalled_itself_starts_again() -> None:
+def test_a_monitor_that_was_stalled_itself_starts_again() -> None:
     """I9: a leader that was frozen for a minute accuses no member of its own silence."""
     j = monitor()
     j.tick(1.0, {1: 1, 2: 1})
@@ -71,7 +71,8 @@ def test_a_verdict_stays_and_is_said_once() -> None:
 def test_members_of_one_lost_node_are_named_together(
     probe: ProbeResult, heartbeat: float, limit: int
 ) -> None:
-    """Their last beats are a tick apart: the first verdict ends the round, so it waits for the second."""
+    """Their last heartbeats are a tick apart: the first verdict ends the round, so it waits for the
+    second."""
     j = monitor(heartbeat)
     named: list[list[int]] = []
     for t in range(1, limit + 5):
@@ -82,8 +83,8 @@ def test_members_of_one_lost_node_are_named_together(
     assert named == [[1, 2]]
 
 
-def test_a_verdict_waits_for_others_one_beat_at_most() -> None:
-    """Rank 2 beats every other second: it keeps no other from being lost."""
+def test_a_verdict_waits_for_others_one_heartbeat_at_most() -> None:
+    """Rank 2 sends a heartbeat every other second: it keeps no other from being lost."""
     j = monitor()
     at = next(
         t

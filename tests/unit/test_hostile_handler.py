@@ -214,10 +214,10 @@ def test_a_step_file_of_any_bytes_gives_a_report_that_the_operator_reads(
     folder = tmp_path_factory.mktemp("steps")
     (folder / "0").write_bytes(data)
     (folder / "not a rank").write_bytes(data)
-    judge = ProgressMonitor("nonce", 1000.0, Limits(hang_timeout=30))
-    judge.tick(1001.0, StepReader(str(folder)).read(), -1)
-    if judge.report is not None:
-        assert ProgressReport.parse(judge.report.dump()) == judge.report
+    monitor = ProgressMonitor("nonce", 1000.0, Limits(hang_timeout=30))
+    monitor.tick(1001.0, StepReader(str(folder)).read(), -1)
+    if monitor.report is not None:
+        assert ProgressReport.parse(monitor.report.dump()) == monitor.report
 
 
 def checked(first_step: int, first_at: int, step: int, at: int) -> bytes:

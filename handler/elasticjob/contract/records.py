@@ -78,11 +78,11 @@ class Outcome(str, enum.Enum):
 class RoundRecord:
     """The round, as the operator publishes it in the Lease ``<job>-round``.
 
-    ``size`` is the number of members, ``leader_id`` the id of rank 0 and ``leader_endpoint`` ``host:port`` of the
-    TCPStore that it serves. ``member_ids`` are the ids in rank order if they are few; else they stand in a
+    ``size`` is the number of members, ``leader_id`` the id of rank 0 and ``leader_endpoint`` ``host:port`` of
+    the TCPStore that it serves. ``member_ids`` are the ids in rank order if they are few; else they are in a
     ``MemberList``, and the leader's store tells each its rank. ``number`` 0 with phase Broken is the record
-    before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for; it alone
-    may change without a new phase.
+    before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for;
+    it alone may change without a new phase.
     """
 
     job_uid: str
@@ -299,12 +299,12 @@ class ParticipantRecord:
 class FailureReport:
     """A worker of this pod failed in round ``round_number``. Joining again does not touch it.
 
-    ``group_rank`` is the agent's rank in the round (torch's group rank), ``local_rank`` the worker's on that agent;
-    ``exit_code`` is negative for a signal, as in :mod:`subprocess`, and None where it could not be learnt.
-    ``offset_milliseconds`` is how long after the round's barrier the first of this agent's workers ended, by the
-    agent's own clock: all members leave the barrier together, so the smallest of a round is its root failure
-    and the others are echoes, and no two clocks are compared (I9). ``after_round_end``: the record had said already
-    that the round was over when the worker ended; this explains, and is no cause.
+    ``group_rank`` is the agent's rank in the round, ``local_rank`` the worker's on that agent; ``exit_code``
+    is negative for a signal, as in :mod:`subprocess`, and None where it could not be learnt.
+    ``offset_milliseconds`` is how long after the round's barrier the first of this agent's workers ended, by
+    the agent's own clock: all leave the barrier together, so the smallest of a round is its root
+    failure and the others are echoes, and no two clocks are compared (I9). ``after_round_end``: the record
+    had said already that the round was over when the worker ended; this explains, and is no cause.
     """
 
     round_number: int
@@ -351,10 +351,11 @@ class FailureReport:
 class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
-    From the leader: ``established``, ``unarrived_ranks`` (those that did not arrive in time), ``silent_ranks`` (those that
-    sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
-    and ``connection_refused`` if the machine answers that the leader's port is closed now. ``message`` is
-    the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
+    From the leader: ``established``, ``unarrived_ranks`` (those that did not arrive in time),
+    ``silent_ranks`` (those that sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the
+    others: ``leader_lost``, and ``connection_refused`` if the machine answers that the
+    leader's port is closed now. ``message`` is the evidence in words; ``silent_milliseconds`` is how long the
+    silence or the hang had lasted.
     """
 
     nonce: str

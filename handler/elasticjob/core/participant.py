@@ -20,8 +20,9 @@ RANK_UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Membership:
-    """A place in one round. ``group_rank`` is the position in the member list, 0 leads; ``RANK_UNKNOWN`` until the leader's
-    store has told it. Of a round whose record does not have them the leader reads the ``member_ids``."""
+    """A place in one round. ``group_rank`` is the position in the member list, 0 leads; ``RANK_UNKNOWN``
+    until the leader's store has told it. Of a round whose record does not have them the leader reads the
+    ``member_ids``."""
 
     job_uid: str
     number: int
@@ -182,7 +183,7 @@ class Participant:
         )
 
     def set_group_rank(self, rank: int) -> None:
-        """The leader's store has told the rank."""
+        """The leader's store knows the rank."""
         if self.membership is not None:
             self.membership = replace(self.membership, group_rank=rank)
 

@@ -28,7 +28,7 @@ PLANNED_RANK_HELD_SECONDS = 15.0
 
 
 def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
-    """The members of the last round that are on their way, and those that are given up because they have not
+    """The members of the last round that are on their way, and those that are lost because they have not
     rejoined in time."""
     r, limit = look.state, look.limits.rejoin_timeout
     awaited = any(m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) for m in r.members)
@@ -76,7 +76,7 @@ def form(
     wanted: int,
 ) -> FormRound | Defer:
     """Whether the next round can begin, and with which members in which order. Where too few are left without
-    the unreachable members, those are soon given up."""
+    the unreachable members, those are soon lost."""
     if len(candidates) + len(expected) < minimum:
         _expire_unreachable(look)
     decision = decide(candidates, expected, minimum, wanted)
