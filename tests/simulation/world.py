@@ -319,8 +319,8 @@ class World:
     def disturb(
         self, what: str, *uids: str, lightly: bool = False, accounts: tuple[str, ...] = (INFRASTRUCTURE,)
     ) -> None:
-        """Say what is done, and to what; agents that send heartbeats look up. ``lightly``: not for long enough
-        to break a round that is established. ``accounts``: those that may bear it."""
+        """Say what is done, and to what; agents that send heartbeats look up. ``lightly``: not for long
+        enough to break a round that is established. ``accounts``: those that may bear it."""
         self.kernel.say(f"** {what}")
         self.oracle.pace.fault()
         for uid in uids:
