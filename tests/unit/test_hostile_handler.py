@@ -198,9 +198,9 @@ def test_times_of_any_kind_in_error_files_do_not_raise(times: list[Any]) -> None
 
 
 def test_the_first_of_times_that_can_be_compared_is_found() -> None:
-    assert (
-        first_noticed([FailedWorker(0, 1, 1, "late", 9), FailedWorker(1, 2, 1, "early", 3)]).text == "early"
-    )  # type: ignore[union-attr]
+    first = first_noticed([FailedWorker(0, 1, 1, "late", 9), FailedWorker(1, 2, 1, "early", 3)])
+    assert first is not None
+    assert first.text == "early"
 
 
 @given(
