@@ -204,8 +204,9 @@ class Establishment:
     def _late(self) -> bool:
         """Whether it takes too long: by our own clock, and only while our own watch is good.
 
-        A member that has reached the leader and waits for others gives it twice the time: the leader must have named
-        the members that have not arrived by then. A leader that has not stored the ranks expects no member yet.
+        A member that has reached the leader and waits for others gives it twice the time: the leader must
+        have named the members that have not arrived by then. A leader that has not stored the ranks expects
+        no member yet.
         """
         if self._ranks_pending:
             return False

@@ -130,7 +130,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
             Credentials(),
             may_write=running.elector.may_write,
             unsent_seconds=timing.lease_duration - timing.renew_deadline,
-            answers=running.own_client.answers,
+            write_health=running.own_client.write_health,
         )
     await _resource(running.client, chosen)
     controller = running.controller = Controller(running.client, chosen)
@@ -143,7 +143,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
 
 async def _stand(elector: Elector, controller: Controller) -> None:
     """Stand for election once everything has been listed: an operator that cannot list it must not lead."""
-    await controller.world.synced()
+    await controller.cache.synced()
     await elector.run(controller.lead, controller.follow)
 
 

@@ -191,7 +191,7 @@ class Checker:
         found = set(keys)
         if len(keys) != len(found):
             self._violated("I7", f"charged twice: {sorted(k for k in found if keys.count(k) > 1)}")
-        counted = sum(entry.count for account in status.accounts for entry in account.older)
+        counted = sum(entry.count for account in status.accounts for entry in account.older_charges)
         lost = self._charges - found
         if len(lost) != counted:
             self._violated("I7", f"charges have vanished: {lost}, {counted} are counted")
@@ -220,7 +220,7 @@ class Checker:
             if h.number not in self._met:
                 self._met.add(h.number)
                 self.timeline.published(h.number, h.cause, h.members, r.message)
-        if r.established is not None and -r.number not in self._met:
+        if r.established_time is not None and -r.number not in self._met:
             self._met.add(-r.number)
             self.timeline.established(r.number)
 
@@ -230,7 +230,7 @@ class Checker:
 
     def _see_calm(self, status: JobStatus) -> None:
         r = status.current_round
-        full = r.phase == "Active" and r.established is not None and r.members == self._replicas
+        full = r.phase == "Active" and r.established_time is not None and r.members == self._replicas
         if not full or len(status.participants) != r.members:
             self._calm_since = None
         elif self._calm_since is None:

@@ -10,10 +10,10 @@ import pytest
 from devcluster.cluster import Cluster
 from elasticjob_operator.observe.spec import read_job
 from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.budget import BUDGET_BYTES, trim
 from elasticjob_operator.plan.model import Now, Observed
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status_size import MAX_STATUS_BYTES, trim
 from tests.full_status import MEMBERS, NAME, WALL, full
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
@@ -59,7 +59,7 @@ def test_a_status_in_which_every_list_is_full_is_taken_and_planned_from(
     fields = len(json.dumps(raw["metadata"]["managedFields"], separators=(",", ":")))
     print(f"{whole} bytes, managedFields {fields}")
     assert fields < 10_000, "what the operator has written counts in etcd, too"
-    assert whole < BUDGET_BYTES + 20_000
+    assert whole < MAX_STATUS_BYTES + 20_000
     view = read_job(raw)
     assert view.status == status
     decided = plan(view.job, view.status, Observed(), Now(WALL, 1.0, "nonce"), {})

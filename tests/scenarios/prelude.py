@@ -27,7 +27,7 @@ class PreludeCommands:
         """``train replicas=2 min=1``: round 1 has been established, as after ``publish`` with these options
         and ``establish``."""
         self._begin_with(*_published(**options), "establish")
-        assert self.status.current_round.established is not None
+        assert self.status.current_round.established_time is not None
 
     def do_publish(self, **options: str) -> None:
         """``publish replicas=2 min=1``: round 1 has been published, as after ``job`` with these options and

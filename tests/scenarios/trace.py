@@ -23,7 +23,7 @@ def differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
         yield f"{text} {cause}: {now.message}" if cause else text
     elif now.cause != was.cause:
         yield f"cause {now.cause}: {now.message}"
-    if b.established is not None and a.established is None:
+    if b.established_time is not None and a.established_time is None:
         yield f"round {b.number} established"
     yield from charges(old, new)
     yield from exclusions(old, new)

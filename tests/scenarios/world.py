@@ -18,12 +18,13 @@ from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
+    Action,
     CreatePod,
     DeleteJob,
     DeletePod,
-    Do,
     Event,
     Exit,
+    FailingWrite,
     Job,
     JobSpec,
     LabelStandby,
@@ -31,9 +32,8 @@ from elasticjob_operator.plan.model import (
     Observed,
     Participant,
     Pod,
-    Trouble,
 )
-from elasticjob_operator.plan.planner import meanwhile, plan
+from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.waits import sentences
 from tests.scenarios.failing import FailureCommands
@@ -78,7 +78,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     unnoticed: bool = False
     deleted: bool = False
     refused: set[str] = field(default_factory=set)
-    troubles: tuple[Trouble, ...] = ()
+    failing_writes: tuple[FailingWrite, ...] = ()
     trace: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
@@ -116,7 +116,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
 
     def do_stranger(self, name: str, alive: str = "") -> None:
         """A pod of the job's former self still holds this name. ``alive=yes``: a live one, of another job."""
-        pod = Pod(name, f"old-{name}", mine=False, deleting=True)
+        pod = Pod(name, f"old-{name}", of_this_job=False, deleting=True)
         self.pods[name] = (
             replace(pod, deleting=False, running=True, node="a", ip="10.0.0.9") if alive else pod
         )
@@ -206,7 +206,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.pods[name],
             running=False,
             ended=not pod,
-            accompanied=pod == "sidecar",
+            sidecar_running=pod == "sidecar",
             exit=Exit(int(code), reason or ("Error" if failed else "")),
         )
 
@@ -218,7 +218,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     def do_disown(self, *names: str) -> None:
         """Somebody takes pods from the job: their owner reference is removed."""
         for name in names:
-            self.pods[name] = replace(self.pods[name], mine=False)
+            self.pods[name] = replace(self.pods[name], of_this_job=False)
 
     def do_gone(self, *names: str) -> None:
         """Pod objects vanish."""
@@ -294,7 +294,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         """The job is deleted and made again under the same name; its old pods are still there."""
         self.job = replace(self.job, uid=uid, generation=1)
         self.status, self.timers, self.record = JobStatus(), {}, None
-        self.pods = {name: replace(pod, mine=False, deleting=True) for name, pod in self.pods.items()}
+        self.pods = {name: replace(pod, of_this_job=False, deleting=True) for name, pod in self.pods.items()}
 
     def do_status(self) -> None:
         """Say what a person reads now."""
@@ -354,10 +354,15 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         for _ in range(20):
             if self.stands_still or self.deleted:
                 return
-            pods, leases, troubles = set(self.pods), set(self.leases), self.troubles
+            pods, leases, failing_writes = set(self.pods), set(self.leases), self.failing_writes
             self._pass()
             quiet = self.wake_at is None or self.wake_at > self.mono
-            if quiet and pods <= set(self.pods) and leases <= set(self.leases) and troubles == self.troubles:
+            if (
+                quiet
+                and pods <= set(self.pods)
+                and leases <= set(self.leases)
+                and failing_writes == self.failing_writes
+            ):
                 return
         raise AssertionError("the planner does not come to rest")
 
@@ -395,13 +400,13 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
                 self.leases[name] = replace(lease, record=r)
 
     def _pass(self) -> None:
-        told = self.renewals.told(self.record.wait_renew_period_seconds if self.record else 5, self.mono)
+        told = self.renewals.update(self.record.wait_renew_period_seconds if self.record else 5, self.mono)
         observed = Observed(
             tuple(self.pods.values()),
             dict(self.leases),
             self.record,
             self.ready_nodes(),
-            self.troubles,
+            self.failing_writes,
             self.others_waiting,
             told,
         )
@@ -413,7 +418,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             )
         if "status" in self.refused and result.status != self.status:
             self.timers = {**result.timers, **self.timers}
-            result = meanwhile(self.job, self.status, observed, now, result)
+            result = plan_without_status_write(self.job, self.status, observed, now, result)
         else:
             self.trace.extend(differences(self.status, result.status))
             self.timers = dict(result.timers)
@@ -429,7 +434,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.act(action)
         self.trace[before:] = with_events(self.trace[before:], result.events)
 
-    def act(self, action: Do, who: str = "") -> None:
+    def act(self, action: Action, who: str = "") -> None:
         """Carry out what an operator decided about pods and Leases."""
         if isinstance(action, CreatePod):
             name = pod_name(JOB, action.slot, action.attempt)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
-from elasticjob_operator.plan.moves import MOVE_SECONDS
+from elasticjob_operator.plan.charge_revision import REVISION_WINDOW_SECONDS
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
 from elasticjob_operator.plan.status import Charge, JobStatus
 from tests.simulation.informers import JobValue
 from tests.simulation.past import Past
@@ -18,7 +18,7 @@ def _cause(charge: Charge) -> int | str:
 
 def _counted(status: JobStatus) -> int:
     """Charges that are listed no more."""
-    return sum(entry.count for account in status.accounts for entry in account.older)
+    return sum(entry.count for account in status.accounts for entry in account.older_charges)
 
 
 class Charges:
@@ -73,7 +73,7 @@ class Charges:
         for key, known in self._past.published.items():
             if key[0] != uid or known.until == float("inf"):
                 continue
-            since, late = self._past.since(known.at), known.until + MOVE_SECONDS
+            since, late = self._past.since(known.at), known.until + REVISION_WINDOW_SECONDS
             allowed = self._truth.accounts(key, known.uids, since, known.until)
             later = (other.uids for k, other in self._past.published.items() if k[0] == uid and k[1] > key[1])
             gone = known.uids.difference(*later)  # for good: what becomes of them may explain the end
@@ -135,7 +135,7 @@ class Charges:
         since = self._past.since(known.at)
         allowed = self._truth.accounts(key, known.uids, since, known.until)
         roots = {who for who in self._truth.failed_in(key) if who != "*"}
-        its_own = self._truth.roots({failure.pod_uid}, since, known.until + MOVE_SECONDS)
+        its_own = self._truth.roots({failure.pod_uid}, since, known.until + REVISION_WINDOW_SECONDS)
         if allowed == {APPLICATION} and len(roots) == 1 and failure.pod_uid not in roots and not its_own:
             text = f"the root failure of round {key[1]} is said to be {failure.pod_name}: {failure.message}"
             raise Violation("I7", text)

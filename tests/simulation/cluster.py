@@ -259,7 +259,7 @@ class Cluster(Network):
         elif not agent.alive and not pod.ended and pod.exit is None:
             end = Exit(agent.exit_code, agent.exit_reason)
             alone = not self.sidecars
-            done = replace(pod, running=False, ended=alone, accompanied=not alone, exit=end)
+            done = replace(pod, running=False, ended=alone, sidecar_running=not alone, exit=end)
             if self.api.weather.down:
                 self.kernel.after(1.0, self._catch_up, agent)
                 return

@@ -13,7 +13,7 @@ from typing import Any
 
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import AnnouncedState
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
@@ -179,7 +179,7 @@ def _at_rest(w: World) -> bool:
     members = [a for a in w.running() if a.in_round is not None]
     whole = (
         len(members) == spec.replicas == status.current_round.members
-        and status.current_round.established is not None
+        and status.current_round.established_time is not None
     )
     same = {a.in_round.number for a in members if a.in_round is not None} == {status.current_round.number}
     waiting = [a for a in w.running() if a.in_round is None and _has_joined(w, a)]

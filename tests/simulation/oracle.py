@@ -10,7 +10,7 @@ from typing import Any
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob.core.participant import Membership
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan.causes import APPLICATION, SCALING
+from elasticjob_operator.plan.evidence import APPLICATION, SCALING
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
@@ -105,14 +105,14 @@ class Oracle:
             self._excused(value, before)
         if (
             b.phase == "Active"
-            and (a.established is None or a.number < b.number)
-            and b.established is not None
+            and (a.established_time is None or a.number < b.number)
+            and b.established_time is not None
         ):
             self.pace.established()
         self._silence(uid, before, status)
         self.charges.changed(uid, before, status)
         if uid in self.past.current:
-            self.past.current[uid].established |= b.established is not None
+            self.past.current[uid].established |= b.established_time is not None
             self.past.current[uid].suspended |= value.job.spec.suspend
             self.past.current[uid].rescaled |= b.phase == "Broken" and b.next_cause.account == SCALING
         if status.finished and not before.finished:
@@ -170,7 +170,7 @@ class Oracle:
     def _bounds(self, spec: JobSpec, before: JobStatus, least: int) -> None:
         """Without ``minReplicas`` the job is of a fixed size, once it has trained with it."""
         r = before.current_round
-        full = r.established is not None and r.members == spec.replicas
+        full = r.established_time is not None and r.members == spec.replicas
         if spec.min_replicas is None and (full or not r.number) and least != spec.replicas:
             raise Violation("I3", f"the minimum in force is {least}, not {spec.replicas}")
 
@@ -229,7 +229,7 @@ class Oracle:
         known = self.past.published.get(key)
         since = self.past.since(known.at if known is not None else 0.0)
         uids = {m.pod_uid for m in before.members()}
-        if self.truth.excuses(key, uids, since, before.current_round.established is not None):
+        if self.truth.excuses(key, uids, since, before.current_round.established_time is not None):
             return
         if any(self.dead(m.pod_uid) or self.hangs(m.pod_uid) for m in before.members()):
             return

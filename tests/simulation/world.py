@@ -9,7 +9,7 @@ from typing import Any
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import INLINE_MEMBERS, AnnouncedState
 from elasticjob.core.participant import Membership
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
@@ -439,7 +439,7 @@ class World:
                     f"status: round {b.current_round.number} {b.current_round.phase} [{members}] "
                     f"{why.cause or b.current_round.cause}: {why.message}"
                 )
-            elif a.current_round.established is None and b.current_round.established is not None:
+            elif a.current_round.established_time is None and b.current_round.established_time is not None:
                 self.kernel.say(f"status: round {b.current_round.number} is established")
         elif key == ROUND_KEY:
             self.kernel.say(

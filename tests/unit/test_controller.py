@@ -11,9 +11,9 @@ import pytest
 from elasticjob_operator.act.memory import Stale, Vanished
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.errors import Forbidden, Unavailable
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.settings import Settings
 
 FORBIDDEN = Forbidden("GET", 403, "Forbidden", "no")
@@ -23,7 +23,7 @@ class EmptyCluster:
     """An API server that has nothing, and takes Events."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.events: list[str] = []
 
     async def get(self, *_: object) -> Json:

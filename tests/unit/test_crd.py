@@ -18,8 +18,8 @@ from elasticjob.contract import names
 from elasticjob.contract.records import Outcome, Phase
 from elasticjob_operator.observe.spec import MANAGER
 from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.causes import ACCOUNTS
-from elasticjob_operator.plan.model import Action, CleanPodPolicy, HandlerSource, JobSpec, NetworkPolicy
+from elasticjob_operator.plan.evidence import ACCOUNTS
+from elasticjob_operator.plan.model import CleanPodPolicy, HandlerSource, JobSpec, NetworkPolicy, RuleAction
 from elasticjob_operator.plan.status import JobStatus
 
 CRD: dict[str, Any] = yaml.safe_load(generate.CRD_FILE.read_text())
@@ -201,7 +201,7 @@ def test_conditions_are_those_of_every_kubernetes_object() -> None:
 
 
 def test_words_are_those_of_the_planner() -> None:
-    assert FIELDS["spec.failurePolicy.rules[].action"]["enum"] == [action.value for action in Action]
+    assert FIELDS["spec.failurePolicy.rules[].action"]["enum"] == [action.value for action in RuleAction]
     assert FIELDS["spec.handlerSource"]["enum"] == [where.value for where in HandlerSource]
     assert FIELDS["spec.cleanPodPolicy"]["enum"] == [policy.value for policy in CleanPodPolicy]
     assert FIELDS["spec.networkPolicy"]["enum"] == [policy.value for policy in NetworkPolicy]

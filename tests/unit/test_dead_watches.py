@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 
 from elasticjob.contract.names import JOB_LABEL
-from elasticjob_operator.observe import world as world_module
-from elasticjob_operator.observe.answers import Answers
+from elasticjob_operator.observe import cluster_cache as cache_module
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import version_of
-from elasticjob_operator.observe.world import World
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.unit.test_observe_client import event, served, streaming
 from tests.unit.test_observe_informer import Scene, running
@@ -63,7 +63,7 @@ class DeadWatches:
     """An API server that lists, and whose watches bring nothing."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.opened: list[str] = []
         self.version = 100
 
@@ -86,19 +86,19 @@ class DeadWatches:
 
 @pytest.mark.parametrize("sign", ["a list shows what it has not brought", "a request got no answer"])
 async def test_a_watch_that_may_be_dead_is_opened_anew(monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
-    monkeypatch.setattr(world_module, "_PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(cache_module, "_PULSE_SECONDS", 0.0)
     api = DeadWatches()
     now = SimpleNamespace(time=1000.0)
 
-    world = World(cast(Any, api), (), lambda *_: None, lambda: now.time)
-    tasks = [asyncio.create_task(work) for work in (*(i.run() for i in world.informers()), world.pulse())]
-    await _until(lambda: len(api.opened) == 3 and all(i.good_since for i in world.informers()))
+    cache = ClusterCache(cast(Any, api), (), lambda *_: None, lambda: now.time)
+    tasks = [asyncio.create_task(work) for work in (*(i.run() for i in cache.informers()), cache.pulse())]
+    await _until(lambda: len(api.opened) == 3 and all(i.good_since for i in cache.informers()))
     if sign.startswith("a list"):
         api.version = 107
-        await world.read_again(JOB)
+        await cache.read_again(JOB)
         expected = [f"{LEASES}/leases 100"]
     else:
-        api.answers.no_answer("/x", 1001.0, 1001.0)
+        api.write_health.no_answer("/x", 1001.0, 1001.0)
         expected = ["/api/v1/pods 100", f"{LEASES}/leases 100", "/api/v1/nodes 100"]
     for _ in range(6):
         now.time += 1.0

@@ -38,12 +38,12 @@ def test_every_second_is_counted_once(rounds: list[tuple[int, int, int, bool]]) 
         assert progress is None
         return
     assert progress is not None
-    assert progress.counted is not None
-    assert world.status.start is not None
+    assert progress.counted_time is not None
+    assert world.status.start_time is not None
     counted = progress.trained_milliseconds + progress.training_milliseconds
     counted += sum(entry.milliseconds for entry in progress.lost_by_cause)
     assert timedelta(milliseconds=counted - progress.training_milliseconds) == (
-        progress.counted - world.status.start
+        progress.counted_time - world.status.start_time
     )
     assert (progress.goodput_percent is None) == (counted == 0)
     assert 0 <= (progress.goodput_percent or 0) <= 100

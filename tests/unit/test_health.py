@@ -14,8 +14,8 @@ from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.health import Health, from_inside
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.settings import Settings
 
 PODS = "/api/v1/namespaces/here/pods"
@@ -29,7 +29,7 @@ class Nobody:
     """An API that is not asked."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
 
 
 class Follower:
@@ -51,7 +51,7 @@ class Scene:
         self.answers: set[str] = {PODS, LEASES, NODES, JOBS}
         self.health = Health(self._ask)
         self.health.controller = self.controller
-        for informer in self.controller.world.informers():
+        for informer in self.controller.cache.informers():
             informer.synced.set()
         self.heard(PODS, LEASES, NODES)
 
@@ -60,9 +60,9 @@ class Scene:
         return path in self.answers
 
     def heard(self, *paths: str) -> None:
-        for informer in self.controller.world.informers():
+        for informer in self.controller.cache.informers():
             if informer.path in paths:
-                informer.heard_at = informer.good_since = self.now
+                informer.last_event_at = informer.good_since = self.now
 
     def job(self, version: int) -> dict[str, Any]:
         meta = {"name": "job", "namespace": "here", "uid": "u", "resourceVersion": str(version)}
@@ -99,7 +99,7 @@ async def test_an_outage_restarts_nobody_and_the_time_after_it_counts_anew(scene
 
 
 async def test_what_is_forbidden_for_good_is_not_waited_for(scene: Scene) -> None:
-    nodes = list(scene.controller.world.informers())[-1]
+    nodes = list(scene.controller.cache.informers())[-1]
     nodes.forbidden, nodes.good_since = True, None
     scene.now = SILENCE + 1
     scene.heard(PODS, LEASES)
@@ -138,12 +138,12 @@ async def test_a_pass_hangs_if_nothing_fails_meanwhile(scene: Scene) -> None:
     scene.now = limit + 1
     scene.heard(PODS, LEASES, NODES)
     assert await scene.health.not_alive() == [f"reconciliation of here/job has hung for {limit + 1:.0f} s"]
-    scene.api.answers.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
-    scene.api.answers.got_through("/api/v1/namespaces/other/pods", scene.now)
+    scene.api.write_health.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
+    scene.api.write_health.got_through("/api/v1/namespaces/other/pods", scene.now)
     assert await scene.health.not_alive() != [], "what fails for another job excuses nobody"
-    scene.api.answers = Answers()
-    scene.api.answers.failed(LEASES, 0.0, 0.0)
-    scene.api.answers.got_through(LEASES, limit)  # the API server held it up until then
+    scene.api.write_health = WriteHealth()
+    scene.api.write_health.failed(LEASES, 0.0, 0.0)
+    scene.api.write_health.got_through(LEASES, limit)  # the API server held it up until then
     assert await scene.health.not_alive() == []
     scene.now += limit
     scene.heard(PODS, LEASES, NODES)
@@ -179,7 +179,7 @@ async def test_who_has_not_listed_everything_does_not_stand_for_election(scene: 
             self.stands = True
 
     election = Election()
-    leases = list(scene.controller.world.informers())[1]
+    leases = list(scene.controller.cache.informers())[1]
     leases.synced.clear()
     standing = asyncio.create_task(_stand(cast(Elector, election), scene.controller))
     for _ in range(5):
@@ -191,7 +191,7 @@ async def test_who_has_not_listed_everything_does_not_stand_for_election(scene: 
 
 
 async def test_who_starts_is_alive_and_not_ready(scene: Scene) -> None:
-    pods = next(iter(scene.controller.world.informers()))
+    pods = next(iter(scene.controller.cache.informers()))
     pods.synced.clear()
     assert await scene.health.not_ready() == [f"{PODS} has not been listed yet"]
     pods.synced.set()

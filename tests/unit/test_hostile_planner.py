@@ -32,7 +32,6 @@ from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.observe import objects
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
-    Action,
     Event,
     Job,
     JobSpec,
@@ -43,6 +42,7 @@ from elasticjob_operator.plan.model import (
     Plan,
     Pod,
     Rule,
+    RuleAction,
 )
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
@@ -67,8 +67,8 @@ WORLDS = settings(SEVERAL, max_examples=40)
 
 def specs() -> Iterator[JobSpec]:
     rules = (
-        Rule("bad", Action.EXCLUDE_NODE.value, on_error_pattern="worker.*(a+)+$"),
-        Rule("code", Action.IGNORE.value, on_worker_exit_codes=(1,)),
+        Rule("bad", RuleAction.EXCLUDE_NODE.value, on_error_pattern="worker.*(a+)+$"),
+        Rule("code", RuleAction.IGNORE.value, on_worker_exit_codes=(1,)),
     )
     template = {"spec": {"containers": [{"name": "train"}]}}
     yield JobSpec(
@@ -119,13 +119,13 @@ def check(decided: Plan) -> None:
 
 
 def observed(job: Job, pods: Iterable[hostile.Json], leases: Iterable[hostile.Json]) -> Observed:
-    """As ``World.observe`` joins them."""
+    """As ``ClusterCache.observe`` joins them."""
     seen = {p.name: p for p in map(objects.read_pod, pods)}
     slim = {lease.name: lease for lease in map(objects.read_lease, leases)}
     templated = job.spec.template is not None
     return Observed(
         pods=tuple(
-            replace(seen[name].pod, mine=not templated or seen[name].owner == job.uid)
+            replace(seen[name].pod, of_this_job=not templated or seen[name].owner == job.uid)
             for name in sorted(seen)
         ),
         leases={name: lease.participant for name, lease in slim.items() if name != round_lease(job.name)},
@@ -237,7 +237,7 @@ def test_of_two_with_one_id_one_is_a_member_and_the_other_is_named() -> None:
 
 def test_a_pod_with_another_jobs_label_is_named() -> None:
     world = a_world(joined(0), joined(1), joined(2))
-    strangers = tuple(replace(pod, mine=pod.slot != 2) for pod in world.pods)
+    strangers = tuple(replace(pod, of_this_job=pod.slot != 2) for pod in world.pods)
     decided = passes(replace(world, pods=strangers))
     assert [m.pod_name for m in decided.status.members()] == ["mnist-0-0", "mnist-1-0"]
     assert [entry.pod_name for entry in decided.status.ignored_pods] == ["mnist-2-0"]
@@ -282,8 +282,8 @@ def test_a_step_report_from_beyond_all_time_is_refused_or_bounded() -> None:
     world = a_world(replace(leader, progress=most), joined(1), joined(2))
     trained = passes(world, formed.status, seconds=(400, 401, 500))
     assert trained.status.progress is not None
-    assert trained.status.progress.counted is not None
-    assert trained.status.progress.counted <= WALL + timedelta(seconds=500)
+    assert trained.status.progress.counted_time is not None
+    assert trained.status.progress.counted_time <= WALL + timedelta(seconds=500)
     broken = replace(world, leases={**world.leases, "mnist-1-0": joined(1, "anew")})
     check(plan(JOB, trained.status, broken, Now(WALL + timedelta(seconds=600), 600, "x"), {}))
     with pytest.raises(RecordError, match="trainingMilliseconds"):
@@ -315,7 +315,8 @@ def test_a_workers_message_is_one_line_for_people_and_as_it_was_for_rules() -> N
         failure=FailureReport(1, 1, "first\x1b[31m\nERROR second\r\n" + "x" * 2000, 1),
     )
     job = replace(
-        JOB, spec=replace(JOB.spec, rules=(Rule("r", Action.FAIL_JOB.value, on_error_pattern="(?m)^ERROR"),))
+        JOB,
+        spec=replace(JOB.spec, rules=(Rule("r", RuleAction.FAIL_JOB.value, on_error_pattern="(?m)^ERROR"),)),
     )
     world = a_world(joined(0), lease, joined(2))
     decided = plan(job, formed.status, world, Now(WALL + timedelta(seconds=400), 400, "x"), {})

@@ -19,13 +19,13 @@ from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe import objects
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Invalid, NotFound, error_of
 from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.objects import SeenPod
 from elasticjob_operator.observe.spec import MalformedJob, read_job
 from elasticjob_operator.observe.store import Store
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.planner import plan
@@ -202,7 +202,7 @@ class ManyJobs:
     """An API with nothing in it but the jobs whose statuses are written; it keeps what was said as Events."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.events: list[Json] = []
         self.patched: list[str] = []
         self.version = 100

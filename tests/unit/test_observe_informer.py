@@ -12,12 +12,12 @@ import pytest
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord
 from elasticjob_operator.observe import informer as informer_module
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Forbidden, Gone, Unavailable
 from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.objects import SeenLease, read_lease
 from elasticjob_operator.observe.store import Store
+from elasticjob_operator.observe.write_health import WriteHealth
 
 PATH = "/apis/coordination.k8s.io/v1/leases"
 
@@ -33,7 +33,7 @@ class FakeServer:
         self.refuse_list: Exception | None = None
         self.page_size = 2
         self._stream: asyncio.Queue[WatchBatch | Exception | None] = asyncio.Queue()
-        self.answers = Answers()
+        self.write_health = WriteHealth()
 
     def lease(self, name: str, uid: str = "", renew: str = "0", record_id: str = "abcd") -> Json:
         self.version += 1
@@ -195,7 +195,7 @@ async def test_a_bookmark_moves_the_version_and_nothing_else(scene: Scene) -> No
     scene.now = 1060.0
     scene.server.version = 500
     scene.server.push(("BOOKMARK", {"kind": "Lease", "metadata": {"resourceVersion": "500"}}))
-    await scene.until(lambda: scene.informer.heard_at == 1060.0)
+    await scene.until(lambda: scene.informer.last_event_at == 1060.0)
     scene.server.end()
     await scene.watched(2)
     assert scene.server.watches[1]["resourceVersion"] == "500"

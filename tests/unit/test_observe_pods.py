@@ -130,25 +130,26 @@ def test_an_init_container_has_ended_the_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "accompanied"), [({"running": {}}, True), ({"waiting": {}}, True), ({"terminated": {}}, False)]
+    ("state", "sidecar_running"),
+    [({"running": {}}, True), ({"waiting": {}}, True), ({"terminated": {}}, False)],
 )
 def test_a_sidecar_keeps_a_pod_from_ending_unless_the_kubelet_ends_it(
-    state: dict[str, Any], accompanied: bool
+    state: dict[str, Any], sidecar_running: bool
 ) -> None:
     scene = Scene()
     ended = status("main", terminated={"exitCode": 1})
     scene.pod(status={"containerStatuses": [ended, status("sidecar", **state)]})
-    assert scene.only().accompanied is accompanied
+    assert scene.only().sidecar_running is sidecar_running
     native = [status("proxy", running={})]
     scene.pod(status={"containerStatuses": [ended], "initContainerStatuses": native})
-    assert not scene.only().accompanied
+    assert not scene.only().sidecar_running
 
 
 def test_mine_is_by_owner_with_a_template_and_by_label_without() -> None:
     scene = Scene()
     scene.pod(metadata={**raw_pod()["metadata"], "ownerReferences": [{"uid": "former", "controller": True}]})
-    assert not scene.only(TEMPLATED).mine
-    assert scene.only(FOREIGN).mine
+    assert not scene.only(TEMPLATED).of_this_job
+    assert scene.only(FOREIGN).of_this_job
 
 
 @pytest.mark.parametrize(
@@ -185,14 +186,14 @@ def test_the_name_of_a_pod_that_was_made_counts_not_its_labels(labels: dict[str,
     scene = Scene()
     scene.pod(metadata={**raw_pod()["metadata"], "labels": {JOB_LABEL: "job", **labels}})
     pod = scene.only()
-    assert (pod.mine, pod.slot, pod.attempt, pod.mislabeled) == (True, 0, 0, wrong)
+    assert (pod.of_this_job, pod.slot, pod.attempt, pod.mislabeled) == (True, 0, 0, wrong)
 
 
 @pytest.mark.parametrize("name", ["debug", "job-0", "job-01-0", "other-0-0", "job-0-0-0", "job-0-123456789"])
 def test_a_pod_that_bears_the_owner_and_no_name_of_ours_is_not_mine(name: str) -> None:
     scene = Scene()
     scene.pod(name)
-    assert not scene.only().mine
+    assert not scene.only().of_this_job
 
 
 def test_pods_of_other_jobs_are_not_seen() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elasticjob_operator.act.attempts import STATUS
+from elasticjob_operator.act.write_backoff import STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.observe.errors import Forbidden
 from elasticjob_operator.observe.spec import MalformedJob
@@ -87,10 +87,10 @@ def test_writes_that_failed_are_due_again_when_people_have_changed_the_job(
 ) -> None:
     scene = Scene()
     scene.registry.update(job(5))
-    attempts = scene.entry().memory.attempts
-    attempts.failed(STATUS, Forbidden("PATCH", 403, "Forbidden", "no"), now=0.0)
+    backoff = scene.entry().memory.write_backoff
+    backoff.failed(STATUS, Forbidden("PATCH", 403, "Forbidden", "no"), now=0.0)
     scene.registry.update(job(6, **change))
-    assert attempts.due(STATUS, now=0.0) == again
+    assert backoff.due(STATUS, now=0.0) == again
 
 
 def test_a_job_that_is_created_again_under_the_same_name_is_another_one() -> None:

@@ -134,7 +134,7 @@ def test_job() -> None:
     view = read_job(raw())
     assert (view.job.namespace, view.job.name, view.job.uid, view.job.generation) == ("a", "j", "u", 3)
     assert view.version == 41
-    assert view.ours
+    assert view.managed_here
     assert not view.deleting
     assert view.status == JobStatus()
 
@@ -151,8 +151,8 @@ def test_spec_is_read_once_per_generation() -> None:
 
 
 def test_managed_by_others_and_deleting() -> None:
-    assert not read_job(raw(spec={"managedBy": "kueue.x-k8s.io/multikueue"})).ours
-    assert read_job(raw(spec={"managedBy": "elasticjob.dev/operator"})).ours
+    assert not read_job(raw(spec={"managedBy": "kueue.x-k8s.io/multikueue"})).managed_here
+    assert read_job(raw(spec={"managedBy": "elasticjob.dev/operator"})).managed_here
     assert read_job(raw(meta={"deletionTimestamp": "2026-01-01T00:00:00Z"})).deleting
 
 

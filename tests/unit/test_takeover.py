@@ -15,10 +15,10 @@ import pytest
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
 from elasticjob_operator.observe.lists import PAGE, read_list
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
 from elasticjob_operator.plan.planner import plan
@@ -41,7 +41,7 @@ TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
 class Cluster:
     """Collections that are served in pages; ``gone`` says how often a page that continues one is refused."""
 
-    answers = Answers()
+    write_health = WriteHealth()
 
     def __init__(self) -> None:
         self.items: dict[str, list[Json]] = {path: [] for path in (JOBS, PODS, LEASES, *OWNED.values())}
@@ -144,7 +144,7 @@ def take_over(cluster: Cluster, then: Callable[[Controller], Awaitable[None]]) -
         controller = Controller(cluster, Settings())  # type: ignore[arg-type]
         controller.start(leading=False)
         try:
-            await controller.world.synced()
+            await controller.cache.synced()
             cluster.asked.clear()
             await controller.lead()
             await quiet(controller)

@@ -113,7 +113,7 @@ class Registry:
             entry.view = view
             if revision != entry.user_revision:
                 entry.user_revision = revision
-                entry.memory.attempts.again()
+                entry.memory.write_backoff.again()
         else:
             if entry is not None:
                 self.forget(entry)

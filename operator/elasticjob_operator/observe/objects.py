@@ -159,7 +159,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             ip=_address(status),
             running=phase == "Running" and (state is None or "running" in state),
             ended=phase in ("Succeeded", "Failed"),
-            accompanied=_accompanied(status, container),
+            sidecar_running=_sidecar_running(status, container),
             exit=_exit(state) or failed_init[1],
             failed_init=failed_init[0],
             last_exit=_exit(_state(status, container, "lastState")),
@@ -340,7 +340,7 @@ def _restarts(status: Mapping[str, Any], container: str) -> int:
     return next((count for count in counts if isinstance(count, int)), 0)
 
 
-def _accompanied(status: Mapping[str, Any], container: str) -> bool:
+def _sidecar_running(status: Mapping[str, Any], container: str) -> bool:
     """Whether another container has not ended. Init containers that run on (restartPolicy Always) are ended
     by the kubelet when the others have."""
     others = (s for s in _maps(status, "containerStatuses") if s.get("name") != container)

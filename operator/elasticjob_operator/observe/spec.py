@@ -15,7 +15,6 @@ from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
-    Action,
     CleanPodPolicy,
     HandlerSource,
     Job,
@@ -23,6 +22,7 @@ from elasticjob_operator.plan.model import (
     Limit,
     NetworkPolicy,
     Rule,
+    RuleAction,
 )
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
@@ -40,7 +40,7 @@ class JobView:
     job: Job
     status: JobStatus
     version: int
-    ours: bool
+    managed_here: bool
     deleting: bool
 
 
@@ -93,7 +93,7 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
         job=job,
         status=status,
         version=version_of(meta),
-        ours=spec.get("managedBy", MANAGER) == MANAGER,
+        managed_here=spec.get("managedBy", MANAGER) == MANAGER,
         deleting=bool(meta.get("deletionTimestamp")),
     )
 
@@ -155,7 +155,7 @@ def _rules(value: object) -> tuple[Rule, ...]:
 
 def _rule(fields: Mapping[str, Any]) -> Rule | None:
     """A rule; None where its action is unknown (a newer schema's) or there is not exactly one criterion."""
-    action = _word(fields.get("action"), Action)
+    action = _word(fields.get("action"), RuleAction)
     codes = _entries(fields.get("onWorkerExitCodes"), int)
     reasons = _entries(fields.get("onPodReasons"), str)
     pattern = fields.get("onErrorPattern")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan import ignored_pods, lifecycle, open_files, suspension
 from elasticjob_operator.plan.model import CreatePod, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Condition, with_condition
 from elasticjob_operator.plan.waits import JobWait
 
@@ -90,43 +90,47 @@ def _training(p: Pass) -> tuple[str, str, str]:
         wanted = p.job.spec.replicas
         desired = f" ({wanted} desired)" if wanted != r.members else ""
         who = f"round {r.number} with {counted(r.members, 'member')}{desired}, leader {r.leader_pod_name}"
-        if r.established is None:
-            return "False", "Establishing", f"{who}; waiting for the members to reach the leader{_short(p)}"
+        if r.established_time is None:
+            return (
+                "False",
+                "Establishing",
+                f"{who}; waiting for the members to reach the leader{_shortage(p)}",
+            )
         done = sum(m.succeeded for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
-        return "True", "Training", f"{who}{more}{_short(p)}{_held_up(p)}"
+        return "True", "Training", f"{who}{more}{_shortage(p)}{_held_up(p)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
     why = f"{ended}{r.next_cause.message}; " if r.number else ""
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)
-    reason = "WaitingForPods" if not running or _nobody_comes(p) else "FormingRound"
-    return "False", reason, f"{why}{p.waiting}{_short(p)}{_held_up(p)}"
+    reason = "WaitingForPods" if not running or _none_starting(p) else "FormingRound"
+    return "False", reason, f"{why}{p.waiting}{_shortage(p)}{_held_up(p)}"
 
 
-def _short(p: Pass) -> str:
+def _shortage(p: Pass) -> str:
     text = open_files.shortage(p)
     return f"; {text}" if text else ""
 
 
-def _nobody_comes(p: Pass) -> bool:
+def _none_starting(p: Pass) -> bool:
     """Whether there are too few pods, and this pass makes none that the API server would take."""
     made = (pod_name(p.job.name, a.slot, a.attempt) for a in p.actions if isinstance(a, CreatePod))
-    return p.nobody_comes and all(name in p.observed.refusals for name in made)
+    return p.none_starting and all(name in p.observed.rejected_pods for name in made)
 
 
 def _held_up(p: Pass) -> str:
     """Pods that can't be made, scheduled or started, in the words of the API server, the scheduler or the
     kubelet, those that run and do not join, and those that are ignored."""
-    return _stuck(p) + ignored.sentence(p)
+    return _stuck(p) + ignored_pods.sentence(p)
 
 
 def _stuck(p: Pass) -> str:
     members = p.status.member_uids
     stuck: dict[str, list[str]] = {}
-    for trouble in sorted(p.observed.troubles, key=lambda trouble: trouble.name):
-        stuck.setdefault(f"cannot be {trouble.verb}: {trouble.why}", []).append(trouble.name)
+    for write in sorted(p.observed.failing_writes, key=lambda write: write.name):
+        stuck.setdefault(f"cannot be {write.verb}: {write.why}", []).append(write.name)
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             off = (

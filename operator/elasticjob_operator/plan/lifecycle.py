@@ -14,11 +14,11 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import PLANNED
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import ends, progress
-from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import exhausted, short
+from elasticjob_operator.plan import progress, termination
+from elasticjob_operator.plan.charging import exhausted, slot_attempt
 from elasticjob_operator.plan.members import started_again
 from elasticjob_operator.plan.model import DeleteJob
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.pods import LINGER_SECONDS
 from elasticjob_operator.plan.rounds import projection
 from elasticjob_operator.plan.status import ParticipantStatus
@@ -55,8 +55,8 @@ def _has_done_its_part(p: Pass, member: ParticipantStatus) -> bool:
 
 def check_accounts(p: Pass) -> bool:
     """Fail the job if a rule says so, or an account is used up."""
-    if p.verdict:
-        _close(p, Outcome.FAILED, "FailureRule", p.verdict)
+    if p.failed_by_rule:
+        _close(p, Outcome.FAILED, "FailureRule", p.failed_by_rule)
         return True
     account = exhausted(p)
     if account is not None:
@@ -117,7 +117,7 @@ def expire(p: Pass) -> None:
     if seconds is None or end is None:
         return
     own = p.job.spec.template is not None
-    ending = own and any(pod.mine and not pod.ended for pod in p.observed.pods)
+    ending = own and any(pod.of_this_job and not pod.ended for pod in p.observed.pods)
     limit = max(seconds, LINGER_SECONDS) if ending else seconds
     left = max(0.0, _left(p, end, limit))
     p.waits.declare(JobWait.TIME_TO_LIVE, "", limit, left)
@@ -175,7 +175,7 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
 
 def _check_deadline(p: Pass) -> bool:
     """Fail a job that has been active for too long."""
-    seconds, since = p.job.spec.active_deadline, p.status.start
+    seconds, since = p.job.spec.active_deadline, p.status.start_time
     if seconds is None or since is None:
         return False
     left = _left(p, since, seconds)
@@ -202,13 +202,13 @@ def _check_idle_deadline(p: Pass) -> bool:
         return False
     piece = max(1.0, min(LONGEST_PIECE_SECONDS, limit / 10))
     passed, latest = float(r.idle_seconds), 0.0
-    if r.idle_since is not None:
-        by_wall = (p.now.wall - r.idle_since).total_seconds()
-        own = p.waits.elapsed(JobWait.IDLE, f"{r.idle_since:%Y%m%d%H%M%S}")
+    if r.idle_since_time is not None:
+        by_wall = (p.now.wall - r.idle_since_time).total_seconds()
+        own = p.waits.elapsed(JobWait.IDLE, f"{r.idle_since_time:%Y%m%d%H%M%S}")
         latest = min(max(by_wall, own, 0.0), 2 * piece)
         passed += latest
     if holds and passed >= limit:
-        p.given_up.update(pod.name for pod in p.observed.pods if p.alive(pod))
+        p.judged_unheard.update(pod.name for pod in p.observed.pods if p.alive(pod))
         _close(
             p,
             Outcome.FAILED,
@@ -216,10 +216,11 @@ def _check_idle_deadline(p: Pass) -> bool:
             f"pods were scheduled for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
         )
         return True
-    if holds != (r.idle_since is not None) or latest >= piece:
+    if holds != (r.idle_since_time is not None) or latest >= piece:
         whole = int(passed)
         p.set_round(
-            idle_since=p.now.wall - timedelta(seconds=passed - whole) if holds else None, idle_seconds=whole
+            idle_since_time=p.now.wall - timedelta(seconds=passed - whole) if holds else None,
+            idle_seconds=whole,
         )
         latest = passed - whole
     if holds:
@@ -243,14 +244,14 @@ def _never_joined(p: Pass) -> str:
         return ""
     members = p.status.member_uids
     for pod in p.observed.pods:
-        if not pod.mine or not pod.exited_well or p.superseded(pod):
+        if not pod.of_this_job or not pod.exited_well or p.is_replaced(pod):
             continue
-        if pod.uid in members or p.participant(pod) is not None or short(pod) in p.before.charged_pods:
+        if pod.uid in members or p.participant(pod) is not None or slot_attempt(pod) in p.before.charged_pods:
             continue
-        if ends.taken_away(p, pod, pod.name) is not None or ends.node_trouble(p, pod):
+        if termination.disruption_of(p, pod, pod.name) is not None or termination.node_problem(p, pod):
             continue
-        if ends.unexplained(p, pod) == 0:
-            p.given_up.add(pod.name)
+        if termination.explanation_left(p, pod) == 0:
+            p.judged_unheard.add(pod.name)
             return pod.name
     return ""
 
@@ -285,6 +286,6 @@ def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
     p.set_round(phase=Phase.CLOSED.value, resumed=False)  # no other follows
     p.set_end(time=end.time if end is not None else wall, message=message)
     p.status = p.status.stopped(wall)
-    p.set(completion=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)
+    p.set(completion_time=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)
     p.reason = reason
     p.event(f"Job{outcome.value}", message, warning=outcome is Outcome.FAILED)

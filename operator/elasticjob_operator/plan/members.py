@@ -28,12 +28,12 @@ from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import ends
-from elasticjob_operator.plan.causes import Evidence
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan import termination
+from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look
 from elasticjob_operator.plan.model import Participant, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -67,17 +67,15 @@ def examine(p: Pass) -> list[Evidence]:
         members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
     failed = _worker_failures(p)
-    reported = {sign.uid for sign in failed}
+    reported = {e.pod_uid for e in failed}
     # A container that ended because its worker did is that worker's failure, and perhaps an echo.
-    evidence = [
-        sign for sign in evidence if sign.cause != Cause.POD_FAILED or sign.uid not in reported
-    ] + failed
+    evidence = [e for e in evidence if e.cause != Cause.POD_FAILED or e.pod_uid not in reported] + failed
     with look(p) as one:
         findings = judge(one, bool(evidence))
     return evidence + of_findings(findings)
 
 
-def departed(p: Pass) -> bool:
+def fencing_satisfied(p: Pass) -> bool:
     """Whether one member of the last round at least can be shown to have left it (fencing).
 
     One is enough where training needs all of them. Without members there is nothing to fence.
@@ -106,7 +104,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if member.state == MemberState.LOST:
         if pod is None or not member.message:  # the latter: it had succeeded
             return MemberState.LOST, None
-        return MemberState.LOST, ends.second_thoughts(
+        return MemberState.LOST, termination.later_evidence(
             p, pod, who, p.round.next_cause.cause, member.group_rank
         )
     own = p.job.spec.template is not None
@@ -135,20 +133,22 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
-            if ends.taken_away(p, pod, who, member.group_rank) is None:
+            if termination.disruption_of(p, pod, who, member.group_rank) is None:
                 return _done(p, own, over), None
-        found = ends.ended(p, pod, who, member.group_rank)
+        found = termination.explain(p, pod, who, member.group_rank)
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
             # It was told to stop, and nothing says why. Its exit code is the echo.
-            how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
+            how = (
+                f"its {termination.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
+            )
             found = _evidence(Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down; {how}")
         return MemberState.LOST, found
     if pod.deleting:
-        return MemberState.LOST, ends.taken_away(p, pod, who, member.group_rank)
+        return MemberState.LOST, termination.disruption_of(p, pod, who, member.group_rank)
     if p.on_dead_node(pod) or (
-        ends.node_trouble(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)
+        termination.node_problem(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)
     ):
-        return MemberState.LOST, ends.node_lost(p, pod, who, member.group_rank)
+        return MemberState.LOST, termination.node_lost(p, pod, who, member.group_rank)
     if record is None:
         return member.state, None
     if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
@@ -239,13 +239,13 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return MemberState.SUCCEEDED, None
-            if ends.taken_away(p, pod, who, member.group_rank) is None:
+            if termination.disruption_of(p, pod, who, member.group_rank) is None:
                 return COMPLETED, None
-        found = ends.ended(p, pod, who, member.group_rank)
+        found = termination.explain(p, pod, who, member.group_rank)
     elif pod.deleting:
-        found = ends.taken_away(p, pod, who, member.group_rank)
+        found = termination.disruption_of(p, pod, who, member.group_rank)
     elif p.on_dead_node(pod):
-        found = ends.node_lost(p, pod, who, member.group_rank)
+        found = termination.node_lost(p, pod, who, member.group_rank)
     if found is not None:
         return MemberState.LOST, replace(found, message=f"{found.message}; its workers had finished")
     return (MemberState.SUCCEEDED if p.round.phase == "Active" else _AGAIN), None
@@ -275,34 +275,34 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     return _evidence(Cause.POD_LOST, member, f"{who} was lost: its pod is gone")
 
 
-def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, node: str) -> Evidence:
+def worker_failure(report: FailureReport, pod: str, group_rank: int | None, uid: str, node: str) -> Evidence:
     """The evidence that a worker of this pod failed."""
     return Evidence(
         Cause.WORKER_FAILED,
-        f"a worker of {pod} (group rank {rank}) failed: {_said(report)}",
+        f"a worker of {pod} (group rank {group_rank}) failed: {_message_of(report)}",
         pod,
-        rank,
+        group_rank,
         report.exit_code,
         uid,
         node,
-        error=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
+        error_text=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
         milliseconds=report.offset_milliseconds,
     )
 
 
-def _said(report: FailureReport) -> str:
+def _message_of(report: FailureReport) -> str:
     """A worker's message for a sentence. Rules look for their pattern in the text as it is, in all lines."""
     return one_line(report.message, MAX_MESSAGE) or "exit code unknown"
 
 
-def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
+def killed_for_memory(pod: Pod, who: str, group_rank: int | None) -> Evidence | None:
     """The evidence that the container was restarted in place because it took too much memory."""
     end = pod.last_exit
     if end is None or end.reason != "OOMKilled":
         return None
     text = f"{who} was restarted in place: its container was OOMKilled"
     return Evidence(
-        Cause.OUT_OF_MEMORY, text, pod.name, rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
+        Cause.OUT_OF_MEMORY, text, pod.name, group_rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
     )
 
 
@@ -345,7 +345,7 @@ def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     if report is None:
         return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round without giving a reason")
     if report.after_round_end:
-        text = f"{who} left the round; later one of its workers failed: {_said(report)}"
+        text = f"{who} left the round; later one of its workers failed: {_message_of(report)}"
         return _evidence(Cause.MEMBER_LEFT, member, text)
     return worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
 
@@ -357,8 +357,8 @@ def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: in
         member.pod_name,
         member.group_rank,
         exit_code,
-        uid=member.pod_uid,
-        node=member.node_name,
+        pod_uid=member.pod_uid,
+        node_name=member.node_name,
     )
 
 
@@ -374,8 +374,8 @@ def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bo
         p.waits.declare(JobWait.SILENCE, member.pod_uid, limit, left)
         p.waits.wake(left + 1)  # silence makes no event
     else:
-        p.silent.add(member.pod_name)
-        p.given_up.add(member.pod_name)
+        p.judged_silent.add(member.pod_name)
+        p.judged_unheard.add(member.pod_name)
     return left < 0
 
 
@@ -388,7 +388,7 @@ def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
     """Whether a member that watches this one's heartbeats is heard of and does not miss them: a node that is
     not ready and a silent Lease may be one and the same path to the API server, and training goes on by
     another."""
-    if p.round.phase != "Active" or p.round.established is None or member.state != MemberState.MEMBER:
+    if p.round.phase != "Active" or p.round.established_time is None or member.state != MemberState.MEMBER:
         return False
     leader, *others = p.status.members()
     witnesses = others if member.group_rank == 0 else [leader]
@@ -405,7 +405,11 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     lease = p.participant(pod) if pod is not None and member.state == MemberState.MEMBER else None
     if pod is None or lease is None or lease.record is None or lease.record.id != member.id:
         return False
-    if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != AnnouncedState.JOINING.value:
+    if (
+        not p.alive(pod)
+        or termination.node_problem(p, pod)
+        or lease.record.state != AnnouncedState.JOINING.value
+    ):
         return False
     late = LEADER_STALE_SECONDS if member.group_rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
     left = late - lease.silent

@@ -38,7 +38,7 @@ class Limit:
     window_seconds: int | None = None
 
 
-class Action(str, enum.Enum):
+class RuleAction(str, enum.Enum):
     """What a failure rule does: end the job; charge as usual; charge nothing; keep off the node."""
 
     FAIL_JOB = "FailJob"
@@ -137,13 +137,13 @@ class Exit:
 class Pod:
     """A pod that has the job's label.
 
-    ``mine``: owned by this job (same UID), or the job has no template and the pod belongs to something else.
+    ``of_this_job``: owned by this job (same UID), or the job has no template and the pod belongs to something else.
     ``slot`` is None where no label tells it; of a pod that the operator has made its name tells, and
     ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container, or
     of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
     terminal (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container
     ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` is the words of
-    the scheduler while it finds no node. ``accompanied`` means that another container, no init container,
+    the scheduler while it finds no node. ``sidecar_running`` means that another container, no init container,
     has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
     DisruptionTarget, which says what takes the pod away.
     ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the label of a
@@ -152,7 +152,7 @@ class Pod:
 
     name: str
     uid: str
-    mine: bool = True
+    of_this_job: bool = True
     slot: int | None = None
     attempt: int = 0
     mislabeled: str = ""
@@ -164,7 +164,7 @@ class Pod:
     ip: str = ""
     running: bool = False
     ended: bool = False
-    accompanied: bool = False
+    sidecar_running: bool = False
     exit: Exit | None = None
     last_exit: Exit | None = None
     restarts: int = 0
@@ -204,7 +204,7 @@ class Participant:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class FailingWrite:
     """A write that fails: ``name`` can't be ``verb``, and the API server's words for it."""
 
     name: str
@@ -215,8 +215,8 @@ class Trouble:
 @dataclass(frozen=True)
 class Observed:
     """What the informers know of one job. ``record`` is the round Lease's, if it is this job's
-    (same UID) and can be read; ``listed`` the round of its member list, 0 without one; ``leases`` are by pod
-    name. ``nodes`` are the names of the nodes that are ready, None where they can't be seen. ``troubles`` are
+    (same UID) and can be read; ``member_list_round`` the round of its member list, 0 without one; ``leases`` are by pod
+    name. ``nodes`` are the names of the nodes that are ready, None where they can't be seen. ``failing_writes`` are
     the operator's writes for this job that were refused or fail. ``waiting`` is how many participants of all
     jobs wait for a round, and ``renew_seconds`` the interval at which this job's renew their Leases
     meanwhile: the longest that any of them may still go by."""
@@ -225,15 +225,15 @@ class Observed:
     leases: Mapping[str, Participant] = field(default_factory=dict)
     record: RoundRecord | None = None
     nodes: frozenset[str] | None = None
-    troubles: tuple[Trouble, ...] = ()
+    failing_writes: tuple[FailingWrite, ...] = ()
     waiting: int = 0
     renew_seconds: int = WAIT_RENEW_SECONDS
-    listed: int = 0
+    member_list_round: int = 0
 
     @cached_property
-    def refusals(self) -> frozenset[str]:
+    def rejected_pods(self) -> frozenset[str]:
         """The pods that the API server would not make."""
-        return frozenset(trouble.name for trouble in self.troubles if trouble.verb == "created")
+        return frozenset(write.name for write in self.failing_writes if write.verb == "created")
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class DeleteLease:
     name: str
 
 
-Do = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
+Action = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
 """What a plan may ask for beside its two records."""
 
 
@@ -312,8 +312,8 @@ class Plan:
     ``actions`` in order. ``wake_after``: seconds until the next pass is due without any event, or None.
     ``waits``: what is waited for, those that end first in front. ``timers``: when each wait began
     (monotonic); handed back with the next pass, lost without harm. ``waiting``: how many of this job's
-    participants wait for a round. ``silent``: the pods against which it is used that they have not renewed
-    their Leases. ``given_up``: those on which it passes a verdict for what has not been heard of them. All of
+    participants wait for a round. ``judged_silent``: the pods against which it is used that they have not renewed
+    their Leases. ``judged_unheard``: those on which it passes a verdict for what has not been heard of them. All of
     them may have spoken, and our watch be late or dead: before it is carried out, the job's pods and Leases
     are listed and it is planned again; for the silent once for each version of their Leases, for a verdict
     always.
@@ -323,11 +323,11 @@ class Plan:
     record: RoundRecord
     members: MemberList | None = None
     pod_names: tuple[str, ...] = ()
-    actions: tuple[Do, ...] = ()
+    actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     wake_after: float | None = None
     waits: tuple[Wait, ...] = ()
     timers: Mapping[WaitKey, float] = field(default_factory=dict)
     waiting: int = 0
-    silent: tuple[str, ...] = ()
-    given_up: tuple[str, ...] = ()
+    judged_silent: tuple[str, ...] = ()
+    judged_unheard: tuple[str, ...] = ()

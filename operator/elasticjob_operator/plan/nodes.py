@@ -16,9 +16,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.text import counted
-from elasticjob_operator.plan.causes import INFRASTRUCTURE
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.evidence import INFRASTRUCTURE
 from elasticjob_operator.plan.model import DeletePod, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ExcludedNode, JobStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -57,7 +57,7 @@ def exclude(p: Pass, name: str, message: str) -> None:
     if not name or p.job.spec.template is None or (known is not None and known.message.endswith(message)):
         return
     others = tuple(n for n in p.status.excluded_nodes if n is not known)
-    avoided = {n.name for n in others if n.lifted is None}
+    avoided = {n.name for n in others if n.lifted_time is None}
     if p.observed.nodes is not None and not p.observed.nodes - avoided - {name}:
         p.event(
             "NodeNotExcluded", f"node {name} is not excluded because no other node is left: {message}", True
@@ -71,7 +71,9 @@ def exclude(p: Pass, name: str, message: str) -> None:
 def excluded(p: Pass) -> tuple[str, ...]:
     """The nodes that a pod made now shall avoid."""
     wall = p.now.wall
-    return tuple(sorted(n.name for n in p.status.excluded_nodes if n.lifted is None and n.until > wall))
+    return tuple(
+        sorted(n.name for n in p.status.excluded_nodes if n.lifted_time is None and n.until_time > wall)
+    )
 
 
 def keep_nodes(p: Pass) -> None:
@@ -81,9 +83,9 @@ def keep_nodes(p: Pass) -> None:
         if p.status.excluded_nodes:
             p.set(excluded_nodes=())
         return
-    _drop(p)
-    _judge(p)
-    _lift(p)
+    _drop_expired(p)
+    _exclude_failing_nodes(p)
+    _lift_oldest(p)
     _replace_pending(p)
     _replace_unheard(p)
 
@@ -97,7 +99,7 @@ def clear_dead_nodes(p: Pass) -> None:
     if p.job.spec.template is None:
         return
     for pod in p.observed.pods:
-        if not pod.mine or not pod.deleting or not p.on_dead_node(pod):
+        if not pod.of_this_job or not pod.deleting or not p.on_dead_node(pod):
             continue
         waited = p.waits.elapsed(JobWait.FORCED_DELETION, pod.uid)
         if waited >= FORCE_SECONDS:
@@ -116,16 +118,16 @@ def clear_dead_nodes(p: Pass) -> None:
         p.waits.wake(FORCE_SECONDS - waited)
 
 
-def _drop(p: Pass) -> None:
+def _drop_expired(p: Pass) -> None:
     wall = p.now.wall
-    kept = tuple(n for n in p.status.excluded_nodes if n.until > wall)
+    kept = tuple(n for n in p.status.excluded_nodes if n.until_time > wall)
     if kept != p.status.excluded_nodes:
         p.set(excluded_nodes=kept)
     for entry in kept:
-        p.waits.wake((entry.until - wall).total_seconds())
+        p.waits.wake((entry.until_time - wall).total_seconds())
 
 
-def _judge(p: Pass) -> None:
+def _exclude_failing_nodes(p: Pass) -> None:
     """A failure that is new in this pass may be one too many for its node."""
     failures = _failures(p, p.status)
     counts = Counter(failures.values())
@@ -154,7 +156,7 @@ def _failures(p: Pass, status: JobStatus) -> dict[tuple[int | None, str], str]:
     return found
 
 
-def _lift(p: Pass) -> None:
+def _lift_oldest(p: Pass) -> None:
     """Give the oldest exclusion up that pods can't be scheduled for, while too few have a place."""
     avoided = set(excluded(p))
     stuck = [pod for pod in p.observed.pods if _pending(p, pod) and pod.unschedulable]
@@ -168,13 +170,13 @@ def _lift(p: Pass) -> None:
         return
     p.waits.restart(JobWait.EXCLUSION_LIFTED)
     in_the_way = {name for pod in stuck for name in pod.avoids}
-    first = next(n for n in p.status.excluded_nodes if n.lifted is None and n.name in in_the_way)
+    first = next(n for n in p.status.excluded_nodes if n.lifted_time is None and n.name in in_the_way)
     text = (
         f"only {placed} of {counted(p.status.min_replicas, 'required pod')} {'is' if placed == 1 else 'are'} "
         f"scheduled, and {stuck[0].name} cannot be ({stuck[0].unschedulable})"
     )
     lifted = replace(
-        first, lifted=p.now.wall, message=f"lifted because {text}; was excluded for: {first.message}"
+        first, lifted_time=p.now.wall, message=f"lifted because {text}; was excluded for: {first.message}"
     )
     p.set(excluded_nodes=tuple(lifted if n is first else n for n in p.status.excluded_nodes))
     p.event("NodeExclusionLifted", f"new pods may run on node {first.name} again: {text}", True)
@@ -184,7 +186,7 @@ def _replace_pending(p: Pass) -> None:
     """A pod can't be changed: one that waits for a node and avoids one that it need not leaves its slot to
     the next attempt. Nothing is charged for it."""
     avoided = set(excluded(p))
-    p.supersede([pod for pod in p.observed.pods if _pending(p, pod) and set(pod.avoids) - avoided])
+    p.replace_pods([pod for pod in p.observed.pods if _pending(p, pod) and set(pod.avoids) - avoided])
 
 
 def _replace_unheard(p: Pass) -> None:
@@ -198,7 +200,7 @@ def _replace_unheard(p: Pass) -> None:
         if p.waits.left(JobWait.NODE_READY, pod.uid, NOT_READY_SECONDS) == 0:
             p.event("PodReplaced", f"{pod.name} has not joined, and its node {pod.node} is not ready", True)
             unheard.append(pod)
-    p.supersede(unheard)
+    p.replace_pods(unheard)
 
 
 def _pending(p: Pass, pod: Pod) -> bool:

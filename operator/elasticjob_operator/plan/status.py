@@ -15,7 +15,7 @@ from typing import Any
 
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import Member, MemberState, UnreachableReport
-from elasticjob_operator.plan.causes import CAUSES
+from elasticjob_operator.plan.evidence import CAUSES
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
@@ -53,7 +53,7 @@ class Condition:
     status: str
     reason: str
     message: str = always("")
-    transition: datetime | None = json_name("lastTransitionTime")
+    last_transition_time: datetime | None = None
     observed_generation: int = always(0)
 
 
@@ -90,8 +90,8 @@ class RoundStatus:
     ``cause``, ``account`` and ``message`` say why the round was formed, and ``end`` why it has ended.
     ``resumed``: the job was resumed after it had ended, and the next round waits like the first.
     ``failure_offset_milliseconds`` is how long after the round's barrier the root failure of its end was, and
-    ``charged`` when that was charged, if it was. ``quorum_time`` is since when enough have joined
-    for the first round; ``idle_since`` since when pods have held nodes without a round, and ``idle_seconds``
+    ``charged_time`` when that was charged, if it was. ``quorum_time`` is since when enough have joined
+    for the first round; ``idle_since_time`` since when pods have held nodes without a round, and ``idle_seconds``
     for how long they had before. ``establish_failures`` counts rounds in a row that were not established,
     ``early_end_streak`` those before this one that ended without progress; ``unarrived_pods`` are the pods
     that were absent in the last of them, ``ineligible_leaders`` those that could not be reached as leader.
@@ -109,10 +109,10 @@ class RoundStatus:
     leader_endpoint: str = internal("")
     members: int = always(0)
     world_size: int | None = None
-    start: datetime | None = json_name("startTime")
-    established: datetime | None = json_name("establishedTime")
+    start_time: datetime | None = None
+    established_time: datetime | None = None
     quorum_time: datetime | None = internal(None)
-    idle_since: datetime | None = internal(None, "idleSinceTime")
+    idle_since_time: datetime | None = internal(None)
     idle_seconds: int = internal(0)
     cause: str = ""
     account: str = ""
@@ -120,7 +120,7 @@ class RoundStatus:
     end: RoundEnd | None = None
     resumed: bool = internal(False)
     failure_offset_milliseconds: int | None = internal(None)
-    charged: datetime | None = internal(None, "chargedTime")
+    charged_time: datetime | None = internal(None)
     establish_failures: int = internal(0)
     early_end_streak: int = internal(0)
     newcomers: tuple[str, ...] = internal(())
@@ -193,7 +193,7 @@ class RoundHistory:
     number: int
     cause: str
     members: int
-    start: datetime = field(metadata={"json": "startTime"})
+    start_time: datetime
     end: RoundEnd | None = None
     rendezvous_milliseconds: int | None = None
     first_step_milliseconds: int | None = None
@@ -219,9 +219,9 @@ class Charge:
 
 @dataclass(frozen=True)
 class OlderCharges:
-    """So many charges that are listed no more; ``until`` is when the newest of them was made."""
+    """So many charges that are listed no more; ``until_time`` is when the newest of them was made."""
 
-    until: datetime = field(metadata={"json": "untilTime"})
+    until_time: datetime
     count: int = always(0)
 
 
@@ -234,13 +234,13 @@ class Account:
     max_restarts: int | None = None
     window_seconds: int | None = None
     charges: tuple[Charge, ...] = ()
-    older: tuple[OlderCharges, ...] = internal(())
+    older_charges: tuple[OlderCharges, ...] = internal(())
 
     @property
     def used(self) -> int:
         """How many charges are inside the window."""
         listed = sum(charge.during_round is None for charge in self.charges)
-        return listed + sum(entry.count for entry in self.older)
+        return listed + sum(entry.count for entry in self.older_charges)
 
     def charged(self, charge: Charge) -> Account:
         """With one more charge."""
@@ -255,26 +255,26 @@ class Account:
         if not spare:
             return self
         width = max(1.0, (self.window_seconds or 360_000) / 100)
-        older = list(self.older)
+        older = list(self.older_charges)
         for charge in spare:
             if charge.during_round is not None:
                 continue
             last = older[-1] if older else None
-            if last is not None and last.until.timestamp() // width >= charge.time.timestamp() // width:
-                older[-1] = OlderCharges(max(last.until, charge.time), last.count + 1)
+            if last is not None and last.until_time.timestamp() // width >= charge.time.timestamp() // width:
+                older[-1] = OlderCharges(max(last.until_time, charge.time), last.count + 1)
             else:
                 older.append(OlderCharges(charge.time, 1))
         while len(older) > MAX_OLDER:
             first, second, *others = older
-            older = [OlderCharges(second.until, first.count + second.count), *others]
-        return replace(self, charges=self.charges[-listed:], older=tuple(older))
+            older = [OlderCharges(second.until_time, first.count + second.count), *others]
+        return replace(self, charges=self.charges[-listed:], older_charges=tuple(older))
 
     def since(self, time: datetime) -> Account:
         """With the charges that are younger than ``time``."""
         return replace(
             self,
             charges=tuple(c for c in self.charges if c.time > time),
-            older=tuple(entry for entry in self.older if entry.until > time),
+            older_charges=tuple(entry for entry in self.older_charges if entry.until_time > time),
         )
 
 
@@ -302,9 +302,9 @@ class ExcludedNode:
     pods could be placed without it."""
 
     name: str
-    until: datetime = field(metadata={"json": "untilTime"})
+    until_time: datetime
     message: str = ""
-    lifted: datetime | None = json_name("liftedTime")
+    lifted_time: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ class Progress:
     the highest. ``trained_milliseconds`` is the time in steps of the rounds before it, without steps that
     were done again, ``training_milliseconds`` that of this round; ``lost_by_cause`` is the rest, by the
     cause of the round that followed. ``goodput_percent`` is the former as a share of all. Time in which the
-    job was suspended is in neither. ``counted`` is the moment up to which both are complete, but for
+    job was suspended is in neither. ``counted_time`` is the moment up to which both are complete, but for
     ``training_milliseconds``. ``rounds_without_progress`` counts rounds in a row that resumed from no later a
     step than the one before.
     """
@@ -345,13 +345,13 @@ class Progress:
     milliseconds_per_step: int | None = None
     goodput_percent: int | None = None
     lost_seconds: int | None = None
-    last_report: datetime | None = json_name("lastReportTime")
+    last_report_time: datetime | None = None
     round: int = internal(0)
     first_step: int = internal(0)
     training_milliseconds: int = internal(0)
     trained_milliseconds: int = internal(0)
     lost_by_cause: tuple[LostTime, ...] = ()
-    counted: datetime | None = internal(None, "countedTime")
+    counted_time: datetime | None = internal(None)
     rounds_without_progress: int = 0
 
 
@@ -359,15 +359,15 @@ class Progress:
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
     ``charged_pods`` are pods that are there, have ended as no members, and are charged for: ``slot-attempt``.
-    ``start`` is when the job was started, or last resumed; None while it is suspended. ``completion`` is when
+    ``start_time`` is when the job was started, or last resumed; None while it is suspended. ``completion_time`` is when
     it became Complete. ``active_seconds`` is for how long it was active before its last suspension, or its
     end. ``terminal_state`` is Complete or Failed once it has ended. ``omitted`` says what is not there for
-    its size (``budget``)."""
+    its size (``status_size``)."""
 
     observed_generation: int = always(-1)
     conditions: tuple[Condition, ...] = always(())
-    start: datetime | None = json_name("startTime")
-    completion: datetime | None = json_name("completionTime")
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
     active_seconds: int | None = None
     terminal_state: str = ""
     replicas: int = always(0)
@@ -410,13 +410,13 @@ class JobStatus:
     def end_time(self) -> datetime | None:
         """When the job became Complete or Failed."""
         ends = (c for c in self.conditions if c.type in ("Complete", "Failed") and c.status == "True")
-        return next((c.transition for c in ends), None)
+        return next((c.last_transition_time for c in ends), None)
 
     def stopped(self, wall: datetime) -> JobStatus:
-        """With the time since ``start`` counted as active."""
-        if self.start is None:
+        """With the time since ``start_time`` counted as active."""
+        if self.start_time is None:
             return self
-        passed = max(0, int((wall - self.start).total_seconds()))
+        passed = max(0, int((wall - self.start_time).total_seconds()))
         return replace(self, active_seconds=(self.active_seconds or 0) + passed)
 
     def members(self) -> tuple[ParticipantStatus, ...]:
@@ -449,7 +449,7 @@ class JobStatus:
         return frozenset(m.pod_uid for m in self._members)
 
     @cached_property
-    def lost(self) -> frozenset[str]:
+    def lost_pod_uids(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
         return frozenset(m.pod_uid for m in self._members if m.state == MemberState.LOST)
 
@@ -477,9 +477,11 @@ def with_condition(
         if old.type == condition.type:
             found = True
             same = old.status == condition.status
-            result.append(replace(condition, transition=old.transition if same else second))
+            result.append(
+                replace(condition, last_transition_time=old.last_transition_time if same else second)
+            )
         else:
             result.append(old)
     if not found:
-        result.append(replace(condition, transition=second))
+        result.append(replace(condition, last_transition_time=second))
     return tuple(result)

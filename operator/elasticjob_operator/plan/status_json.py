@@ -45,7 +45,7 @@ def dump(status: JobStatus) -> Fields:
     older = [
         {"account": account["name"], **one}
         for account in public.get("accounts", ())
-        for one in account.pop("older", ())
+        for one in account.pop("olderCharges", ())
     ]
     return {**public, "internal": {**internal, **({"olderCharges": older} if older else {})}}
 
@@ -96,7 +96,7 @@ def _joined(fields: Mapping[str, Any]) -> Fields:
     for one in internal.get("olderCharges", ()):
         older.setdefault(one["account"], []).append(one)
     if older:
-        status["accounts"] = [{**a, "older": older.get(a["name"], [])} for a in status["accounts"]]
+        status["accounts"] = [{**a, "olderCharges": older.get(a["name"], [])} for a in status["accounts"]]
     return status
 
 
@@ -146,8 +146,10 @@ def _make() -> cattrs.Converter:
 
     def condition(c: Condition) -> dict[str, Any]:
         fields = plain_condition(c)
-        if c.transition is not None:  # metav1.Time has whole seconds
-            fields["lastTransitionTime"] = _time(c.transition.replace(microsecond=0)).replace(".000000", "")
+        if c.last_transition_time is not None:  # metav1.Time has whole seconds
+            fields["lastTransitionTime"] = _time(c.last_transition_time.replace(microsecond=0)).replace(
+                ".000000", ""
+            )
         return fields
 
     converter.register_unstructure_hook(Condition, condition)

@@ -18,11 +18,11 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan.causes import CAUSES, Evidence
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.model import DeletePod, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.pods import charge_early_ends
-from elasticjob_operator.plan.rounds import end_round, settle
+from elasticjob_operator.plan.rounds import charge_last_round, end_round
 from elasticjob_operator.plan.status import RESUMED_MESSAGE
 
 _SUSPENDED = "the job was suspended"
@@ -40,14 +40,14 @@ def suspend(p: Pass) -> None:
     if p.round.phase == "Active":
         end_round(p, [Evidence(Cause.SUSPENDED, _SUSPENDED)])
     else:
-        settle(p)
+        charge_last_round(p)
         if p.round.resumed:  # and suspended again before there was a round
             p.set_round(resumed=False)
             p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_SUSPENDED)
     charge_early_ends(p)
-    _supersede(p)
+    _replace_all_pods(p)
     p.status = p.status.stopped(p.now.wall)
-    p.set(start=None)
+    p.set(start_time=None)
     p.event("JobSuspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
 
 
@@ -68,7 +68,7 @@ def hold(p: Pass) -> None:
 
 def running(p: Pass) -> list[Pod]:
     """The job's pods that have not ended."""
-    return [pod for pod in p.observed.pods if pod.mine and not pod.ended]
+    return [pod for pod in p.observed.pods if pod.of_this_job and not pod.ended]
 
 
 def sentence(p: Pass) -> str:
@@ -82,10 +82,10 @@ def sentence(p: Pass) -> str:
 def resume(p: Pass) -> None:
     """Start the job, or let it go on: it is active from now on, and its next round waits like the first."""
     if not p.status.is_true("Suspended"):
-        if p.status.start is None:
-            p.set(start=p.now.wall)
+        if p.status.start_time is None:
+            p.set(start_time=p.now.wall)
         return
-    p.set(start=p.now.wall)
+    p.set(start_time=p.now.wall)
     p.event("JobResumed", RESUMED_MESSAGE)
     if p.round.number > 0:
         p.set_round(
@@ -94,14 +94,14 @@ def resume(p: Pass) -> None:
             establish_failures=0,
             early_end_streak=0,
             quorum_time=None,
-            idle_since=None,
+            idle_since_time=None,
             idle_seconds=0,
             unarrived_pods=(),
             ineligible_leaders=(),
         )
 
 
-def _supersede(p: Pass) -> None:
+def _replace_all_pods(p: Pass) -> None:
     """No pod of now counts for its slot any more, and what becomes of it is no evidence."""
     p.set(attempts=tuple(attempt + 1 if attempt >= 0 else attempt for attempt in p.status.attempts))
     p.set_members(tuple(replace(m, state=MemberState.LOST, message=_SUSPENDED) for m in p.status.members()))

@@ -41,21 +41,21 @@ class JobWait(enum.Enum):
     STATUS_THROTTLE = "to write joins and messages to the status"
     PROGRESS_THROTTLE = "to write progress to the status"
     SURPLUS = "for a surplus pod to end"
-    LABELS_TOLD = "to repeat that labels of a pod were changed"
-    NO_ERROR_TEXT_TOLD = "to repeat that a failure has no error text"
-    OPEN_FILES_TOLD = "to repeat that too few files may be opened"
+    LABELS_REPORTED = "to repeat that labels of a pod were changed"
+    NO_ERROR_TEXT_REPORTED = "to repeat that a failure has no error text"
+    OPEN_FILES_REPORTED = "to repeat that too few files may be opened"
 
 
-PACING_WRITES = frozenset(
+THROTTLES = frozenset(
     {
         JobWait.RENEWAL_CHANGE,
         JobWait.IGNORED_REFRESH,
         JobWait.STATUS_THROTTLE,
         JobWait.PROGRESS_THROTTLE,
         JobWait.SURPLUS,
-        JobWait.LABELS_TOLD,
-        JobWait.NO_ERROR_TEXT_TOLD,
-        JobWait.OPEN_FILES_TOLD,
+        JobWait.LABELS_REPORTED,
+        JobWait.NO_ERROR_TEXT_REPORTED,
+        JobWait.OPEN_FILES_REPORTED,
     }
 )
 """Kinds that decide nothing about the job, only how often something is written or said."""
@@ -65,7 +65,7 @@ def sentences(waits: Iterable[Wait], names: Mapping[str, str]) -> list[str]:
     """What a job waits for, a line for each reason, in the order of ``waits``. ``names``: its pods by UID."""
     about: dict[tuple[str, str], list[str]] = {}
     for wait in waits:
-        if wait.key.kind not in PACING_WRITES:
+        if wait.key.kind not in THROTTLES:
             # The next pass is due when nothing is left: it may take a moment.
             left = f"{math.ceil(round(max(0.0, wait.left), 3))} of {wait.limit:.0f} s left"
             about.setdefault((wait.reason, left), []).append(_subject(wait.key.about, names))

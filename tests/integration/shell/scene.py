@@ -13,8 +13,8 @@ import pytest
 
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
-from elasticjob_operator.act.attempts import LONGEST_PAUSE
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.act.write_backoff import LONGEST_PAUSE
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe.client import MERGE_PATCH, Client, Json
 from elasticjob_operator.observe.credentials import Credentials

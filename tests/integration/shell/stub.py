@@ -28,7 +28,7 @@ class StubPlanner:
         self.waiting = ""
         self.events: tuple[Event, ...] = ()
         self.actions: Callable[[Job, Observed], Actions] = lambda _job, _observed: ()
-        self.given_up: Callable[[Observed], tuple[str, ...]] = lambda _observed: ()
+        self.judged_unheard: Callable[[Observed], tuple[str, ...]] = lambda _observed: ()
         self.pod_names: tuple[str, ...] = ()
         self.participants: tuple[ParticipantStatus, ...] = ()
         self.seen: list[Observed] = []
@@ -44,8 +44,8 @@ class StubPlanner:
         number = max(self.number, status.current_round.number)
         if self.follows and observed.record is not None and observed.record.number > number:
             number = observed.record.number + 1
-        given_up = self.given_up(observed)
-        message = f"given up: {', '.join(given_up)}" if given_up else self.message
+        judged_unheard = self.judged_unheard(observed)
+        message = f"given up: {', '.join(judged_unheard)}" if judged_unheard else self.message
         wanted = RoundStatus(number=number, phase=self.phase, message=message)
         if self.phase == "Active":
             wanted = replace(
@@ -59,7 +59,7 @@ class StubPlanner:
             actions=self.actions(job, observed),
             events=self.events,
             timers={FIRST: now.mono, **timers},
-            given_up=given_up,
+            judged_unheard=judged_unheard,
         )
 
 

@@ -56,12 +56,12 @@ async def test_the_waiting_sentence_is_written_rarely_and_a_phase_at_once(scene:
 
 async def test_timers_are_kept_and_start_again_after_a_gap(scene: Scene) -> None:
     async with scene.serving() as operator:
-        await until(lambda: operator.controller.world.trusted(scene.namespace), "the watches are there")
+        await until(lambda: operator.controller.cache.trusted(scene.namespace), "the watches are there")
         for _ in range(2):
             async with operator.one_more_pass():
                 operator.enqueue()
         assert scene.planner.timers[-1], "timers come back"
-        for informer in operator.controller.world.informers():
+        for informer in operator.controller.cache.informers():
             informer.stalled()
         count = len(scene.planner.timers)
         operator.enqueue()
@@ -71,7 +71,7 @@ async def test_timers_are_kept_and_start_again_after_a_gap(scene: Scene) -> None
 
 async def test_errors_back_off_whatever_happens_meanwhile(scene: Scene) -> None:
     async with scene.serving() as operator:
-        await until(lambda: operator.controller.world.trusted(scene.namespace), "the watches are there")
+        await until(lambda: operator.controller.cache.trusted(scene.namespace), "the watches are there")
         scene.wire.fail_at = "PATCH elasticjobs"
         scene.planner.number = 1
         began = time.monotonic()
@@ -150,7 +150,7 @@ async def test_the_informer_survives_the_api_server(scene: Scene, devcluster: Cl
     await scene.make_job()
     scene.planner.actions = create_missing
     async with scene.operator() as operator:
-        world = operator.controller.world
+        cache = operator.controller.cache
         await scene.pods_are("mnist-0-0", "mnist-1-0")
         scene.planner.actions = lambda _job, _observed: ()
         second = await asyncio.to_thread(devcluster.second_apiserver)
@@ -166,11 +166,11 @@ async def test_the_informer_survives_the_api_server(scene: Scene, devcluster: Cl
             scene.namespace,
         ]
         await asyncio.to_thread(devcluster.kubectl, *command, "--force", "--grace-period=0")
-        assert not world.trusted(scene.namespace)
+        assert not cache.trusted(scene.namespace)
         await asyncio.to_thread(apiserver.start)
         await asyncio.to_thread(second.stop)
-        await until(lambda: world.pods.get(scene.namespace, "mnist-0-0") is None, "the deletion is known")
-        await until(lambda: world.trusted(scene.namespace), "the watches are back")
+        await until(lambda: cache.pods.get(scene.namespace, "mnist-0-0") is None, "the deletion is known")
+        await until(lambda: cache.trusted(scene.namespace), "the watches are back")
         await scene.announce("mnist-1-0", "efgh")
         await until(lambda: "mnist-1-0" in scene.planner.seen[-1].leases, "events arrive again")
         scene.planner.number = 4

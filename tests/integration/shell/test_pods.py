@@ -28,7 +28,7 @@ async def test_a_name_that_is_taken_is_shown_to_the_planner(scene: Scene) -> Non
     taken: list[bool] = []
 
     def actions(job: Job, observed: Observed) -> Actions:
-        others = [p.name for p in observed.pods if not p.mine]
+        others = [p.name for p in observed.pods if not p.of_this_job]
         taken.append("mnist-0-0" in others)
         return create_missing(job, observed, (1, 0) if "mnist-0-0" in others else (0, 0))
 
@@ -59,7 +59,7 @@ async def test_a_pod_that_is_there_when_the_status_is_written_is_not_made_again(
         await until(lambda: len(scene.wire.writes) > before, "the status is being written")
         assert not scene.planner.seen[-1].pods
         pods.set()
-        await until(lambda: len(operator.controller.world.pods) == 2, "the pods are there")
+        await until(lambda: len(operator.controller.cache.pods) == 2, "the pods are there")
         status.set()
         await scene.round_is(1, "Broken")
         await until(
@@ -91,8 +91,8 @@ async def test_pods_are_deleted_by_uid(scene: Scene) -> None:
     scene.planner.actions = create_missing
     async with scene.operator() as operator:
         await scene.pods_are("mnist-0-0", "mnist-1-0")
-        await until(lambda: len(operator.controller.world.pods) == 2, "both pods are known")
-        uids = {p.name: p.uid for p in operator.controller.world.pods.all()}
+        await until(lambda: len(operator.controller.cache.pods) == 2, "both pods are known")
+        uids = {p.name: p.uid for p in operator.controller.cache.pods.all()}
 
         def actions(_job: Job, observed: Observed) -> Actions:
             there = {p.name for p in observed.pods if not p.deleting}
@@ -190,7 +190,7 @@ async def test_a_write_that_fails_holds_up_nothing_but_itself(
     scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
     async with scene.operator() as operator:
         await scene.pods_are("mnist-0-0", "mnist-1-0")
-        await until(lambda: operator.controller.world.trusted(scene.namespace), "the watches are there")
+        await until(lambda: operator.controller.cache.trusted(scene.namespace), "the watches are there")
 
         def under_way() -> bool:
             operator.enqueue()
@@ -216,7 +216,7 @@ async def test_a_write_that_fails_holds_up_nothing_but_itself(
             await until(lambda: operator.round().number == number, "the status")  # noqa: B023
             if write != "PATCH leases/mnist-round":
                 await scene.round_is(number, "Broken")
-        await until(lambda: any("etcd" in t.why for t in scene.planner.seen[-1].troubles), "it is told")
+        await until(lambda: any("etcd" in t.why for t in scene.planner.seen[-1].failing_writes), "it is told")
         failed, took = scene.wire.failed, time.monotonic() - began
         assert failed <= (most_tries(took, 0.2, longest=1.0) if protocol else most_tries(took))
         assert scene.planner.timers[-1][FIRST] == first, "no timer starts again"
@@ -227,5 +227,5 @@ async def test_a_write_that_fails_holds_up_nothing_but_itself(
         for other in others:
             await until(lambda: any(w.startswith(other) for w in scene.wire.writes), other)  # noqa: B023
         scene.wire.fail_at = ""
-        await until(lambda: not scene.planner.seen[-1].troubles, "nothing is told any more")
+        await until(lambda: not scene.planner.seen[-1].failing_writes, "nothing is told any more")
         await scene.round_is(3, "Broken")

@@ -151,15 +151,15 @@ async def test_a_stale_status_is_noticed_by_the_lease(scene: Scene) -> None:
 async def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(scene: Scene) -> None:
     """A predecessor's last words must not be judged by Leases that are older than they."""
     async with scene.serving() as operator:
-        world = operator.controller.world
+        cache = operator.controller.cache
         listed: list[str] = []
-        read_again = world.read_again
+        read_again = cache.read_again
 
         async def counted(job: Job) -> None:
             listed.append(job.name)
             await read_again(job)
 
-        world.read_again = counted  # type: ignore[method-assign]
+        cache.read_again = counted  # type: ignore[method-assign]
         scene.planner.message = "our own words"
         await scene.poke()
         await until(lambda: scene.planner.message == operator.round().message, "")
@@ -178,11 +178,11 @@ async def test_pods_and_leases_are_listed_anew_after_a_status_of_somebody_else(s
 async def test_leases_are_listed_before_anybody_is_given_up(scene: Scene) -> None:
     """A proxy may answer on for an API server that is dead: a watch by it brings nothing, and looks well."""
     async with scene.serving() as operator:
-        for informer in operator.controller.world.informers():
+        for informer in operator.controller.cache.informers():
             informer._take = lambda _batch: None  # type: ignore[assignment, method-assign]
         await scene.announce("mnist-0-0", "abcdefgh")
         awaited = ["mnist-0-0"]
-        scene.planner.given_up = lambda seen: tuple(pod for pod in awaited if pod not in seen.leases)
+        scene.planner.judged_unheard = lambda seen: tuple(pod for pod in awaited if pod not in seen.leases)
         scene.planner.message = "nobody"
         passes, before = operator.controller.passes, len(scene.planner.seen)
         await scene.poke()

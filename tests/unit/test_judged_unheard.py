@@ -54,49 +54,49 @@ def broken() -> Plan:
 def test_a_member_that_does_not_rejoin() -> None:
     before = broken()
     still = planned(before, 40.0, lease(0), pods=(pod(0),))
-    assert not still.given_up
+    assert not still.judged_unheard
     late = planned(still, 50.0, lease(0), pods=(pod(0),))
-    assert late.given_up == ("job-0-0",)
+    assert late.judged_unheard == ("job-0-0",)
     assert [m.state for m in late.status.members() if m.pod_name == "job-0-0"] == ["Lost"]
     heard = planned(still, 50.0, lease(0, from_round=1), pods=(pod(0),))
-    assert not heard.given_up, "with what a list has brought"
-    assert not planned(late, 51.0, lease(0), pods=(pod(0),)).given_up, "once"
+    assert not heard.judged_unheard, "with what a list has brought"
+    assert not planned(late, 51.0, lease(0), pods=(pod(0),)).judged_unheard, "once"
 
 
 def test_a_leader_that_reports_nothing() -> None:
     running = planned(planned(None, 0.0, lease(0), lease(1)), 1.0, lease(0), lease(1))
     late = planned(running, 32.0, lease(0), lease(1))
-    assert (late.status.current_round.phase, late.given_up) == ("Broken", ("job-0-0",))
+    assert (late.status.current_round.phase, late.judged_unheard) == ("Broken", ("job-0-0",))
 
 
 def test_a_pod_that_ends_well_and_is_not_known_to_have_joined() -> None:
     first = planned(None, 0.0)
     ended = replace(pod(0), ended=True, running=False, exit=Exit(0))
     doubted = planned(first, 1.0, pods=(ended, pod(1)))
-    assert not doubted.given_up
+    assert not doubted.judged_unheard
     failed = planned(doubted, 10.0, pods=(ended, pod(1)))
-    assert (failed.status.finished, failed.given_up) == (True, ("job-0-0",))
+    assert (failed.status.finished, failed.judged_unheard) == (True, ("job-0-0",))
 
 
 def test_a_lease_whose_pod_is_not_known() -> None:
     first = planned(None, 0.0, lease(0), pods=(pod(1),))
-    assert not first.given_up
-    assert planned(first, 11.0, lease(0), pods=(pod(1),)).given_up == ("job-0-0",)
+    assert not first.judged_unheard
+    assert planned(first, 11.0, lease(0), pods=(pod(1),)).judged_unheard == ("job-0-0",)
 
 
 def test_who_waits_and_falls_silent_is_looked_at_again_when_it_is_replaced() -> None:
     first = planned(None, 0.0, lease(0))
     doubted = planned(first, 20.0, lease(0, silent=20.0))
-    assert doubted.silent == ("job-0-0",)
-    assert not doubted.given_up
-    assert planned(doubted, 50.0, lease(0, silent=50.0)).given_up == ("job-0-0",)
+    assert doubted.judged_silent == ("job-0-0",)
+    assert not doubted.judged_unheard
+    assert planned(doubted, 50.0, lease(0, silent=50.0)).judged_unheard == ("job-0-0",)
 
 
 def test_those_who_are_waited_for_until_the_job_fails() -> None:
     job = replace(JOB, spec=replace(JOB.spec, idle_deadline=60))
     last = planned(None, 0.0, lease(0), job=job)
     for at in range(5, 65, 5):
-        assert not last.given_up
+        assert not last.judged_unheard
         last = planned(last, float(at), lease(0), job=job)
     assert last.status.finished
-    assert last.given_up == ("job-0-0", "job-1-0")
+    assert last.judged_unheard == ("job-0-0", "job-1-0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticjob_operator.plan.pacing import MAX_SETBACKS
+from elasticjob_operator.plan.backoff import MAX_SLOT_BACKOFFS
 from tests.scenarios.world import World
 
 
@@ -37,7 +37,10 @@ class Job:
                 back = lease is not None and lease.record is not None and lease.record.id != ids.get(pod.uid)
                 if pod.uid in ids and pod.running and not back:
                     self.do(f"join {name}")
-        if world.status.current_round.phase == "Active" and world.status.current_round.established is None:
+        if (
+            world.status.current_round.phase == "Active"
+            and world.status.current_round.established_time is None
+        ):
             self.do("establish")
 
 
@@ -199,7 +202,7 @@ def test_without_a_limit_a_broken_script_is_tried_once_a_minute() -> None:
 
 def test_more_slots_than_are_listed_are_paced() -> None:
     """Pods that end four seconds after they were made; at first those beyond the list were made at once."""
-    slots = MAX_SETBACKS + 50
+    slots = MAX_SLOT_BACKOFFS + 50
     job = Job(f"replicas={slots} min=1 initial_last_call_timeout=1000")
     job.do("limit application none")
     made: set[str] = set()
@@ -213,5 +216,5 @@ def test_more_slots_than_are_listed_are_paced() -> None:
                 job.world.do(f"exit {name} 1")
         job.world.make_passes()
     assert len(made) <= 6 * slots
-    assert len(job.world.status.slot_backoffs) == MAX_SETBACKS
-    assert min(setback.count for setback in job.world.status.slot_backoffs) >= 4
+    assert len(job.world.status.slot_backoffs) == MAX_SLOT_BACKOFFS
+    assert min(backoff.count for backoff in job.world.status.slot_backoffs) >= 4

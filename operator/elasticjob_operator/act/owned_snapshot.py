@@ -35,7 +35,7 @@ Objects = Mapping[str, Mapping[str, Any]]
 log = logging.getLogger(__name__)
 
 
-class Survey:
+class OwnedSnapshot:
     """What was there at some time from ``began`` on."""
 
     def __init__(self, began: float) -> None:
@@ -60,9 +60,9 @@ class Survey:
         memory.network_policy = network.found(job, objects)
 
 
-async def survey(api: Api, namespace: str, clock: Callable[[], float]) -> Survey:
+async def list_owned(api: Api, namespace: str, clock: Callable[[], float]) -> OwnedSnapshot:
     """Take one. Without the right to, nothing is found, and all is written again. Raises ApiError."""
-    result = Survey(clock())
+    result = OwnedSnapshot(clock())
     scope = f"/namespaces/{namespace}" if namespace else ""
     query = {"labelSelector": JOB_LABEL}
 

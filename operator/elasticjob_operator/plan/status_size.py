@@ -18,7 +18,7 @@ from dataclasses import replace
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 
-BUDGET_BYTES = 1024**2 * 11 // 10
+MAX_STATUS_BYTES = 1024**2 * 11 // 10
 KEPT_WAITING = 100
 KEPT_NAMES = 100
 KEPT_CHARGES = 5
@@ -32,14 +32,14 @@ _SMALL = 400
 Step = tuple[str, Callable[[JobStatus], JobStatus]]
 
 
-def trim(status: JobStatus, budget: int = BUDGET_BYTES) -> JobStatus:
-    """The status in no more than ``budget`` bytes, as far as that can be, and what is left out said in it."""
-    if budget >= BUDGET_BYTES and len(status.participants) <= _SMALL and not status.omitted:
+def trim(status: JobStatus, limit: int = MAX_STATUS_BYTES) -> JobStatus:
+    """The status in no more than ``limit`` bytes, as far as that can be, and what is left out said in it."""
+    if limit >= MAX_STATUS_BYTES and len(status.participants) <= _SMALL and not status.omitted:
         return status
     left_out: list[str] = []
     status = replace(status, omitted="")
     for said, step in _STEPS:
-        if size(status) + 500 <= budget:  # with room for the sentence
+        if size(status) + 500 <= limit:  # with room for the sentence
             break
         less = step(status)
         if less != status:

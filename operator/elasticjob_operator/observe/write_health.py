@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 OUTAGE_SECONDS = 3.0
-"""How long a doubt must last; meanwhile the operator itself tries what has failed (``World.pulse``)."""
+"""How long a doubt must last; meanwhile the operator itself tries what has failed (``ClusterCache.pulse``)."""
 
 _LEASES = re.compile(r"/namespaces/([^/]+)/leases(?:/|$)")
 _NEVER = float("-inf")
@@ -23,40 +23,40 @@ _NEVER = float("-inf")
 
 @dataclass
 class _Scope:
-    """``doubted``: since when nothing is known to have got through; ``raised``: when that was noticed."""
+    """``uncertain_since``: since when nothing is known to have got through; ``noticed_at``: when that was noticed."""
 
-    doubted: float | None = None
-    raised: float = 0.0
+    uncertain_since: float | None = None
+    noticed_at: float = 0.0
     stored: bool = False
-    settled: float = _NEVER
-    ended: float = _NEVER
+    last_success: float = _NEVER
+    outage_ended_at: float = _NEVER
     outages: int = 0
 
     def failed(self, began: float, now: float, stored: bool) -> None:
-        if self.settled >= began and not stored:
+        if self.last_success >= began and not stored:
             return
-        if self.doubted is None:
-            self.doubted, self.raised, self.stored = began, now, stored
+        if self.uncertain_since is None:
+            self.uncertain_since, self.noticed_at, self.stored = began, now, stored
         self.stored = self.stored or stored
 
     def got_through(self, now: float, stored: bool) -> None:
-        self.settled = now
-        if self.doubted is None or (self.stored and not stored):
+        self.last_success = now
+        if self.uncertain_since is None or (self.stored and not stored):
             return
         if self.is_outage(now):
-            self.ended = now
+            self.outage_ended_at = now
             self.outages += 1
-        self.doubted, self.stored = None, False
+        self.uncertain_since, self.stored = None, False
 
     def is_outage(self, now: float) -> bool:
-        return self.doubted is not None and now - self.raised > OUTAGE_SECONDS
+        return self.uncertain_since is not None and now - self.noticed_at > OUTAGE_SECONDS
 
 
-class Answers:
+class WriteHealth:
     """See the module. Times are monotonic; the caller passes them."""
 
     def __init__(self) -> None:
-        self.unanswered = _NEVER
+        self.last_unanswered = _NEVER
         """When the latest request began that got no answer at all: whatever was silent since may be dead."""
         self._server = _Scope()
         self._leases: dict[str, _Scope] = {}
@@ -71,7 +71,7 @@ class Answers:
 
     def no_answer(self, path: str, began: float, now: float) -> None:
         """Nothing came back."""
-        self.unanswered = max(self.unanswered, began)
+        self.last_unanswered = max(self.last_unanswered, began)
         self.failed(path, began, now)
 
     def got_through(self, path: str, now: float, stored: bool = True) -> None:
@@ -88,9 +88,11 @@ class Answers:
         if scope is not None:
             scope.got_through(now, stored)
 
-    def doubted_since(self, namespace: str) -> float | None:
+    def uncertain_since(self, namespace: str) -> float | None:
         """Since when it may have been impossible to write Leases there; None: there is no doubt."""
-        found = [scope.doubted for scope in self._about(namespace) if scope.doubted is not None]
+        found = [
+            scope.uncertain_since for scope in self._about(namespace) if scope.uncertain_since is not None
+        ]
         return min(found, default=None)
 
     def is_outage(self, namespace: str, now: float) -> bool:
@@ -103,12 +105,12 @@ class Answers:
 
     def good_since(self, namespace: str) -> float:
         """When the last outage has ended."""
-        return max(scope.ended for scope in self._about(namespace))
+        return max(scope.outage_ended_at for scope in self._about(namespace))
 
-    def to_be_tried(self) -> tuple[bool, tuple[str, ...]]:
+    def to_be_probed(self) -> tuple[bool, tuple[str, ...]]:
         """What is in doubt: the API server, and the Leases of which namespaces."""
-        doubted = tuple(name for name, scope in self._leases.items() if scope.doubted is not None)
-        return self._server.doubted is not None, doubted
+        uncertain = tuple(name for name, scope in self._leases.items() if scope.uncertain_since is not None)
+        return self._server.uncertain_since is not None, uncertain
 
     def _about(self, namespace: str) -> tuple[_Scope, ...]:
         own = self._leases.get(namespace)

@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from elasticjob_operator.observe import turns
-from elasticjob_operator.observe.turns import Turns
+from elasticjob_operator.observe import fair_limiter
+from elasticjob_operator.observe.fair_limiter import FairLimiter
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is; but for tests that say so."""
-    monkeypatch.setattr(turns, "_QUICK_SECONDS", 3600.0)
+    monkeypatch.setattr(fair_limiter, "_QUICK_SECONDS", 3600.0)
 
 
 class Scene:
     def __init__(self, at_once: int, slow: int, slow_in_all: int) -> None:
-        self.turns = Turns(at_once, slow, slow_in_all)
+        self.limiter = FairLimiter(at_once, slow, slow_in_all)
         self.began: list[str] = []
         self.end = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
@@ -30,7 +30,7 @@ class Scene:
         return made
 
     async def _one(self, namespace: str) -> None:
-        async with self.turns.of(namespace):
+        async with self.limiter.turn(namespace):
             self.began.append(namespace)
             await self.end.wait()
 
@@ -47,7 +47,7 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     for task in scene.tasks:
         task.cancel()
     await asyncio.gather(*scene.tasks, return_exceptions=True)
-    assert scene.turns.idle()
+    assert scene.limiter.idle()
 
 
 async def test_one_busy_namespace_leaves_a_turn_for_another(scene: Scene) -> None:
@@ -73,7 +73,7 @@ async def test_namespaces_that_wait_take_turns(scene: Scene) -> None:
 async def test_what_is_slow_gives_its_turn_back_and_is_bounded_by_namespace(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    monkeypatch.setattr(turns, "_QUICK_SECONDS", 0.01)
+    monkeypatch.setattr(fair_limiter, "_QUICK_SECONDS", 0.01)
 
     scene.ask("behind-a-webhook", 100)
     for _ in range(20):
@@ -91,7 +91,7 @@ async def test_what_is_slow_gives_its_turn_back_and_is_bounded_by_namespace(
 async def test_where_everything_is_slow_there_is_a_bound_all_the_same(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "_QUICK_SECONDS", 0.01)
+    monkeypatch.setattr(fair_limiter, "_QUICK_SECONDS", 0.01)
 
     for number in range(50):
         scene.ask(f"ns-{number}", 3)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from elasticjob.contract.records import AnnouncedState
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import IgnoredPod, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -48,7 +48,7 @@ def describe(p: Pass) -> None:
     p.set(ignored_pods=tuple(shown))
 
 
-def tell(p: Pass) -> None:
+def report(p: Pass) -> None:
     """An Event for each pod that is new in the status. After the status is as it will be written."""
     if p.status.ignored_pods != p.before.ignored_pods:
         p.waits.restart(JobWait.IGNORED_REFRESH)
@@ -72,14 +72,14 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
     if lease is None or pod.ended or pod.deleting:
         return ""
     record = lease.record
-    if not pod.mine:
+    if not pod.of_this_job:
         joins = record is not None and record.state == AnnouncedState.JOINING.value
         return f"it has the label of job {p.job.name}, but was not created for this job" if joins else ""
     if lease.problem or record is None:
         return lease.problem
     if record.state not in _STATES:
         return f"participant record: this operator does not know the state {record.state}"
-    other, member = p.namesakes.get(pod.name), members.get(record.id)
+    other, member = p.duplicate_ids.get(pod.name), members.get(record.id)
     if member is not None and member.pod_uid != pod.uid:
         other = member.pod_name
     return f"participant record: the id {record.id} is already used by {other}" if other else ""

@@ -22,7 +22,7 @@ _EACH_TIME = 2
 _ROUND_ENDING = round_lease("")
 
 
-class Trials:
+class WriteProbe:
     """Begins a few trials whenever it is asked to and something is in doubt."""
 
     def __init__(self, api: Api, leases: Store[SeenLease], clock: Callable[[], float]) -> None:
@@ -30,25 +30,25 @@ class Trials:
         self._leases = leases
         self._clock = clock
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._tried: dict[str, None] = {}
+        self._probed: dict[str, None] = {}
         """Namespaces, the last one last: each has its turn."""
 
     def begin(self) -> None:
         """Try Leases of the namespaces in doubt; if the API server is, those of any."""
-        server, doubted = self._api.answers.to_be_tried()
-        if not server and not doubted:
-            self._tried.clear()
+        server, uncertain = self._api.write_health.to_be_probed()
+        if not server and not uncertain:
+            self._probed.clear()
             return
         some: dict[str, SeenLease] = {}
         for lease in self._leases.all():
-            if lease.name.endswith(_ROUND_ENDING) and (server or lease.namespace in doubted):
+            if lease.name.endswith(_ROUND_ENDING) and (server or lease.namespace in uncertain):
                 some.setdefault(lease.namespace, lease)
-        turn = {name: place for place, name in enumerate(self._tried)}
+        turn = {name: place for place, name in enumerate(self._probed)}
         free = sorted((n for n in some if n not in self._under_way), key=lambda name: turn.get(name, -1))
         for namespace in free[: min(_EACH_TIME, _AT_ONCE - len(self._under_way))]:
-            self._tried.pop(namespace, None)
-            self._tried[namespace] = None
-            task = asyncio.get_running_loop().create_task(self._try(some[namespace]))
+            self._probed.pop(namespace, None)
+            self._probed[namespace] = None
+            task = asyncio.get_running_loop().create_task(self._probe(some[namespace]))
             self._under_way[namespace] = task
             task.add_done_callback(lambda _, name=namespace: self._under_way.pop(name, None))  # type: ignore[misc]
 
@@ -59,7 +59,7 @@ class Trials:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _try(self, lease: SeenLease) -> None:
+    async def _probe(self, lease: SeenLease) -> None:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{lease.namespace}/leases/{lease.name}"
         try:
             await self._api.patch(path, {"metadata": {"uid": lease.uid}}, MERGE_PATCH, DRY_RUN)
@@ -67,4 +67,4 @@ class Trials:
             return  # the client has taken note of the former
         except ApiError:
             pass  # refused, and so judged
-        self._api.answers.got_through(path, self._clock(), stored=False)
+        self._api.write_health.got_through(path, self._clock(), stored=False)

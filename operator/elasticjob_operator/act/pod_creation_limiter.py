@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 PODS_PER_SECOND = 50.0
-BATCH = 64
+PODS_PER_TURN = 64
 """Pods of one job in a row; then it is another's turn."""
-FREE = 8
+UNTHROTTLED_PODS = 8
 """So many pods a job that has trained gets at once."""
 _BEHIND_SECONDS = 1.0
 
@@ -30,7 +30,7 @@ class Reservation:
     at: float
 
 
-class Pace:
+class PodCreationLimiter:
     """Reservations, of all jobs. ``behind`` says whether what was made before is not even seen yet."""
 
     def __init__(self, clock: Callable[[], float], behind: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ class Pace:
     ) -> tuple[int, Reservation | None, float | None]:
         """How many of the pods that a job wants may be made now, what is reserved for it from now on, and
         after how many seconds to ask again. ``trained``: it has had a round, and has other pods."""
-        if not wanted or (trained and wanted <= FREE):
+        if not wanted or (trained and wanted <= UNTHROTTLED_PODS):
             return wanted, None, None
         now = self._clock()
         reserved = reserved or self._reserve(namespace, wanted, now)
@@ -63,7 +63,7 @@ class Pace:
     def _reserve(self, namespace: str, wanted: int, now: float) -> Reservation:
         self._free_at = {name: at for name, at in self._free_at.items() if at > now}
         at = self._free_at.get(namespace, now)
-        pods = min(wanted, BATCH)
+        pods = min(wanted, PODS_PER_TURN)
         sharing = len(self._free_at.keys() | {namespace})
         self._free_at[namespace] = at + pods * sharing / PODS_PER_SECOND
         return Reservation(pods, at)

@@ -9,7 +9,8 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import error_text, nodes, rules
-from elasticjob_operator.plan.causes import (
+from elasticjob_operator.plan.containers import training_container
+from elasticjob_operator.plan.evidence import (
     ACCOUNTS,
     APPLICATION,
     INFRASTRUCTURE,
@@ -18,9 +19,8 @@ from elasticjob_operator.plan.causes import (
     Evidence,
     explains_more,
 )
-from elasticjob_operator.plan.containers import training_container
-from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.model import Action, Limit, Pod, Rule
+from elasticjob_operator.plan.model import Limit, Pod, Rule, RuleAction
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Account, Charge, Failure
 
 MAX_MESSAGE = 200
@@ -47,35 +47,35 @@ def refresh_accounts(p: Pass) -> None:
         accounts.append(account.counted())
     p.set(accounts=tuple(accounts))
     if p.status.charged_pods:
-        there = {short(pod) for pod in p.pods_by_uid.values() if not p.superseded(pod)}
+        there = {slot_attempt(pod) for pod in p.pods_by_uid.values() if not p.is_replaced(pod)}
         p.set(charged_pods=tuple(pod for pod in p.status.charged_pods if pod in there))
 
 
-def note(p: Pass, evidence: list[Evidence]) -> None:
+def record_evidence(p: Pass, evidence: list[Evidence]) -> None:
     """Keep the best evidence as the cause of the broken round, and the root failure for people.
 
     ``status.currentRound.end`` is the cause so far, with what the first rule that matches
     it makes of it. Nothing is charged yet: that is done when the next round is published, or when every
-    member is accounted for. From then on ``moves`` judges what comes.
+    member is accounted for. From then on ``charge_revision`` judges what comes.
     """
-    if p.round.charged is not None:
+    if p.round.charged_time is not None:
         return
-    for sign in evidence:
-        if not _explains_more(p, sign, True):
+    for found in evidence:
+        if not _explains_more(p, found, True):
             continue  # whatever rules say: of a thousand reports nearly all are echoes
-        rule = rules.match(p.job.spec.rules, sign)
-        if not _explains_more(p, sign, rule is not None):
+        rule = rules.match(p.job.spec.rules, found)
+        if not _explains_more(p, found, rule is not None):
             continue
-        p.set_round(failure_offset_milliseconds=sign.milliseconds, resumed=False)
+        p.set_round(failure_offset_milliseconds=found.milliseconds, resumed=False)
         p.set_end(
-            cause=sign.cause,
-            account=rules.account(rule, sign),
-            message=sign.message + rules.effect(rule),
+            cause=found.cause,
+            account=rules.account(rule, found),
+            message=found.message + rules.effect(rule),
             rule_name=rule.name if rule is not None else "",
-            detect_milliseconds=sign.detect_milliseconds,
+            detect_milliseconds=found.detect_milliseconds,
         )
-        if sign.account != SCALING:
-            p.set(last_failure=failure_of(p, sign, p.round.number))
+        if found.account != SCALING:
+            p.set(last_failure=failure_of(p, found, p.round.number))
 
 
 def root(p: Pass) -> Failure | None:
@@ -93,25 +93,25 @@ def charge_round(p: Pass) -> None:
     why = p.round.next_cause
     charge = Charge(p.now.wall, p.round.number, cause=why.cause, node_name=node, message=cut(why.message))
     _charge(p, why.account, charge)
-    p.set_round(charged=p.now.wall)
+    p.set_round(charged_time=p.now.wall)
     if failure is not None:
-        rule = rules.named(p.job.spec.rules, why.rule_name)
+        rule = rules.by_name(p.job.spec.rules, why.rule_name)
         if rule is None:
-            error_text.tell(p, failure)
+            error_text.report(p, failure)
         enforce(p, rule, failure, why.message)
 
 
-def charge_pod(p: Pass, sign: Evidence) -> None:
+def charge_pod(p: Pass, evidence: Evidence) -> None:
     """Charge a pod that ended before it was ever a member. The status knows it for as long as it is there
-    (``settle_pod``): its charge may leave the window, or the list. Beside a running round the charge is for
+    (``mark_charged``): its charge may leave the window, or the list. Beside a running round the charge is for
     people and for nodes to avoid: no limit may end training that such a pod has not touched."""
-    rule = rules.match(p.job.spec.rules, sign)
-    account, message = rules.account(rule, sign), sign.message + rules.effect(rule)
-    failure = failure_of(p, sign, None)
+    rule = rules.match(p.job.spec.rules, evidence)
+    account, message = rules.account(rule, evidence), evidence.message + rules.effect(rule)
+    failure = failure_of(p, evidence, None)
     if not account:
         return
-    known = _charged(p, pod=sign.pod)
-    settle_pod(p, sign.uid)
+    known = _charged(p, pod=evidence.pod_name)
+    mark_charged(p, evidence.pod_uid)
     if known:
         return
     beside = p.round.number if p.round.phase == "Active" else None
@@ -120,26 +120,28 @@ def charge_pod(p: Pass, sign: Evidence) -> None:
         account,
         Charge(
             p.now.wall,
-            pod_name=sign.pod,
-            cause=sign.cause,
-            node_name=sign.node,
+            pod_name=evidence.pod_name,
+            cause=evidence.cause,
+            node_name=evidence.node_name,
             message=cut(message),
             during_round=beside,
         ),
     )
-    if root(p) is None or p.round.phase == "Active" or p.round.charged is not None:
+    if root(p) is None or p.round.phase == "Active" or p.round.charged_time is not None:
         p.set(last_failure=failure)  # else that of the round is still to be charged
     enforce(p, rule, failure, message)
 
 
-def settle_pod(p: Pass, uid: str) -> None:
+def mark_charged(p: Pass, uid: str) -> None:
     """The end of this pod is charged for, or has no charge of its own."""
     pod = p.pods_by_uid.get(uid) if p.job.spec.template is not None else None
-    if pod is not None and not p.superseded(pod) and short(pod) not in p.status.charged_pods:
-        p.set(charged_pods=(*p.status.charged_pods, short(pod)))  # of superseded ones no end is looked at
+    if pod is not None and not p.is_replaced(pod) and slot_attempt(pod) not in p.status.charged_pods:
+        p.set(
+            charged_pods=(*p.status.charged_pods, slot_attempt(pod))
+        )  # of superseded ones no end is looked at
 
 
-def short(pod: Pod) -> str:
+def slot_attempt(pod: Pod) -> str:
     """The name of a pod of this job without the job's: there may be thousands in the status."""
     return f"{pod.slot}-{pod.attempt}"
 
@@ -148,12 +150,12 @@ def enforce(p: Pass, rule: Rule | None, failure: Failure, message: str) -> None:
     """Do what the rule asks for beside charging: end the job, or keep off the node and leave it."""
     if rule is None:
         return
-    if rule.action == Action.FAIL_JOB.value:
-        p.verdict = message
-    if rule.action == Action.EXCLUDE_NODE.value:
+    if rule.action == RuleAction.FAIL_JOB.value:
+        p.failed_by_rule = message
+    if rule.action == RuleAction.EXCLUDE_NODE.value:
         nodes.exclude(p, failure.node_name, message)
         if failure.node_name in nodes.excluded(p) and p.round.phase != "Active":
-            _give_up(p, failure.pod_uid, message)
+            _mark_lost(p, failure.pod_uid, message)
 
 
 def exhausted(p: Pass) -> Account | None:
@@ -163,19 +165,19 @@ def exhausted(p: Pass) -> Account | None:
     )
 
 
-def failure_of(p: Pass, sign: Evidence, number: int | None) -> Failure:
+def failure_of(p: Pass, evidence: Evidence, number: int | None) -> Failure:
     """The failure as people read it."""
     return Failure(
-        sign.pod,
+        evidence.pod_name,
         p.now.wall,
-        sign.message,
-        sign.rank,
-        sign.exit_code,
+        evidence.message,
+        evidence.group_rank,
+        evidence.exit_code,
         number,
-        sign.uid,
-        sign.node,
-        _logs(p, sign),
-        next((m.container_restarts for m in p.status.members() if m.pod_uid == sign.uid), 0),
+        evidence.pod_uid,
+        evidence.node_name,
+        _logs(p, evidence),
+        next((m.container_restarts for m in p.status.members() if m.pod_uid == evidence.pod_uid), 0),
     )
 
 
@@ -209,10 +211,10 @@ def detection(p: Pass) -> int | None:
     why = r.next_cause
     if why.account == SCALING or not r.number:
         return None
-    first = None if r.established is None or why.time is None else _first_end(p)
-    if first is None or r.established is None or why.time is None:
+    first = None if r.established_time is None or why.time is None else _first_end(p)
+    if first is None or r.established_time is None or why.time is None:
         return why.detect_milliseconds
-    return max(0, round((why.time - r.established).total_seconds() * 1000) - first)
+    return max(0, round((why.time - r.established_time).total_seconds() * 1000) - first)
 
 
 def _first_end(p: Pass) -> int | None:
@@ -228,7 +230,7 @@ def _first_end(p: Pass) -> int | None:
     return min(found, default=None)
 
 
-def _give_up(p: Pass, uid: str, message: str) -> None:
+def _mark_lost(p: Pass, uid: str, message: str) -> None:
     """The member in this pod is replaced."""
     p.set_members(
         tuple(
@@ -240,31 +242,38 @@ def _give_up(p: Pass, uid: str, message: str) -> None:
     )
 
 
-def _explains_more(p: Pass, sign: Evidence, matched: bool) -> bool:
+def _explains_more(p: Pass, evidence: Evidence, matched: bool) -> bool:
     r, why = p.round, p.round.next_cause
     return explains_more(
-        sign.cause, matched, sign.milliseconds, why.cause, bool(why.rule_name), r.failure_offset_milliseconds
+        evidence.cause,
+        matched,
+        evidence.milliseconds,
+        why.cause,
+        bool(why.rule_name),
+        r.failure_offset_milliseconds,
     )
 
 
-def _logs(p: Pass, sign: Evidence) -> str:
+def _logs(p: Pass, evidence: Evidence) -> str:
     """The command that shows the log to read on."""
     where = f"kubectl -n {p.job.namespace} logs"
     template = p.job.spec.template or {}
     container = training_container(template.get("metadata") or {}, template.get("spec") or {})
     container = f" -c {container}" if container else ""
-    if not sign.pod:
+    if not evidence.pod_name:
         return f"{where} -l {JOB_LABEL}={p.job.name}{container} --prefix --tail=200"
-    pod = p.pods_by_uid.get(sign.uid)
+    pod = p.pods_by_uid.get(evidence.pod_uid)
     if pod is not None and pod.failed_init:
         container = f" -c {pod.failed_init}"
     restarted = pod is not None and pod.running and pod.last_exit is not None
-    again = " --previous" if restarted and sign.cause in (Cause.POD_RESTARTED, Cause.OUT_OF_MEMORY) else ""
-    return f"{where} {sign.pod}{container}{again}"
+    again = (
+        " --previous" if restarted and evidence.cause in (Cause.POD_RESTARTED, Cause.OUT_OF_MEMORY) else ""
+    )
+    return f"{where} {evidence.pod_name}{container}{again}"
 
 
 def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:
-    if round_number is not None and p.round.charged is not None:
+    if round_number is not None and p.round.charged_time is not None:
         return True  # the charge itself may have left its window
     return any(
         (pod and c.pod_name == pod) or (round_number is not None and c.round == round_number)

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.budget import BUDGET_BYTES, size, trim
+from elasticjob_operator.plan.backoff import MAX_SLOT_BACKOFFS
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Now, Observed, Pod
-from elasticjob_operator.plan.pacing import MAX_SETBACKS
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import MAX_CHARGES, MAX_OLDER, Account, Charge, JobStatus
+from elasticjob_operator.plan.status_size import MAX_STATUS_BYTES, size, trim
 from tests.full_status import MEMBERS, NAME, WALL, full
 
 
@@ -27,7 +27,7 @@ def in_etcd(status: JobStatus) -> int:
 def test_every_list_is_full(members: int) -> None:
     status = full(members)
     trimmed = trim(status)
-    assert in_etcd(trimmed) <= size(trimmed) <= BUDGET_BYTES
+    assert in_etcd(trimmed) <= size(trimmed) <= MAX_STATUS_BYTES
     assert trim(trimmed) == replace(trimmed, omitted=trim(trimmed).omitted), "nothing more goes"
     for before, after in zip(status.members(), trimmed.members(), strict=True):
         assert (before.id, before.pod_name, before.pod_uid) == (after.id, after.pod_name, after.pod_uid)
@@ -57,7 +57,8 @@ def test_it_says_what_is_left_out_and_leaves_small_ones_alone() -> None:
 
 def test_a_smaller_budget_takes_more() -> None:
     sizes = [
-        in_etcd(trim(full(300), budget)) for budget in (BUDGET_BYTES, BUDGET_BYTES // 4, BUDGET_BYTES // 16)
+        in_etcd(trim(full(300), budget))
+        for budget in (MAX_STATUS_BYTES, MAX_STATUS_BYTES // 4, MAX_STATUS_BYTES // 16)
     ]
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == 3
@@ -73,8 +74,10 @@ def test_the_planner_goes_on_from_what_is_left() -> None:
         for m in status.members()
     )
     decided = plan(job, status, Observed(pods=pods), Now(WALL, 1.0, "nonce"), {})
-    assert size(decided.status) <= BUDGET_BYTES
-    assert decided.status.attempts.count(999) >= MEMBERS - MAX_SETBACKS, "some slots wait after early ends"
+    assert size(decided.status) <= MAX_STATUS_BYTES
+    assert decided.status.attempts.count(999) >= MEMBERS - MAX_SLOT_BACKOFFS, (
+        "some slots wait after early ends"
+    )
     again = plan(job, decided.status, Observed(pods=pods), Now(WALL, 1.1, "nonce"), decided.timers)
     assert again.status == decided.status, "what is left out makes no news"
 
@@ -85,7 +88,7 @@ def test_all_charges_count_and_the_newest_are_listed() -> None:
         account = account.charged(Charge(WALL + timedelta(seconds=n), n))
     assert account.used == 5_000
     assert [c.round for c in account.charges] == list(range(5_000 - MAX_CHARGES, 5_000))
-    assert len(account.older) <= MAX_OLDER
+    assert len(account.older_charges) <= MAX_OLDER
     now = WALL + timedelta(seconds=5_000)
     inside = account.since(now - timedelta(seconds=3_600)).used
     assert 3_599 <= inside <= 3_599 + 36, "a hundredth of the window late at most"
@@ -96,4 +99,4 @@ def test_a_window_that_comes_later_or_grows_merges_what_is_too_much() -> None:
     account = Account("application")
     for n in range(500):
         account = account.charged(Charge(WALL + timedelta(hours=n), n))
-    assert (account.used, len(account.older)) == (500, MAX_OLDER)
+    assert (account.used, len(account.older_charges)) == (500, MAX_OLDER)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from elasticjob_operator.act.pace import BATCH, FREE, PODS_PER_SECOND, Pace, Reservation
+from elasticjob_operator.act.pod_creation_limiter import (
+    PODS_PER_SECOND,
+    PODS_PER_TURN,
+    UNTHROTTLED_PODS,
+    PodCreationLimiter,
+    Reservation,
+)
 
 
 class Clock:
     def __init__(self) -> None:
         self.now = 100.0
         self.late = False
-        self.pace = Pace(lambda: self.now, lambda: self.late)
+        self.limiter = PodCreationLimiter(lambda: self.now, lambda: self.late)
 
 
 class Asking:
@@ -22,7 +28,7 @@ class Asking:
         self.made: list[tuple[float, int]] = []
 
     def ask(self) -> None:
-        made, self.reserved, wait = self.clock.pace.due(self.namespace, self.left, False, self.reserved)
+        made, self.reserved, wait = self.clock.limiter.due(self.namespace, self.left, False, self.reserved)
         if made:
             self.made.append((self.clock.now, made))
         self.left -= made
@@ -41,7 +47,7 @@ def run(clock: Clock, jobs: list[Asking], seconds: float) -> None:
 
 def test_one_small_job_is_not_held_up() -> None:
     clock = Clock()
-    assert clock.pace.due("ns", 8, False, None) == (8, None, None)
+    assert clock.limiter.due("ns", 8, False, None) == (8, None, None)
 
 
 def test_a_thousand_jobs_get_their_pods_one_after_the_other() -> None:
@@ -59,8 +65,8 @@ def test_a_large_job_lets_others_in_between() -> None:
     clock = Clock()
     large, small = Asking(clock, "ns", 5_000), Asking(clock, "ns", 8)
     run(clock, [large, small], 10.0)
-    assert small.made == [(100.0 + 2 * BATCH / PODS_PER_SECOND, 8)]
-    assert {pods for _, pods in large.made} == {BATCH}
+    assert small.made == [(100.0 + 2 * PODS_PER_TURN / PODS_PER_SECOND, 8)]
+    assert {pods for _, pods in large.made} == {PODS_PER_TURN}
 
 
 def test_namespaces_do_not_wait_for_each_other() -> None:
@@ -75,20 +81,20 @@ def test_namespaces_do_not_wait_for_each_other() -> None:
 def test_a_job_that_has_trained_gets_what_it_lacks_at_once() -> None:
     clock = Clock()
     for _ in range(100):
-        clock.pace.due("ns", 8, False, None)
+        clock.limiter.due("ns", 8, False, None)
     clock.late = True
-    assert clock.pace.due("ns", FREE, True, None) == (FREE, None, None)
-    made, reserved, wait = clock.pace.due("ns", FREE + 1, True, None)
+    assert clock.limiter.due("ns", UNTHROTTLED_PODS, True, None) == (UNTHROTTLED_PODS, None, None)
+    made, reserved, wait = clock.limiter.due("ns", UNTHROTTLED_PODS + 1, True, None)
     assert (made, wait) == (0, reserved and reserved.at - clock.now)
 
 
 def test_no_pod_is_made_while_the_last_ones_are_not_even_seen() -> None:
     clock = Clock()
     clock.late = True
-    made, reserved, wait = clock.pace.due("ns", 8, False, None)
+    made, reserved, wait = clock.limiter.due("ns", 8, False, None)
     assert made == 0
     assert wait is not None
     assert 1.0 <= wait < 2.0
     clock.now += wait
     clock.late = False
-    assert clock.pace.due("ns", 8, False, reserved) == (8, None, None)
+    assert clock.limiter.due("ns", 8, False, reserved) == (8, None, None)

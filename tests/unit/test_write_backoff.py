@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from elasticjob_operator.act import batch as batches
-from elasticjob_operator.act.attempts import RIGHTS, STATUS, Attempts, Target, made
 from elasticjob_operator.act.batch import Batch
 from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.act.write_backoff import RIGHTS, STATUS, Target, WriteBackoff, creation_of
 from elasticjob_operator.observe.errors import ApiError, Forbidden, TooManyRequests, Unavailable, error_of
-from elasticjob_operator.plan.model import Event, Job, JobSpec, Trouble
+from elasticjob_operator.plan.model import Event, FailingWrite, Job, JobSpec
 
 JOB = Job("default", "mnist", "uid", 1, JobSpec())
 WEBHOOK = 'Internal error occurred: failed calling webhook "pods.example.com": connection refused'
@@ -21,40 +21,40 @@ DOWN = Unavailable("POST /pods", 500, "InternalError", WEBHOOK)
 
 
 def test_pauses_grow_to_half_a_minute_and_end_with_success() -> None:
-    attempts = Attempts(jitter=lambda: 1.0)
+    backoff = WriteBackoff(jitter=lambda: 1.0)
     now, pauses = 100.0, []
     for _ in range(7):
-        attempts.failed(made("mnist-0-0"), DOWN, now)
-        left = attempts.wake_after(now)
+        backoff.failed(creation_of("mnist-0-0"), DOWN, now)
+        left = backoff.wake_after(now)
         assert left is not None
-        assert not attempts.due(made("mnist-0-0"), now + left - 0.01)
-        assert attempts.due(made("mnist-1-0"), now), "others are tried"
+        assert not backoff.due(creation_of("mnist-0-0"), now + left - 0.01)
+        assert backoff.due(creation_of("mnist-1-0"), now), "others are tried"
         now += left
-        assert attempts.due(made("mnist-0-0"), now)
+        assert backoff.due(creation_of("mnist-0-0"), now)
         pauses.append(left)
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
-    attempts.done(made("mnist-0-0"))
-    assert attempts.wake_after(now) is None
-    assert attempts.troubles() == ()
+    backoff.done(creation_of("mnist-0-0"))
+    assert backoff.wake_after(now) is None
+    assert backoff.failing_writes() == ()
 
 
 def test_a_retry_after_is_heeded_also_in_a_hurry() -> None:
-    attempts = Attempts(jitter=lambda: 1.0)
-    attempts.failed(STATUS, TooManyRequests("PATCH /x", 429, "", "slow down", 7.0), 0.0)
-    assert not attempts.due(STATUS, 6.9, hurried=True)
-    assert attempts.due(STATUS, 7.0)
+    backoff = WriteBackoff(jitter=lambda: 1.0)
+    backoff.failed(STATUS, TooManyRequests("PATCH /x", 429, "", "slow down", 7.0), 0.0)
+    assert not backoff.due(STATUS, 6.9, hurried=True)
+    assert backoff.due(STATUS, 7.0)
 
 
 def test_news_hurries_the_protocol_alone() -> None:
-    attempts = Attempts(jitter=lambda: 1.0)
+    backoff = WriteBackoff(jitter=lambda: 1.0)
     for target in (STATUS, RIGHTS):
         for _ in range(8):
-            attempts.failed(target, DOWN, 0.0)
-    assert attempts.due(STATUS, 1.0, hurried=True)
-    assert not attempts.due(RIGHTS, 1.0, hurried=True)
-    assert not attempts.due(STATUS, 25.0)
-    attempts.again(passing=True)
-    assert attempts.due(RIGHTS, 1.0)
+            backoff.failed(target, DOWN, 0.0)
+    assert backoff.due(STATUS, 1.0, hurried=True)
+    assert not backoff.due(RIGHTS, 1.0, hurried=True)
+    assert not backoff.due(STATUS, 25.0)
+    backoff.again(passing=True)
+    assert backoff.due(RIGHTS, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_news_hurries_the_protocol_alone() -> None:
     ],
 )
 def test_what_the_planner_is_told(error: ApiError, why: str) -> None:
-    attempts = Attempts()
-    attempts.failed(made("mnist-0-0"), error, 0.0)
-    assert attempts.troubles() == (Trouble("mnist-0-0", "created", why),)
-    attempts.keep("created", [made("mnist-1-0")])
-    assert attempts.troubles() == (), "nobody wants it any more"
+    backoff = WriteBackoff()
+    backoff.failed(creation_of("mnist-0-0"), error, 0.0)
+    assert backoff.failing_writes() == (FailingWrite("mnist-0-0", "created", why),)
+    backoff.keep("created", [creation_of("mnist-1-0")])
+    assert backoff.failing_writes() == (), "nobody wants it any more"
 
 
 def test_a_request_that_etcd_finds_too_large_is_refused_for_good() -> None:
@@ -85,7 +85,7 @@ class Played:
     """Batches of one job, in the test's own loop."""
 
     def __init__(self) -> None:
-        self.memory = Memory(attempts=Attempts(jitter=lambda: 1.0))
+        self.memory = Memory(write_backoff=WriteBackoff(jitter=lambda: 1.0))
         self.late: list[list[Event]] = []
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -100,7 +100,7 @@ class Played:
 
 @pytest.fixture
 async def played(monkeypatch: pytest.MonkeyPatch) -> Played:
-    monkeypatch.setattr(batches, "PATIENCE", 0.05)
+    monkeypatch.setattr(batches, "NO_PROGRESS_SECONDS", 0.05)
     return Played()
 
 
@@ -115,13 +115,13 @@ async def test_what_hangs_goes_on_behind_the_pass_s_back_and_is_begun_once(playe
 
     for _ in range(2):
         batch = played.batch()
-        batch.add(made("mnist-0-0"), hang, gated=True)
-        await batch.settle()
+        batch.add(creation_of("mnist-0-0"), hang, gated=True)
+        await batch.wait()
     assert begun == 1
-    assert made("mnist-0-0") not in played.memory.attempts
+    assert creation_of("mnist-0-0") not in played.memory.write_backoff
     free.set()
     await asyncio.gather(*played.tasks)
-    assert made("mnist-0-0") in played.memory.attempts
+    assert creation_of("mnist-0-0") in played.memory.write_backoff
     assert played.late == [[]], "its end makes a pass"
     assert not played.memory.under_way
 
@@ -142,12 +142,12 @@ async def test_of_many_of_a_kind_few_are_tried_in_vain(played: Played) -> None:
         deleted.append(1)
 
     for slot in range(100):
-        batch.add(made(f"mnist-{slot}-0"), create(f"mnist-{slot}-0"), gated=True)
+        batch.add(creation_of(f"mnist-{slot}-0"), create(f"mnist-{slot}-0"), gated=True)
     batch.add(Target("mnist-0-0", "deleted"), delete, gated=True)
-    await batch.settle()
+    await batch.wait()
     assert len(tried) == 16
     assert deleted == [1]
-    assert len(played.memory.attempts.troubles()) == 100
+    assert len(played.memory.write_backoff.failing_writes()) == 100
     assert batch.events == [], "it may be over in a moment"
 
 
@@ -160,4 +160,4 @@ async def test_what_is_stale_or_unforeseen_ends_the_pass(played: Played) -> None
 
         batch.add(RIGHTS, write)
         with pytest.raises(type(raised)):
-            await batch.settle()
+            await batch.wait()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from elasticjob.contract.records import AnnouncedState
 from elasticjob.rounds.causes import ESTABLISHING, Cause
-from elasticjob_operator.plan.causes import Evidence
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.model import Exit, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
@@ -48,37 +48,37 @@ EXPLAINED_BY_THE_NODE = frozenset(
 """Causes that a node's loss explains when it shows afterwards. A pod that was deleted before is none."""
 
 
-def taken_away(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence | None:
+def disruption_of(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evidence | None:
     """Evidence that something else ended this pod, or is ending it, as far as it is known; None for a pod
     that ended by itself."""
-    cause = _disruption(pod)
+    cause = _disruption_cause(pod)
     if cause is not None:
-        return _evidence(pod, cause, _sentence(pod, who, cause), rank)
+        return _evidence(pod, cause, _sentence(pod, who, cause), group_rank)
     if pod.exit is not None and pod.exit.reason == "OOMKilled":
         return None
-    trouble = node_trouble(p, pod)
-    if pod.deleting and trouble:
-        text = f"{who} was lost: its pod is being deleted, and node {pod.node} {trouble}"
-        return _evidence(pod, Cause.NODE_LOST, text, rank)
+    problem = node_problem(p, pod)
+    if pod.deleting and problem:
+        text = f"{who} was lost: its pod is being deleted, and node {pod.node} {problem}"
+        return _evidence(pod, Cause.NODE_LOST, text, group_rank)
     if pod.deleting:
-        return _evidence(pod, Cause.POD_DELETED, f"{who} is being deleted", rank)
+        return _evidence(pod, Cause.POD_DELETED, f"{who} is being deleted", group_rank)
     return None
 
 
-def ended(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
+def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evidence:
     """Why a pod has ended."""
-    taken = taken_away(p, pod, who, rank)
-    if taken is not None:
-        return taken
+    disruption = disruption_of(p, pod, who, group_rank)
+    if disruption is not None:
+        return disruption
     if pod.exit is None:
         why = pod.reason or "no reason given"
-        return _evidence(pod, Cause.POD_LOST, f"{who} was lost: its pod failed ({why})", rank)
+        return _evidence(pod, Cause.POD_LOST, f"{who} was lost: its pod failed ({why})", group_rank)
     cause = Cause.POD_FAILED
     if pod.exit.reason == "OOMKilled":
         cause = Cause.OUT_OF_MEMORY
     elif pod.exit.code > 128 or pod.exit.code < 0:
         cause = Cause.POD_LOST
-    return _evidence(pod, cause, f"{who} was lost: its {describe_end(pod, pod.exit)}", rank)
+    return _evidence(pod, cause, f"{who} was lost: its {describe_end(pod, pod.exit)}", group_rank)
 
 
 def ended_well(p: Pass, pod: Pod) -> bool:
@@ -89,42 +89,42 @@ def ended_well(p: Pass, pod: Pod) -> bool:
     return pod.exited_well and record is not None and record.state != AnnouncedState.LEAVING.value
 
 
-def unexplained(p: Pass, pod: Pod) -> float:
+def explanation_left(p: Pass, pod: Pod) -> float:
     """For how many seconds an explanation is still waited for of this pod, which has ended with 0 and never
     joined; 0 if it has ended in another way, or is explained, or no explanation came."""
     if not pod.exited_well or p.participant(pod) is not None:
         return 0.0
-    if p.job.spec.template is None or taken_away(p, pod, pod.name) is not None or node_trouble(p, pod):
+    if p.job.spec.template is None or disruption_of(p, pod, pod.name) is not None or node_problem(p, pod):
         return 0.0
     return p.waits.left(JobWait.END_EXPLAINED, pod.uid, EXPLAINED_SECONDS)
 
 
-def second_thoughts(p: Pass, pod: Pod, who: str, cause: str, rank: int | None = None) -> Evidence | None:
+def later_evidence(p: Pass, pod: Pod, who: str, cause: str, group_rank: int | None = None) -> Evidence | None:
     """What the pod of a member that was given up for ``cause`` says now, if that is more than was known.
 
     Its deletion and its exit code say nothing: that was the operator. Compare by ``better``.
     """
     if pod.exited_well:
         return None
-    disruption = _disruption(pod)
+    disruption = _disruption_cause(pod)
     if disruption is not None:
-        return _evidence(pod, disruption, _sentence(pod, who, disruption), rank)
+        return _evidence(pod, disruption, _sentence(pod, who, disruption), group_rank)
     if pod.exit is not None and pod.exit.reason == "OOMKilled":
-        return ended(p, pod, who, rank)
-    trouble = node_trouble(p, pod)
-    if trouble and cause in EXPLAINED_BY_THE_NODE:
-        return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {trouble}", rank)
+        return explain(p, pod, who, group_rank)
+    problem = node_problem(p, pod)
+    if problem and cause in EXPLAINED_BY_THE_NODE:
+        return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {problem}", group_rank)
     return None
 
 
-def node_lost(p: Pass, pod: Pod, who: str, rank: int | None = None) -> Evidence:
+def node_lost(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evidence:
     """The member is lost with its node."""
-    trouble = node_trouble(p, pod)
+    problem = node_problem(p, pod)
     silent = "" if p.on_dead_node(pod) else " and the pod is silent"
-    return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {trouble}{silent}", rank)
+    return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {problem}{silent}", group_rank)
 
 
-def node_trouble(p: Pass, pod: Pod) -> str:
+def node_problem(p: Pass, pod: Pod) -> str:
     """What is the matter with the pod's node, in words; empty if nothing is."""
     if pod.node_gone:
         return "is gone" if p.on_dead_node(pod) else ""
@@ -149,7 +149,7 @@ def describe_exit(end: Exit) -> str:
     return f"{name} (exit code {end.code})" if name else f"exit code {end.code}"
 
 
-def _disruption(pod: Pod) -> str | None:
+def _disruption_cause(pod: Pod) -> str | None:
     """The cause that the API's own words tell. The condition DisruptionTarget alone takes no pod away: the
     deletion follows it within milliseconds, or has failed (Kubernetes takes the condition back then)."""
     over = pod.exit is not None or pod.ended
@@ -174,23 +174,23 @@ def _sentence(pod: Pod, who: str, cause: str) -> str:
     return f"{who} {how}: {words}"
 
 
-def _evidence(pod: Pod, cause: str, message: str, rank: int | None) -> Evidence:
+def _evidence(pod: Pod, cause: str, message: str, group_rank: int | None) -> Evidence:
     # Rules ask for the exit codes of workers.
-    told = pod.exit is not None and cause in _EXITS and not pod.failed_init
-    exit_code = pod.exit.code if pod.exit is not None and told else None
+    known = pod.exit is not None and cause in _OWN_EXIT_CAUSES and not pod.failed_init
+    exit_code = pod.exit.code if pod.exit is not None and known else None
     return Evidence(
         cause,
         message,
         pod.name,
-        rank,
+        group_rank,
         exit_code,
-        uid=pod.uid,
-        node=pod.node,
+        pod_uid=pod.uid,
+        node_name=pod.node,
         reasons=_reasons(pod, cause),
     )
 
 
-_EXITS = frozenset({Cause.POD_FAILED, Cause.POD_LOST, Cause.OUT_OF_MEMORY})
+_OWN_EXIT_CAUSES = frozenset({Cause.POD_FAILED, Cause.POD_LOST, Cause.OUT_OF_MEMORY})
 """Causes that a container's exit code belongs to; where the pod was taken away it is only the echo."""
 
 

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from elasticjob.contract.names import pod_name
 from elasticjob_operator.observe.errors import ApiError, Unavailable
 from elasticjob_operator.plan.model import (
+    Action,
     CreatePod,
     DeleteLease,
     DeletePod,
-    Do,
+    FailingWrite,
     Job,
     LabelStandby,
-    Trouble,
 )
 
-LONGEST_PAUSE = 30.0
-_FIRST_PAUSE = 1.0
-_FIRST_PAUSE_OF_PROTOCOL = 0.2
-_HURRIED_PAUSE = 1.0
+MAX_BACKOFF_SECONDS = 30.0
+_FIRST_BACKOFF_SECONDS = 1.0
+_FIRST_PROTOCOL_BACKOFF_SECONDS = 0.2
+_HURRIED_BACKOFF_SECONDS = 1.0
 """News shows that the API server is there: the protocol's own writes then wait no longer than this."""
 
 
@@ -50,15 +50,15 @@ VERBS = ("created", "deleted", "labelled")
 """What is done with pods and their Leases."""
 
 
-def made(pod: str) -> Target:
+def creation_of(pod: str) -> Target:
     """The target of the write that makes this pod."""
     return Target(pod, "created")
 
 
-def target_of(job: Job, action: Do) -> Target:
+def target_of(job: Job, action: Action) -> Target:
     """The target of the write that carries out this action."""
     if isinstance(action, CreatePod):
-        return made(pod_name(job.name, action.slot, action.attempt))
+        return creation_of(pod_name(job.name, action.slot, action.attempt))
     if isinstance(action, DeletePod):
         return Target(action.name, "deleted")
     if isinstance(action, LabelStandby):
@@ -69,7 +69,7 @@ def target_of(job: Job, action: Do) -> Target:
 
 
 @dataclass
-class Failing:
+class RetryState:
     """A write that has failed ``failures`` times, last at ``failed_at`` (monotonic)."""
 
     why: str
@@ -82,16 +82,16 @@ class Failing:
 
     def left(self, now: float, hurried: bool) -> float:
         """Seconds until it is to be tried again."""
-        pause = min(self.pause, _HURRIED_PAUSE) if hurried else self.pause
+        pause = min(self.pause, _HURRIED_BACKOFF_SECONDS) if hurried else self.pause
         return max(0.0, self.failed_at + max(pause, self.at_least) - now)
 
 
-class Attempts:
+class WriteBackoff:
     """The failing writes of one job."""
 
     def __init__(self, jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.25)) -> None:
         self._jitter = jitter
-        self._failing: dict[Target, Failing] = {}
+        self._failing: dict[Target, RetryState] = {}
 
     def __contains__(self, target: Target) -> bool:
         return target in self._failing
@@ -104,16 +104,16 @@ class Attempts:
         failing = self._failing.get(target)
         return failing is None or failing.left(now, hurried and target.protocol) == 0
 
-    def failed(self, target: Target, error: ApiError, now: float) -> Failing:
+    def failed(self, target: Target, error: ApiError, now: float) -> RetryState:
         """Take note of a failure."""
         before = self._failing.get(target)
         failures = 1 if before is None else before.failures + 1
-        first = _FIRST_PAUSE_OF_PROTOCOL if target.protocol else _FIRST_PAUSE
-        failing = Failing(
+        first = _FIRST_PROTOCOL_BACKOFF_SECONDS if target.protocol else _FIRST_BACKOFF_SECONDS
+        failing = RetryState(
             why=_words(error, target.name),
             failures=failures,
             failed_at=now,
-            pause=min(LONGEST_PAUSE, first * 2.0 ** min(failures - 1, 16)) * self._jitter(),
+            pause=min(MAX_BACKOFF_SECONDS, first * 2.0 ** min(failures - 1, 16)) * self._jitter(),
             at_least=(error.retry_after or 0.0) if isinstance(error, Unavailable) else 0.0,
             passing=isinstance(error, Unavailable),
         )
@@ -126,8 +126,8 @@ class Attempts:
         if other is not None:
             before = self._failing.get(target)
             failures = 0 if before is None else before.failures
-            pause = max(_FIRST_PAUSE * self._jitter(), other.at_least)
-            self._failing[target] = Failing(other.why, failures, now, pause, 0.0, other.passing)
+            pause = max(_FIRST_BACKOFF_SECONDS * self._jitter(), other.at_least)
+            self._failing[target] = RetryState(other.why, failures, now, pause, 0.0, other.passing)
 
     def done(self, target: Target) -> None:
         """It succeeded, or is no longer wanted."""
@@ -151,9 +151,9 @@ class Attempts:
         left = (f.left(now, False) for target, f in self._failing.items() if target not in under_way)
         return min(left, default=None)
 
-    def troubles(self) -> tuple[Trouble, ...]:
+    def failing_writes(self) -> tuple[FailingWrite, ...]:
         """What the planner is told."""
-        return tuple(Trouble(t.name, t.verb, f.why) for t, f in self._failing.items() if f.why)
+        return tuple(FailingWrite(t.name, t.verb, f.why) for t, f in self._failing.items() if f.why)
 
 
 def _words(error: ApiError, name: str) -> str:

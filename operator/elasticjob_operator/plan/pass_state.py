@@ -12,7 +12,7 @@ from elasticjob.contract.records import AnnouncedState, ParticipantRecord, Phase
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
-    Do,
+    Action,
     Event,
     Job,
     Now,
@@ -40,27 +40,27 @@ class Pass:
     now: Now
     waits: Waits
     status: JobStatus
-    actions: list[Do] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     waiting: str = ""
     growth: str = ""
     """Why a running round is not of the size that is wanted, in words."""
     reason: str = ""
-    nobody_comes: bool = False
+    none_starting: bool = False
     """Too few have joined, and no pod is on its way."""
     others_have_finished: bool | None = None
     """What ``members`` knows of torchruns that were replaced in their containers, once that was asked."""
-    verdict: str = ""
+    failed_by_rule: str = ""
     """Why a failure rule ends the job, if one does."""
-    silent: set[str] = field(default_factory=set)
+    judged_silent: set[str] = field(default_factory=set)
     """Pods against which it was used that their Leases have not been renewed."""
-    given_up: set[str] = field(default_factory=set)
+    judged_unheard: set[str] = field(default_factory=set)
     """Pods on which this pass passes a verdict for what has not been heard of them."""
-    namesakes: dict[str, str] = field(default_factory=dict)
+    duplicate_ids: dict[str, str] = field(default_factory=dict)
     """Pods that have announced themselves with an id that another pod has, and that pod."""
 
     def __post_init__(self) -> None:
-        self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.mine}
+        self.pods_by_uid: dict[str, Pod] = {p.uid: p for p in self.observed.pods if p.of_this_job}
         self.pods_by_name: dict[str, Pod] = {p.name: p for p in self.observed.pods}
         self._on_deleted_nodes: set[str] = {
             pod.uid
@@ -83,7 +83,7 @@ class Pass:
         return self.status.current_round
 
     @property
-    def told(self) -> bool:
+    def record_is_current(self) -> bool:
         """Whether the round Lease says what the status says of the round. While it can't be written, no
         member is judged by what it could not read."""
         record = self.observed.record
@@ -134,7 +134,7 @@ class Pass:
         report = lease.report if lease is not None else None
         return report if report is not None and report.nonce == self.round.nonce else None
 
-    def supersede(self, pods: Iterable[Pod]) -> None:
+    def replace_pods(self, pods: Iterable[Pod]) -> None:
         """The slots of these pods are the next attempts'."""
         attempts = list(self.status.attempts)
         for pod in pods:
@@ -207,7 +207,7 @@ class Pass:
             if self.round.phase == "Active" and pod.uid in self.status.member_uids:
                 continue  # it has succeeded, and started torchrun again: it is no newcomer
             if taken.setdefault(record.id, pod.name) != pod.name:
-                self.namesakes[pod.name] = taken[record.id]
+                self.duplicate_ids[pod.name] = taken[record.id]
                 continue
             state = "Standby" if self.round.phase == "Active" else "Joining"
             result.append(
@@ -253,7 +253,7 @@ class Pass:
         checked."""
         silent = lease.silent > 3 * self.observed.renew_seconds
         if silent:
-            self.silent.add(lease.pod)
+            self.judged_silent.add(lease.pod)
         return silent
 
     def alive(self, pod: Pod) -> bool:
@@ -267,11 +267,11 @@ class Pass:
         return pod.uid in self._alive
 
     def _counts(self, pod: Pod) -> bool:
-        if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
+        if not pod.of_this_job or pod.ended or pod.exit is not None or pod.deleting:
             return False
-        if self.superseded(pod) or self.leaving(pod) or self.on_dead_node(pod):
+        if self.is_replaced(pod) or self.leaving(pod) or self.on_dead_node(pod):
             return False
-        return self.job.spec.template is None or pod.uid not in self.status.lost
+        return self.job.spec.template is None or pod.uid not in self.status.lost_pod_uids
 
     def leaving(self, pod: Pod) -> bool:
         """Whether the pod's agent has said that it ends without having succeeded."""
@@ -284,7 +284,7 @@ class Pass:
             return pod.uid in self._on_deleted_nodes
         return pod.out_of_service and not pod.node_ready
 
-    def superseded(self, pod: Pod) -> bool:
+    def is_replaced(self, pod: Pod) -> bool:
         """Whether a later attempt has taken this pod's slot."""
         if self.job.spec.template is None or pod.slot is None or pod.slot >= len(self.status.attempts):
             return False

@@ -10,12 +10,12 @@ import pytest
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import SeenLease, read_lease, read_pod
 from elasticjob_operator.observe.store import Store
-from elasticjob_operator.observe.trials import Trials
+from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.observe.write_probe import WriteProbe
 from tests.unit.observed import TEMPLATED, THEIR_PODS, NoApi, Scene, raw_pod
 
 
@@ -30,12 +30,12 @@ def test_nodes() -> None:
     assert not scene.only().node_ready
     scene.node("n1", "Unknown")
     assert scene.dirty == [("ns", "job")], "a node status without news marks nothing"
-    scene.world.nodes.remove("", "n1")
+    scene.cache.nodes.remove("", "n1")
     assert scene.only().node_gone
-    scene.world.pods.put(read_pod(raw_pod(name="job-1-0", version=scene.tick())))
+    scene.cache.pods.put(read_pod(raw_pod(name="job-1-0", version=scene.tick())))
     gone = {pod.name: pod.node_gone for pod in scene.observe().pods}
     assert gone == {"job-0-0": True, "job-1-0": False}, "names of nodes come back: later pods are not lost"
-    scene.world.pods.remove("ns", "job-1-0")
+    scene.cache.pods.remove("ns", "job-1-0")
     scene.node("n1", uid="uid-node-again")
     assert not scene.only().node_gone
     assert scene.only().node_ready
@@ -67,11 +67,11 @@ def test_ready_nodes() -> None:
     assert scene.observe().nodes is scene.observe().nodes, "not made anew for each job"
     scene.node("n2", "False", uid="2")
     assert scene.observe().nodes == frozenset({"n1"})
-    scene.world.nodes.remove("", "n1")
+    scene.cache.nodes.remove("", "n1")
     assert scene.observe().nodes == frozenset()
     scene.node("n2", uid="2")
     assert scene.observe().nodes == frozenset({"n2"})
-    scene.world._nodes.good_since = None
+    scene.cache._nodes.good_since = None
     assert scene.observe().nodes is None, "the watch is interrupted"
 
 
@@ -79,8 +79,8 @@ def test_an_answer_that_is_later_than_the_watch_brings_no_pod_back() -> None:
     """The pod was made by us and deleted by somebody at once: the watch said both before our answer came."""
     scene = Scene()
     scene.pod()
-    scene.world.pods.remove("ns", "job-0-0", uid="uid-job-0-0")
-    scene.world.saw_pod(raw_pod())
+    scene.cache.pods.remove("ns", "job-0-0", uid="uid-job-0-0")
+    scene.cache.saw_pod(raw_pod())
     assert scene.observe().pods == ()
 
 
@@ -89,8 +89,8 @@ def test_a_pod_that_gets_its_label_again_comes_back() -> None:
     scene = Scene()
     scene.pod()
     lost = scene.tick()
-    scene.world.pods.remove("ns", "job-0-0", "uid-job-0-0", lost)
-    scene.world.saw_pod(raw_pod(version=lost))
+    scene.cache.pods.remove("ns", "job-0-0", "uid-job-0-0", lost)
+    scene.cache.saw_pod(raw_pod(version=lost))
     assert scene.observe().pods == ()
     scene.pod()
     assert scene.only().name == "job-0-0"
@@ -140,7 +140,7 @@ def test_silence_counts_from_the_last_change_while_the_watch_is_good() -> None:
     scene.lease(version=6)
     assert scene.observe().leases["job-0-0"].silent == 0.0
     scene.pass_time(20.0)
-    leases = list(scene.world.informers())[1]
+    leases = list(scene.cache.informers())[1]
     leases.good_since = None
     assert scene.observe().leases["job-0-0"].silent == 0.0
     leases.good_since = 1035.0
@@ -152,33 +152,33 @@ def test_one_tenant_s_trouble_makes_nobody_else_less_silent() -> None:
     scene = Scene()
     scene.lease()
     scene.lease("job-1-0")
-    before = scene.world.continuity("ns")
+    before = scene.cache.continuity("ns")
     for _ in range(30):
-        scene.api.answers.failed(THEIR_PODS, scene.now, scene.now)
+        scene.api.write_health.failed(THEIR_PODS, scene.now, scene.now)
         scene.pass_time(2.0)
         scene.lease("job-1-0")
         scene.pass_time(18.0)
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(600.0)
-    assert scene.world.continuity("ns") == before
-    assert scene.world.trusted("ns")
+    assert scene.cache.continuity("ns") == before
+    assert scene.cache.trusted("ns")
 
 
 def test_in_doubt_clocks_stand_and_after_an_outage_they_start_again() -> None:
     scene = Scene()
     scene.lease()
     scene.pass_time(14.0)
-    before = scene.world.continuity("ns")
-    scene.api.answers.failed(THEIR_PODS, scene.now, scene.now)
+    before = scene.cache.continuity("ns")
+    scene.api.write_health.failed(THEIR_PODS, scene.now, scene.now)
     scene.pass_time(2.0)
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(14.0), "nobody is convicted in doubt"
-    assert scene.world.trusted("ns"), "timers go on"
+    assert scene.cache.trusted("ns"), "timers go on"
     scene.pass_time(98.0)
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(14.0)
-    assert not scene.world.trusted("ns")
-    scene.api.answers.got_through(THEIR_PODS, scene.now)
+    assert not scene.cache.trusted("ns")
+    scene.api.write_health.got_through(THEIR_PODS, scene.now)
     scene.pass_time(3.0)
     assert scene.observe().leases["job-0-0"].silent == pytest.approx(3.0), "from the end of the outage on"
-    assert scene.world.continuity("ns") != before, "and timers, too"
+    assert scene.cache.continuity("ns") != before, "and timers, too"
 
 
 def test_leases_that_can_t_be_written_in_one_namespace_concern_that_one() -> None:
@@ -187,11 +187,11 @@ def test_leases_that_can_t_be_written_in_one_namespace_concern_that_one() -> Non
     there = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/x"
     scene.pass_time(20.0)
     for namespace, seen in (("theirs", 30.0), ("ns", 30.0)):
-        scene.api.answers.failed(there.format(namespace), scene.now, scene.now)
-        scene.api.answers.got_through("/api/v1/namespaces/theirs/pods", scene.now)
+        scene.api.write_health.failed(there.format(namespace), scene.now, scene.now)
+        scene.api.write_health.got_through("/api/v1/namespaces/theirs/pods", scene.now)
         scene.pass_time(10.0)
         assert scene.observe().leases["job-0-0"].silent == pytest.approx(seen)
-    scene.api.answers.got_through(there.format("ns"), scene.now)
+    scene.api.write_health.got_through(there.format("ns"), scene.now)
     assert scene.observe().leases["job-0-0"].silent == 0.0
 
 
@@ -215,29 +215,29 @@ async def test_what_is_in_doubt_is_tried_in_each_namespace_in_turn() -> None:
     now = 1.0
     api = Tried()
     store: Store[SeenLease] = Store(lambda _: None, lambda: now)
-    trials = Trials(cast(Api, api), store, lambda: now)
+    probe = WriteProbe(cast(Api, api), store, lambda: now)
     for version, namespace in enumerate(("fails", "hangs", "well"), 1):
         meta = {"namespace": namespace, "name": "job-round", "uid": "u", "resourceVersion": str(version)}
         store.put(read_lease({"metadata": {**meta, "labels": {JOB_LABEL: "job"}}, "spec": {}}))
-    trials.begin()
-    assert not trials._under_way, "nothing is in doubt"
-    api.answers.failed(THEIR_PODS, now, now)
+    probe.begin()
+    assert not probe._under_way, "nothing is in doubt"
+    api.write_health.failed(THEIR_PODS, now, now)
     for _ in range(3):
-        trials.begin()
+        probe.begin()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert api.answers.doubted_since("ns") is None
+    assert api.write_health.uncertain_since("ns") is None
     assert sorted(set(api.paths)) == ["fails", "hangs", "well"]
-    await trials.aclose()
+    await probe.aclose()
 
 
 def test_a_standstill_of_this_process_is_nobodys_silence() -> None:
     scene = Scene()
     scene.lease()
-    before = scene.world.continuity("ns")
+    before = scene.cache.continuity("ns")
     scene.now += 60.0
     assert scene.observe().leases["job-0-0"].silent == 0.0
-    assert scene.world.continuity("ns") != before, "the planner's timers start again too"
+    assert scene.cache.continuity("ns") != before, "the planner's timers start again too"
 
 
 def test_the_round_lease() -> None:
@@ -249,7 +249,7 @@ def test_the_round_lease() -> None:
     assert observed.leases == {}
     scene.lease("job-round", round=RoundRecord(job_uid="former", number=9, phase="Broken").dump())
     assert scene.observe().record is None
-    seen = scene.world.round_lease(TEMPLATED)
+    seen = scene.cache.round_lease(TEMPLATED)
     assert seen is not None
     assert seen.record is not None
     assert seen.record.number == 9
@@ -257,10 +257,10 @@ def test_the_round_lease() -> None:
 
 def test_own_writes_are_seen_at_once_and_quietly() -> None:
     scene = Scene()
-    scene.world.saw_pod(raw_pod(version=7))
+    scene.cache.saw_pod(raw_pod(version=7))
     assert scene.only().name == "job-0-0"
     assert scene.dirty == []
-    scene.world.saw_pod(raw_pod(version=8), deleting=True)
+    scene.cache.saw_pod(raw_pod(version=8), deleting=True)
     assert scene.only().deleting
     scene.pod()  # the watch comes later, with an older version
     assert scene.only().deleting
@@ -280,7 +280,7 @@ def test_read_again_takes_over_what_the_watches_have_not_brought() -> None:
         asked.append(query["labelSelector"])
         return {"metadata": {"resourceVersion": "1000"}, "items": lists[path]}
 
-    scene.world._api = cast(Any, SimpleNamespace(get=get, answers=Answers()))
-    asyncio.run(scene.world.read_again(TEMPLATED))
+    scene.cache._api = cast(Any, SimpleNamespace(get=get, write_health=WriteHealth()))
+    asyncio.run(scene.cache.read_again(TEMPLATED))
     assert [pod.name for pod in scene.observe().pods] == ["job-1-0"]
     assert asked == [f"{JOB_LABEL}=job"] * 2

@@ -1,7 +1,7 @@
 """What the planner sees of one job: pods, Leases and nodes joined into an ``Observed``.
 
 It also says whether this view is good enough to judge silence. Silence timers run only while the watches are
-known to be good, the API server accepts writes (``answers``), and this process has not been paused (I9).
+known to be good, the API server accepts writes (``write_health``), and this process has not been paused (I9).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
 from elasticjob_operator.observe.store import Store
-from elasticjob_operator.observe.trials import Trials
+from elasticjob_operator.observe.write_probe import WriteProbe
 from elasticjob_operator.plan.model import Job, Observed, Participant, Pod
 
 Dirty = Callable[[str, str], None]
@@ -31,7 +31,7 @@ _SLOW_SECONDS = 1.0
 """For a page of a list. Renewals of Leases may not get through."""
 _LATE_SECONDS = 5.0
 """A watch that is later than this is no evidence of silence: the shortest counts from 15 s."""
-_MAX_ORPHANS = 10_000
+_MAX_ON_DELETED_NODES = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -44,20 +44,20 @@ class Watched:
     leases: Informer[SeenLease]
 
 
-class World:
+class ClusterCache:
     """See the module. ``namespaces`` empty: all of them."""
 
     def __init__(self, api: Api, namespaces: Sequence[str], dirty: Dirty, clock: Callable[[], float]) -> None:
         self._api = api
         self._dirty = dirty
         self._clock = clock
-        self._beat_at = clock()
+        self._pulse_at = clock()
         self.loop_lag = 0.0
         """Seconds by which the event loop was late at the last pulse."""
         self._standstills = 0
         self._late: set[object] = set()
         """The informers whose watch is late."""
-        self._orphans: dict[str, None] = {}
+        self._on_deleted_nodes: dict[str, None] = {}
         """UIDs of pods that were on a node when its object was deleted. Names of nodes come back."""
         self._ready: frozenset[str] | None = None
         self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
@@ -73,12 +73,12 @@ class World:
             yield watched.leases
         yield self._nodes
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """The watches were cancelled and will be run again: pods and Leases are listed then, all of them.
         The watch of nodes goes on from where it was: no status tells what it has not brought yet."""
         for watched in self._watched.values():
-            watched.pods.anew()
-            watched.leases.anew()
+            watched.pods.reset()
+            watched.leases.reset()
         self._nodes.interrupted()
 
     async def synced(self) -> None:
@@ -89,18 +89,18 @@ class World:
     async def pulse(self) -> None:
         """Notice when this process stood still (stopped, starved, suspended), and find out whether what has
         failed fails everywhere; run it as a task."""
-        trials = Trials(self._api, self.leases, self._clock)
+        probe = WriteProbe(self._api, self.leases, self._clock)
         try:
             while True:
                 await asyncio.sleep(_PULSE_SECONDS)
                 now = self._clock()
-                self.loop_lag = max(0.0, now - self._beat_at - _PULSE_SECONDS)
+                self.loop_lag = max(0.0, now - self._pulse_at - _PULSE_SECONDS)
                 self._check_standstill(now)
                 self._check_lateness()
-                self._check_answers()
-                trials.begin()
+                self._reopen_unanswered_watches()
+                probe.begin()
         finally:
-            await trials.aclose()
+            await probe.aclose()
 
     def behind(self) -> bool:
         """Whether a watch is late: the API server, or this process, has more to do than it can."""
@@ -121,10 +121,10 @@ class World:
                 self._late.remove(informer)
                 log.info("%s: the watch has caught up", informer.path)
 
-    def _check_answers(self) -> None:
+    def _reopen_unanswered_watches(self) -> None:
         """A request that got no answer may have gone to an API server that is dead, and watches with it."""
         for informer in self.informers():
-            informer.reopen(unless_since=self._api.answers.unanswered)
+            informer.reopen(unless_since=self._api.write_health.last_unanswered)
 
     def continuity(self, namespace: str) -> tuple[int, ...]:
         """A value that changes whenever something may have been missed in that namespace."""
@@ -132,7 +132,7 @@ class World:
         watched = self._watched_in(namespace)
         if watched is None:
             return (-1,)
-        outages = self._api.answers.outages(namespace)
+        outages = self._api.write_health.outages(namespace)
         return (self._standstills, watched.pods.gaps, watched.leases.gaps, outages)
 
     def trusted(self, namespace: str) -> bool:
@@ -142,7 +142,7 @@ class World:
             watched is not None
             and watched.pods.good_since is not None
             and watched.leases.good_since is not None
-            and not self._api.answers.is_outage(namespace, self._clock())
+            and not self._api.write_health.is_outage(namespace, self._clock())
         )
 
     def covers(self, namespace: str) -> bool:
@@ -158,8 +158,8 @@ class World:
         leases = self.leases.of_job(job.namespace, job.name)
         rounds = (round_lease(job.name), members_lease(job.name))
         good_since = self._leases_good_since(job.namespace)
-        doubted = self._api.answers.doubted_since(job.namespace)
-        until = now if doubted is None else min(now, doubted)
+        uncertain_since = self._api.write_health.uncertain_since(job.namespace)
+        until = now if uncertain_since is None else min(now, uncertain_since)
         participants: dict[str, Participant] = {}
         for name, lease in leases.items():
             if name not in rounds:
@@ -192,13 +192,13 @@ class World:
         base, watched = f"/namespaces/{job.namespace}", self._watched_in(job.namespace)
         newest = await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, objects.read_pod)
         if watched is not None:
-            watched.pods.owes(newest)
+            watched.pods.expects(newest)
         leases = f"/apis/coordination.k8s.io/v1{base}/leases"
         newest = await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
         if watched is not None:
-            watched.leases.owes(newest)
+            watched.leases.expects(newest)
 
-    async def look(self, job: Job, silent: Iterable[str]) -> None:
+    async def confirm_silence(self, job: Job, silent: Iterable[str]) -> None:
         """Ask the API server before silence is used: ``read_again``. Those of the ``silent`` that have
         renewed their Leases after all, or would have but for an API server that is too slow, are silent
         from now on only; all of them where it does not tell. Raises ApiError."""
@@ -232,7 +232,7 @@ class World:
         self.pods.answered(seen, quiet=True)
         watched = self._watched_in(seen.namespace)
         if watched is not None:
-            watched.pods.owes(seen.version)
+            watched.pods.expects(seen.version)
 
     def saw_lease(self, raw: Json) -> None:
         """Take over the answer to a write of ours."""
@@ -240,7 +240,7 @@ class World:
         self.leases.answered(seen, quiet=True)
         watched = self._watched_in(seen.namespace)
         if watched is not None:
-            watched.leases.owes(seen.version)
+            watched.leases.expects(seen.version)
 
     def _informers(self, namespace: str) -> Watched:
         scope = f"/namespaces/{namespace}" if namespace else ""
@@ -272,7 +272,7 @@ class World:
         watched = self._watched_in(namespace)
         if watched is None or watched.leases.good_since is None:
             return None
-        return max(watched.leases.good_since, self._api.answers.good_since(namespace))
+        return max(watched.leases.good_since, self._api.write_health.good_since(namespace))
 
     def _participant(self, lease: SeenLease, good_since: float | None, until: float) -> Participant:
         known = lease.participant
@@ -286,16 +286,21 @@ class World:
 
     def _pod(self, seen: SeenPod, job_uid: str, templated: bool) -> Pod:
         pod = seen.pod
-        mine = not templated or (seen.owner == job_uid and seen.made)
+        of_this_job = not templated or (seen.owner == job_uid and seen.made)
         node = self.nodes.get("", pod.node) if pod.node else None
         ready = node is None or node.ready
-        gone = node is None and pod.uid in self._orphans
+        gone = node is None and pod.uid in self._on_deleted_nodes
         unreachable = node is not None and node.unreachable
         off = node is not None and node.out_of_service
-        if mine and ready and not gone and not unreachable and not off:
+        if of_this_job and ready and not gone and not unreachable and not off:
             return pod
         return replace(
-            pod, mine=mine, node_ready=ready, node_gone=gone, unreachable=unreachable, out_of_service=off
+            pod,
+            of_this_job=of_this_job,
+            node_ready=ready,
+            node_gone=gone,
+            unreachable=unreachable,
+            out_of_service=off,
         )
 
     def _ready_nodes(self) -> frozenset[str] | None:
@@ -305,14 +310,14 @@ class World:
         return self._ready if self._nodes.good_since is not None and len(self.nodes) else None
 
     def _check_standstill(self, now: float) -> None:
-        if now - self._beat_at > _STANDSTILL_SECONDS:
+        if now - self._pulse_at > _STANDSTILL_SECONDS:
             log.warning(
-                "the process was paused for %.1f s; restarting all silence timers", now - self._beat_at
+                "the process was paused for %.1f s; restarting all silence timers", now - self._pulse_at
             )
             self._standstills += 1
             for informer in self.informers():
                 informer.stalled()
-        self._beat_at = now
+        self._pulse_at = now
 
     def _pod_changed(self, pod: SeenPod) -> None:
         self._dirty(pod.namespace, pod.job)
@@ -321,15 +326,15 @@ class World:
         self._dirty(lease.namespace, lease.job)
 
     def _lease_written(self, lease: SeenLease) -> None:
-        self._api.answers.lease_written(lease.namespace, self._clock())
+        self._api.write_health.lease_written(lease.namespace, self._clock())
 
     def _node_changed(self, node: SeenNode) -> None:
         self._ready = None
         theirs = [pod for pod in self.pods.all() if pod.pod.node == node.name]
         if self.nodes.get("", node.name) is None:
-            self._orphans.update(dict.fromkeys(pod.uid for pod in theirs))
-            while len(self._orphans) > _MAX_ORPHANS:
-                del self._orphans[next(iter(self._orphans))]
+            self._on_deleted_nodes.update(dict.fromkeys(pod.uid for pod in theirs))
+            while len(self._on_deleted_nodes) > _MAX_ON_DELETED_NODES:
+                del self._on_deleted_nodes[next(iter(self._on_deleted_nodes))]
         for namespace, job in {(pod.namespace, pod.job) for pod in theirs}:
             self._dirty(namespace, job)
 

@@ -36,20 +36,20 @@ class Evidence:
     """One sign against the round. ``message`` is the sentence that people read.
 
     ``reasons`` are the words by which the API knows the end of the pod (OOMKilled, Evicted, NodeLost ...),
-    and ``error`` is the worker's own message: what failure rules look at. ``milliseconds`` is how long after
+    and ``error_text`` is the worker's own message: what failure rules look at. ``milliseconds`` is how long after
     the round's barrier it happened, where that is known: of several worker failures the first is the root.
     ``detect_milliseconds`` is how long it took until it was noticed, where the witness knows that.
     """
 
     cause: str
     message: str
-    pod: str = ""
-    rank: int | None = None
+    pod_name: str = ""
+    group_rank: int | None = None
     exit_code: int | None = None
-    uid: str = ""
-    node: str = ""
+    pod_uid: str = ""
+    node_name: str = ""
     reasons: tuple[str, ...] = ()
-    error: str = ""
+    error_text: str = ""
     milliseconds: int | None = None
     detect_milliseconds: int | None = None
 

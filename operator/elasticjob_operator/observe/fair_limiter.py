@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 _QUICK_SECONDS = 0.5
 
 
-class Turns:
+class FairLimiter:
     """``at_once``: how many have a turn; ``slow``, ``slow_in_all``: how many more may be under way."""
 
     def __init__(self, at_once: int, slow: int, slow_in_all: int) -> None:
@@ -36,7 +36,7 @@ class Turns:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @asynccontextmanager
-    async def of(self, namespace: str) -> AsyncIterator[None]:
+    async def turn(self, namespace: str) -> AsyncIterator[None]:
         """Wait for a turn, and have it."""
         await self._take(namespace)
         slow = False
