@@ -1,4 +1,4 @@
-"""Turns: fair between namespaces, and no operation waits for a slow one."""
+"""The limiter is fair between namespaces, and no operation waits for a slow one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is given up for what it has not said: the shell is told, and looks at its Lease once more."""
+"""A pod that is judged by what was not heard of it: the shell is told, and looks at its Lease once more."""
 
 from __future__ import annotations
 

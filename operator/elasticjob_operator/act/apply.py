@@ -33,7 +33,7 @@ from elasticjob_operator.plan import rules, status_json
 from elasticjob_operator.plan.model import Action, CreatePod, Event, Job, Plan
 
 FAILING_WRITES_SHOWN_SECONDS = 1.0
-"""How soon there is another pass when other writes fail than this one knew of: the condition says which."""
+"""How soon there is another pass when other writes fail than this one knew of: the condition names them."""
 MISSED_SECONDS = 5.0
 """How long members may take to come back until their rights are in doubt."""
 UNNEEDED_SECONDS = 5.0
@@ -141,7 +141,7 @@ class Applier:
         return Written(events, earliest(*postponed, rights_left, unneeded, wait, again))
 
     def record_write_failure(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
-        """Take note of a write or a reading that has failed, and tell of it."""
+        """Record a write or a read that has failed, and send its Events."""
         self.send_events(job, memory, record_write_failure(job, memory, target, error, self._clock()))
 
     def _batch(self, job: Job, memory: Memory) -> Batch:
@@ -152,7 +152,7 @@ class Applier:
         return Batch(job, memory, self._clock, self._spawn, late)
 
     def send_events(self, job: Job, memory: Memory, events: Sequence[Event]) -> None:
-        """Send Events, behind the back of the pass."""
+        """Send Events. The pass does not wait for it."""
         if events:
             self._spawn(self._recorder.send(job, events, memory), "events")
 
@@ -202,8 +202,8 @@ class Applier:
     def _due(
         self, job: Job, actions: Sequence[Action], memory: Memory, plan: Plan
     ) -> tuple[Sequence[Action], float | None]:
-        """The actions without the making of pods that are not yet due (``pod_creation_limiter``), and after how many seconds
-        the next are. One that has been tried has a pause of its own."""
+        """The actions without the creation of pods whose turn has not come (``pod_creation_limiter``), and
+        after how many seconds the next are due. A creation that has failed has a back-off of its own."""
         new = list(self._new(job, actions, memory).values())
         trained = plan.status.current_round.number > 0 and len(new) < job.spec.pods
         due, memory.pods_reserved, wait = self._creation_limiter.due(

@@ -20,7 +20,7 @@ NO_PROGRESS_SECONDS = 1.0
 """Seconds without one of the writes having come to its end."""
 MAX_WAIT_SECONDS = 5.0
 _QUIET_FAILURES = 1
-"""A write that may succeed in a moment is told of from the second failure on."""
+"""A write that may succeed in a moment is reported from the second failure on."""
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
@@ -117,7 +117,7 @@ class Batch:
 def record_write_failure(
     job: Job, memory: Memory, target: Target, error: ApiError, now: float
 ) -> list[Event]:
-    """Take note of a write that has failed; what people are to be told of it."""
+    """Record a write that has failed; returns the Events that it deserves."""
     failing = memory.write_backoff.failed(target, error, now)
     quiet = failing.passing and failing.failures <= _QUIET_FAILURES
     level = logging.DEBUG if quiet or failing.failures % 10 > 2 else logging.WARNING

@@ -1,7 +1,7 @@
 """What all jobs own beside their pods, read in four lists instead of four writes for each job.
 
 These objects may have been changed or deleted, or written by a previous operator. Objects that already are as
-this operator would write them are not written again. A survey is taken when an operator begins to lead, and
+this operator would write them are not written again. A snapshot is taken when an operator begins to lead, and
 about every five minutes.
 """
 
@@ -61,7 +61,7 @@ class OwnedSnapshot:
 
 
 async def list_owned(api: Api, namespace: str, clock: Callable[[], float]) -> OwnedSnapshot:
-    """Take one. Without the right to, nothing is found, and all is written again. Raises ApiError."""
+    """Take a snapshot. Without the right to, nothing is found, and all is written again. Raises ApiError."""
     result = OwnedSnapshot(clock())
     scope = f"/namespaces/{namespace}" if namespace else ""
     query = {"labelSelector": JOB_LABEL}

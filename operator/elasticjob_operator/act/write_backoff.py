@@ -105,7 +105,7 @@ class WriteBackoff:
         return failing is None or failing.left(now, hurried and target.protocol) == 0
 
     def failed(self, target: Target, error: ApiError, now: float) -> RetryState:
-        """Take note of a failure."""
+        """Record a failure."""
         before = self._failing.get(target)
         failures = 1 if before is None else before.failures + 1
         first = _FIRST_PROTOCOL_BACKOFF_SECONDS if target.protocol else _FIRST_BACKOFF_SECONDS
@@ -152,7 +152,7 @@ class WriteBackoff:
         return min(left, default=None)
 
     def failing_writes(self) -> tuple[FailingWrite, ...]:
-        """What the planner is told."""
+        """What the planner gets to see of them."""
         return tuple(FailingWrite(t.name, t.verb, f.why) for t, f in self._failing.items() if f.why)
 
 

@@ -104,7 +104,7 @@ class Reconciler:
         return None
 
     async def _decide(self, entry: JobEntry, view: JobView) -> Decision:
-        """Observe and plan; once more if a verdict rests on what was not heard."""
+        """Observe and plan; once more if somebody is judged by what was not heard."""
         self.passes += 1
         memory, job = entry.memory, view.job
         decision = self._observe_and_plan(entry, view)
@@ -138,14 +138,14 @@ class Reconciler:
             memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
         now = Now(wall=datetime.now(timezone.utc), mono=self._clock(), nonce=secrets.token_hex(4))
         observed = replace(self._cache.observe(job), **self._applier.published(job)._asdict())
-        told = (
+        published = (
             observed.record.wait_renew_period_seconds if observed.record is not None else WAIT_RENEW_SECONDS
         )
         observed = replace(
             observed,
             failing_writes=memory.write_backoff.failing_writes(),
             waiting=self._registry.waiting,
-            renew_seconds=memory.renewals.update(told, now.mono),
+            renew_seconds=memory.renewals.update(published, now.mono),
         )
         began = time.thread_time()
         plan = self._plan(job, view.status, observed, now, memory.timers)

@@ -5,7 +5,8 @@ Promises:
 * There is one keep-alive pool, and a limited number of concurrent writes and of reads of one object. There
   is no other throttle: the operator is judged by its latency, and the API server's priority and fairness
   answers 429 when there is too much. Statuses and Leases do not wait for pods, namespaces do not wait for
-  each other, and nothing waits for a slow webhook (``fair_limiter``). Lists and watches are few and do not wait.
+  each other, and nothing waits for a slow webhook (``fair_limiter``). Lists and watches are few and do not
+  wait.
 * Every request has a time limit; a watch has a limit on its silence (bookmarks come every 60 s).
 * A write whose kept-alive connection turned out to be closed is sent once more. Each of our writes is
   guarded by a resourceVersion, a UID or a name, so that a repetition does no harm.
@@ -110,8 +111,8 @@ class Client:
     """See the module. Make it and use it inside one running event loop.
 
     ``unsent_seconds``: what the network does not take in that time is dropped with its connection. A write
-    that was in the kernel's hands when the link was cut does not arrive minutes later. ``write_health``: to be
-    shared by clients of one API server.
+    that was in the kernel's hands when the link was cut does not arrive minutes later. ``write_health`` is
+    shared by the clients of one API server.
     """
 
     def __init__(

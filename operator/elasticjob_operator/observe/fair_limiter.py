@@ -1,5 +1,4 @@
-"""Turns: a limited number of concurrent operations, shared fairly between namespaces, with no queue behind a
-slow one.
+"""A limit of concurrent operations that namespaces share fairly, with no queue behind a slow one.
 
 Writes are limited, and so are passes: a thousand at once would block the event loop for seconds and open a
 thousand connections. But an operation that waits long for its response uses neither. Behind a tenant's

@@ -1,12 +1,12 @@
 """Whether the API server accepts writes, which decides what the silence of a Lease means.
 
 A participant that cannot write is not silent. But a failed request of ours does not prove that no participant
-can write: the cause may be one tenant's webhook. So a failure raises a doubt, and the next successful write
-settles it, whether it is ours or one that the watch shows. A doubt that nothing has settled for a while is an
-outage, and then all silence timers start again at its end.
+can write: the cause may be one tenant's webhook. So a failure makes it uncertain whether writes succeed, until
+the next write that does, whether it is ours or one that the watch shows. If it stays uncertain for a while,
+that is an outage, and all silence timers start again at its end.
 
-There is one doubt about the API server, and one for each namespace about writing Leases in it. While there is
-a doubt, silence timers stand still, so that no participant is judged.
+This is tracked for the API server as a whole, and for writing Leases in each namespace. While it is
+uncertain, silence timers stand still, so that no participant is judged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 OUTAGE_SECONDS = 3.0
-"""How long a doubt must last; meanwhile the operator itself tries what has failed (``ClusterCache.pulse``)."""
+"""How long it must stay uncertain; meanwhile the operator itself tries what has failed (``write_probe``)."""
 
 _LEASES = re.compile(r"/namespaces/([^/]+)/leases(?:/|$)")
 _NEVER = float("-inf")
@@ -23,7 +23,8 @@ _NEVER = float("-inf")
 
 @dataclass
 class _Scope:
-    """``uncertain_since``: since when nothing is known to have got through; ``noticed_at``: when that was noticed."""
+    """``uncertain_since``: since when no write is known to have succeeded; ``noticed_at``: when a failure
+    showed that; ``last_success``: when a write last succeeded."""
 
     uncertain_since: float | None = None
     noticed_at: float = 0.0
@@ -89,14 +90,14 @@ class WriteHealth:
             scope.got_through(now, stored)
 
     def uncertain_since(self, namespace: str) -> float | None:
-        """Since when it may have been impossible to write Leases there; None: there is no doubt."""
+        """Since when it may have been impossible to write Leases there; None: writes succeed."""
         found = [
             scope.uncertain_since for scope in self._about(namespace) if scope.uncertain_since is not None
         ]
         return min(found, default=None)
 
     def is_outage(self, namespace: str, now: float) -> bool:
-        """Whether the doubt has lasted so long that no silence counts."""
+        """Whether that has lasted so long that no silence counts."""
         return any(scope.is_outage(now) for scope in self._about(namespace))
 
     def outages(self, namespace: str) -> int:
@@ -108,7 +109,7 @@ class WriteHealth:
         return max(scope.outage_ended_at for scope in self._about(namespace))
 
     def to_be_probed(self) -> tuple[bool, tuple[str, ...]]:
-        """What is in doubt: the API server, and the Leases of which namespaces."""
+        """Where it is uncertain: for the API server, and for the Leases of which namespaces."""
         uncertain = tuple(name for name, scope in self._leases.items() if scope.uncertain_since is not None)
         return self._server.uncertain_since is not None, uncertain
 

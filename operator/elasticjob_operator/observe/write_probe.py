@@ -1,7 +1,7 @@
 """After a request has failed: tries whether Leases can be written, to tell one tenant's trouble from an
 outage.
 
-A trial is a dry-run patch of a round Lease that changes nothing. It takes the same way through the API
+A probe is a dry-run patch of a round Lease that changes nothing. It takes the same way through the API
 server, its admission and etcd as a participant's renewal, and leaves nothing behind.
 """
 
@@ -17,13 +17,13 @@ from elasticjob_operator.observe.objects import SeenLease
 from elasticjob_operator.observe.store import Store
 
 _AT_ONCE = 8
-"""Trials under way; some may hang, each in another namespace."""
+"""Dry runs under way; some may hang, each in another namespace."""
 _EACH_TIME = 2
 _ROUND_ENDING = round_lease("")
 
 
 class WriteProbe:
-    """Begins a few trials whenever it is asked to and something is in doubt."""
+    """Begins a few dry runs whenever it is asked to and it is uncertain whether writes succeed."""
 
     def __init__(self, api: Api, leases: Store[SeenLease], clock: Callable[[], float]) -> None:
         self._api = api
@@ -34,7 +34,7 @@ class WriteProbe:
         """Namespaces, the last one last: each has its turn."""
 
     def begin(self) -> None:
-        """Try Leases of the namespaces in doubt; if the API server is, those of any."""
+        """Try Leases of the namespaces where it is uncertain; if it is for the API server, of any."""
         server, uncertain = self._api.write_health.to_be_probed()
         if not server and not uncertain:
             self._probed.clear()

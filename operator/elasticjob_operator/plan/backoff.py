@@ -43,14 +43,14 @@ PROBATION_FACTOR = 10
 restart, and waiting costs one pod that stands by."""
 
 FORGET_AFTER = timedelta(hours=1)
-"""After this time without another setback a slot has none."""
+"""After this time without another early end a slot has no back-off."""
 
 MAX_SLOT_BACKOFFS = 100
 """Slots listed, those that fail most. Where there are more, the others wait as long as half of these do."""
 
 
 def backoff_seconds(count: int) -> float:
-    """The pause after this many setbacks in a row."""
+    """The pause after this many early ends in a row."""
     return min(MAX_BACKOFF_SECONDS, 2.0 ** min(count - 1, 10)) if count > 0 else 0.0
 
 
@@ -73,7 +73,7 @@ def round_backoff_left(p: Pass) -> float:
 
 
 def record_early_pod_ends(p: Pass) -> None:
-    """Take note of the pods that have ended early, each once; forget what is long ago or was made good."""
+    """Record the pods that have ended early, each once; forget slots that have recovered."""
     if p.job.spec.template is None:
         return
     over = p.round.phase == "Broken"
@@ -104,7 +104,7 @@ def record_early_pod_ends(p: Pass) -> None:
 
 
 def record_lost_members(p: Pass) -> None:
-    """The same for members that live and were given up in this pass, of a round that had not lived."""
+    """The same for members that live and were marked lost in this pass, of a round that was not healthy."""
     if p.job.spec.template is None:
         return
     known = {s.slot: s for s in p.status.slot_backoffs}
@@ -120,7 +120,7 @@ def record_lost_members(p: Pass) -> None:
 
 
 def record_surplus_deletion(p: Pass, pod: Pod) -> None:
-    """This pod is deleted because too many are there: that is no setback."""
+    """This pod is deleted because too many are there: that is no early end."""
     p.waits.elapsed(JobWait.SURPLUS, pod.name)
 
 
@@ -186,8 +186,8 @@ def newcomer_backoff_left(p: Pass) -> float:
 
 
 def pods_on_probation(p: Pass) -> frozenset[str]:
-    """The pods (by UID) that the next round is formed without, as long as enough are there: newcomers that
-    have to be proven. Where one that was no newcomer is lost, there is nothing to say against the pods that
+    """The pods (by UID) that the next round is formed without, as long as enough are there: newcomers on
+    probation. Where one that was no newcomer is lost, there is nothing to say against the pods that
     others have made for it."""
     known = p.status.member_uids
     fresh = [pod for pod in p.observed.pods if pod.uid not in known]
@@ -268,8 +268,8 @@ def _add(
     joined: bool = False,
     disrupted: bool = False,
 ) -> None:
-    """One more setback of this slot, unless this pod's is known. ``first_is_free``: a first one is no series.
-    ``disrupted``: it was disrupted away, which ends the series for which the next one is made later."""
+    """One more early end in this slot, unless this pod's is known. ``first_is_free``: a first one is no
+    series. ``disrupted``: the pod was taken away, which ends the series: the next one is made at once."""
     before = known.get(slot)
     if before is not None and before.pod_name == pod:
         return
@@ -329,6 +329,6 @@ def _made_progress(p: Pass) -> bool:
 
 
 def _was_disrupted(p: Pass, pod: Pod) -> bool:
-    """Whether this pod ended for what others did, or its node."""
+    """Whether this pod ended for what others did, or with its node."""
     evidence = termination.explain(p, pod, pod.name)
     return evidence.account == PREEMPTION or evidence.cause.startswith("Node")

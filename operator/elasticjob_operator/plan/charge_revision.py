@@ -1,14 +1,14 @@
-"""Charges that move: for a while after the end of a round was charged, better evidence revises the charge.
+"""Charge revision: for a while after the end of a round was charged, better evidence replaces the cause.
 
 Several parties see the loss of a pod, and the one that explains most often comes last: heartbeats stop, then
 the node turns out to be gone; a container is killed, then its pod turns out to be preempted. The round is
-broken and charged for the first sign, because nothing waits for explanations. Later the charge changes its
-cause and its account. Its round is its key, so that it stays one charge.
+broken and charged for what is seen first, because nothing waits for explanations. Later the charge changes
+its cause and its account. Its round is its key, so that it stays one charge.
 
-What happens to a pod after the operator has given it up explains nothing: its deletion, or that its container
-was killed. What counts is what others report: out of memory, the condition DisruptionTarget, the node's
-state, and a worker failure that was earlier than the one that was charged. Once the next round has formed,
-what happens to a pod that has rejoined belongs to that round.
+What happens to a pod after the operator has marked it lost explains nothing: its deletion, or that its
+container was killed. What counts is what others report: out of memory, the condition DisruptionTarget, the
+node's state, and a worker failure that was earlier than the one that was charged. Once the next round has
+formed, what happens to a pod that has rejoined belongs to that round.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from elasticjob_operator.plan.status import (
 )
 
 REVISION_WINDOW_SECONDS = 120
-"""How long after a charge better evidence moves it, by wall time: members are found silent after 10 s, and
+"""How long after a charge better evidence revises it, by wall time: members are found silent after 10 s, and
 the control plane says NotReady of their node after 40 to 50 s."""
 
 RESTART_SECONDS = 5.0
@@ -44,7 +44,7 @@ MAX_UNACCOUNTED = 20
 
 
 def revise(p: Pass, evidence: Sequence[Evidence] = ()) -> None:
-    """Move the charge for the last root failure if something explains it better by now.
+    """Revise the charge for the last root failure if something explains it better by now.
 
     ``evidence`` is what speaks against the members of a round that has ended; only what concerns the pod of
     the root failure counts, the others are failures of their own.
@@ -101,7 +101,7 @@ def unaccounted_members(p: Pass, joined: set[str]) -> tuple[UnaccountedMember, .
 
 
 def _charge_for(p: Pass, number: int) -> tuple[Account | None, Charge | None]:
-    """The charge for this round and its account, if it may still move."""
+    """The charge for this round and its account, if it may still be revised."""
     for account in p.status.accounts:
         for charge in account.charges:
             if (

@@ -136,9 +136,8 @@ def mark_charged(p: Pass, uid: str) -> None:
     """The end of this pod is charged for, or has no charge of its own."""
     pod = p.pods_by_uid.get(uid) if p.job.spec.template is not None else None
     if pod is not None and not p.is_replaced(pod) and slot_attempt(pod) not in p.status.charged_pods:
-        p.set(
-            charged_pods=(*p.status.charged_pods, slot_attempt(pod))
-        )  # of superseded ones no end is looked at
+        # The ends of pods that were replaced are not looked at.
+        p.set(charged_pods=(*p.status.charged_pods, slot_attempt(pod)))
 
 
 def slot_attempt(pod: Pod) -> str:

@@ -33,12 +33,12 @@ NEVER_CHARGED = frozenset({Cause.SUSPENDED, Cause.RESUMED, Cause.STARTED_AGAIN})
 
 @dataclass(frozen=True)
 class Evidence:
-    """One sign against the round. ``message`` is the sentence that people read.
+    """One observation that speaks against the round. ``message`` is the sentence that people read.
 
     ``reasons`` are the words by which the API knows the end of the pod (OOMKilled, Evicted, NodeLost ...),
-    and ``error_text`` is the worker's own message: what failure rules look at. ``milliseconds`` is how long after
-    the round's barrier it happened, where that is known: of several worker failures the first is the root.
-    ``detect_milliseconds`` is how long it took until it was noticed, where the witness knows that.
+    and ``error_text`` is the worker's own message: what failure rules look at. ``milliseconds`` is how long
+    after the round's barrier it happened, where that is known: of several worker failures the first is the
+    root. ``detect_milliseconds`` is how long it took until it was noticed, where the witness knows that.
     """
 
     cause: str

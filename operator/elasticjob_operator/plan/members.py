@@ -9,7 +9,7 @@ A member is in one of these states (``status.participants[].state``):
 * Unreachable: the leader, or most members, report it silent; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
 
-Lost and Unreachable are verdicts and stay: the witness may be gone at the next pass.
+Lost and Unreachable stay: the witness may be gone at the next pass.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def fencing_satisfied(p: Pass) -> bool:
         lease = p.participant(pod)
         record = lease.record if lease is not None else None
         if record is not None and record.id != member.id:
-            return True  # also one that was given up, and has announced itself again all the same
+            return True  # also one that was marked lost, and has announced itself again all the same
         if record is None and member.state == MemberState.LEFT:
             return True
     return False
@@ -363,8 +363,8 @@ def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: in
 
 
 def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
-    """The second witness against a pod on a node that is not ready: it was named lost, or its Lease was
-    not renewed three times. A kubelet that died alone takes no training with it."""
+    """The second witness against a pod on a node that is not ready: it was reported unreachable, or its Lease
+    was not renewed three times. A kubelet that died alone takes no training with it."""
     if member.state == MemberState.UNREACHABLE:
         return True
     silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.pod_uid)

@@ -137,7 +137,7 @@ class Exit:
 class Pod:
     """A pod that has the job's label.
 
-    ``of_this_job``: owned by this job (same UID), or the job has no template and the pod belongs to something else.
+    ``of_this_job``: this job owns it (same UID), or has no template and takes all pods with its label.
     ``slot`` is None where no label tells it; of a pod that the operator has made its name tells, and
     ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container, or
     of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
@@ -205,7 +205,7 @@ class Participant:
 
 @dataclass(frozen=True)
 class FailingWrite:
-    """A write that fails: ``name`` can't be ``verb``, and the API server's words for it."""
+    """A write that keeps failing: ``name`` cannot be ``verb``, and the API server's words for it."""
 
     name: str
     verb: str
@@ -215,11 +215,11 @@ class FailingWrite:
 @dataclass(frozen=True)
 class Observed:
     """What the informers know of one job. ``record`` is the round Lease's, if it is this job's
-    (same UID) and can be read; ``member_list_round`` the round of its member list, 0 without one; ``leases`` are by pod
-    name. ``nodes`` are the names of the nodes that are ready, None where they can't be seen. ``failing_writes`` are
-    the operator's writes for this job that were refused or fail. ``waiting`` is how many participants of all
-    jobs wait for a round, and ``renew_seconds`` the interval at which this job's renew their Leases
-    meanwhile: the longest that any of them may still go by."""
+    (same UID) and can be read; ``member_list_round`` the round of its member list, 0 without one; ``leases``
+    are by pod name. ``nodes`` are the names of the nodes that are ready, None where they can't be seen.
+    ``failing_writes`` are the operator's writes for this job that were rejected or fail. ``waiting`` is how
+    many participants of all jobs wait for a round, and ``renew_seconds`` the interval at which this job's
+    renew their Leases meanwhile: the longest that any of them may still go by."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
@@ -312,10 +312,10 @@ class Plan:
     ``actions`` in order. ``wake_after``: seconds until the next pass is due without any event, or None.
     ``waits``: what is waited for, those that end first in front. ``timers``: when each wait began
     (monotonic); handed back with the next pass, lost without harm. ``waiting``: how many of this job's
-    participants wait for a round. ``judged_silent``: the pods against which it is used that they have not renewed
-    their Leases. ``judged_unheard``: those on which it passes a verdict for what has not been heard of them. All of
+    participants wait for a round. ``judged_silent``: the pods against which it is used that they have not
+    renewed their Leases. ``judged_unheard``: those that are judged by what has not been heard of them. All of
     them may have spoken, and our watch be late or dead: before it is carried out, the job's pods and Leases
-    are listed and it is planned again; for the silent once for each version of their Leases, for a verdict
+    are listed and it is planned again; for the silent once for each version of their Leases, for the others
     always.
     """
 

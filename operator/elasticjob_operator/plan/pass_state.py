@@ -55,7 +55,7 @@ class Pass:
     judged_silent: set[str] = field(default_factory=set)
     """Pods against which it was used that their Leases have not been renewed."""
     judged_unheard: set[str] = field(default_factory=set)
-    """Pods on which this pass passes a verdict for what has not been heard of them."""
+    """Pods that this pass judges by what has not been heard of them."""
     duplicate_ids: dict[str, str] = field(default_factory=dict)
     """Pods that have announced themselves with an id that another pod has, and that pod."""
 
@@ -135,7 +135,7 @@ class Pass:
         return report if report is not None and report.nonce == self.round.nonce else None
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        """The slots of these pods are the next attempts'."""
+        """Let the next attempt take the slot of each of these pods."""
         attempts = list(self.status.attempts)
         for pod in pods:
             if pod.slot is not None and pod.slot < len(attempts):
@@ -257,8 +257,8 @@ class Pass:
         return silent
 
     def alive(self, pod: Pod) -> bool:
-        """Whether the pod counts for its slot: ours, not ended, not on its way out, not given up, and not on
-        a node that is gone for good."""
+        """Whether the pod counts for its slot: of this job, not ended, not on its way out, not marked lost,
+        and not on a node that is gone for good."""
         known = (self.status.attempts, self.status.participants)
         if self._alive is None or self._alive_for[0] is not known[0] or self._alive_for[1] is not known[1]:
             # Asked a dozen times for each pod in each pass.

@@ -87,9 +87,9 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
 def plan_without_status_write(
     job: Job, status: JobStatus, observed: Observed, now: Now, decided: Plan
 ) -> Plan:
-    """What may be done while the status can't be written: what the one that stands has decided already.
+    """What may be done while the status can't be written: what follows from the status as it is written.
 
-    Its round is projected, the pods that it names are made, those that it has given up are deleted.
+    Its round is projected, the pods that it has attempts for are made, those that it has as lost are deleted.
     """
     p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting_message)
     known = status.seen

@@ -32,7 +32,7 @@ ORPHAN_SECONDS = 10.0
 MAX_ORPHANS = 200
 """How many Leases without a pod one pass looks at: a user who may create Leases can create very many."""
 LINGER_SECONDS = 30.0
-"""How long a pod may take to end by itself after its job is finished or its round gave it up."""
+"""How long a pod may take to end by itself after its job is finished or its round is over for it."""
 
 
 SIDECAR_LINGER_SECONDS = 5.0
@@ -276,7 +276,7 @@ def _known(p: Pass) -> set[str]:
 
 
 def _delete_lost_and_replaced(p: Pass) -> None:
-    """Pods of members that were given up, and running pods of a slot that a later attempt has taken."""
+    """Pods of lost members, and running pods of a slot that a later attempt has taken."""
     lost = {m.pod_uid: m.message for m in p.status.members() if m.state == MemberState.LOST}
     for pod in p.observed.pods:
         if not pod.of_this_job or pod.ended or pod.exit is not None or pod.deleting:

@@ -161,7 +161,7 @@ def _report_established(p: Pass) -> None:
 
 
 def form(p: Pass) -> None:
-    """Between rounds: gather evidence, give up members that do not rejoin, publish when it is time."""
+    """Between rounds: gather evidence, mark members lost that do not rejoin, publish when it is time."""
     evidence = members.examine(p)
     record_evidence(p, evidence)
     charge_revision.revise(p, evidence)
@@ -197,7 +197,8 @@ def form(p: Pass) -> None:
     if p.failed_by_rule or exhausted(p) is not None:
         return
     if p.job.spec.template is not None and p.status.lost_pod_uids & {pod.uid for pod, _ in joined}:
-        p.waiting = "a pod is being replaced on another node"  # a rule has just given up one that had joined
+        # A rule has just marked one lost that had joined.
+        p.waiting = "a pod is being replaced on another node"
         p.waits.wake(0.1)
         return
     _replace_lost_pods(p, {pod.uid for pod, _ in joined})
@@ -219,8 +220,8 @@ def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]
 def _admitted(
     p: Pass, ready: list[Candidate], joined: Sequence[tuple[Pod, ParticipantStatus]], on_their_way: int
 ) -> list[Candidate]:
-    """Those of them that may be in the next round: without newcomers on probation, if there are
-    enough without, or will be when the members that are on their way are back."""
+    """Those of them that may be in the next round: without newcomers on probation, if there are enough
+    without, or will be when the members that are on their way are back."""
     on_probation = backoff.pods_on_probation(p)
     if not on_probation:
         return ready
@@ -252,8 +253,8 @@ def _continues_series(p: Pass) -> bool:
 
 
 def _replace_lost_pods(p: Pass, joined: set[str]) -> None:
-    """A member that was lost, or reported so and is not back when the round forms without it, leaves its slot
-    to a new pod; so its own has been charged for, whatever still becomes of it."""
+    """A member that is lost, or reported unreachable and not back when the round forms without it, leaves its
+    slot to a new pod; so its own has been charged for, whatever still becomes of it."""
     absent = (m.pod_uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
     p.replace_pods(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 

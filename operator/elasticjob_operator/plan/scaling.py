@@ -42,7 +42,7 @@ def update_min_replicas(p: Pass) -> None:
 def rescale(p: Pass) -> None:
     """Shrink when there are more members than wanted; grow when newcomers have joined and wait.
 
-    New pods are brought up and joined as standbys before the running round is touched, and let in
+    New pods are brought up and joined as standbys before the running round is touched, and added
     together. Bounds that change under a running round break nothing by themselves (I3), and nothing planned
     breaks one of which a member has succeeded (I10).
     """

@@ -1,8 +1,8 @@
 """``ElasticJob.status`` as frozen data.
 
-The status is the write-ahead log: all that the round Lease says, and the time of every charge inside a
-window, is written here first, so that an operator that dies between any two writes resumes. ``status_json``
-reads and writes it as JSON; a field's JSON name is its own in camel case, or that which ``json_name`` gives.
+The status is the write-ahead log: all that the round Lease says, and the time of every charge
+inside a window, stand here first, so that an operator that dies between any two writes resumes.
+How it is written as JSON is in ``status_json``; a field's JSON name is its own in camel case.
 """
 
 from __future__ import annotations
@@ -30,19 +30,14 @@ MAX_OLDER = 102
 """Counts of those that are not listed: a hundred to a window."""
 
 
-def json_name(json: str, default: Any = None) -> Any:
-    """A field with a JSON name of its own."""
-    return field(default=default, metadata={"json": json})
-
-
 def always(default: Any) -> Any:
-    """A field that stands in the JSON also where it has its default."""
+    """A field that is written also where it has its default."""
     return field(default=default, metadata={"always": True})
 
 
-def internal(default: Any, json: str = "") -> Any:
+def internal(default: Any) -> Any:
     """A field of the machinery's: in the JSON it stands below ``status.internal``."""
-    return field(default=default, metadata={"internal": True, **({"json": json} if json else {})})
+    return field(default=default, metadata={"internal": True})
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class UnaccountedMember:
     """A member of ``round`` that was not heard of when the next was published: a standby took its rank."""
 
     pod_name: str
-    pod_uid: str = field(metadata={"json": "podUID"})
+    pod_uid: str
     round: int
     group_rank: int | None = None
 
@@ -90,8 +85,8 @@ class RoundStatus:
     ``cause``, ``account`` and ``message`` say why the round was formed, and ``end`` why it has ended.
     ``resumed``: the job was resumed after it had ended, and the next round waits like the first.
     ``failure_offset_milliseconds`` is how long after the round's barrier the root failure of its end was, and
-    ``charged_time`` when that was charged, if it was. ``quorum_time`` is since when enough have joined
-    for the first round; ``idle_since_time`` since when pods have held nodes without a round, and ``idle_seconds``
+    ``charged_time`` when that was charged, if it was. ``quorum_time`` is since when enough have joined for
+    the first round; ``idle_since_time`` since when pods have held nodes without a round, and ``idle_seconds``
     for how long they had before. ``establish_failures`` counts rounds in a row that were not established,
     ``early_end_streak`` those before this one that ended without progress; ``unarrived_pods`` are the pods
     that were absent in the last of them, ``ineligible_leaders`` those that could not be reached as leader.
@@ -151,12 +146,12 @@ class ParticipantStatus:
     States: Member, Succeeded (member), Completed (member
     whose container has ended with 0, too: what a job of pods that the operator makes waits for), Lost
     (member whose loss is established), Left (member that has left the round and lives), Unreachable (member
-    that was named lost), Standby, Joining.
+    that was reported unreachable), Standby, Joining.
     """
 
     id: str
     pod_name: str
-    pod_uid: str = field(metadata={"json": "podUID"})
+    pod_uid: str
     state: str
     slot: int | None = None
     group_rank: int | None = None
@@ -290,7 +285,7 @@ class Failure:
     group_rank: int | None = None
     exit_code: int | None = None
     round: int | None = None
-    pod_uid: str = json_name("podUID", "")
+    pod_uid: str = ""
     node_name: str = ""
     logs_command: str = ""
     container_restarts: int = 0
@@ -359,10 +354,10 @@ class Progress:
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
     ``charged_pods`` are pods that are there, have ended as no members, and are charged for: ``slot-attempt``.
-    ``start_time`` is when the job was started, or last resumed; None while it is suspended. ``completion_time`` is when
-    it became Complete. ``active_seconds`` is for how long it was active before its last suspension, or its
-    end. ``terminal_state`` is Complete or Failed once it has ended. ``omitted`` says what is not there for
-    its size (``status_size``)."""
+    ``start_time`` is when the job was started, or last resumed; None while it is suspended.
+    ``completion_time`` is when it became Complete. ``active_seconds`` is for how long it was active before
+    its last suspension, or its end. ``terminal_state`` is Complete or Failed once it has ended. ``omitted``
+    says what is not there for its size (``status_size``)."""
 
     observed_generation: int = always(-1)
     conditions: tuple[Condition, ...] = always(())

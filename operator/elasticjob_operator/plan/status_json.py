@@ -1,7 +1,7 @@
 """``JobStatus`` to and from the JSON of the custom resource.
 
-A field's JSON name is its own in camel case, or its ``metadata["json"]``; a field that has its default is
-left out, unless it is marked ``always``. Unknown fields are ignored: an older operator meets a newer
+A field's JSON name is its own in camel case; a field that has its default is left out, unless it is marked
+``always``. Unknown fields are ignored: an older operator meets a newer
 status.
 
 What is marked ``internal`` is kept apart, below ``status.internal``: the resource definition says nothing
@@ -102,7 +102,7 @@ def _joined(fields: Mapping[str, Any]) -> Fields:
 
 def _json_name(field: dataclasses.Field[Any]) -> str:
     first, *rest = field.name.split("_")
-    return str(field.metadata.get("json", first + "".join(word.title() for word in rest)))
+    return first + "".join("UID" if word == "uid" else word.title() for word in rest)
 
 
 def _write(cls: Any, converter: cattrs.Converter) -> Callable[[Any], dict[str, Any]]:

@@ -3,7 +3,7 @@
 The round's number, attempts, accounts, history and excluded nodes are kept. Failures from before the
 suspension are charged as they would have been at the next round. The suspension itself, and the pods that end
 in the course of it, are not charged: each slot moves on to its next attempt at once, so that the old pods are
-superseded however fast the job is resumed.
+replaced however fast the job is resumed.
 
 Pods are deleted gracefully. Pods that had already ended are kept for their logs. The members stay in
 ``status.participants`` until their pods are gone, because a round that follows soon must be able to see that

@@ -100,7 +100,7 @@ def explanation_left(p: Pass, pod: Pod) -> float:
 
 
 def later_evidence(p: Pass, pod: Pod, who: str, cause: str, group_rank: int | None = None) -> Evidence | None:
-    """What the pod of a member that was given up for ``cause`` says now, if that is more than was known.
+    """What the pod of a member that was marked lost for ``cause`` says now, if that is more than was known.
 
     Its deletion and its exit code say nothing: that was the operator. Compare by ``better``.
     """
@@ -125,7 +125,7 @@ def node_lost(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evi
 
 
 def node_problem(p: Pass, pod: Pod) -> str:
-    """What is the matter with the pod's node, in words; empty if nothing is."""
+    """What is wrong with the pod's node, in words; empty if nothing is."""
     if pod.node_gone:
         return "is gone" if p.on_dead_node(pod) else ""
     if pod.out_of_service and not pod.node_ready:
