@@ -224,8 +224,8 @@ class Informers(Client):
         self._ran_at = self.kernel.now
 
     def list_again(self) -> Script:
-        """``ClusterCache.read_again``: another operator wrote the status, so what it says may be newer than the
-        caches of pods and Leases."""
+        """``ClusterCache.read_again``: another operator wrote the status, so what it says may be newer than
+        the caches of pods and Leases."""
         kinds = ("pod", "lease", "round", "list")
 
         def everything() -> tuple[dict[Key, Item], int]:

@@ -6,8 +6,8 @@ ports, because torch chooses its ports itself. Policies add up: to open a port, 
 own.
 
 What was written is remembered, as for the Role, so that a pass that changes nothing sends no request. If the
-policy is changed, the operator restores it at the next comparison (``owned_snapshot``), within about five minutes. A
-job without template has no policy.
+policy is changed, the operator restores it at the next comparison (``owned_snapshot``), within about five
+minutes. A job without template has no policy.
 """
 
 from __future__ import annotations

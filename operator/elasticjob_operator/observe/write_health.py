@@ -1,9 +1,9 @@
 """Whether the API server accepts writes, which decides what the silence of a Lease means.
 
 A participant that cannot write is not silent. But a failed request of ours does not prove that no participant
-can write: the cause may be one tenant's webhook. So a failure makes it uncertain whether writes succeed, until
-the next write that does, whether it is ours or one that the watch shows. If it stays uncertain for a while,
-that is an outage, and all silence timers start again at its end.
+can write: the cause may be one tenant's webhook. So a failure makes it uncertain whether writes succeed,
+until the next write that does, whether it is ours or one that the watch shows. If it stays uncertain for a
+while, that is an outage, and all silence timers start again at its end.
 
 This is tracked for the API server as a whole, and for writing Leases in each namespace. While it is
 uncertain, silence timers stand still, so that no participant is judged.

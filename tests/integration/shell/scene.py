@@ -14,7 +14,7 @@ import pytest
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob_operator.act.paths import job_path
-from elasticjob_operator.act.write_backoff import LONGEST_PAUSE
+from elasticjob_operator.act.write_backoff import MAX_BACKOFF_SECONDS
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe.client import MERGE_PATCH, Client, Json
 from elasticjob_operator.observe.credentials import Credentials
@@ -250,7 +250,7 @@ class Scene:
         await self.admin.patch(f"{self.leases}/{pod}", body, APPLY_PATCH, query)
 
 
-def most_tries(seconds: float, first: float = 1.0, longest: float = LONGEST_PAUSE) -> int:
+def most_tries(seconds: float, first: float = 1.0, longest: float = MAX_BACKOFF_SECONDS) -> int:
     """How often a write that always fails may be tried within so many seconds, however often it is planned:
     its pauses double, and jitter takes a quarter of each at most."""
     tries, pause = 1, first
