@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticjob.rounds.causes import Cause
+from elasticjob_operator.plan.backoff import MAX_BACKOFF_SECONDS
 from elasticjob_operator.plan.evidence import INFRASTRUCTURE
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
@@ -72,6 +73,8 @@ def settle(w: World) -> None:
 
 def _come_to_rest(w: World) -> None:
     _pass_time(w, SETTLE_SECONDS)
+    if w.status.slot_backoffs:
+        _pass_time(w, 2 * MAX_BACKOFF_SECONDS)  # a pod that came so late may be on probation still
     _check_rest(w)
     number, phase = w.status.current_round.number, w.status.current_round.phase
     passes, began = w.operators[-1].passes, w.kernel.now
