@@ -1,7 +1,8 @@
-"""Fields that documents name are fields of the resource, or values of the chart."""
+"""Fields that documents name are fields of the resource or of the records in Leases, or values of the chart."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -60,7 +61,12 @@ PATHS = set(fields(CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
 PATHS |= {f"status.internal.{path}" for path in written(status_json.dump(full(2))["internal"])}
 PATHS |= {path.removeprefix("spec.template.") for path in PATHS}
 VALUES = set(keys(yaml.safe_load((ROOT / "charts" / "elasticjob" / "values.yaml").read_text())))
-NAMES = {path.rpartition(".")[2] for path in PATHS} | VALUES | OF_OTHERS | OF_THE_PROBES
+OF_RECORDS = {
+    name
+    for record in (ROOT / "tests" / "golden" / "records").rglob("*.json")
+    for name in keys(json.loads(record.read_text()))
+}
+NAMES = {path.rpartition(".")[2] for path in PATHS} | VALUES | OF_OTHERS | OF_THE_PROBES | OF_RECORDS
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
