@@ -1,4 +1,4 @@
-"""Fields that documents name are fields of the resource or of the records in Leases, or values of the chart."""
+"""Fields that documents name are fields of the resource or of records in Leases, or values of the chart."""
 
 from __future__ import annotations
 
