@@ -26,7 +26,7 @@ from elasticjob.core.beats import BeatJudge, Loss, Probe
 from elasticjob.core.participant import Membership
 from elasticjob.core.progress import Hang, ProgressJudge
 from elasticjob.step_files import StepReader
-from elasticjob.stores import Call, KeyValueStore, StoreConnection, StoreGone, connect, probe
+from elasticjob.stores import Call, CannotConnect, KeyValueStore, StoreConnection, StoreGone, connect, probe
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ class Beats:
         self._call = None
         try:
             return call.result()
-        except StoreGone as gone:
+        except (StoreGone, CannotConnect) as gone:
             logger.debug("heartbeat: %s; reconnecting", gone)
             self._connection.close()
             self._connection = self._open()

@@ -20,6 +20,7 @@ from elasticjob.contract.records import MemberList, RecordError, RoundReport, fo
 from elasticjob.contract.text import counted
 from elasticjob.core.participant import ASK, Membership
 from elasticjob.stores import (
+    CannotConnect,
     HeldPort,
     KeyValueStore,
     Server,
@@ -100,9 +101,13 @@ class Establishment:
         self._connection = StoreConnection(self._open, membership.prefix, bell)
 
     def run(self) -> Established | None:
-        """Pass the barrier; None if the round is over before that, or this agent is no member."""
+        """Pass the barrier; None if the round is over before that, or this agent is no member.
+
+        Raises CannotConnect if this process can't connect to anybody: then no other is accused.
+        """
         call = self._connection.submit(self._arrive)
         trouble = "it does not answer"
+        own: CannotConnect | None = None
         while True:
             with self._bell:
                 while not call.done and not self._over() and not self._late():
@@ -113,8 +118,13 @@ class Establishment:
             if call.done:
                 try:
                     rank, port = call.result()
+                except CannotConnect as error:
+                    own = error
+                    if error.passing:
+                        self._pause(RETRY_SECONDS)
+                        call = self._connection.submit(self._arrive)
                 except Unreachable as error:
-                    trouble = str(error)
+                    trouble, own = str(error), None
                     self._pause(RETRY_SECONDS)
                     call = self._connection.submit(self._arrive)
                 except StoreGone as error:
@@ -127,6 +137,9 @@ class Establishment:
                         self._connection.join()
                         return None
                     return Established(self._connection, rank, port, self._workers)
+            if own is not None and (self._late() or not own.passing):
+                self._give_up()
+                raise own
             if self._late():
                 self._tell(trouble)
 
