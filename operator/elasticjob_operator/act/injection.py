@@ -85,6 +85,7 @@ def _copies(spec: Mapping[str, Any], container: Mapping[str, Any], image: str) -
         "command": ["cp", "-R", f"{IMAGE_DIR}/.", HANDLER_DIR],
         "resources": modest(container),
         "securityContext": context,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": VOLUME, "mountPath": HANDLER_DIR}],
     }
 
