@@ -60,7 +60,7 @@ from elasticjob.step_files import StepFiles
 from elasticjob.stores import LIBUV_ENV, CannotConnect, StoreGone, has_libuv
 from elasticjob.torch_agent import Call, Failed, caller, given_up, local_world_size
 from elasticjob.torch_version import workers_may_share_agent_store
-from elasticjob.worker_failures import RoundWorkers
+from elasticjob.worker_failures import RoundWorkers, oom_kills
 from elasticjob.workers_guard import WorkersGuard
 
 logger = logging.getLogger(__name__)
@@ -259,6 +259,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 bool(self._settings.local_addr),
                 local_world_size(self._call.agent),
                 open_files.limit(),
+                oom_kills() or 0,
             )
         if failure is not None:
             self._lease.say(participant=record.dump(), failure=failure.dump())

@@ -33,7 +33,7 @@ from elasticjob_operator.plan.causes import Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look
-from elasticjob_operator.plan.model import Participant, Pod
+from elasticjob_operator.plan.model import OOM_KILLED, Participant, Pod
 from elasticjob_operator.plan.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -298,7 +298,7 @@ def _said(report: FailureReport) -> str:
 def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
     """The evidence that the container was restarted in place because it took too much memory."""
     end = pod.last_exit
-    if end is None or end.reason != "OOMKilled":
+    if end is None or end.reason != OOM_KILLED:
         return None
     text = f"{who} was restarted in place: its container was OOMKilled"
     return Evidence(

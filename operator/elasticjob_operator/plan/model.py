@@ -124,13 +124,20 @@ class Job:
     spec: JobSpec
 
 
+OOM_KILLED = "OOMKilled"
+"""The kubelet's reason for the end of a container that had no memory left."""
+
+
 @dataclass(frozen=True)
 class Exit:
-    """How the training container ended. ``code`` is 128+n for a signal, as the kubelet says it."""
+    """How the training container ended. ``code`` is 128+n for a signal, as the kubelet says it; ``message``
+    the last lines of its log, or what it has left for the kubelet; ``finished`` when it ended, in whole
+    seconds by its node's clock."""
 
     code: int
     reason: str = ""
     message: str = ""
+    finished: datetime | None = None
 
 
 @dataclass(frozen=True)
