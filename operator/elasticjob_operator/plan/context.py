@@ -114,9 +114,9 @@ class Pass:
         """
         return self.waits.left(kind, about, limit, (self.now.wall - since).total_seconds())
 
-    def event(self, reason: str, message: str, warning: bool = False) -> None:
+    def event(self, reason: str, message: str, warning: bool = False, frequent: bool = False) -> None:
         """Tell people."""
-        self.events.append(Event(reason, message, warning))
+        self.events.append(Event(reason, message, warning, frequent))
 
     def participant(self, pod: Pod) -> Participant | None:
         """The pod's Lease, if it is held by this very pod."""

@@ -22,6 +22,7 @@ from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Action, Limit, Pod, Rule
 from elasticjob_operator.plan.status import Account, Charge, Failure
+from elasticjob_operator.plan.waits import JobWait
 
 MAX_MESSAGE = 200
 """Characters of the sentence that stands with a charge."""
@@ -101,19 +102,20 @@ def charge_round(p: Pass) -> None:
         enforce(p, rule, failure, why.message)
 
 
-def charge_pod(p: Pass, sign: Evidence) -> None:
+def charge_pod(p: Pass, sign: Evidence) -> str:
     """Charge a pod that ended before it was ever a member. The status knows it for as long as it is there
     (``settle_pod``): its charge may leave the window, or the list. Beside a running round the charge is for
-    people and for nodes to avoid: no limit may end training that such a pod has not touched."""
+    people and for nodes to avoid: no limit may end training that such a pod has not touched. Returns what is
+    to be said of it, "" if that was said before."""
     rule = rules.match(p.job.spec.rules, sign)
     account, message = rules.account(rule, sign), sign.message + rules.effect(rule)
     failure = failure_of(p, sign, None)
     if not account:
-        return
+        return message if p.waits.begins(JobWait.EARLY_END_TOLD, sign.uid) else ""
     known = _charged(p, pod=sign.pod)
     settle_pod(p, sign.uid)
     if known:
-        return
+        return ""
     beside = p.round.number if p.round.phase == "Active" else None
     _charge(
         p,
@@ -130,6 +132,7 @@ def charge_pod(p: Pass, sign: Evidence) -> None:
     if root(p) is None or p.round.phase == "Active" or p.round.charged is not None:
         p.set(last_failure=failure)  # else that of the round is still to be charged
     enforce(p, rule, failure, message)
+    return message
 
 
 def settle_pod(p: Pass, uid: str) -> None:

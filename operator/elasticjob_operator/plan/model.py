@@ -302,11 +302,12 @@ Do = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
 
 @dataclass(frozen=True)
 class Event:
-    """A Kubernetes Event on the ElasticJob."""
+    """A Kubernetes Event on the ElasticJob. ``frequent``: there may be very many of its kind."""
 
     reason: str
     message: str
     warning: bool = False
+    frequent: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class JobWait(enum.Enum):
     SURPLUS = "for a surplus pod to end"
     LABELS_TOLD = "to repeat that labels of a pod were changed"
     NO_ERROR_TEXT_TOLD = "to repeat that a failure has no error text"
+    EARLY_END_TOLD = "to repeat that a pod ended before it joined"
     OPEN_FILES_TOLD = "to repeat that too few files may be opened"
 
 
@@ -55,6 +56,7 @@ PACING_WRITES = frozenset(
         JobWait.SURPLUS,
         JobWait.LABELS_TOLD,
         JobWait.NO_ERROR_TEXT_TOLD,
+        JobWait.EARLY_END_TOLD,
         JobWait.OPEN_FILES_TOLD,
     }
 )
