@@ -260,6 +260,7 @@ RULES = {
     "a node's word on a deletion": Rule("ends.node_trouble", gives("")),
     # Nodes
     "bad nodes are avoided": Rule("nodes.excluded", gives(())),
+    "nodes are not blamed for requests": Rule("nodes.suspected", lambda _cause, _code, node: node),
     "exclusions are lifted": Rule("nodes._lift", gives(None)),
     "exclusions end": Rule("nodes._replace_pending", gives(None)),
     # The job's end, and its suspension

@@ -64,6 +64,7 @@ TOLD_BY = [
     ("who took it away, said late", "killed_and_the_preemption_is_seen_late"),
     ("who took it away, said late before it joined", "newcomer_is_preempted_and_its_command_ends_with_0"),
     ("a node's word on a deletion", "deleted_on_a_node_that_is_not_ready"),
+    ("nodes are not blamed for requests", "node_is_not_blamed_for_who_was_told_to_end"),
     ("bad nodes are avoided", "node_that_fails_twice_is_avoided"),
     ("exclusions are lifted", "exclusion_is_lifted_when_too_few_can_be_placed"),
     ("exclusions end", "pod_that_waits_because_of_an_exclusion_is_made_again"),

@@ -89,9 +89,8 @@ def charge_round(p: Pass) -> None:
     """Charge the end of the round to its account, once: the round's number is the key (I7)."""
     if _charged(p, round_number=p.round.number):
         return
-    failure = root(p)
-    node = failure.node_name if failure is not None else ""
-    why = p.round.next_cause
+    failure, why = root(p), p.round.next_cause
+    node = nodes.suspected(why.cause, failure.exit_code, failure.node_name) if failure is not None else ""
     charge = Charge(p.now.wall, p.round.number, cause=why.cause, node_name=node, message=cut(why.message))
     _charge(p, why.account, charge)
     p.set_round(charged=p.now.wall)
@@ -124,7 +123,7 @@ def charge_pod(p: Pass, sign: Evidence) -> str:
             p.now.wall,
             pod_name=sign.pod,
             cause=sign.cause,
-            node_name=sign.node,
+            node_name=nodes.suspected(sign.cause, sign.exit_code, sign.node),
             message=cut(message),
             during_round=beside,
         ),

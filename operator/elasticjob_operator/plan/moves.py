@@ -19,7 +19,7 @@ from typing import Any
 
 from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import ends, members, rules
+from elasticjob_operator.plan import ends, members, nodes, rules
 from elasticjob_operator.plan.causes import NEVER_CHARGED, Evidence, explains_more
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import cut, enforce, failure_of, settle_pod
@@ -197,7 +197,11 @@ def _move(
 ) -> None:
     to, message = rules.account(rule, sign), sign.message + rules.effect(rule)
     moved = replace(
-        charge, cause=sign.cause, node_name=sign.node, message=cut(message), pod_name=pod or charge.pod_name
+        charge,
+        cause=sign.cause,
+        node_name=nodes.suspected(sign.cause, sign.exit_code, sign.node),
+        message=cut(message),
+        pod_name=pod or charge.pod_name,
     )
     accounts = []
     for a in p.status.accounts:
