@@ -224,6 +224,7 @@ RULES = {
     "I5 two witnesses": Rule("members._examine", around=convict_by_silence),
     "I5 not without a witness": Rule("members._silent", gives(True)),
     "I5 not against a witness": Rule("members._vouched_for", gives(False)),
+    "lost with the leader": Rule("members._lost_with_the_leader", gives([])),
     "I6 losses end rounds": Rule("members._examine", around=ignore_what_ended),
     "late reports explain only": Rule("members._failure_report", around=as_if_in_time),
     "out of memory in place": Rule("members.killed_for_memory", gives(None)),

@@ -37,6 +37,7 @@ TOLD_BY = [
     ("I5 two witnesses", "stale_lease_accuses_but_does_not_convict"),
     ("I5 not without a witness", "nobody_vouches_for_a_silent_node"),
     ("I5 not against a witness", "only_the_path_to_the_api_server_is_cut"),
+    ("lost with the leader", "whole_round_is_lost_with_its_node"),
     ("I6 losses end rounds", "rank_0_is_killed_and_replaced"),
     ("late reports explain only", "report_of_a_worker_that_came_late_explains_only"),
     ("out of memory in place", "container_out_of_memory_is_restarted_in_place"),
