@@ -219,6 +219,7 @@ RULES = {
     "survivors are waited for": Rule("rounds.expect_members", lambda _: ([], [])),
     "a broken path once": Rule("rounds._goes_on", gives(False)),
     "fencing": Rule("members.departed", gives(True)),
+    "fencing for as long as the job says": Rule("fencing._left", gives(0.0)),
     "nobody waits without a timer": Rule("elasticjob.rounds.waits.Waits.wake", gives(None)),
     # Losses
     "I5 two witnesses": Rule("members._examine", around=convict_by_silence),

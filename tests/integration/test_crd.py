@@ -158,6 +158,30 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(failurePolicy={"idleDeadlineSeconds": 0}),
         "spec.failurePolicy.idleDeadlineSeconds in body should be greater than or equal to 1",
     ),
+    "fencing without a type": (
+        manifest(failurePolicy={"fencing": {"afterSeconds": 60}}),
+        "spec.failurePolicy.fencing.type: Required value",
+    ),
+    "fencing after no time": (
+        manifest(failurePolicy={"fencing": {"type": "AfterSeconds"}}),
+        "spec.failurePolicy.fencing: Invalid value: afterSeconds must be set if type is AfterSeconds",
+    ),
+    "fencing by proof and time": (
+        manifest(failurePolicy={"fencing": {"type": "WaitForProof", "afterSeconds": 60}}),
+        "fencing: Invalid value: afterSeconds must be set if type is AfterSeconds, and may not be set",
+    ),
+    "fencing sooner than a member is heard of": (
+        manifest(failurePolicy={"fencing": {"type": "AfterSeconds", "afterSeconds": 59}}),
+        "spec.failurePolicy.fencing.afterSeconds in body should be greater than or equal to 60",
+    ),
+    "fencing after more than a day": (
+        manifest(failurePolicy={"fencing": {"type": "AfterSeconds", "afterSeconds": 86_401}}),
+        "spec.failurePolicy.fencing.afterSeconds in body should be less than or equal to 86400",
+    ),
+    "an unknown fencing": (
+        manifest(failurePolicy={"fencing": {"type": "Never"}}),
+        'fencing.type: Unsupported value: "Never": supported values: "WaitForProof", "AfterSeconds"',
+    ),
     "a timeout as text": (
         manifest(rendezvous={"rejoinTimeoutSeconds": "45s"}),
         "spec.rendezvous.rejoinTimeoutSeconds in body must be of type integer",
@@ -403,6 +427,7 @@ FULL: dict[str, Any] = {
         "maxRoundsWithoutProgress": 5,
         "hangTimeoutSeconds": 1800,
         "idleDeadlineSeconds": 3600,
+        "fencing": {"type": "AfterSeconds", "afterSeconds": 300},
     },
     "suspend": False,
     "managedBy": "elasticjob.dev/operator",
@@ -425,6 +450,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "no waiting for newcomers": manifest(
         rendezvous={"lastCallTimeoutSeconds": 0, "initialLastCallTimeoutSeconds": 0}
     ),
+    "fencing by proof": manifest(failurePolicy={"fencing": {"type": "WaitForProof"}}),
     "no restarts at all": manifest(failurePolicy={"application": {"maxRestarts": 0}}),
     "unlimited": manifest(failurePolicy={"application": {}, "infrastructure": {}, "preemption": {}}),
     "all that can be said": manifest(**FULL),
@@ -471,12 +497,13 @@ def documented(page: str) -> list[str]:
 
 def test_the_documented_example_is_accepted(cluster: ClusterAccess) -> None:
     (example,) = documented("job.md")
-    limits, rules = documented("failures.md")
+    limits, rules, fencing = documented("failures.md")
     job = yaml.safe_load(example)
     job["spec"]["template"] = TEMPLATE
     cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
     job["spec"] |= yaml.safe_load(limits)
     job["spec"]["failurePolicy"] |= yaml.safe_load(rules)
+    job["spec"]["failurePolicy"] |= yaml.safe_load(fencing)["failurePolicy"]
     cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
 
 

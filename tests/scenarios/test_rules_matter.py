@@ -33,6 +33,7 @@ TOLD_BY = [
     ("a broken path once", "broken_path_is_charged_once"),
     ("fencing", "whole_job_cut_off_waits_for_fencing"),
     ("fencing", "suspended_and_resumed_faster_than_pods_go"),
+    ("fencing for as long as the job says", "whole_round_is_cut_off_and_not_waited_for"),
     ("nobody waits without a timer", "join_timeout_ends_the_job"),
     ("I5 two witnesses", "stale_lease_accuses_but_does_not_convict"),
     ("I5 not without a witness", "nobody_vouches_for_a_silent_node"),

@@ -46,6 +46,8 @@ class Pass:
     growth: str = ""
     """Why a running round is not of the size that is wanted, in words."""
     reason: str = ""
+    unfenced: str = ""
+    """That the next round is published without proof that the one before has stopped."""
     nobody_comes: bool = False
     """Too few have joined, and no pod is on its way."""
     others_have_finished: bool | None = None

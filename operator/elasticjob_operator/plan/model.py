@@ -66,6 +66,14 @@ class HandlerSource(str, enum.Enum):
     IMAGE = "Image"
 
 
+class FencingType(str, enum.Enum):
+    """What has to be known of a round before the next one begins: that a member has stopped, or only that
+    none was heard of for a while."""
+
+    WAIT_FOR_PROOF = "WaitForProof"
+    AFTER_SECONDS = "AfterSeconds"
+
+
 class CleanPodPolicy(str, enum.Enum):
     """Which pods are deleted at the end of the job."""
 
@@ -101,6 +109,7 @@ class JobSpec:
     rules: tuple[Rule, ...] = ()
     max_rounds_without_progress: int | None = None
     idle_deadline: int | None = None
+    fencing_after: int | None = None
     suspend: bool = False
     active_deadline: int | None = None
     ttl_after_finished: int | None = None

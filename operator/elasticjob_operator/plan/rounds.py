@@ -15,7 +15,7 @@ from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
 from elasticjob.rounds.formation import form as form_round
 from elasticjob.rounds.state import GONE, MemberState
-from elasticjob_operator.plan import members, moves, pacing, progress
+from elasticjob_operator.plan import fencing, members, moves, pacing, progress
 from elasticjob_operator.plan.causes import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.failures import charge_round, detection, exhausted, note, renumber, root
@@ -316,14 +316,9 @@ def _verdict_left(p: Pass, name: str) -> float:
 
 def _hold_back(p: Pass) -> Defer | None:
     """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
-    if not members.departed(p):
-        pods = listed([m.pod_name for m in p.status.members()])
-        p.reason = "WaitingForFencing"
-        return Defer(
-            None,
-            f"no member of the previous round is known to have stopped ({pods}), and two rounds must not "
-            "train at once; if the machines are off, delete their Node objects or taint them out-of-service",
-        )
+    unfenced = fencing.hold(p)
+    if unfenced is not None:
+        return unfenced
     left = pacing.round_left(p)
     if left > 0:
         count = pacing.early_ends(p)
@@ -352,6 +347,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     taken_over = _hand_over(p, chosen)
     if taken_over:
         message = f"{message}; {taken_over}"
+    message += fencing.tell(p, following.number)
     counts = [m.local_world_size for m in chosen if m.local_world_size is not None]
     chosen_ids = {m.id for m in chosen}
     lost, lost_time = pacing.newcomers_lost(p)

@@ -17,6 +17,7 @@ class JobWait(enum.Enum):
     END_EXPLAINED = "for the reason why a pod ended with exit code 0 before it joined"
     EXIT_EXPLAINED = "for the reason why the container of a member ended with exit code 0"
     SILENCE = "for a sign of life from a member without a Lease on a node that is not ready"
+    FENCING = "for a sign of life from the members of the previous round (failurePolicy.fencing)"
     NODE_GONE = "for a deleted Node object to come back"
     FORCED_DELETION = "to delete a pod on a dead node again, with grace period 0"
     EXCLUSION_LIFTED = "for pods to be scheduled before another exclusion is lifted"
