@@ -225,11 +225,13 @@ RULES = {
     "survivors are waited for": Rule("rounds.expect_members", lambda _: ([], [])),
     "a broken path once": Rule("rounds._continues_series", gives(False)),
     "fencing": Rule("members.fencing_satisfied", gives(True)),
+    "fencing for as long as the job says": Rule("fencing._left", gives(0.0)),
     "nobody waits without a timer": Rule("elasticjob.rounds.waits.Waits.wake", gives(None)),
     # Losses
     "I5 two witnesses": Rule("members._examine", around=convict_by_silence),
     "I5 not without a witness": Rule("members._silent", gives(True)),
     "I5 not against a witness": Rule("members._vouched_for", gives(False)),
+    "lost with the leader": Rule("members._lost_with_the_leader", gives([])),
     "I6 losses end rounds": Rule("members._examine", around=ignore_what_ended),
     "late reports explain only": Rule("members._failure_report", around=as_if_in_time),
     "out of memory in place": Rule("members.killed_for_memory", gives(None)),
@@ -269,6 +271,7 @@ RULES = {
     "a node's word on a deletion": Rule("termination.node_problem", gives("")),
     # Nodes
     "bad nodes are avoided": Rule("nodes.excluded", gives(())),
+    "nodes are not blamed for requests": Rule("nodes.suspected", lambda _cause, _code, node: node),
     "exclusions are lifted": Rule("nodes._lift_oldest", gives(None)),
     "exclusions end": Rule("nodes._replace_pending", gives(None)),
     # The job's end, and its suspension

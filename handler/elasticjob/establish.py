@@ -20,6 +20,7 @@ from elasticjob.contract.text import counted
 from elasticjob.core.participant import RANK_UNKNOWN, Membership
 from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY
 from elasticjob.stores import (
+    CannotConnect,
     HeldPort,
     KeyValueStore,
     Server,
@@ -101,9 +102,13 @@ class Establishment:
         self._connection = StoreConnection(self._open, membership.prefix, changed)
 
     def run(self) -> Established | None:
-        """Pass the barrier; None if the round is over before that, or this agent is no member."""
+        """Pass the barrier; None if the round is over before that, or this agent is no member.
+
+        Raises CannotConnect if this process can't connect to anybody: then no other is accused.
+        """
         call = self._connection.submit(self._arrive)
         last_error = "it does not answer"
+        own: CannotConnect | None = None
         while True:
             with self._changed:
                 while not call.done and not self._end_reason() and not self._late():
@@ -114,8 +119,13 @@ class Establishment:
             if call.done:
                 try:
                     rank, port = call.result()
+                except CannotConnect as error:
+                    own = error
+                    if error.passing:
+                        self._pause(RETRY_SECONDS)
+                        call = self._connection.submit(self._arrive)
                 except Unreachable as error:
-                    last_error = str(error)
+                    last_error, own = str(error), None
                     self._pause(RETRY_SECONDS)
                     call = self._connection.submit(self._arrive)
                 except StoreGone as error:
@@ -128,6 +138,9 @@ class Establishment:
                         self._connection.join()
                         return None
                     return Established(self._connection, rank, port, self._workers)
+            if own is not None and (self._late() or not own.passing):
+                self._abandon()
+                raise own
             if self._late():
                 self._report_late(last_error)
 

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
+from typing import NoReturn
 
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
+    RendezvousConnectionError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStateError,
@@ -45,7 +47,7 @@ from elasticjob.contract.records import (
     format_endpoint,
     parse_endpoint,
 )
-from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
@@ -55,10 +57,10 @@ from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV
 from elasticjob.step_files import StepFiles
-from elasticjob.stores import StoreGone
+from elasticjob.stores import LIBUV_ENV, CannotConnect, StoreGone, has_libuv
 from elasticjob.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures, local_world_size
 from elasticjob.torch_version import workers_may_share_agent_store
-from elasticjob.worker_failures import RoundWorkers
+from elasticjob.worker_failures import RoundWorkers, oom_kills
 from elasticjob.worker_terminator import WorkerTerminator
 
 logger = logging.getLogger(__name__)
@@ -157,7 +159,8 @@ class K8sRendezvousHandler(RendezvousHandler):
 
         Raises RendezvousClosedError when the job has failed, SystemExit(0) when it is complete,
         RendezvousStateError when another process of this pod has taken over, rights are missing or it was
-        shut down, and RendezvousTimeoutError after ``join_timeout``.
+        shut down, RendezvousConnectionError if this process can connect to nobody, and RendezvousTimeoutError
+        after ``join_timeout``.
         """
         if self._shut:
             raise RendezvousStateError("this handler was shut down and joins no more rounds")
@@ -256,6 +259,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                 bool(self._settings.local_addr),
                 local_world_size(self._agent_call.agent),
                 open_files.limit(),
+                oom_kills() or 0,
             )
         if failure is not None:
             self._lease.write(participant=record.dump(), failure=failure.dump())
@@ -341,7 +345,10 @@ class K8sRendezvousHandler(RendezvousHandler):
             self.use_agent_store,
             self._source.members,
         )
-        done = attempt.run()
+        try:
+            done = attempt.run()
+        except CannotConnect as error:
+            self._cannot_connect(m, error)
         if done is None and attempt.not_a_member:
             logger.info("round %d was formed without this pod", m.number)
             self._core.drop_membership()
@@ -373,6 +380,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._round.workers.round_ended()
         os.environ[names.ROUND_ENV] = str(m.number)
         os.environ.setdefault(FAULTHANDLER_ENV, "1")
+        if not has_libuv():
+            os.environ[LIBUV_ENV] = "0"  # else the workers' stores fail, too
         host, _ = parse_endpoint(m.leader_endpoint)
         logger.info(
             "round %d: group rank %d of %d, led by %s%s",
@@ -388,6 +397,14 @@ class K8sRendezvousHandler(RendezvousHandler):
             m.size,
             RendezvousStoreInfo(host, done.workers_port),
         )
+
+    def _cannot_connect(self, m: Membership, error: CannotConnect) -> NoReturn:
+        """Say that this pod has failed, and why: it is no peer's fault, nor that of a node."""
+        text = f"torchrun cannot connect to the leader {m.leader_endpoint}: {error}"
+        report = FailureReport(m.number, 0 if m.group_rank == RANK_UNKNOWN else m.group_rank, text)
+        self._lease.write(failure=report.dump())
+        self._lease.flush(FLUSH_SECONDS)
+        raise RendezvousConnectionError(f"round {m.number}: {text}") from error
 
     def _succeeded(self) -> None:
         """torch enters its exit barrier: the local workers have finished well."""

@@ -26,7 +26,15 @@ from elasticjob.core.heartbeats import HeartbeatMonitor, Loss, ProbeResult
 from elasticjob.core.participant import Membership
 from elasticjob.core.progress import Hang, ProgressMonitor
 from elasticjob.step_files import StepReader
-from elasticjob.stores import KeyValueStore, StoreCall, StoreConnection, StoreGone, connect, probe
+from elasticjob.stores import (
+    CannotConnect,
+    KeyValueStore,
+    StoreCall,
+    StoreConnection,
+    StoreGone,
+    connect,
+    probe,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +233,7 @@ class Heartbeats:
         self._call = None
         try:
             return call.result()
-        except StoreGone as gone:
+        except (StoreGone, CannotConnect) as gone:
             logger.debug("heartbeat: %s; reconnecting", gone)
             self._connection.close()
             self._connection = self._open()

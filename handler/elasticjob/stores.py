@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import queue
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import DistNetworkError, PrefixStore, TCPStore
 
 from elasticjob.contract.records import parse_endpoint
 from elasticjob.core.heartbeats import ProbeResult
@@ -49,9 +50,46 @@ class Unreachable(StoreGone):
     """No connection could be made: nothing has been said to the store yet."""
 
 
+class CannotConnect(Exception):
+    """This process can make no connection, whoever serves: nothing that a peer could be judged by.
+
+    ``passing``: for want of descriptors or memory, which may be over in a moment.
+    """
+
+    def __init__(self, text: str, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
+
+
+LIBUV_ENV = "USE_LIBUV"
+
+
+@functools.cache
+def has_libuv() -> bool:
+    """Whether this torch was built with libuv. Asked once: a server answers it, which is closed at once."""
+    try:
+        TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
+    except RuntimeError as error:
+        return "libuv" not in str(error).lower()  # another error says nothing of it
+    return True
+
+
+def use_libuv() -> bool:
+    """Whether TCPStores shall use libuv. torch's own do unless ``USE_LIBUV`` says otherwise, and fail where
+    it is not there (Debian's torch)."""
+    return os.environ.get(LIBUV_ENV, "1") == "1" and has_libuv()
+
+
 def serve() -> TCPStore:
     """Start a TCPStore server of our own on a free port; ``.port`` tells which."""
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300))
+    return TCPStore(
+        "127.0.0.1",
+        0,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=300),
+        use_libuv=use_libuv(),
+    )
 
 
 class Server:
@@ -112,19 +150,30 @@ def _bound(family: socket.AddressFamily, host: str) -> socket.socket:
 
 
 def connect(endpoint: str) -> TCPStore:
-    """A client of the server at an endpoint. Raises Unreachable.
+    """A client of the server at an endpoint. Raises Unreachable, or CannotConnect where that is not its fault.
 
-    A plain connection is tried first: TCPStore itself would retry for minutes, and print to stderr.
+    A plain connection is tried first: TCPStore itself would retry for minutes, and print to stderr. torch
+    calls what comes from the network, time limits too, a DistNetworkError, from 2.4 on.
     """
     host, port = parse_endpoint(endpoint)
     found = probe({0: endpoint}, CONNECT_SECONDS).get(0)
+    if found is None:
+        raise CannotConnect("this process cannot open more connections", passing=True)
     if found is not ProbeResult.ACCEPTED:
-        what = found.value if found is not None else "this process cannot open more connections"
-        raise Unreachable(f"{endpoint}: {what}")
+        raise Unreachable(f"{endpoint}: {found.value}")
     try:
-        return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))
-    except RuntimeError as error:
+        return TCPStore(
+            host,
+            port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=60),
+            use_libuv=use_libuv(),
+        )
+    except (DistNetworkError, OSError) as error:
         raise Unreachable(f"{endpoint}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no peer's fault
+        raise CannotConnect(f"{type(error).__name__}: {error}") from None
 
 
 LOCAL_ERRORS = frozenset(
@@ -256,13 +305,13 @@ class StoreCall(Generic[T]):
         hold the store and this."""
         try:
             self._value = self.work(store())
-        except StoreGone as error:
+        except (StoreGone, CannotConnect) as error:
             self._error = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
             self._error = StoreGone(str(error))
 
     def result(self) -> T:
-        """What the call returned. Raises StoreGone for whatever went wrong."""
+        """What the call returned. Raises StoreGone for whatever went wrong, but for CannotConnect."""
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -61,12 +62,14 @@ def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun
 
 def test_a_command_that_fails_after_torchrun_is_a_failure(job: JobRun) -> None:
     """Rank by rank the same command: in one pod the upload fails once. All begin again, and end well."""
-    upload = '{ [ "$ELASTICJOB_POD_NAME" != "$JOB-1-0" ] || exit 7; }'.replace("$JOB", job.name)
+    upload = '{ [ "$ELASTICJOB_POD_NAME" != "$JOB-1-0" ] || { echo no such bucket; exit 7; }; }'
+    upload = upload.replace("$JOB", job.name)
     apply(job, f"{TRAIN} && {upload}")
     job.wait_for(lambda: job.round().get("number") == 2, "round 2")
     job.complete()
     assert [(r["number"], r["cause"]) for r in job.rounds()] == [(1, "Started"), (2, "PodFailed")]
-    assert "exit code 7; its workers had finished" in job.rounds()[1]["message"]
+    message = job.rounds()[1]["message"]
+    assert re.search(r"exit code 7: .*\bno such bucket; its workers had finished", message), message
     (charge,) = next(a for a in job.status()["accounts"] if a["name"] == "application")["charges"]
     assert charge["cause"] == "PodFailed"
 

@@ -69,6 +69,7 @@ def records() -> dict[str, Any]:
         "participant-rejoining": ParticipantRecord(
             ids[1], "Joining", "[fd00::1]:1", True, _UID, 7, 8, _UID, 7, 1_024
         ),
+        "participant-after-an-oom-kill": ParticipantRecord(ids[0], "Joining", _ENDPOINT, oom_kills=2),
         "participant-succeeded": ParticipantRecord(ids[0], "Succeeded", _ENDPOINT, False, _UID, 7, 8),
         "participant-leaving": ParticipantRecord(ids[0], "Leaving", _ENDPOINT, False, _UID, 7, 8),
         "failure": FailureReport(7, 2, "ValueError: bad input", 1, 3, 10_450),

@@ -198,16 +198,20 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.leases[name], report=None, report_unreadable=True, problem="round report: not JSON"
         )
 
-    def do_exit(self, name: str, code: str, reason: str = "", pod: str = "") -> None:
+    def do_exit(
+        self, name: str, code: str, reason: str = "", pod: str = "", says: str = "", ago: str = ""
+    ) -> None:
         """The training container ends; with ``pod=runs`` the pod does not, or its kubelet has not said so;
-        with ``pod=sidecar`` another container runs on in it."""
+        with ``pod=sidecar`` another container runs on in it. ``says``: the end of its log; ``ago``: for so
+        many seconds it has, by its kubelet."""
+        finished = self.now().wall - timedelta(seconds=float(ago)) if ago else None
         failed = int(code) != 0
         self.pods[name] = replace(
             self.pods[name],
             running=False,
             ended=not pod,
             sidecar_running=pod == "sidecar",
-            exit=Exit(int(code), reason or ("Error" if failed else "")),
+            exit=Exit(int(code), reason or ("Error" if failed else ""), says, finished),
         )
 
     def do_delete(self, *names: str) -> None:

@@ -51,6 +51,8 @@ class Oracle:
         """By round, which torchruns of their commands its members ran."""
         self.announced: dict[str, tuple[float, ParticipantRecord]] = {}
         """By the UID of its pod, what a participant has announced, and when."""
+        self.spoken: dict[str, float] = {}
+        """By the UID of its pod, when a participant's Lease was last written."""
 
     def happens(
         self,
@@ -76,6 +78,7 @@ class Oracle:
             if known != item.value.record:
                 at = self._now()
             self.announced[item.value.holder] = at, item.value.record
+            self.spoken[item.value.holder] = self._now()
             last = (item.value.record.from_job_uid, item.value.record.from_round)
             self.past.heard.add((item.value.holder, last))
         if key == JOB_KEY:
@@ -160,7 +163,9 @@ class Oracle:
         training = self.training.get((uid, before.current_round.number), {})
         if before.members() and len(training) == len(before.members()):
             alive = [m for m in before.members() if m.pod_uid in training.values()]
-            if len(alive) == len(before.members()) and not self._gone(before):
+            heard = max(self.spoken.get(m.pod_uid, 0.0) for m in before.members())
+            waived = spec.fencing_after is not None and self._now() - heard >= spec.fencing_after
+            if len(alive) == len(before.members()) and not self._gone(before) and not waived:
                 raise Violation(
                     "Fencing",
                     f"round {r.number} is published while all of round {before.current_round.number} "

@@ -237,6 +237,7 @@ class World:
             template=None if self.others else {},
             application=Limit(budget, None if budget is None else 10_000),
             infrastructure=Limit(),
+            fencing_after=self.traits.fencing,
             spares=rng.choice((0, 0, 0, 1, 2)),
             limits=Limits(hang_timeout=rng.choice((0, 30, 90)) if self.behaviour.steps else 0),
         )

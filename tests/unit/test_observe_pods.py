@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 from elasticjob.contract.names import JOB_LABEL
+from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.text import last_words
 from elasticjob_operator.observe.objects import read_pod
 from elasticjob_operator.plan.model import Exit, Pod
 from tests.unit.observed import FOREIGN, TEMPLATED, Scene, raw_pod, status
@@ -48,6 +51,58 @@ def test_exit_is_the_training_containers_though_a_sidecar_goes_on() -> None:
     scene.pod(status={"containerStatuses": [status("sidecar", running={}), ended]})
     assert scene.only().exit == Exit(137, "OOMKilled", "too much")
     assert not scene.only().ended
+
+
+def test_a_container_that_ended_well_was_not_out_of_memory() -> None:
+    """containerd's mark stays from a worker that was killed earlier."""
+    scene = Scene()
+    ended = status("main", terminated={"exitCode": 0, "reason": "OOMKilled"})
+    scene.pod(status={"phase": "Succeeded", "containerStatuses": [ended]})
+    assert scene.only().exit == Exit(0, "Completed")
+
+
+@pytest.mark.parametrize(("oom_kills", "reason"), [(0, "OOMKilled"), (1, "Error")])
+def test_a_mark_that_the_agent_has_outlived_says_nothing_of_its_end(oom_kills: int, reason: str) -> None:
+    scene = Scene()
+    record = ParticipantRecord("id-1", "Joining", "10.0.0.1:4000", oom_kills=oom_kills)
+    scene.lease(participant=record.dump())
+    ended = status("main", terminated={"exitCode": 137, "reason": "OOMKilled"})
+    scene.pod(status={"phase": "Failed", "containerStatuses": [ended]})
+    assert scene.only().exit == Exit(137, reason)
+
+
+def test_the_end_of_a_container_s_log_and_when_that_was() -> None:
+    scene = Scene()
+    log = "Collecting torch\n  File \"a.py\"\nModuleNotFoundError: No module named 'numpy'\n-----\n"
+    terminated = {"exitCode": 1, "reason": "Error", "message": log, "finishedAt": "2026-11-22T20:00:01Z"}
+    scene.pod(status={"containerStatuses": [status("main", terminated=terminated)]})
+    end = scene.only().exit
+    assert end is not None
+    assert end.message == "Collecting torch | File \"a.py\" | ModuleNotFoundError: No module named 'numpy'"
+    assert end.finished == datetime(2026, 11, 22, 20, 0, 1, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize("finished", [None, "", "yesterday", 7, "2026-11-22T20:00:01"])
+def test_a_time_that_is_none(finished: object) -> None:
+    scene = Scene()
+    terminated = {"exitCode": 1, "finishedAt": finished}
+    scene.pod(status={"containerStatuses": [status("main", terminated=terminated)]})
+    assert scene.only().exit == Exit(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ""),
+        ("=====\n\n", ""),
+        ("one\ntwo", "one | two"),
+        ("far too long for this\n12345678", "12345678"),
+        ("1234567890123456", "123456789012"),
+        ("a\tb\u202ec", "a b c"),
+    ],
+)
+def test_last_words(text: str, words: str) -> None:
+    assert last_words(text, 12) == words
 
 
 def test_the_annotated_container_trains() -> None:

@@ -39,8 +39,8 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
     (
         ParticipantRecord.parse,
         '{"version":1,"id":"k3x9q2aaaaa","state":"Joining","endpoint":"10.0.3.7:41234","endpointFixed":false,'
-        '"fromJobUID":"u","fromRound":6,"localWorldSize":8,"seenJobUID":"u","seenRound":7,"openFiles":1024}',
-        ParticipantRecord("k3x9q2aaaaa", "Joining", "10.0.3.7:41234", False, "u", 6, 8, "u", 7, 1024),
+        '"fromJobUID":"u","fromRound":6,"localWorldSize":8,"seenJobUID":"u","seenRound":7,"openFiles":1024,"oomKills":2}',
+        ParticipantRecord("k3x9q2aaaaa", "Joining", "10.0.3.7:41234", False, "u", 6, 8, "u", 7, 1024, 2),
     ),
     (
         FailureReport.parse,

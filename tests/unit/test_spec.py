@@ -53,6 +53,7 @@ def test_full_spec() -> None:
                 "maxRoundsWithoutProgress": 9,
                 "hangTimeoutSeconds": 10,
                 "idleDeadlineSeconds": 6,
+                "fencing": {"type": "AfterSeconds", "afterSeconds": 120},
             },
             "scaling": {"scaleUpDelaySeconds": 0},
             "suspend": True,
@@ -82,6 +83,7 @@ def test_full_spec() -> None:
         ),
         max_rounds_without_progress=9,
         idle_deadline=6,
+        fencing_after=120,
         scale_up_delay=0,
         suspend=True,
         active_deadline=11,
@@ -89,6 +91,22 @@ def test_full_spec() -> None:
         clean_pod_policy="None",
         network_policy="None",
     )
+
+
+@pytest.mark.parametrize(
+    "fencing",
+    [
+        {},
+        {"type": "WaitForProof"},
+        {"type": "WaitForProof", "afterSeconds": 60},
+        {"type": "AfterSeconds"},
+        {"type": "AfterSeconds", "afterSeconds": "60"},
+        {"type": "Newer", "afterSeconds": 60},
+        "AfterSeconds",
+    ],
+)
+def test_who_does_not_ask_for_another_fencing_waits_for_proof(fencing: object) -> None:
+    assert read_spec({"failurePolicy": {"fencing": fencing}}) == JobSpec()
 
 
 def test_pods_of_others_are_neither_suspended_nor_kept_in_reserve() -> None:

@@ -232,7 +232,8 @@ class ParticipantRecord:
     ``endpoint`` is ``host:port`` of the store that it would serve as rank 0; the operator takes the
     host from the pod's status unless ``endpoint_fixed`` says that the user chose it (``--local-addr``).
     ``local_world_size`` is how many workers it starts (None: not known), ``open_files`` how many files the
-    agent may open (0: not said), which limits what it can lead.
+    agent may open (0: not said), which limits what it can lead. ``oom_kills``: how many processes of its
+    container had been killed for want of memory by then: a mark for which the container itself did not end.
     """
 
     id: str
@@ -245,6 +246,7 @@ class ParticipantRecord:
     seen_job_uid: str = ""
     seen_round: int = 0
     open_files: int = 0
+    oom_kills: int = 0
     version: int = RECORD_VERSION
 
     def seen(self, job_uid: str) -> int:
@@ -266,6 +268,7 @@ class ParticipantRecord:
                 "seenJobUID": self.seen_job_uid,
                 "seenRound": self.seen_round,
                 "openFiles": self.open_files,
+                "oomKills": self.oom_kills,
             }
         )
 
@@ -285,6 +288,7 @@ class ParticipantRecord:
             seen_job_uid=fields.token("seenJobUID", MAX_ID, ""),
             seen_round=fields.integer("seenRound", 0, 0),
             open_files=fields.integer("openFiles", 0, 0, MAX_INT32),
+            oom_kills=fields.integer("oomKills", 0, 0, MAX_INT32),
         )
         if not 4 <= len(record.id) <= MAX_ANNOUNCED_ID:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")

@@ -107,6 +107,7 @@ class Participant:
         endpoint_fixed: bool,
         local_world_size: int | None,
         open_files: int = 0,
+        oom_kills: int = 0,
     ) -> ParticipantRecord:
         """Leave whatever round this was a member of and ask for a place in the next."""
         last = self.membership
@@ -127,6 +128,7 @@ class Participant:
             seen_uid,
             seen,
             open_files,
+            oom_kills,
         )
         return self.announced
 

@@ -19,7 +19,7 @@ from elasticjob_operator.observe.lists import PAGE, read_list
 from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_probe import WriteProbe
-from elasticjob_operator.plan.model import Job, Observed, Participant, Pod
+from elasticjob_operator.plan.model import OOM_KILLED, Job, Observed, Participant, Pod
 
 Dirty = Callable[[str, str], None]
 """Called with (namespace, job) when something about that job is new."""
@@ -165,7 +165,10 @@ class ClusterCache:
             if name not in rounds:
                 participants[name] = self._participant(lease, good_since, until)
         return Observed(
-            pods=tuple(self._pod(pods[name], job.uid, templated) for name in sorted(pods)),
+            pods=tuple(
+                _without_old_mark(self._pod(pods[name], job.uid, templated), participants.get(name))
+                for name in sorted(pods)
+            ),
             leases=participants,
             nodes=self._ready_nodes(),
         )
@@ -337,6 +340,17 @@ class ClusterCache:
                 del self._on_deleted_nodes[next(iter(self._on_deleted_nodes))]
         for namespace, job in {(pod.namespace, pod.job) for pod in theirs}:
             self._dirty(namespace, job)
+
+
+def _without_old_mark(pod: Pod, participant: Participant | None) -> Pod:
+    """containerd marks a container of which any process was killed for want of memory, for good. If its agent
+    has outlived that, and says so, the mark is not why the container ended."""
+    if pod.exit is None or pod.exit.reason != OOM_KILLED:
+        return pod
+    record = participant.record if participant is not None and participant.holder == pod.uid else None
+    if record is None or not record.oom_kills:
+        return pod
+    return replace(pod, exit=replace(pod.exit, reason="Error"))
 
 
 async def _read_list_of(

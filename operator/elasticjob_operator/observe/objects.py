@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -42,15 +43,17 @@ from elasticjob.contract.records import (
     RoundRecord,
     RoundReport,
 )
-from elasticjob.contract.text import is_token, one_line
+from elasticjob.contract.text import is_token, last_words, one_line
 from elasticjob_operator.plan.containers import training_container
-from elasticjob_operator.plan.model import Exit, Participant, Pod
+from elasticjob_operator.plan.model import OOM_KILLED, Exit, Participant, Pod
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
 _MAX_TEXT = 1_024
 """Characters kept of any message that another component wrote."""
+_MAX_LAST_WORDS = 300
+"""Characters kept of the end of a container's log."""
 _MAX_INDEX = 1_000_000
 _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
@@ -351,12 +354,23 @@ def _exit(state: Mapping[str, Any] | None) -> Exit | None:
     if state is None or "terminated" not in state:
         return None
     end = _map(state, "terminated")
-    code = end.get("exitCode")
+    code, reason = end.get("exitCode"), _text(end.get("reason"))
+    if code == 0 and reason == OOM_KILLED:
+        reason = "Completed"  # containerd's mark stays from a process that was killed while the container ran
     return Exit(
         code=code if isinstance(code, int) else -1,
-        reason=_text(end.get("reason")),
-        message=_text(end.get("message")),
+        reason=reason,
+        message=last_words(str(end.get("message") or ""), _MAX_LAST_WORDS),
+        finished=_time(end.get("finishedAt")),
     )
+
+
+def _time(value: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
 
 
 def _waiting(status: Mapping[str, Any], container: str) -> str:

@@ -16,6 +16,7 @@ from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
     CleanPodPolicy,
+    FencingType,
     HandlerSource,
     Job,
     JobSpec,
@@ -119,6 +120,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         rules=_rules(policy.get("rules")),
         max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
         idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
+        fencing_after=_fencing(_mapping(policy.get("fencing"))),
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),
@@ -145,6 +147,11 @@ def _limit(fields: Mapping[str, Any]) -> Limit:
         max_restarts=_optional(fields, "maxRestarts", 0),
         window_seconds=_optional(fields, "windowSeconds", 1),
     )
+
+
+def _fencing(fields: Mapping[str, Any]) -> int | None:
+    after = fields.get("type") == FencingType.AFTER_SECONDS.value
+    return _optional(fields, "afterSeconds", 1) if after else None
 
 
 def _rules(value: object) -> tuple[Rule, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from elasticjob.rounds.causes import Cause, better
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import members, rules, termination
+from elasticjob_operator.plan import members, nodes, rules, termination
 from elasticjob_operator.plan.charging import cut, enforce, failure_of, mark_charged
 from elasticjob_operator.plan.evidence import NEVER_CHARGED, Evidence, explains_more
 from elasticjob_operator.plan.model import Rule
@@ -211,7 +211,7 @@ def _revise_charge(
     moved = replace(
         charge,
         cause=evidence.cause,
-        node_name=evidence.node_name,
+        node_name=nodes.suspected(evidence.cause, evidence.exit_code, evidence.node_name),
         message=cut(message),
         pod_name=pod or charge.pod_name,
     )

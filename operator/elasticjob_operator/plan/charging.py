@@ -22,6 +22,7 @@ from elasticjob_operator.plan.evidence import (
 from elasticjob_operator.plan.model import Limit, Pod, Rule, RuleAction
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Account, Charge, Failure
+from elasticjob_operator.plan.waits import JobWait
 
 MAX_MESSAGE = 200
 """Characters of the sentence that stands with a charge."""
@@ -88,9 +89,8 @@ def charge_round(p: Pass) -> None:
     """Charge the end of the round to its account, once: the round's number is the key (I7)."""
     if _charged(p, round_number=p.round.number):
         return
-    failure = root(p)
-    node = failure.node_name if failure is not None else ""
-    why = p.round.next_cause
+    failure, why = root(p), p.round.next_cause
+    node = nodes.suspected(why.cause, failure.exit_code, failure.node_name) if failure is not None else ""
     charge = Charge(p.now.wall, p.round.number, cause=why.cause, node_name=node, message=cut(why.message))
     _charge(p, why.account, charge)
     p.set_round(charged_time=p.now.wall)
@@ -101,19 +101,20 @@ def charge_round(p: Pass) -> None:
         enforce(p, rule, failure, why.message)
 
 
-def charge_pod(p: Pass, evidence: Evidence) -> None:
+def charge_pod(p: Pass, evidence: Evidence) -> str:
     """Charge a pod that ended before it was ever a member. The status knows it for as long as it is there
     (``mark_charged``): its charge may leave the window, or the list. Beside a running round the charge is for
-    people and for nodes to avoid: no limit may end training that such a pod has not touched."""
+    people and for nodes to avoid: no limit may end training that such a pod has not touched. Returns what is
+    to be said of it, "" if that was said before."""
     rule = rules.match(p.job.spec.rules, evidence)
     account, message = rules.account(rule, evidence), evidence.message + rules.effect(rule)
     failure = failure_of(p, evidence, None)
     if not account:
-        return
+        return message if p.waits.begins(JobWait.EARLY_END_TOLD, evidence.pod_uid) else ""
     known = _charged(p, pod=evidence.pod_name)
     mark_charged(p, evidence.pod_uid)
     if known:
-        return
+        return ""
     beside = p.round.number if p.round.phase == "Active" else None
     _charge(
         p,
@@ -122,7 +123,7 @@ def charge_pod(p: Pass, evidence: Evidence) -> None:
             p.now.wall,
             pod_name=evidence.pod_name,
             cause=evidence.cause,
-            node_name=evidence.node_name,
+            node_name=nodes.suspected(evidence.cause, evidence.exit_code, evidence.node_name),
             message=cut(message),
             during_round=beside,
         ),
@@ -130,6 +131,7 @@ def charge_pod(p: Pass, evidence: Evidence) -> None:
     if root(p) is None or p.round.phase == "Active" or p.round.charged_time is not None:
         p.set(last_failure=failure)  # else that of the round is still to be charged
     enforce(p, rule, failure, message)
+    return message
 
 
 def mark_charged(p: Pass, uid: str) -> None:

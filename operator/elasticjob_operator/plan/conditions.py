@@ -6,7 +6,7 @@ Establishing, Suspended, Complete, Failed.
 
 from __future__ import annotations
 
-from elasticjob.contract.names import pod_name
+from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan import ignored_pods, lifecycle, open_files, suspension
@@ -121,9 +121,21 @@ def _none_starting(p: Pass) -> bool:
 
 
 def _held_up(p: Pass) -> str:
-    """Pods that can't be made, scheduled or started, in the words of the API server, the scheduler or the
-    kubelet, those that run and do not join, and those that are ignored."""
-    return _stuck(p) + ignored_pods.sentence(p)
+    """How the last pod ended before it joined, pods that can't be made, scheduled or started, in the words of
+    the API server, the scheduler or the kubelet, those that run and do not join, and those that are
+    ignored."""
+    return _early_end(p) + _stuck(p) + ignored_pods.sentence(p)
+
+
+def _early_end(p: Pass) -> str:
+    """Of the last pod that ended before it joined, while no other of its slot has: its log goes with it."""
+    failure = p.status.last_failure
+    place = slot_and_attempt(p.job.name, failure.pod_name) if failure is not None else None
+    if failure is None or failure.round is not None or place is None:
+        return ""
+    own = [pod for pod in p.observed.pods if pod.slot == place[0] and p.alive(pod)]
+    awaited = any(p.participant(pod) is None for pod in own) if own else place[0] in p.missing_slots()
+    return f"; {failure.message}" if awaited and p.job.spec.template is not None else ""
 
 
 def _stuck(p: Pass) -> str:

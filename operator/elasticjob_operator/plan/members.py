@@ -32,7 +32,7 @@ from elasticjob_operator.plan import termination
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look
-from elasticjob_operator.plan.model import Participant, Pod
+from elasticjob_operator.plan.model import OOM_KILLED, Participant, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
@@ -47,6 +47,7 @@ _AGAIN_TEXT = "its command has started torchrun again"
 
 MAX_MEMBER_MESSAGE = 200
 """Characters that stand with each member: a thousand workers' messages would not fit into the status."""
+SILENT_LEADER_SECONDS = 3 * LEADER_RENEW_SECONDS
 LATE_RENEWALS = 1.5
 """A member whose Lease is older than so many intervals may be cut off from the API server: it is no witness
 for its leader, and would not hear of the end of its round."""
@@ -66,6 +67,7 @@ def examine(p: Pass) -> list[Evidence]:
         same = (state, message) == (member.state, member.message)
         members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
+    evidence += _lost_with_the_leader(p)
     failed = _worker_failures(p)
     reported = {e.pod_uid for e in failed}
     # A container that ended because its worker did is that worker's failure, and perhaps an echo.
@@ -298,7 +300,7 @@ def _message_of(report: FailureReport) -> str:
 def killed_for_memory(pod: Pod, who: str, group_rank: int | None) -> Evidence | None:
     """The evidence that the container was restarted in place because it took too much memory."""
     end = pod.last_exit
-    if end is None or end.reason != "OOMKilled":
+    if end is None or end.reason != OOM_KILLED:
         return None
     text = f"{who} was restarted in place: its container was OOMKilled"
     return Evidence(
@@ -362,13 +364,52 @@ def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: in
     )
 
 
-def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
-    """The second witness against a pod on a node that is not ready: it was reported unreachable, or its Lease
-    was not renewed three times. A kubelet that died alone takes no training with it."""
+def _lost_with_the_leader(p: Pass) -> list[Evidence]:
+    """Give up the silent members on the node of a leader that is lost with it.
+
+    A member renews its Lease once a minute, because the leader watches it. Where that is lost with the node
+    that both are on, nobody does, and they would be waited for long after it. Silence for as long as convicts
+    a leader is enough there.
+    """
+    everybody = p.status.members()
+    if not everybody or everybody[0].state != MemberState.LOST:
+        return []
+    with_it = p.pods_by_uid.get(everybody[0].pod_uid)
+    if (
+        with_it is None
+        or with_it.ended
+        or with_it.exit is not None
+        or not termination.node_problem(p, with_it)
+    ):
+        return []
+    found = []
+    for member in everybody[1:]:
+        pod = p.pods_by_uid.get(member.pod_uid)
+        if member.state != MemberState.MEMBER or pod is None or pod.node != with_it.node:
+            continue
+        if _silent(p, member, p.participant(pod), SILENT_LEADER_SECONDS):
+            who = f"{member.pod_name} (group rank {member.group_rank})"
+            found.append(termination.node_lost(p, pod, who, member.group_rank))
+    lost = {sign.pod_uid: sign.message[:MAX_MEMBER_MESSAGE] for sign in found}
+    if lost:
+        p.set_members(
+            tuple(
+                replace(m, state=MemberState.LOST, message=lost[m.pod_uid]) if m.pod_uid in lost else m
+                for m in everybody
+            )
+        )
+    return found
+
+
+def _silent(
+    p: Pass, member: ParticipantStatus, lease: Participant | None, limit: float | None = None
+) -> bool:
+    """The second witness against a pod on a node that is not ready: it was reported unreachable, or its Lease was
+    not renewed three times. A kubelet that died alone takes no training with it."""
     if member.state == MemberState.UNREACHABLE:
         return True
     silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.pod_uid)
-    limit = 3 * renew_seconds(member)
+    limit = 3 * renew_seconds(member) if limit is None else limit
     left = limit - silent
     if left >= 0:
         p.waits.declare(JobWait.SILENCE, member.pod_uid, limit, left)

@@ -66,6 +66,14 @@ class HandlerSource(str, enum.Enum):
     IMAGE = "Image"
 
 
+class FencingType(str, enum.Enum):
+    """What has to be known of a round before the next one begins: that a member has stopped, or only that
+    none was heard of for a while."""
+
+    WAIT_FOR_PROOF = "WaitForProof"
+    AFTER_SECONDS = "AfterSeconds"
+
+
 class CleanPodPolicy(str, enum.Enum):
     """Which pods are deleted at the end of the job."""
 
@@ -101,6 +109,7 @@ class JobSpec:
     rules: tuple[Rule, ...] = ()
     max_rounds_without_progress: int | None = None
     idle_deadline: int | None = None
+    fencing_after: int | None = None
     suspend: bool = False
     active_deadline: int | None = None
     ttl_after_finished: int | None = None
@@ -124,13 +133,20 @@ class Job:
     spec: JobSpec
 
 
+OOM_KILLED = "OOMKilled"
+"""The kubelet's reason for the end of a container that had no memory left."""
+
+
 @dataclass(frozen=True)
 class Exit:
-    """How the training container ended. ``code`` is 128+n for a signal, as the kubelet says it."""
+    """How the training container ended. ``code`` is 128+n for a signal, as the kubelet says it; ``message``
+    the last lines of its log, or what it has left for the kubelet; ``finished`` when it ended, in whole
+    seconds by its node's clock."""
 
     code: int
     reason: str = ""
     message: str = ""
+    finished: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -295,11 +311,12 @@ Action = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
 
 @dataclass(frozen=True)
 class Event:
-    """A Kubernetes Event on the ElasticJob."""
+    """A Kubernetes Event on the ElasticJob. ``frequent``: there may be very many of its kind."""
 
     reason: str
     message: str
     warning: bool = False
+    frequent: bool = False
 
 
 @dataclass(frozen=True)

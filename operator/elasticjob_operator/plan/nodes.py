@@ -1,8 +1,8 @@
 """Nodes that new pods avoid, because they have failed this job: ``status.excludedNodes``.
 
-A node has failed when a restart was charged to infrastructure and its root failure was on that node. A round
-that has just ended counts before it is charged, so that the replacement goes elsewhere at once. Pods that run
-on an excluded node are left alone.
+A node has failed when a restart was charged to infrastructure and its root failure was on that node, unless
+somebody had told a process there to end. A round that has just ended counts before it is charged, so that the
+replacement goes elsewhere at once. Pods that run on an excluded node are left alone.
 
 An exclusion never keeps a job from training: if fewer than ``minReplicas`` pods are scheduled, and a pod that
 avoids nodes cannot be, the oldest exclusion is lifted. It stays in the status until it expires, with the
@@ -16,6 +16,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.text import counted
+from elasticjob.rounds.causes import Cause
+from elasticjob_operator.plan import termination
 from elasticjob_operator.plan.evidence import INFRASTRUCTURE
 from elasticjob_operator.plan.model import DeletePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
@@ -66,6 +68,11 @@ def exclude(p: Pass, name: str, message: str) -> None:
     entry = ExcludedNode(name, p.now.wall + EXCLUDED_FOR, message)
     p.set(excluded_nodes=(*others, entry)[-MAX_EXCLUDED:])
     p.event("NodeExcluded", f"new pods avoid node {name} for {_words(EXCLUDED_FOR)}: {message}", True)
+
+
+def suspected(cause: str, exit_code: int | None, node: str) -> str:
+    """The node that a failure there speaks against, if it does."""
+    return "" if cause == Cause.MEMBER_LEFT or termination.by_request(exit_code) else node
 
 
 def excluded(p: Pass) -> tuple[str, ...]:
@@ -151,8 +158,10 @@ def _failures(p: Pass, status: JobStatus) -> dict[tuple[int | None, str], str]:
     }
     last, r = status.last_failure, status.current_round
     over = r.phase == "Broken" and r.next_cause.account == INFRASTRUCTURE
-    if over and last is not None and last.round == r.number and last.node_name and last.time > since:
-        found.setdefault((r.number, ""), last.node_name)
+    if over and last is not None and last.round == r.number and last.time > since:
+        node = suspected(r.next_cause.cause, last.exit_code, last.node_name)
+        if node:
+            found.setdefault((r.number, ""), node)
     return found
 
 

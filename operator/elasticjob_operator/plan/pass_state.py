@@ -46,6 +46,8 @@ class Pass:
     growth: str = ""
     """Why a running round is not of the size that is wanted, in words."""
     reason: str = ""
+    unfenced: str = ""
+    """That the next round is published without proof that the one before has stopped."""
     none_starting: bool = False
     """Too few have joined, and no pod is on its way."""
     others_have_finished: bool | None = None
@@ -114,9 +116,9 @@ class Pass:
         """
         return self.waits.left(kind, about, limit, (self.now.wall - since).total_seconds())
 
-    def event(self, reason: str, message: str, warning: bool = False) -> None:
+    def event(self, reason: str, message: str, warning: bool = False, frequent: bool = False) -> None:
         """Tell people."""
-        self.events.append(Event(reason, message, warning))
+        self.events.append(Event(reason, message, warning, frequent))
 
     def participant(self, pod: Pod) -> Participant | None:
         """The pod's Lease, if it is held by this very pod."""

@@ -11,6 +11,7 @@ from itertools import islice
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.text import counted
+from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import backoff, nodes, termination
 from elasticjob_operator.plan.charging import charge_pod, mark_charged, slot_attempt
@@ -35,6 +36,8 @@ LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round is over for it."""
 
 
+MAX_TOLD = 3
+"""Of the ways in which pods have ended early, how many one pass tells of, whatever number has."""
 SIDECAR_LINGER_SECONDS = 5.0
 """How long a pod whose training container has ended in vain is left to the other containers in it: the pod
 that replaces it may need what it holds. They get their grace period besides."""
@@ -145,6 +148,7 @@ def charge_early_ends(p: Pass) -> None:
         return
     others = p.status.member_uids.union(entry.pod_uid for entry in p.round.unaccounted_members)
     charged = set(p.status.charged_pods)
+    ended: dict[str, list[str]] = {}
     for pod in p.observed.pods:
         if (
             not pod.of_this_job
@@ -158,8 +162,11 @@ def charge_early_ends(p: Pass) -> None:
             continue
         if termination.ended_well(p, pod) and termination.disruption_of(p, pod, pod.name) is None:
             mark_charged(p, pod.uid)
-        else:
-            charge_pod(p, _early_end(p, pod))
+        elif text := charge_pod(p, _early_end(p, pod)):
+            ended.setdefault(text.removeprefix(pod.name), []).append(pod.name)
+    for how, names in islice(ended.items(), MAX_TOLD):
+        each = " each" * (len(names) > 1)
+        p.event("PodEndedEarly", f"{listed(names)}{each}{how}", warning=True, frequent=True)
 
 
 def _early_end(p: Pass, pod: Pod) -> Evidence:
@@ -177,6 +184,7 @@ def _early_end(p: Pass, pod: Pod) -> Evidence:
             if pod.failed_init
             else termination.describe_exit(pod.exit)
         )
+        how += termination.said(pod.exit)
     lease = p.participant(pod)
     when = "before it joined" if lease is None else "while it was not in a round"
     return replace(evidence, message=f"{pod.name} ended {when}: {how}")

@@ -15,7 +15,7 @@ from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
 from elasticjob.rounds.formation import form as form_round
 from elasticjob.rounds.state import GONE, MemberState
-from elasticjob_operator.plan import backoff, charge_revision, members, progress
+from elasticjob_operator.plan import backoff, charge_revision, fencing, members, progress
 from elasticjob_operator.plan.charging import (
     charge_round,
     detection,
@@ -325,14 +325,9 @@ def _scheduling_left(p: Pass, name: str) -> float:
 
 def _hold_back(p: Pass) -> Defer | None:
     """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
-    if not members.fencing_satisfied(p):
-        pods = listed([m.pod_name for m in p.status.members()])
-        p.reason = "WaitingForFencing"
-        return Defer(
-            None,
-            f"no member of the previous round is known to have stopped ({pods}), and two rounds must not "
-            "train at once; if the machines are off, delete their Node objects or taint them out-of-service",
-        )
+    unfenced = fencing.hold(p)
+    if unfenced is not None:
+        return unfenced
     left = backoff.round_backoff_left(p)
     if left > 0:
         count = backoff.early_end_streak(p)
@@ -361,6 +356,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     taken_over = _hand_over(p, chosen)
     if taken_over:
         message = f"{message}; {taken_over}"
+    message += fencing.tell(p, following.number)
     counts = [m.local_world_size for m in chosen if m.local_world_size is not None]
     chosen_ids = {m.id for m in chosen}
     lost, lost_time = backoff.newcomers_lost(p)

@@ -8,14 +8,19 @@ arrives.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from elasticjob.contract.records import AnnouncedState
 from elasticjob.rounds.causes import ESTABLISHING, Cause
 from elasticjob_operator.plan.evidence import Evidence
-from elasticjob_operator.plan.model import Exit, Pod
+from elasticjob_operator.plan.model import OOM_KILLED, Exit, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+
+ENDING_SIGNALS = frozenset({1, 2, 15})
+"""By which processes are asked to end."""
 
 DISRUPTIONS = {
     "PreemptionByScheduler": Cause.PREEMPTED,
@@ -54,7 +59,7 @@ def disruption_of(p: Pass, pod: Pod, who: str, group_rank: int | None = None) ->
     cause = _disruption_cause(pod)
     if cause is not None:
         return _evidence(pod, cause, _sentence(pod, who, cause), group_rank)
-    if pod.exit is not None and pod.exit.reason == "OOMKilled":
+    if pod.exit is not None and pod.exit.reason == OOM_KILLED:
         return None
     problem = node_problem(p, pod)
     if pod.deleting and problem:
@@ -73,12 +78,14 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
     if pod.exit is None:
         why = pod.reason or "no reason given"
         return _evidence(pod, Cause.POD_LOST, f"{who} was lost: its pod failed ({why})", group_rank)
-    cause = Cause.POD_FAILED
-    if pod.exit.reason == "OOMKilled":
+    cause, text = Cause.POD_FAILED, f"{who} was lost: its {describe_end(pod, pod.exit)}"
+    if pod.exit.reason == OOM_KILLED:
         cause = Cause.OUT_OF_MEMORY
     elif pod.exit.code > 128 or pod.exit.code < 0:
         cause = Cause.POD_LOST
-    return _evidence(pod, cause, f"{who} was lost: its {describe_end(pod, pod.exit)}", group_rank)
+    else:
+        text += said(pod.exit)
+    return replace(_evidence(pod, cause, text, group_rank), detect_milliseconds=_noticed_after(p, pod.exit))
 
 
 def ended_well(p: Pass, pod: Pod) -> bool:
@@ -109,7 +116,7 @@ def later_evidence(p: Pass, pod: Pod, who: str, cause: str, group_rank: int | No
     disruption = _disruption_cause(pod)
     if disruption is not None:
         return _evidence(pod, disruption, _sentence(pod, who, disruption), group_rank)
-    if pod.exit is not None and pod.exit.reason == "OOMKilled":
+    if pod.exit is not None and pod.exit.reason == OOM_KILLED:
         return explain(p, pod, who, group_rank)
     problem = node_problem(p, pod)
     if problem and cause in EXPLAINED_BY_THE_NODE:
@@ -141,12 +148,31 @@ def describe_end(pod: Pod, end: Exit) -> str:
     return f"{which} ended with {describe_exit(end)}"
 
 
+def said(end: Exit) -> str:
+    """What a container has said last, to stand behind how it ended."""
+    return f": {end.message}" if end.message else ""
+
+
 def describe_exit(end: Exit) -> str:
     """An exit code in words: ``SIGKILL (exit code 137)``, ``OOMKilled``, ``exit code 1``."""
-    if end.reason == "OOMKilled":
-        return "OOMKilled"
+    if end.reason == OOM_KILLED:
+        return OOM_KILLED
     name = SIGNALS.get(end.code - 128)
     return f"{name} (exit code {end.code})" if name else f"exit code {end.code}"
+
+
+def by_request(code: int | None) -> bool:
+    """Whether somebody has told a process to end that has this exit code: no fault of its node's."""
+    return code is not None and code - 128 in ENDING_SIGNALS
+
+
+def _noticed_after(p: Pass, end: Exit) -> int | None:
+    """How many milliseconds ago the container ended, by its node's clock, in whole seconds; None where that
+    can't be, since the clocks differ or it has ended another round."""
+    since = p.round.established_time or p.round.start_time
+    if end.finished is None or since is None or not since <= end.finished <= p.now.wall:
+        return None
+    return round((p.now.wall - end.finished).total_seconds() * 1000)
 
 
 def _disruption_cause(pod: Pod) -> str | None:

@@ -17,6 +17,7 @@ class JobWait(enum.Enum):
     END_EXPLAINED = "for the reason why a pod ended with exit code 0 before it joined"
     EXIT_EXPLAINED = "for the reason why the container of a member ended with exit code 0"
     SILENCE = "for a sign of life from a member without a Lease on a node that is not ready"
+    FENCING = "for a sign of life from the members of the previous round (failurePolicy.fencing)"
     NODE_GONE = "for a deleted Node object to come back"
     FORCED_DELETION = "to delete a pod on a dead node again, with grace period 0"
     EXCLUSION_LIFTED = "for pods to be scheduled before another exclusion is lifted"
@@ -43,6 +44,7 @@ class JobWait(enum.Enum):
     SURPLUS = "for a surplus pod to end"
     LABELS_REPORTED = "to repeat that labels of a pod were changed"
     NO_ERROR_TEXT_REPORTED = "to repeat that a failure has no error text"
+    EARLY_END_TOLD = "to repeat that a pod ended before it joined"
     OPEN_FILES_REPORTED = "to repeat that too few files may be opened"
 
 
@@ -55,6 +57,7 @@ THROTTLES = frozenset(
         JobWait.SURPLUS,
         JobWait.LABELS_REPORTED,
         JobWait.NO_ERROR_TEXT_REPORTED,
+        JobWait.EARLY_END_TOLD,
         JobWait.OPEN_FILES_REPORTED,
     }
 )

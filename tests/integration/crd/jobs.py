@@ -30,6 +30,7 @@ FULL: dict[str, Any] = {
         "maxRoundsWithoutProgress": 5,
         "hangTimeoutSeconds": 1800,
         "idleDeadlineSeconds": 3600,
+        "fencing": {"type": "AfterSeconds", "afterSeconds": 300},
     },
     "suspend": False,
     "managedBy": "elasticjob.dev/operator",

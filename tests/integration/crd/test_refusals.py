@@ -101,6 +101,30 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(failurePolicy={"idleDeadlineSeconds": 0}),
         "spec.failurePolicy.idleDeadlineSeconds in body should be greater than or equal to 1",
     ),
+    "fencing without a type": (
+        manifest(failurePolicy={"fencing": {"afterSeconds": 60}}),
+        "spec.failurePolicy.fencing.type: Required value",
+    ),
+    "fencing after no time": (
+        manifest(failurePolicy={"fencing": {"type": "AfterSeconds"}}),
+        "spec.failurePolicy.fencing: Invalid value: afterSeconds must be set if type is AfterSeconds",
+    ),
+    "fencing by proof and time": (
+        manifest(failurePolicy={"fencing": {"type": "WaitForProof", "afterSeconds": 60}}),
+        "fencing: Invalid value: afterSeconds must be set if type is AfterSeconds, and may not be set",
+    ),
+    "fencing sooner than a member is heard of": (
+        manifest(failurePolicy={"fencing": {"type": "AfterSeconds", "afterSeconds": 59}}),
+        "spec.failurePolicy.fencing.afterSeconds in body should be greater than or equal to 60",
+    ),
+    "fencing after more than a day": (
+        manifest(failurePolicy={"fencing": {"type": "AfterSeconds", "afterSeconds": 86_401}}),
+        "spec.failurePolicy.fencing.afterSeconds in body should be less than or equal to 86400",
+    ),
+    "an unknown fencing": (
+        manifest(failurePolicy={"fencing": {"type": "Never"}}),
+        'fencing.type: Unsupported value: "Never": supported values: "WaitForProof", "AfterSeconds"',
+    ),
     "a timeout as text": (
         manifest(rendezvous={"rejoinTimeoutSeconds": "45s"}),
         "spec.rendezvous.rejoinTimeoutSeconds in body must be of type integer",

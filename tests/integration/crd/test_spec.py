@@ -40,6 +40,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "no waiting for newcomers": manifest(
         rendezvous={"lastCallTimeoutSeconds": 0, "initialLastCallTimeoutSeconds": 0}
     ),
+    "fencing by proof": manifest(failurePolicy={"fencing": {"type": "WaitForProof"}}),
     "no restarts at all": manifest(failurePolicy={"application": {"maxRestarts": 0}}),
     "unlimited": manifest(failurePolicy={"application": {}, "infrastructure": {}, "preemption": {}}),
     "all that can be said": manifest(**FULL),
@@ -86,12 +87,13 @@ def documented(page: str) -> list[str]:
 
 def test_the_documented_example_is_accepted(cluster: ClusterAccess) -> None:
     (example,) = documented("job.md")
-    limits, rules = documented("failures.md")
+    limits, rules, fencing = documented("failures.md")
     job = yaml.safe_load(example)
     job["spec"]["template"] = TEMPLATE
     cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
     job["spec"] |= yaml.safe_load(limits)
     job["spec"]["failurePolicy"] |= yaml.safe_load(rules)
+    job["spec"]["failurePolicy"] |= yaml.safe_load(fencing)["failurePolicy"]
     cluster.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(job))
 
 

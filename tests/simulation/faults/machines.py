@@ -140,6 +140,19 @@ def cut_node(w: World) -> None:
     w.later(seconds, _mend_node, w, node)
 
 
+def cut_round_off(w: World) -> None:
+    """All nodes of a round lose their paths to the API server and to each other: its members train on, and
+    nothing tells whether they do."""
+    held = {agent.pod.node for agent in w.running() if agent.in_round is not None}
+    seconds = w.kernel.rng.choice((60.0, 150.0, 300.0))
+    for name in sorted(held):
+        node = w.cluster.nodes[name]
+        w.disturb(f"{node.name} is cut off with its round for {seconds:.0f} s", *_on(w, node))
+        node.api = node.peers = False
+        w.cluster.changed(node)
+        w.later(seconds, _mend_node, w, node)
+
+
 def _mend_node(w: World, node: Node) -> None:
     if node.power and node.exists:
         node.api = node.peers = True

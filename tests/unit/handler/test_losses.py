@@ -7,8 +7,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+from typing import Any
 
 import pytest
+from torch.distributed import DistNetworkError, TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from devcluster.wait import wait_for
 from elasticjob.api.errors import Unavailable
@@ -16,6 +19,7 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.heartbeats import ProbeResult
 from elasticjob.post_round_probe import PostRoundProbe
+from elasticjob.stores import serve
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases, broken
 
@@ -79,6 +83,73 @@ def test_a_leader_that_cannot_be_reached_is_reported(leases: Leases, start: Star
     assert joining.waits()
 
 
+def test_a_process_that_can_connect_to_nobody_accuses_no_leader(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent ends, and says why: neither its leader nor a node has anything to do with it."""
+    server = serve()
+    client_fails(monkeypatch, RuntimeError("of its own making"))
+    joining = Joining(start("a"))
+    record = leases.announced("a")
+    leader = f"127.0.0.1:{server.port}"
+    leases.publish(RoundRecord("uid", 1, "Active", "n1", ("leader", record.id), leader))
+    with pytest.raises(RendezvousConnectionError, match="RuntimeError: of its own making"):
+        joining.result()
+    assert leases.report("a") is None
+    failure = leases.failure("a")
+    assert failure is not None
+    assert (failure.round_number, failure.group_rank) == (1, 1)
+    assert failure.message.endswith("RuntimeError: of its own making")
+
+
+def test_a_process_that_is_short_of_descriptors_tries_again_and_accuses_no_leader(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    tried = []
+
+    def one_probe(_: dict[int, str], seconds: float) -> dict[int, ProbeResult]:
+        tried.append(seconds)
+        return {}
+
+    monkeypatch.setattr("elasticjob.stores.probe", one_probe)
+    joining = Joining(start("a"))
+    record = leases.announced("a")
+    leader, limits = f"127.0.0.1:{server.port}", Limits(establish_timeout=1)
+    leases.publish(RoundRecord("uid", 1, "Active", "n1", ("leader", record.id), leader, limits=limits))
+    with pytest.raises(RendezvousConnectionError, match="cannot open more connections"):
+        joining.result()
+    assert len(tried) > 1
+    assert leases.report("a") is None
+
+
+@pytest.mark.parametrize("error", [DistNetworkError("reset"), TimeoutError("too late"), OSError("broken")])
+def test_what_comes_from_the_network_accuses_the_leader(
+    error: Exception, leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    client_fails(monkeypatch, error)
+    Joining(start("a"))
+    record = leases.announced("a")
+    leader, limits = f"127.0.0.1:{server.port}", Limits(establish_timeout=1)
+    leases.publish(RoundRecord("uid", 1, "Active", "n1", ("leader", record.id), leader, limits=limits))
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.leader_lost, "the report")
+    report = leases.report("a")
+    assert report is not None
+    assert str(error) in report.message
+
+
+def client_fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """No TCPStore can be a client any more."""
+
+    def store(host: str, port: int, is_master: bool, **options: Any) -> TCPStore:
+        if not is_master:
+            raise error
+        return TCPStore(host, port, is_master=True, **options)
+
+    monkeypatch.setattr("elasticjob.stores.TCPStore", store)
+
+
 def test_failures_of_workers_that_were_started_locally_are_not_reported(leases: Leases, start: Start) -> None:
     handlers, infos, record = two(leases, start)
     leases.publish(broken(record))
@@ -113,7 +184,7 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
     script = textwrap.dedent(
         """
         import os, resource
-        from elasticjob.stores import Unreachable, connect, probe, serve
+        from elasticjob.stores import CannotConnect, connect, probe, serve
         server = serve()
         endpoint = f"127.0.0.1:{server.port}"
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
@@ -129,8 +200,9 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
             assert probe({0: endpoint}, 1.0) == {}
             try:
                 connect(endpoint)
-            except Unreachable as error:
+            except CannotConnect as error:
                 assert "cannot open more" in str(error)
+                assert error.passing
             else:
                 raise AssertionError("connected")
         """

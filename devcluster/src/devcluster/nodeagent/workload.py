@@ -37,6 +37,8 @@ _KILL_SECONDS = 10.0
 _LEAST_TERM_SECONDS = 2.0
 """kubelet gives every container at least this between SIGTERM and SIGKILL, even after a long preStop."""
 
+_MESSAGE_BYTES, _MESSAGE_LINES = 2048, 80
+"""The kubelet's, of a log."""
 _START_ERROR_CODE = 128
 
 
@@ -92,6 +94,7 @@ class Workload:
         self._working_dir = "/"
         self._launch: asyncio.Task[None] | None = None
         self._probing: list[asyncio.Task[None]] = []
+        self._log: Path | None = None
 
     # Status
 
@@ -203,6 +206,7 @@ class Workload:
         log = sandbox.logs / name / f"{self.status.restarts}.log"
         home.mkdir(parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
         working_dir = container.get("workingDir") or str(home)
         base = {
             "PATH": f"{image.path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -252,10 +256,22 @@ class Workload:
                     reason="Completed" if code == 0 else "Error",
                     started_at=self.status.state.started_at,
                     finished_at=timestamp(),
+                    message=self._termination_message(code),
                     container_id=self.status.container_id,
                 )
             )
         )
+
+    def _termination_message(self, code: int) -> str:
+        """The end of a failed container's log, where it asks for that. Files for it (terminationMessagePath)
+        can't be had."""
+        asked = self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        if code == 0 or not asked or self._log is None or not self._log.exists():
+            return ""
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - _MESSAGE_BYTES))
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)
+        return "".join(lines[-_MESSAGE_LINES:])
 
     # Hooks and probes
 
