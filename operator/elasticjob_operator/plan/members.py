@@ -3,9 +3,9 @@
 A member is in one of these states (``status.participants[].state``):
 
 * Member: nothing speaks against it.
-* Succeeded: its workers have finished this round well. Completed: its container has ended with 0, too. Where
+* Succeeded: its workers have finished this round. Completed: its container has ended with 0, too. Where
   the operator creates the pods, a member that is lost before it is Completed is lost like any other.
-* Left: it is known to have left the round and lives: it has announced itself again, or says that it ends.
+* Left: it has left the round and is alive: it has announced itself again, or is shutting down.
 * Unreachable: the leader, or most members, report it silent; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
 
@@ -48,7 +48,7 @@ _AGAIN_TEXT = "its command has started torchrun again"
 MAX_MEMBER_MESSAGE = 200
 """Characters that stand with each member: a thousand workers' messages would not fit into the status."""
 LATE_RENEWALS = 1.5
-"""A member whose Lease is older than so many intervals may be cut off from the API server: it is no witness
+"""A member whose Lease is older than this many intervals may be cut off from the API server: it is no witness
 for its leader, and would not hear of the end of its round."""
 
 
