@@ -120,7 +120,7 @@ def readme(current: str) -> str:
 
 
 def manifests() -> str:
-    """What `deploy/operator.yaml` shall be."""
+    """What `deploy/operator.yaml` should contain."""
     command = [str(ensure_helm()), "template", "elasticjob", str(CHART), "--namespace", NAMESPACE]
     made = subprocess.run(
         [*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True, timeout=60

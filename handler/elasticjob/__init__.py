@@ -1,4 +1,4 @@
-"""torchrun's rendezvous backend ``k8s``: what is true about a round is in the Kubernetes API.
+"""torchrun's rendezvous backend ``k8s``: the state of each round is in the Kubernetes API.
 
 ``contract`` has the records in Leases, ``rounds`` the round kernel, ``core`` a member's side of the protocol;
 all three are pure. ``handler`` is torch's RendezvousHandler, and most other modules are its threads.

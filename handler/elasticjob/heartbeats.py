@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 0.5
 MAX_PROBED = 64
-"""So many ports are tried at once: each is a file, and the others have their turn a second later."""
+"""How many ports are tried at once: each is an open file. The others have their turn a second later."""
 ANSWER_SECONDS = 0.2
 ENDPOINT_KEY = "elasticjob/here/"
 HEARTBEAT_KEY = "elasticjob/beat/"

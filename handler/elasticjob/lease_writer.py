@@ -28,7 +28,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
 WARN_SECONDS = 5.0
 """Of answers 401: while kubelet replaces a token, one or two are nothing to speak of."""
 WRITER_ANNOTATION = f"{GROUP}/writer"
-"""A random id of this process: tells an own write whose answer was lost from another process's."""
+"""A random id of this process: tells our own write whose answer was lost from another process's write."""
 
 
 class LeaseWriter:

@@ -53,7 +53,7 @@ def restore_limit(pids: Iterable[int]) -> None:
 
 
 def limit() -> int:
-    """How many files this process may open, as it stands in its participant record."""
+    """How many files this process may open, as its participant record says."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_INT32 if soft == resource.RLIM_INFINITY else min(soft, MAX_INT32)
 

@@ -28,7 +28,7 @@ START_POLL_SECONDS = 0.02
 POLL_SECONDS = 0.05
 """How often it looks without pidfds."""
 IDLE_SECONDS = 1.0
-"""How often it looks whether it shall end."""
+"""How often it checks whether it has to end."""
 
 
 @dataclass(frozen=True)

@@ -332,7 +332,7 @@ def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun)
     failed = others.failed()
     assert (failed["reason"], failed["message"]) == (
         "IdleDeadlineExceeded",
-        f"pods were scheduled for 2 s (idleDeadlineSeconds) without a round: {waits}",
+        f"pods held nodes for 2 s (idleDeadlineSeconds) without a round: {waits}",
     )
     others.prints("only", f"RendezvousClosedError: the job has failed: {failed['message']}")
 

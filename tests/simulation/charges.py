@@ -88,9 +88,9 @@ class Charges:
             if any((who, key) in self._past.unheard - self._past.heard for who in known.uids):
                 allowed.add(INFRASTRUCTURE)  # whatever it has to say of the end, it is given up before
             if known.echoes and too_soon:
-                allowed.add(APPLICATION)  # all goes on, or is over, before anybody has told the root
+                allowed.add(APPLICATION)  # all goes on, or is over, before the root is told
             if unseen.intersection(range(key[1], known.next)) and INFRASTRUCTURE in allowed:
-                allowed.add(PREEMPTION)  # whoever deletes a pod for its node: nothing is left to tell by
+                allowed.add(PREEMPTION)  # a pod deleted for its node: nothing is left to tell by
             if {PREEMPTION, APPLICATION} & allowed and self._past.deaf(since, known.until, "pods"):
                 allowed.add(INFRASTRUCTURE)  # the notice, or how it has ended, is missed, and the pod is gone
             # A round Lease that was set forward by hand gives a broken round a higher number.

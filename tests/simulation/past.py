@@ -20,8 +20,8 @@ class Published:
     """A round: when it was published, its members' pods, and when the next one was published, and as what.
 
     ``echoes``: a worker of it has failed for the loss of its peer. ``suspended``: the job was, before the
-    next round; that is charged to nobody. ``rescaled``: it ended for a planned change.
-    ``succeeded``: all had finished, and their commands ran torchrun again; that is charged to nobody, too.
+    next round; that is not charged. ``rescaled``: it ended for a planned change.
+    ``succeeded``: all had finished, and their commands ran torchrun again; that is not charged either.
     """
 
     at: float
@@ -51,9 +51,9 @@ class Past:
         self.died_in_round: dict[str, Published] = {}
         """By UID, the agents that ended while their workers ran, before there was another round."""
         self.unheard: set[tuple[str, RoundKey]] = set()
-        """Who (by UID) has tried in vain to say that it comes from a round, or has finished it,"""
+        """Pods (by UID) that have tried in vain to say that they come from a round, or have finished it,"""
         self.heard: set[tuple[str, RoundKey]] = set()
-        """and who has said so."""
+        """and those that have said so."""
         self.pods: dict[tuple[str, str], set[str]] = {}
         """(job UID, pod) -> the UIDs of all that ever bore this name."""
 

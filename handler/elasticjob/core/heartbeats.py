@@ -48,7 +48,7 @@ class HeartbeatMonitor:
         self.lost: dict[int, Loss] = {}
 
     def tick(self, now: float, counts: Mapping[int, int]) -> list[int]:
-        """Take the counters in; returns the ranks that shall be probed now, longest silent first."""
+        """Take the counters in; returns the ranks to probe now, longest silent first."""
         stalled = now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS
         self._last_tick = now
         suspects = []

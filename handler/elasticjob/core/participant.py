@@ -133,7 +133,7 @@ class Participant:
         return self.announced
 
     def next_step(self) -> Enter | AnnounceAgain | Stop | KeepWaiting:
-        """What an announced participant shall do now.
+        """What an announced participant has to do now.
 
         An announcement is for one round, so a participant without a place in it makes the next at once: then
         it can be added whenever this round ends. Asking changes nothing.

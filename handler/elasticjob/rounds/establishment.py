@@ -26,8 +26,8 @@ def take_established(look: Look) -> bool:
 def find_not_established(look: Look) -> list[Finding]:
     """What speaks against a round that is not established in time.
 
-    Members that have not reached their leader twice in a row are lost. A leader that reports nothing shall
-    not lead the next round.
+    Members that have not reached their leader twice in a row are lost. A leader that reports nothing
+    does not lead the next round.
     """
     r, leader = look.state, look.state.leader
     if r.established is not None or leader is None:

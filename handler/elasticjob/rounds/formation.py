@@ -45,7 +45,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
         elif m.state == MemberState.MEMBER:
             held = PLANNED_RANK_HELD_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
             rank_held = max(0.0, held - (limit - left))
-            expected.append(Expected(m.name, left, "member of the previous round", m.group_rank, rank_held))
+            expected.append(Expected(m.name, left, "not rejoined yet", m.group_rank, rank_held))
     look.set_members(lost)
     return expected, found
 
@@ -53,7 +53,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
 def last_call(look: Look, enough: bool) -> float:
     """For how many seconds newcomers on their way are still waited for, once enough have joined.
 
-    Minutes before the first round are counted from the state: restarts and gaps do not begin them anew.
+    Minutes before the first round are counted from the state: restarts and gaps do not start them again.
     """
     r = look.state
     first = r.number == 0 or r.resumed

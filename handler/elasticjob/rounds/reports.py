@@ -1,4 +1,4 @@
-"""What members report of each other: the leader of members, and members of the leader.
+"""What members report about each other: the leader about members, and members about the leader.
 
 If more than half of the other members cannot reach the leader, they are believed. If fewer cannot, they are
 taken to be cut off themselves. In a round of two, the leader's port and its signs of life decide.
@@ -37,7 +37,7 @@ def accuses(report: RoundReport | None, state: str) -> bool:
 
 
 def suspect_leader(look: Look, leader: Member, missed: int, others: int) -> None:
-    """A leader that reaches fewer than half of several others may be the one that is cut off: it shall not
+    """A leader that reaches fewer than half of several others may be the one that is cut off: it must not
     lead the next round."""
     if others >= 2 and 2 * missed > others:
         look.exclude_from_leading(leader.name)

@@ -19,7 +19,7 @@ class MemberState(Word):
 
     * Member: nothing speaks against it.
     * Succeeded: its workers have finished this round well.
-    * Left: it has left the round and lives: it has announced itself again, or says that it ends.
+    * Left: it has left the round and is alive: it has announced itself again, or is shutting down.
     * Unreachable: a peer that must know has reported it; it may still come back by itself.
     * Lost: it will not come back.
 
@@ -173,7 +173,7 @@ class Look:
         return heard.report if heard is not None else None
 
     def exclude_from_leading(self, name: str) -> None:
-        """This participant shall not lead the next round. Those that are gone are forgotten."""
+        """This participant must not lead the next round. Those that are gone are forgotten."""
         ineligible = {
             other for other in self.state.ineligible_leaders if self.present is None or other in self.present
         }

@@ -48,7 +48,7 @@ class Waits:
     """The waits of one pass, by the caller's monotonic clock (I9).
 
     ``began`` says when each wait of the pass before began. A wait that a pass does not declare is forgotten:
-    it begins anew when it is declared again.
+    it starts again when it is declared again.
     """
 
     def __init__(self, began: Mapping[WaitKey, float], now: float) -> None:

@@ -1,7 +1,7 @@
 """Carrying out a plan: status, then access and the round Lease, then pods and Leases, then Events.
 
 The order is the protocol (docs/internals/writes.md): the status is the write-ahead log, the round Lease its
-projection, and a pod's name stands in the status and in its Role before the pod is made. A process that dies
+projection, and a pod's name is in the status and in its Role before the pod is created. A process that dies
 between any two of these writes leaves something from which the next pass resumes. A failed write delays only
 itself and what depends on it.
 """

@@ -67,7 +67,7 @@ class Memory:
     missed_since: float | None = None
     """Since when members of a round that has ended have not come back (monotonic)."""
     rights_rewritten_for: int = 0
-    """The round after which ``access`` was last written anew for that."""
+    """The round after which ``access`` was last written again for that."""
     unneeded_since: float | None = None
     """Since when ``access`` has been more than is needed (monotonic)."""
     owned_written_at: float = float("-inf")
@@ -88,7 +88,7 @@ class Memory:
     granted: frozenset[str] = frozenset()
     """The pods whose names this process last wrote into the Role."""
     protected: bool = False
-    """Whether the job's pods have had the network policy that they shall have."""
+    """Whether the job's pods have the network policy that they should have."""
     max_status_bytes: int = MAX_STATUS_BYTES
     """What the status may have: less where the API server has found the whole object too large."""
     confirmed: object = None

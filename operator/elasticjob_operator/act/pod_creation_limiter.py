@@ -18,13 +18,13 @@ PODS_PER_SECOND = 50.0
 PODS_PER_TURN = 64
 """Pods of one job in a row; then it is another's turn."""
 UNTHROTTLED_PODS = 8
-"""So many pods a job that has trained gets at once."""
+"""How many pods a job that has trained gets at once."""
 _BEHIND_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """``pods`` may be made from ``at`` on (monotonic)."""
+    """``pods`` may be created from ``at`` on (monotonic)."""
 
     pods: int
     at: float

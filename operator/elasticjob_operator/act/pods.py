@@ -1,4 +1,4 @@
-"""Making and deleting pods, and the Leases of pods that are gone.
+"""Creates and deletes pods, and deletes the Leases of pods that are gone.
 
 Every answer goes into the informer's store at once, so that the next pass does not repeat what this one
 did.

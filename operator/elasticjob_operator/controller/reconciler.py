@@ -104,7 +104,7 @@ class Reconciler:
         return None
 
     async def _decide(self, entry: JobEntry, view: JobView) -> Decision:
-        """Observe and plan; once more if somebody is judged by what was not heard."""
+        """Observe and plan; once more if a member is judged by its silence."""
         self.passes += 1
         memory, job = entry.memory, view.job
         decision = self._observe_and_plan(entry, view)
@@ -197,7 +197,7 @@ class Reconciler:
             raise
         except ApiError as error:
             if isinstance(error, TooLarge) and entry.memory.max_status_bytes > _SMALLEST_STATUS:
-                # The spec, or what else stands in the object, has taken the room.
+                # The spec, or what else is in the object, has taken the room.
                 entry.memory.max_status_bytes //= 2
             self._applier.record_write_failure(view.job, entry.memory, STATUS, error)
             return None

@@ -182,11 +182,11 @@ class ClusterCache:
         return {seen.pod.uid: name for name, seen in self.pods.of_job(job.namespace, job.name).items()}
 
     def round_lease(self, job: Job) -> SeenLease | None:
-        """The Lease ``<job>-round``, whatever stands in it."""
+        """The Lease ``<job>-round``, whatever it contains."""
         return self.leases.get(job.namespace, round_lease(job.name))
 
     def members_lease(self, job: Job) -> SeenLease | None:
-        """The Lease ``<job>.members-round``, whatever stands in it."""
+        """The Lease ``<job>.members-round``, whatever it contains."""
         return self.leases.get(job.namespace, members_lease(job.name))
 
     async def read_again(self, job: Job) -> None:

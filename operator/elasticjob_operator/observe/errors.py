@@ -1,6 +1,6 @@
 """What can go wrong with a request to the API server, as types that callers act upon.
 
-Each error says what was asked and what the server answered, so that its text can stand in a log alone.
+Each error says what was asked and what the server answered, so that its text makes sense in a log by itself.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
 
 
 def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLease:
-    """Slim a Lease. Texts that ``old`` had are not parsed again. Never raises for what stands in them."""
+    """Slim a Lease. Texts that ``old`` had are not parsed again. Never raises, whatever they contain."""
     meta, spec = _map(raw, "metadata"), _map(raw, "spec")
     annotations = _map(meta, "annotations")
     name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))

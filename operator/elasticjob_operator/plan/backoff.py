@@ -39,7 +39,7 @@ HEALTHY_SECONDS = 60.0
 MAX_BACKOFF_SECONDS = 60.0
 
 PROBATION_FACTOR = 10
-"""A newcomer waits so many times the pause of its slot until a round is ended for it: that costs all others a
+"""A newcomer waits this multiple of its slot's pause until a round is ended for it: that costs all others a
 restart, and waiting costs one pod that stands by."""
 
 FORGET_AFTER = timedelta(hours=1)
@@ -162,7 +162,7 @@ def probation_left(p: Pass, slot: int | None) -> float:
 
 def newcomers_lost(p: Pass) -> tuple[int, datetime | None]:
     """How many rounds that had newcomers have in a row lost one of these early, with the one that has just
-    ended, and when the last did. Of pods made by others: the operator's own are counted by their slots."""
+    ended, and when the last did. For pods that others create: our own are counted by their slots."""
     r = p.round
     if p.job.spec.template is None and r.newcomers and r.end is not None:
         if was_healthy(p):
@@ -173,7 +173,7 @@ def newcomers_lost(p: Pass) -> tuple[int, datetime | None]:
 
 
 def newcomer_backoff_left(p: Pass) -> float:
-    """Seconds until pods made by others are let in, after rounds that have lost those let in before."""
+    """Seconds until pods that others create are admitted, after rounds that lost those admitted before."""
     count, last = newcomers_lost(p)
     if last is None or p.now.wall - last > FORGET_AFTER:
         return 0.0

@@ -191,8 +191,8 @@ def _check_deadline(p: Pass) -> bool:
 def _check_idle_deadline(p: Pass) -> bool:
     """Fail a job whose pods have held nodes for too long without a round.
 
-    Time in which none had a node does not count: a job may wait in a queue for longer. What counts stands in
-    the status, so that neither restarts nor gaps in a watch begin it anew. It is written down ten times in
+    Time in which none had a node does not count: a job may wait in a queue for longer. What counts is in
+    the status, so that neither restarts nor gaps in a watch start it again. It is written down ten times in
     the limit, and no piece counts for more than twice its length: a wall clock that is set forward, or that
     of another operator, ends no job.
     """
@@ -213,7 +213,7 @@ def _check_idle_deadline(p: Pass) -> bool:
             p,
             Outcome.FAILED,
             "IdleDeadlineExceeded",
-            f"pods were scheduled for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
+            f"pods held nodes for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
         )
         return True
     if holds != (r.idle_since_time is not None) or latest >= piece:
@@ -230,7 +230,7 @@ def _check_idle_deadline(p: Pass) -> bool:
 
 
 def _left(p: Pass, since: datetime, seconds: float) -> float:
-    """Seconds until so many have passed since then, by wall time: the start of the wait is in the status."""
+    """Seconds until this many have passed since then, by wall time: the wait's start is in the status."""
     return seconds - (p.now.wall - since).total_seconds()
 
 

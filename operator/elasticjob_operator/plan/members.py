@@ -3,9 +3,9 @@
 A member is in one of these states (``status.participants[].state``):
 
 * Member: nothing speaks against it.
-* Succeeded: its workers have finished this round well. Completed: its container has ended with 0, too. Where
+* Succeeded: its workers have finished this round. Completed: its container has ended with 0, too. Where
   the operator creates the pods, a member that is lost before it is Completed is lost like any other.
-* Left: it is known to have left the round and lives: it has announced itself again, or says that it ends.
+* Left: it has left the round and is alive: it has announced itself again, or is shutting down.
 * Unreachable: the leader, or most members, report it silent; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
 
@@ -49,7 +49,7 @@ MAX_MEMBER_MESSAGE = 200
 """Characters that stand with each member: a thousand workers' messages would not fit into the status."""
 SILENT_LEADER_SECONDS = 3 * LEADER_RENEW_SECONDS
 LATE_RENEWALS = 1.5
-"""A member whose Lease is older than so many intervals may be cut off from the API server: it is no witness
+"""A member whose Lease is older than this many intervals may be cut off from the API server: it is no witness
 for its leader, and would not hear of the end of its round."""
 
 
@@ -404,8 +404,8 @@ def _lost_with_the_leader(p: Pass) -> list[Evidence]:
 def _silent(
     p: Pass, member: ParticipantStatus, lease: Participant | None, limit: float | None = None
 ) -> bool:
-    """The second witness against a pod on a node that is not ready: it was reported unreachable, or its Lease was
-    not renewed three times. A kubelet that died alone takes no training with it."""
+    """The second witness against a pod on a node that is not ready: it was reported unreachable, or its Lease
+    was not renewed three times. A kubelet that died alone takes no training with it."""
     if member.state == MemberState.UNREACHABLE:
         return True
     silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.pod_uid)

@@ -76,7 +76,7 @@ def suspected(cause: str, exit_code: int | None, node: str) -> str:
 
 
 def excluded(p: Pass) -> tuple[str, ...]:
-    """The nodes that a pod made now shall avoid."""
+    """The nodes that a pod created now must avoid."""
     wall = p.now.wall
     return tuple(
         sorted(n.name for n in p.status.excluded_nodes if n.lifted_time is None and n.until_time > wall)

@@ -111,13 +111,13 @@ class Pass:
     def left_since(self, since: datetime, limit: float, kind: enum.Enum, about: str | int) -> float:
         """Seconds until ``limit`` has passed since a time in the status; schedules a pass for then.
 
-        Restarts and gaps don't begin it anew. This operator's own clock counts beside it, for a wall clock
+        Restarts and gaps do not start it again. This operator's own clock counts, too, for a wall clock
         that was set back.
         """
         return self.waits.left(kind, about, limit, (self.now.wall - since).total_seconds())
 
     def event(self, reason: str, message: str, warning: bool = False, frequent: bool = False) -> None:
-        """Tell people."""
+        """Send an Event, for people."""
         self.events.append(Event(reason, message, warning, frequent))
 
     def participant(self, pod: Pod) -> Participant | None:

@@ -41,7 +41,7 @@ THROTTLE_SECONDS = 1.0
 """Joins and messages reach the status at most once in this many seconds,"""
 
 PARTICIPANTS_PER_SECOND = 400
-"""and in the time in which so many participants a second would be written: the status of thousands is a
+"""and in the time that writing the participants takes at this many a second: the status of thousands is a
 megabyte, which the API server parses, checks and hands to each watch while all pods join."""
 
 

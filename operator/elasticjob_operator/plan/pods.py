@@ -194,7 +194,7 @@ def _delete_surplus(p: Pass) -> None:
     """More pods than wanted, beside a running round or before the first: those that are furthest from
     training go first, as in a ReplicaSet.
 
-    Members that a smaller round shall leave out are standbys once it is published.
+    Members that a smaller round will leave out are standbys once it is published.
     """
     if p.round.phase != "Active" and p.round.number > 0:
         return

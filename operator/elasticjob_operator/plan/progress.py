@@ -177,7 +177,7 @@ def _add_lost_time(progress: Progress, cause: str, milliseconds: int) -> Progres
 
 
 def _later(time: datetime, milliseconds: int, now: datetime) -> datetime:
-    """So long after that time; what is reported can't lie in the future."""
+    """That long after that time; what is reported can't lie in the future."""
     return max(time, min(time + timedelta(milliseconds=milliseconds), now))
 
 

@@ -291,9 +291,9 @@ def _being_made(p: Pass, slot: int, enough: bool) -> Expected:
         return Expected(
             f"slot {slot}",
             0.0 if enough else left,
-            f"its last pods ended early; next pod in {left:.0f} s",
+            f"last pods ended early; next pod in {left:.0f} s",
         )
-    return Expected(f"slot {slot}", _scheduling_left(p, f"slot {slot}"), "its pod is being created")
+    return Expected(f"slot {slot}", _scheduling_left(p, f"slot {slot}"), "pod not created yet")
 
 
 def _is_rejected(p: Pass, slot: int) -> bool:

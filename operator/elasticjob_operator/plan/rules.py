@@ -42,7 +42,7 @@ def account(rule: Rule | None, evidence: Evidence) -> str:
 
 
 def effect(rule: Rule | None) -> str:
-    """What the rule does, to stand behind the sentence on the failure."""
+    """What the rule does, to be appended to the sentence on the failure."""
     if rule is None:
         return ""
     nothing = " (not charged)" if rule.action == RuleAction.IGNORE.value else ""

@@ -131,9 +131,9 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
     """Why this member of the running round may not be there at once when it ends, or ""."""
     pod = p.pods_by_uid.get(member.pod_uid)
     if pod is None or not p.alive(pod) or not pod.running:
-        return "its pod is not running"
+        return "not running"
     if not pod.node_ready or pod.unreachable:
-        return f"its node {pod.node} is not ready"
+        return f"node {pod.node} is not ready"
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     if (
@@ -142,7 +142,7 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
         or record.id != member.id
         or record.state != AnnouncedState.JOINING.value
     ):
-        return "its Lease does not show it as a participant"
+        return "not announced in its Lease"
     if lease.silent > members.LATE_RENEWALS * members.renew_seconds(member):
-        return f"its Lease has not been renewed for {lease.silent:.0f} s"
+        return f"Lease not renewed for {lease.silent:.0f} s"
     return ""

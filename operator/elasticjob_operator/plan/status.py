@@ -1,7 +1,7 @@
 """``ElasticJob.status`` as frozen data.
 
 The status is the write-ahead log: all that the round Lease says, and the time of every charge
-inside a window, stand here first, so that an operator that dies between any two writes resumes.
+inside a window, are here first, so that an operator that dies between any two writes resumes.
 How it is written as JSON is in ``status_json``; a field's JSON name is its own in camel case.
 """
 
@@ -145,7 +145,7 @@ class ParticipantStatus:
     ``container_restarts``: how often its container had been restarted when it joined.
     States: Member, Succeeded (member), Completed (member
     whose container has ended with 0, too: what a job of pods that the operator makes waits for), Lost
-    (member whose loss is established), Left (member that has left the round and lives), Unreachable (member
+    (member whose loss is established), Left (member that left the round and is alive), Unreachable (member
     that was reported unreachable), Standby, Joining.
     """
 
@@ -214,7 +214,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class OlderCharges:
-    """So many charges that are listed no more; ``until_time`` is when the newest of them was made."""
+    """How many charges are listed no more; ``until_time`` is when the newest of them was made."""
 
     until_time: datetime
     count: int = always(0)
@@ -242,7 +242,7 @@ class Account:
         return replace(self, charges=tuple(sorted((*self.charges, charge), key=lambda c: c.time))).counted()
 
     def counted(self, listed: int = MAX_CHARGES) -> Account:
-        """With no more than so many of the newest charges listed, the others counted.
+        """With no more than this many of the newest charges listed, the others counted.
 
         What is counted leaves the window up to a hundredth of it late; without a window by the hour.
         """
@@ -304,7 +304,7 @@ class ExcludedNode:
 
 @dataclass(frozen=True)
 class SlotBackoff:
-    """One of ``status.internal.slotBackoffs``: a slot whose pods lately ended early, the last of them and
+    """One of ``status.internal.slotBackoffs``: a slot whose pods recently ended early, the last of them and
     when. ``count`` is how many in a row, but for a first one that was a member; ``joined`` how many of them
     had joined."""
 

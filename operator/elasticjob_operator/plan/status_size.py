@@ -27,7 +27,7 @@ _FRAME = len('{"id":"","podName":"","podUID":"","state":""},')
 _FIELD = len(',"":')
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\<>&]')
 _SMALL = 400
-"""So many participants fit, whatever they say."""
+"""This many participants fit, whatever they say."""
 
 Step = tuple[str, Callable[[JobStatus], JobStatus]]
 

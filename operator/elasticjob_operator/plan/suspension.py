@@ -29,7 +29,7 @@ _SUSPENDED = "the job was suspended"
 
 
 def wanted(p: Pass) -> bool:
-    """Whether the job shall be suspended; pods of others are not ours to delete."""
+    """Whether the job should be suspended; pods of others are not ours to delete."""
     return p.job.spec.suspend and p.job.spec.template is not None
 
 

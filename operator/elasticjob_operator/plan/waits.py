@@ -33,7 +33,7 @@ class JobWait(enum.Enum):
     GROWTH_BACKOFF = "for the next attempt to grow"
     UNJOINED = "for a running pod to join"
     ACTIVE_DEADLINE = "for the job to end before it fails (activeDeadlineSeconds)"
-    IDLE = "for a round while pods are scheduled (idleDeadlineSeconds)"
+    IDLE = "for a round while pods hold nodes (idleDeadlineSeconds)"
     TIME_TO_LIVE = "to delete the job (ttlSecondsAfterFinished)"
     PODS_END = "for pods to end by themselves"
     SIDECAR = "for the other containers of a pod to end"
