@@ -150,7 +150,7 @@ def _bound(family: socket.AddressFamily, host: str) -> socket.socket:
 
 
 def connect(endpoint: str) -> TCPStore:
-    """A client of the server at an endpoint. Raises Unreachable, or CannotConnect where that is not its fault.
+    """A client of the server at an endpoint. Raises Unreachable, or CannotConnect if the fault is local.
 
     A plain connection is tried first: TCPStore itself would retry for minutes, and print to stderr. torch
     calls what comes from the network, time limits too, a DistNetworkError, from 2.4 on.
