@@ -118,7 +118,7 @@ class Ground(Protocol):
         """All agents that ever ran."""
 
     def by_address(self, address: str) -> Agent | None:
-        """Whose pod had this IP."""
+        """The agent whose pod had this IP."""
 
     def returned(self, agent: Agent, membership: Membership) -> None:
         """``next_rendezvous`` has returned."""

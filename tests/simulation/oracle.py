@@ -23,7 +23,7 @@ from tests.simulation.truth import Incident, RoundKey, Truth
 from tests.simulation.violation import Violation, violated
 
 HEARD_SECONDS = 2.0
-"""Who has announced itself for so long is not taken for one that has not."""
+"""After this time, a participant that has announced itself must not be taken for one that has not."""
 
 
 class Oracle:

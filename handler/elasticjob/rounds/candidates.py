@@ -67,9 +67,9 @@ def decide(
 ) -> FormRound | Defer:
     """Complete the round as soon as every participant that can be expected has joined, up to ``replicas``.
 
-    Below ``minimum`` it waits without limit. The answer carries its sentence. One that is quicker than a
-    member of the round before takes its place not at once: neither a spare, nor, where the round shrinks, a
-    member of a higher rank.
+    Below ``minimum`` it waits without limit. The answer carries its sentence. Where a member of the round
+    before is still on its way, its place is kept for a while: neither a spare nor, if the round shrinks, a
+    member of a higher rank takes it at once.
     """
     joined = len(candidates)
     if joined >= replicas:

@@ -35,6 +35,7 @@ def modest(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def parse(quantity: object) -> Decimal | None:
     """A quantity in Kubernetes' notation (``100m``, ``1.5``, ``2e3``, ``64Mi``) as a number; None for what is
     none."""
+    # Not kubernetes.utils.quantity: that takes 1K for a quantity, which the API server rejects.
     found = _QUANTITY.fullmatch(str(quantity))
     if found is None or found[1].count(".") > 1 or not found[1].strip("+-."):
         return None

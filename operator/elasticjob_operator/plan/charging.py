@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob.rounds.causes import Cause
-from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import error_text, nodes, rules
 from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.evidence import (
@@ -233,14 +232,8 @@ def _first_end(p: Pass) -> int | None:
 
 def _mark_lost(p: Pass, uid: str, message: str) -> None:
     """The member in this pod is replaced."""
-    p.set_members(
-        tuple(
-            replace(m, state=MemberState.LOST, message=message)
-            if m.pod_uid == uid and m.state != MemberState.LOST
-            else m
-            for m in p.status.members()
-        )
-    )
+    if uid not in p.status.lost_pod_uids:
+        p.mark_lost({uid: message})
 
 
 def _explains_more(p: Pass, evidence: Evidence, matched: bool) -> bool:

@@ -23,7 +23,6 @@ _UNSCHEDULED_TEXT = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.
 UNJOINED_SECONDS = 60.0
 """How long a container may run without joining before the status names it."""
 
-
 MAX_TOOL_MESSAGE = 1_000
 """Of a sentence in the conditions for tools: they show it to people in a line."""
 

@@ -1,9 +1,9 @@
 """Fencing: two rounds of a job do not train at once.
 
-A round is published when one member of the round before at least is known to have left it: training needs
-all of them. Where a whole round is lost with its nodes, or cut off, nothing tells, and the job waits for
-somebody who knows. A job whose checkpoints are fenced by the number of the round may ask not to wait for ever
-(``failurePolicy.fencing``): then silence has to do, of every member, for as long as it says.
+A round is published once at least one member of the round before is known to have left it: training needs
+all of them. If a whole round is lost with its nodes, or cut off, nothing shows that, and the job waits until
+an administrator says that the machines are off. A job whose checkpoints are fenced by the round's number may
+limit that wait (``failurePolicy.fencing``): then it is enough that every member was silent for so long.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _left(p: Pass, seconds: int) -> float:
 
 
 def _remedy(p: Pass) -> str:
-    """What somebody can do who knows that the machines are off. Pods on nodes that are well end by
+    """What an administrator can do who knows that the machines are off. Pods on ready nodes end by
     themselves."""
     pods = [p.pods_by_uid[uid] for uid in sorted(p.status.member_uids) if uid in p.pods_by_uid]
     nodes = sorted({pod.node for pod in pods if termination.node_problem(p, pod)})

@@ -36,7 +36,7 @@ def check_success(p: Pass) -> bool:
     their commands may go on after torchrun: there the training containers must have ended with 0. A planned
     change that ends a round while its members finish makes no difference, if all have."""
     members = p.status.members()
-    if not members or not all(_has_done_its_part(p, m) for m in members):
+    if not members or not all(_is_done(p, m) for m in members):
         return False
     who = f"all {len(members)} members" if len(members) > 1 else "the only member"
     text = f"{who} of round {p.round.number} succeeded"
@@ -44,7 +44,7 @@ def check_success(p: Pass) -> bool:
     return True
 
 
-def _has_done_its_part(p: Pass, member: ParticipantStatus) -> bool:
+def _is_done(p: Pass, member: ParticipantStatus) -> bool:
     own = p.job.spec.template is not None
     if p.round.phase == Phase.ACTIVE:
         return member.completed if own else member.succeeded

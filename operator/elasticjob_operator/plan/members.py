@@ -365,39 +365,27 @@ def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: in
 
 
 def _lost_with_the_leader(p: Pass) -> list[Evidence]:
-    """Give up the silent members on the node of a leader that is lost with it.
+    """Mark the silent members on the node of a leader that is lost with it as lost.
 
-    A member renews its Lease once a minute, because the leader watches it. Where that is lost with the node
-    that both are on, nobody does, and they would be waited for long after it. Silence for as long as convicts
-    a leader is enough there.
+    A member renews its Lease only once a minute, because the leader watches its heartbeats. If that is lost
+    with the node that both are on, no participant watches, and the member would be waited for much longer.
+    So the silence that is enough for a leader is enough for the member.
     """
-    everybody = p.status.members()
-    if not everybody or everybody[0].state != MemberState.LOST:
+    members = p.status.members()
+    if not members or members[0].state != MemberState.LOST:
         return []
-    with_it = p.pods_by_uid.get(everybody[0].pod_uid)
-    if (
-        with_it is None
-        or with_it.ended
-        or with_it.exit is not None
-        or not termination.node_problem(p, with_it)
-    ):
+    leader = p.pods_by_uid.get(members[0].pod_uid)
+    if leader is None or leader.ended or leader.exit is not None or not termination.node_problem(p, leader):
         return []
     found = []
-    for member in everybody[1:]:
+    for member in members[1:]:
         pod = p.pods_by_uid.get(member.pod_uid)
-        if member.state != MemberState.MEMBER or pod is None or pod.node != with_it.node:
+        if member.state != MemberState.MEMBER or pod is None or pod.node != leader.node:
             continue
         if _silent(p, member, p.participant(pod), SILENT_LEADER_SECONDS):
             who = f"{member.pod_name} (group rank {member.group_rank})"
             found.append(termination.node_lost(p, pod, who, member.group_rank))
-    lost = {sign.pod_uid: sign.message[:MAX_MEMBER_MESSAGE] for sign in found}
-    if lost:
-        p.set_members(
-            tuple(
-                replace(m, state=MemberState.LOST, message=lost[m.pod_uid]) if m.pod_uid in lost else m
-                for m in everybody
-            )
-        )
+    p.mark_lost({e.pod_uid: e.message[:MAX_MEMBER_MESSAGE] for e in found})
     return found
 
 

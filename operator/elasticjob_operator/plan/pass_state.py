@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from elasticjob.contract.records import AnnouncedState, ParticipantRecord, Phase, RoundReport
+from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
     WAIT_RENEW_SECONDS,
@@ -154,6 +155,18 @@ class Pass:
         """Replace the members in the status; the others follow them."""
         others = tuple(p for p in self.status.participants if p.group_rank is None)
         self.set(participants=members + others)
+
+    def mark_lost(self, messages: Mapping[str, str]) -> None:
+        """The members of these pods (by UID) are lost, each with its message."""
+        if messages:
+            self.set_members(
+                tuple(
+                    replace(m, state=MemberState.LOST, message=messages[m.pod_uid])
+                    if m.pod_uid in messages
+                    else m
+                    for m in self.status.members()
+                )
+            )
 
     def waiting_participants(self) -> int:
         """How many have announced themselves and are in no round. Pods that do not run renew nothing, and

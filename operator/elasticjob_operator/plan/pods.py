@@ -35,9 +35,8 @@ MAX_ORPHANS = 200
 LINGER_SECONDS = 30.0
 """How long a pod may take to end by itself after its job is finished or its round is over for it."""
 
-
-MAX_TOLD = 3
-"""Of the ways in which pods have ended early, how many one pass tells of, whatever number has."""
+MAX_EARLY_END_EVENTS = 3
+"""How many Events on early ends one pass sends; each is about all pods that ended alike."""
 SIDECAR_LINGER_SECONDS = 5.0
 """How long a pod whose training container has ended in vain is left to the other containers in it: the pod
 that replaces it may need what it holds. They get their grace period besides."""
@@ -164,7 +163,7 @@ def charge_early_ends(p: Pass) -> None:
             mark_charged(p, pod.uid)
         elif text := charge_pod(p, _early_end(p, pod)):
             ended.setdefault(text.removeprefix(pod.name), []).append(pod.name)
-    for how, names in islice(ended.items(), MAX_TOLD):
+    for how, names in islice(ended.items(), MAX_EARLY_END_EVENTS):
         each = " each" * (len(names) > 1)
         p.event("PodEndedEarly", f"{listed(names)}{each}{how}", warning=True, frequent=True)
 
@@ -240,13 +239,7 @@ def _replace_silent(p: Pass) -> None:
         else:
             newcomers.append(pod)
     p.replace_pods(newcomers)
-    if lost:
-        p.set_members(
-            tuple(
-                replace(m, state=MemberState.LOST, message=lost[m.pod_uid]) if m.pod_uid in lost else m
-                for m in p.status.members()
-            )
-        )
+    p.mark_lost(lost)
 
 
 def _create_missing(p: Pass) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what: the rights that the shell grants to pods."""
+"""The rights that the shell grants to pods."""
 
 from __future__ import annotations
 
