@@ -114,7 +114,7 @@ def _scale(arguments: argparse.Namespace) -> None:
 
 
 def _wait_and_see(arguments: argparse.Namespace) -> None:
-    """Losses that only beats can tell, and the API server's load when there are none."""
+    """Losses that only heartbeats can tell, and the API server's load when there are none."""
     from benchmarks import noticing, steady
     from benchmarks.k8s import ControlPlane, K8s
 

@@ -30,7 +30,7 @@ class CrewError(RuntimeError):
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back: one answer per participant that gave one, and who gave none in time."""
+    """What came back: one answer per participant that gave one, and those that gave none in time."""
 
     returned: Sequence[Returned]
     raised: Sequence[Raised]
@@ -65,7 +65,7 @@ class Participant:
             self.connection.send(command)
 
     def kill(self) -> None:
-        """SIGKILL; once it was reaped its process id may be somebody else's."""
+        """SIGKILL; once it was reaped its process id may be another process's."""
         os.kill(self.pid, signal.SIGKILL)
 
 

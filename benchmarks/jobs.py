@@ -1,7 +1,7 @@
 """`make bench-jobs`: many small jobs applied at once; when do they train?
 
 The API server, etcd, the controllers and the operator are the real processes; nodes and participants are
-played (`jobs_nodes`). Fails unless every job trains, nobody was taken for silent, and no pod replaced.
+played (`jobs_nodes`). Fails unless every job trains, and no pod was taken for silent or replaced.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _all_train(nodes: Nodes, wanted: Sequence[tuple[str, str]]) -> bool:
 def _state(nodes: Nodes) -> str:
     jobs = nodes.jobs.values()
     train = sum(job.trains_after is not None for job in jobs)
-    paces = sorted({job.record.wait_renew_seconds for job in jobs if job.record is not None})
+    paces = sorted({job.record.wait_renew_period_seconds for job in jobs if job.record is not None})
     pods = sum(len(job.pods) for job in jobs)
     return f"{train} of {len(jobs)} train, {pods} pods made, renewals every {paces} s"
 

@@ -2,7 +2,7 @@
 
 A pod that appears runs at once (its status is written as kubelet does), and its participant announces itself,
 renews its Lease as the round record says, and follows the rounds by the handler's own decisions
-(`elasticjob.core.participant`). Whoever leads a round reports it established; workers take no time.
+(`elasticjob.core.participant`). The leader of a round reports it established; workers take no time.
 
 What differs from a cluster: one user for all, in system:masters, so that priority and fairness leaves them
 alone; few connections, and requests wait for a free one in the order in which they were due, renewals too.
@@ -52,7 +52,7 @@ class Seat:
         self._nodes, self._job = nodes, job
         self.name, self.uid = name, uid
         self._core = Participant()
-        self._speak = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._annotations: dict[str, str] = {}
         self._version = ""
         self._renew = 5.0
@@ -71,10 +71,10 @@ class Seat:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._renew * random.uniform(0.9, 1.1)):
-                    await self._speak.wait()
-            said = self._speak.is_set()
-            self._speak.clear()
-            await self._write("say" if said else "renew")
+                    await self._wanted.wait()
+            wanted = self._wanted.is_set()
+            self._wanted.clear()
+            await self._write("say" if wanted else "renew")
 
     def observe(self, record: RoundRecord) -> None:
         """The watch has brought the round Lease."""
@@ -83,7 +83,7 @@ class Seat:
 
     def step(self) -> None:
         """Do what the handler would now."""
-        if self._in_round and self._core.over():
+        if self._in_round and self._core.end_reason():
             self._announce()
         if self._in_round:
             return
@@ -93,24 +93,24 @@ class Seat:
             self._announce()
         elif isinstance(step, Enter):
             self._in_round = True
-            leads = step.membership.rank == 0
+            leads = step.membership.group_rank == 0
             self._renew = LEADER_RENEW_SECONDS if leads else MEMBER_RENEW_SECONDS
             if leads:
-                self._say(
+                self._request_write(
                     names.REPORT_ANNOTATION, RoundReport(step.membership.nonce, established=True).dump()
                 )
         elif self._core.latest is not None:
-            self._renew = float(self._core.latest.wait_renew_seconds)
+            self._renew = float(self._core.latest.wait_renew_period_seconds)
 
     def _announce(self) -> None:
         self._in_round = False
         endpoint = format_endpoint("127.0.0.1", random.randint(20_000, 60_000))
         record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, 1)
-        self._say(names.PARTICIPANT_ANNOTATION, record.dump())
+        self._request_write(names.PARTICIPANT_ANNOTATION, record.dump())
 
-    def _say(self, annotation: str, text: str) -> None:
+    def _request_write(self, annotation: str, text: str) -> None:
         self._annotations[annotation] = text
-        self._speak.set()
+        self._wanted.set()
 
     async def _write(self, what: str) -> None:
         stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -224,7 +224,7 @@ class Nodes:
     async def _follow(self, path: str, take: Callable[[str, Any], None]) -> None:
         url = f"{self._server}{path}watch=1&timeoutSeconds={_WATCH_SECONDS}"
         while True:
-            # From the present state on: the API server ends the watch of who can't keep up.
+            # From the present state on: the API server ends a watch that cannot keep up.
             async with self._session.get(url) as response:
                 rest = b""
                 async for chunk in response.content.iter_any():

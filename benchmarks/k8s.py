@@ -1,6 +1,6 @@
 """The backend `k8s`: a real control plane, the real operator, pods that the benchmark plays.
 
-The control plane is devcluster's, without nodes. The job has no template, so its pods are somebody else's:
+The control plane is devcluster's, without nodes. The job has no template, so the benchmark creates its pods:
 they are Pod objects on a Node object, and the benchmark writes into their status what kubelet would. Each
 participant process plays one of them and reaches the API server as a process in that pod would: by a service
 account token bound to the pod, with the rights that the operator has granted to it.
@@ -61,7 +61,7 @@ class ControlPlane:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ControlPlane:
-        # Nobody renews the node's Lease: the controllers that would call the node lost are left out.
+        # The node's Lease is not renewed: the controllers that would call the node lost are left out.
         controllers = [name for name in DEFAULT_CONTROLLERS if name not in _NODE_CONTROLLERS]
         options = Options(controllers=controllers, server_names=[NEAR], apiserver_gogc=self._gogc)
         with contextlib.ExitStack() as stack:

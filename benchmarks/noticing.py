@@ -1,4 +1,4 @@
-"""A loss that only beats can tell: nobody's collective fails, and no pod's status is updated.
+"""A loss that only heartbeats can tell: nobody's collective fails, and no pod's status is updated.
 
 * dead agent: SIGKILL of one of N. Its port refuses connections; nobody writes that its container has ended.
 * silent node: the path to one of N loses everything, both ways, its way to the API server included.

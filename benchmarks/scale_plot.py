@@ -50,7 +50,7 @@ def _times(axes: Any, samples: Samples, what: str, title: str) -> None:
     aims = [(n, aim) for n, aim in TARGETS[what].items() if n in samples.sizes(what)]
     if aims:
         xs, ys = zip(*aims, strict=True)
-        axes.plot(xs, ys, marker="_", markersize=14, linestyle="none", color="0.3", label="ours shall be")
+        axes.plot(xs, ys, marker="_", markersize=14, linestyle="none", color="0.3", label="target")
     over_participants(axes, title, "seconds", samples.sizes(what))
 
 

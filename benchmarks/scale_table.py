@@ -75,7 +75,7 @@ def _times(samples: Samples, what: str) -> str:
         rows.append([str(n), *(spread(one) if one else "" for one in found), number(aim)])
     growth = [fit(samples.curve(what, backend)) for backend in backends]
     rows.append(["growth", *(f"N^{found.exponent:.2f}" if found else "" for found in growth), ""])
-    return markdown.table(["N", *backends, "ours shall be"], rows)
+    return markdown.table(["N", *backends, "target"], rows)
 
 
 def _costs(samples: Samples, what: str) -> str:

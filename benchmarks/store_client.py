@@ -32,7 +32,7 @@ class StoreClient:
 
     @staticmethod
     async def connect(host: str, port: int, prefix: str, timeout: float) -> StoreClient:
-        """Connect and greet. Raises OSError or StoreError if nobody is there within `timeout` seconds."""
+        """Connect and greet. Raises OSError or StoreError if no server answers within `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 reader, writer = await asyncio.open_connection(host, port)

@@ -9,8 +9,8 @@ client of the same wire protocol (`benchmarks.store_client`).
 What differs from a real agent: TLS settings, one event loop and one interpreter are shared by thousands, and
 HTTP is spoken by what they can afford (`benchmarks.swarm_http`); a
 participant listens on the port that it offers, but a TCPStore is put behind it only when it leads (a real
-handler starts one with each announcement, 1 ms each); there are no beats; a record whose text a neighbour has
-just parsed is not parsed again (every machine does that for itself, at the same time).
+handler starts one with each announcement, 1 ms each); there are no heartbeats; a record whose text a
+neighbour has just parsed is not parsed again (every machine does that for itself, at the same time).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from elasticjob.contract.records import (
     format_endpoint,
     parse_endpoint,
 )
-from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.core.renewal_schedule import RenewalSchedule
 
 HOST = "127.0.0.1"
@@ -72,7 +72,7 @@ class SwarmParticipant:
         self._seat = seat
         self._core = Participant()
         self._news = asyncio.Event()
-        self._bell = threading.Condition()
+        self._changed = threading.Condition()
         server = urlsplit(seat.server)
         head = (
             "accept: application/json\r\naccept-encoding: identity\r\nuser-agent: elasticjob-swarm\r\n"
@@ -85,16 +85,16 @@ class SwarmParticipant:
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{seat.namespace}/leases"
         self._annotations: dict[str, str] = {}
         self._version = ""
-        self._said = self._written = 0
+        self._requested = self._written = 0
         self._written_at = 0.0
-        self._speak = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._renewals = RenewalSchedule(
             MEMBER_RENEW_SECONDS, time.monotonic(), lambda: random.uniform(0.9, 1.1)
         )
         self._listening: socket.socket | None = None
         self._servers: list[object] = []
         self._store: StoreClient | None = None
-        self._good_since: float | None = None
+        self._healthy_since: float | None = None
         self._in_round = False
         self._tasks: list[asyncio.Task[None]] = []
         self.refused = 0
@@ -113,7 +113,16 @@ class SwarmParticipant:
             if m is not None:
                 break
         self._in_round = True
-        return Passed(called, self._written_at, seen, time.monotonic(), m.rank, m.size, m.number, m.leader)
+        return Passed(
+            called,
+            self._written_at,
+            seen,
+            time.monotonic(),
+            m.group_rank,
+            m.size,
+            m.number,
+            m.leader_endpoint,
+        )
 
     def traffic(self) -> Traffic:
         """What went over the wire so far."""
@@ -133,10 +142,12 @@ class SwarmParticipant:
 
     def _leave_round(self) -> FailureReport | None:
         m = self._core.membership
-        failed = self._in_round and m is not None and not self._core.over()
+        failed = self._in_round and m is not None and not self._core.end_reason()
         self._in_round = False
         self._drop_store()
-        return FailureReport(m.number, m.rank, "exit code unknown") if failed and m is not None else None
+        return (
+            FailureReport(m.number, m.group_rank, "exit code unknown") if failed and m is not None else None
+        )
 
     async def _wait_for_round(self, failure: FailureReport | None) -> Membership:
         self._announce(failure)
@@ -159,25 +170,25 @@ class SwarmParticipant:
         self._listening = socket.create_server((HOST, 0), backlog=4096)
         endpoint = format_endpoint(HOST, self._listening.getsockname()[1])
         record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, 1)
-        said = {names.PARTICIPANT_ANNOTATION: record.dump()}
+        annotations = {names.PARTICIPANT_ANNOTATION: record.dump()}
         if failure is not None:
-            said[names.FAILURE_ANNOTATION] = failure.dump()
-        self._say(**said)
+            annotations[names.FAILURE_ANNOTATION] = failure.dump()
+        self._request_write(**annotations)
         self._renew_while_waiting()
         if not self._tasks:
             self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._watch())]
 
     def _renew_while_waiting(self) -> None:
         record = self._core.latest
-        self._renew_every(float(record.wait_renew_seconds) if record is not None else 5.0)
+        self._renew_every(float(record.wait_renew_period_seconds) if record is not None else 5.0)
 
     # -- in a round ----------------------------------------------------------------------------------------
 
     async def _establish(self, m: Membership) -> Membership | None:
         """Pass the barrier; the place that this participant has. None: the round was over before, or it has
         none."""
-        self._renew_every(LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS)
-        if m.rank == 0:
+        self._renew_every(LEADER_RENEW_SECONDS if m.group_rank == 0 else MEMBER_RENEW_SECONDS)
+        if m.group_rank == 0:
             return await self._lead(m)
         arrive = asyncio.ensure_future(self._arrive(m))
         over = asyncio.ensure_future(self._until_over())
@@ -186,7 +197,7 @@ class SwarmParticipant:
             done, _ = await asyncio.wait({arrive, over}, timeout=late, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 report = RoundReport(m.nonce, leader_lost=True, message=f"no answer within {late} s")
-                self._say(**{names.REPORT_ANNOTATION: report.dump()})
+                self._request_write(**{names.REPORT_ANNOTATION: report.dump()})
                 await asyncio.wait({arrive, over}, return_when=asyncio.FIRST_COMPLETED)
             return arrive.result() if arrive.done() else None
         finally:
@@ -195,35 +206,44 @@ class SwarmParticipant:
             await asyncio.gather(arrive, over, return_exceptions=True)
 
     async def _until_over(self) -> None:
-        while not self._core.over():
+        while not self._core.end_reason():
             self._news.clear()
             await self._news.wait()
 
     async def _arrive(self, m: Membership) -> Membership | None:
         """What `Establishment._arrive` does on a member, and again as long as it can't be done."""
-        from elasticjob.beats import HERE
-        from elasticjob.establish import ALL_HERE, COUNT, NO_MEMBER, RANK, RANKS, WORKERS_PORT
+        from elasticjob.establish import (
+            ALL_ARRIVED_KEY,
+            COUNT_KEY,
+            NOT_A_MEMBER,
+            RANK_KEY,
+            RANKS_KEY,
+            WORKERS_PORT_KEY,
+        )
+        from elasticjob.heartbeats import ENDPOINT_KEY
 
-        host, port = parse_endpoint(m.leader)
+        host, port = parse_endpoint(m.leader_endpoint)
         while True:
             try:
                 self._drop_store()
                 store = await StoreClient.connect(host, port, m.prefix, STORE_CONNECT_SECONDS)
                 self._store = store
-                if m.rank == ASK:
-                    await store.wait(RANKS)
-                    told = (await store.compare_set(f"{RANK}{m.id}", NO_MEMBER, NO_MEMBER)).decode()
-                    if told == NO_MEMBER:
-                        self._core.no_member()
+                if m.group_rank == RANK_UNKNOWN:
+                    await store.wait(RANKS_KEY)
+                    answer = (
+                        await store.compare_set(f"{RANK_KEY}{m.id}", NOT_A_MEMBER, NOT_A_MEMBER)
+                    ).decode()
+                    if answer == NOT_A_MEMBER:
+                        self._core.drop_membership()
                         return None
-                    m = replace(m, rank=int(told))
-                    self._core.placed(m.rank)
+                    m = replace(m, group_rank=int(answer))
+                    self._core.set_group_rank(m.group_rank)
                 own_port = self._listening.getsockname()[1] if self._listening is not None else 0
-                store.set(f"{HERE}{m.rank}", format_endpoint(HOST, own_port))
-                if await store.add(COUNT, 1) == m.size:
-                    store.set(ALL_HERE, "1")
-                await store.wait(ALL_HERE)
-                int(await store.get(WORKERS_PORT))
+                store.set(f"{ENDPOINT_KEY}{m.group_rank}", format_endpoint(HOST, own_port))
+                if await store.add(COUNT_KEY, 1) == m.size:
+                    store.set(ALL_ARRIVED_KEY, "1")
+                await store.wait(ALL_ARRIVED_KEY)
+                int(await store.get(WORKERS_PORT_KEY))
             except (OSError, StoreError):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
@@ -241,8 +261,10 @@ class SwarmParticipant:
         self._listening = None
         port = listening.getsockname()[1]
 
-        def report(said: RoundReport) -> None:
-            loop.call_soon_threadsafe(functools.partial(self._say, **{names.REPORT_ANNOTATION: said.dump()}))
+        def report(found: RoundReport) -> None:
+            loop.call_soon_threadsafe(
+                functools.partial(self._request_write, **{names.REPORT_ANNOTATION: found.dump()})
+            )
 
         def lead() -> bool:
             server = Server(
@@ -260,9 +282,9 @@ class SwarmParticipant:
                 m,
                 server,
                 "",
-                self._bell,
-                self._core.over,
-                self._good_for,
+                self._changed,
+                self._core.end_reason,
+                self._healthy_seconds,
                 report,
                 list_members=lambda: asyncio.run_coroutine_threadsafe(self._list(), loop).result(),
             )
@@ -278,7 +300,7 @@ class SwarmParticipant:
         if established:
             met = RoundReport(m.nonce, established=True).dump()
             step = ProgressReport(m.nonce, m.number, m.number, 0, 0).dump()  # rounds without one are paced
-            self._say(**{names.REPORT_ANNOTATION: met, names.PROGRESS_ANNOTATION: step})
+            self._request_write(**{names.REPORT_ANNOTATION: met, names.PROGRESS_ANNOTATION: step})
         return m if established else None
 
     async def _list(self) -> MemberList:
@@ -292,8 +314,8 @@ class SwarmParticipant:
             raise Unavailable(str(error)) from None
         return MemberList.parse((metadata.get("annotations") or {}).get(names.MEMBERS_ANNOTATION, ""))
 
-    def _good_for(self) -> float:
-        return 0.0 if self._good_since is None else time.monotonic() - self._good_since
+    def _healthy_seconds(self) -> float:
+        return 0.0 if self._healthy_since is None else time.monotonic() - self._healthy_since
 
     def _drop_store(self) -> None:
         if self._store is not None:
@@ -314,7 +336,7 @@ class SwarmParticipant:
             async for part in self._watched.stream(self._leases + query, SILENT_WATCH_SECONDS):
                 if isinstance(part, Answer):
                     _good(part)
-                    self._good_since = self._good_since or time.monotonic()
+                    self._healthy_since = self._healthy_since or time.monotonic()
                     continue
                 *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
@@ -333,28 +355,28 @@ class SwarmParticipant:
         with contextlib.suppress(RecordError):
             if text and self._core.observe(_parse(text)):
                 self._news.set()
-                with self._bell:
-                    self._bell.notify_all()
+                with self._changed:
+                    self._changed.notify_all()
 
-    def _say(self, **annotations: str) -> None:
+    def _request_write(self, **annotations: str) -> None:
         self._annotations.update(annotations)
-        self._said += 1
-        self._speak.set()
+        self._requested += 1
+        self._wanted.set()
 
     def _renew_every(self, seconds: float) -> None:
         if self._renewals.every(seconds, time.monotonic()):
-            self._speak.set()
+            self._wanted.set()
 
     async def _write(self) -> None:
         """What `LeaseWriter` does: write what was said, several sayings at once, and renew."""
         while True:
             self._renewals.begin(time.monotonic())
-            while self._said == self._written and (left := self._renewals.due - time.monotonic()) > 0:
-                self._speak.clear()
+            while self._requested == self._written and (left := self._renewals.due - time.monotonic()) > 0:
+                self._wanted.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
-                        await self._speak.wait()
-            upto = self._said
+                        await self._wanted.wait()
+            upto = self._requested
             await self._persist(self._write_once)
             if upto != self._written:
                 self._written, self._written_at = upto, time.monotonic()

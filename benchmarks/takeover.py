@@ -101,7 +101,7 @@ async def _take_over() -> dict[str, Any]:
     controller.start(leading=False)
     counting = Counting()
     try:
-        await controller.world.synced()
+        await controller.cache.synced()
         gc.collect()
         process = psutil.Process()
         before = process.memory_info().rss
@@ -117,7 +117,7 @@ async def _take_over() -> dict[str, Any]:
             highest = max(highest, process.memory_info().rss)
         await leading
         return {
-            "pods": len(controller.world.pods),
+            "pods": len(controller.cache.pods),
             "seconds": round(time.monotonic() - began, 2),
             "requests": dict(counting.requests),
             "MB read": round(counting.bytes / 1e6, 1),

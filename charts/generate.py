@@ -1,7 +1,10 @@
-"""Write what is made from the chart: its README, and manifests for those without helm.
+"""Write what is made for the chart and from it: its copy of the resource definition, its README, and
+manifests for those without helm.
 
-    python -m charts.generate            # writes both
+    python -m charts.generate            # writes all of them
     python -m charts.generate --check    # writes nothing; fails if one of them is not what it would write
+
+helm takes files from the chart's own folder only, and warns of a symbolic link at every use.
 
 `charts/elasticjob/README.md` has a table of the values, from the comments in `values.yaml`; what stands
 outside of the markers is written by hand. `deploy/operator.yaml` is what `helm template` makes with the
@@ -16,6 +19,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,8 @@ from devcluster.helm import ensure_helm
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "elasticjob"
 README = CHART / "README.md"
+DEFINITION = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
+COPY = CHART / "files" / DEFINITION.name
 MANIFESTS = ROOT / "deploy" / "operator.yaml"
 NAMESPACE = "elasticjob-system"
 BEGIN = "<!-- Begin of the table that charts/generate.py writes -->"
@@ -114,7 +120,7 @@ def readme(current: str) -> str:
 
 
 def manifests() -> str:
-    """What `deploy/operator.yaml` shall be."""
+    """What `deploy/operator.yaml` should contain."""
     command = [str(ensure_helm()), "template", "elasticjob", str(CHART), "--namespace", NAMESPACE]
     made = subprocess.run(
         [*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True, timeout=60
@@ -127,8 +133,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     check = parser.parse_args().check
-    made = {README: readme(README.read_text()), MANIFESTS: manifests()}
-    for file, text in made.items():
+    made: dict[Path, Callable[[], str]] = {
+        COPY: DEFINITION.read_text,
+        README: lambda: readme(README.read_text()),
+        MANIFESTS: manifests,
+    }
+    for file, make in made.items():  # one after the other: helm reads the copy
+        text = make()
         if check and (not file.exists() or file.read_text() != text):
             sys.exit(f"{file.relative_to(ROOT)} is not what charts/generate.py makes of the chart: run it")
         if not check:

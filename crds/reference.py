@@ -58,7 +58,7 @@ def _section(path: str, schema: Schema) -> Iterator[str]:
     if "description" in schema:
         yield f"{schema['description'].strip()}\n"
     if rules := schema.get("x-kubernetes-validations"):
-        yield "Held by the API server:\n"
+        yield "The API server enforces:\n"
         yield from (f"- {rule['message']}." for rule in rules)
         yield ""
     yield "| field | type | |"

@@ -6,13 +6,13 @@ from datetime import datetime, timedelta, timezone
 
 from elasticjob.rounds.reports import MAX_REPORTS
 from elasticjob.rounds.state import UnreachableReport
-from elasticjob_operator.plan.causes import ACCOUNTS
-from elasticjob_operator.plan.ignored import MAX_IGNORED
-from elasticjob_operator.plan.ignored import MAX_MESSAGE as MAX_IGNORED_MESSAGE
+from elasticjob_operator.plan.backoff import MAX_SLOT_BACKOFFS
+from elasticjob_operator.plan.charge_revision import MAX_UNACCOUNTED
+from elasticjob_operator.plan.evidence import ACCOUNTS
+from elasticjob_operator.plan.ignored_pods import MAX_IGNORED
+from elasticjob_operator.plan.ignored_pods import MAX_MESSAGE as MAX_IGNORED_MESSAGE
 from elasticjob_operator.plan.members import MAX_MEMBER_MESSAGE
-from elasticjob_operator.plan.moves import MAX_ABSENT
 from elasticjob_operator.plan.nodes import MAX_EXCLUDED
-from elasticjob_operator.plan.pacing import MAX_SETBACKS
 from elasticjob_operator.plan.planner import MAX_WAITING
 from elasticjob_operator.plan.status import (
     MAX_CHARGES,
@@ -90,7 +90,7 @@ def full(members: int = MEMBERS) -> JobStatus:
             Condition(kind, "False", "WaitingForFencing", text(4_096), WALL.replace(microsecond=0), 7)
             for kind in kinds
         ),
-        start=WALL,
+        start_time=WALL,
         active_seconds=10**9,
         replicas=members,
         selector=f"elasticjob.dev/job-name={NAME},!elasticjob.dev/standby",
@@ -106,16 +106,16 @@ def full(members: int = MEMBERS) -> JobStatus:
             leader_endpoint="[fd00:1111:2222:3333:4444:5555:6666:7777]:65535",
             members=members,
             world_size=8 * members,
-            start=WALL,
-            established=WALL,
+            start_time=WALL,
+            established_time=WALL,
             cause="NotEstablished",
             account="infrastructure",
             message=text(2_500),
             end=END,
             failure_offset_milliseconds=10**9,
-            charged=WALL,
+            charged_time=WALL,
             quorum_time=WALL,
-            idle_since=WALL,
+            idle_since_time=WALL,
             idle_seconds=9_999,
             establish_failures=9,
             newcomers=names[:MAX_NEWCOMERS],
@@ -125,7 +125,7 @@ def full(members: int = MEMBERS) -> JobStatus:
             ineligible_leaders=names,
             unreachable_reports=tuple(UnreachableReport(name, WALL) for name in names[:MAX_REPORTS]),
             unaccounted_members=tuple(
-                UnaccountedMember(name, entry(0, 0, "").pod_uid, 9_998, 1) for name in names[:MAX_ABSENT]
+                UnaccountedMember(name, entry(0, 0, "").pod_uid, 9_998, 1) for name in names[:MAX_UNACCOUNTED]
             ),
         ),
         participants=tuple(entry(n, n, "Lost") for n in range(members))
@@ -136,7 +136,7 @@ def full(members: int = MEMBERS) -> JobStatus:
                 number=9_999 - n,
                 cause="NotEstablished",
                 members=members,
-                start=WALL,
+                start_time=WALL,
                 end=END,
                 rendezvous_milliseconds=10**9,
                 first_step_milliseconds=10**9,
@@ -152,7 +152,7 @@ def full(members: int = MEMBERS) -> JobStatus:
         excluded_nodes=tuple(
             ExcludedNode(f"{n}{NODE[3:]}", WALL, text(400), WALL) for n in range(MAX_EXCLUDED)
         ),
-        slot_backoffs=tuple(SlotBackoff(n, pod(n), 999, WALL, 999) for n in range(MAX_SETBACKS)),
+        slot_backoffs=tuple(SlotBackoff(n, pod(n), 999, WALL, 999) for n in range(MAX_SLOT_BACKOFFS)),
         progress=Progress(
             10**9,
             10**6,

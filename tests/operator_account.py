@@ -1,4 +1,4 @@
-"""Who the operators of the tests are: service accounts with the rights that the chart gives, and no other.
+"""The service accounts of the tests' operators: they have the rights that the chart gives, and no other.
 
 The rights are those of `deploy/operator.yaml`, which is made from the chart. What the operators then ask of
 the API server is taken from its audit log when the cluster ends, for ``python -m tests.operator_rights``.

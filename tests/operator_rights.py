@@ -102,9 +102,9 @@ def count(used: Used, lines: Iterable[str], users: frozenset[str], denials: bool
         except ValueError:
             continue  # the end of a log whose server was killed
         if event["user"].get("username") not in users or event.get("userAgent", "").startswith("devcluster"):
-            continue  # somebody else's, or a test's with the operator's token
+            continue  # another client's, or a test's with the operator's token
         if "objectRef" not in event:
-            continue  # discovery is everybody's
+            continue  # every client does discovery
         # Who is turned away before the authorizer was asked, by flow control for one, has no such annotation.
         if event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow":
             used.granted.update(rights_of(event))

@@ -18,7 +18,7 @@ from elasticjob.contract.records import Outcome
 from elasticjob.rounds.candidates import Candidate, Defer, FormRound, decide
 from elasticjob.rounds.causes import better
 from elasticjob_operator.plan import lifecycle, rounds
-from elasticjob_operator.plan.causes import Evidence
+from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.status import ParticipantStatus
 from tests.simulation.api import Unavailable
 
@@ -90,7 +90,7 @@ def ignore_what_ended(examine: Any, p: Any, member: Any) -> tuple[str, Evidence 
 def as_if_in_time(failure_report: Any, p: Any, member: Any) -> Any:
     """No report of a failure is late."""
     report = failure_report(p, member)
-    return None if report is None else replace(report, late=False)
+    return None if report is None else replace(report, after_round_end=False)
 
 
 def match_the_last(match: Any, among: Any, evidence: Evidence) -> Any:
@@ -131,7 +131,9 @@ def complete_at_the_barrier(p: Any) -> bool:
 def whoever_ended_well(p: Any) -> str:
     """One that was taken away before it joined, and ended with 0, was never going to join."""
     joined = any(p.alive(pod) and p.participant(pod) is not None for pod in p.observed.pods)
-    ended = (pod.name for pod in p.observed.pods if pod.mine and pod.exited_well and not p.superseded(pod))
+    ended = (
+        pod.name for pod in p.observed.pods if pod.of_this_job and pod.exited_well and not p.is_replaced(pod)
+    )
     return "" if p.round.number or joined or p.job.spec.template is None else next(ended, "")
 
 
@@ -151,7 +153,7 @@ def decide_with_spares(candidates: Any, awaited: Any, minimum: int, replicas: in
 
 
 def form_at_once(candidates: Any, _awaited: Any, _minimum: int, replicas: int) -> FormRound | Defer:
-    """Nobody is waited for."""
+    """Nothing is waited for."""
     return decide(candidates, (), 1, replicas)
 
 
@@ -162,12 +164,12 @@ def break_below_minimum(p: Any) -> None:
 
 
 def joined_whoever(p: Any) -> Any:
-    """Whoever says that it has joined may be a member."""
+    """Any pod that says that it has joined may be a member."""
     result = []
     for pod in p.observed.pods:
         lease = p.observed.leases.get(pod.name)
         record = lease.record if lease is not None else None
-        if pod.mine and not pod.ended and record is not None and record.state == "Joining" and pod.ip:
+        if pod.of_this_job and not pod.ended and record is not None and record.state == "Joining" and pod.ip:
             result.append((pod, ParticipantStatus(record.id, pod.name, pod.uid, "Joining", pod.slot)))
     return tuple(result)
 
@@ -204,63 +206,73 @@ def end_the_pass(operator: Any, target: Any, why: Exception) -> None:
 
 RULES = {
     # Rounds
-    "I1 numbered above both": Rule("rounds.catch_up", gives(None)),
+    "I1 numbered above both": Rule("rounds.renumber_above_leases", gives(None)),
     "I1 a new number": Rule("rounds._publish", around=same_number_again),
     "I1 the record never goes back": Rule("elasticjob.contract.records.RoundRecord.ahead_of", gives(False)),
     "I2 ranks by rule": Rule("elasticjob.rounds.candidates.assign_ranks", rank_by_slot),
-    "I2 the world is the round": Rule("elasticjob.core.participant.Participant._place", around=one_less),
+    "I2 the world is the round": Rule(
+        "elasticjob.core.participant.Participant._make_membership", around=one_less
+    ),
     "I3 never fewer": Rule("elasticjob.rounds.formation.decide", decide_without_minimum),
     "I3 never more": Rule("elasticjob.rounds.formation.decide", decide_with_spares),
     "I3 bounds break nothing": Rule("scaling.rescale", break_below_minimum),
-    "I4 late announcements": Rule("context.Pass.in_time", gives(True)),
-    "I4 who may be a member": Rule("context.Pass.joined", joined_whoever),
-    "I4 replaced pods": Rule("context.Pass.superseded", gives(False)),
-    "I4 identity by holder": Rule("context.Pass.participant", lambda p, pod: p.observed.leases.get(pod.name)),
+    "I4 late announcements": Rule("pass_state.Pass.in_time", gives(True)),
+    "I4 who may be a member": Rule("pass_state.Pass.joined", joined_whoever),
+    "I4 replaced pods": Rule("pass_state.Pass.is_replaced", gives(False)),
+    "I4 identity by holder": Rule(
+        "pass_state.Pass.participant", lambda p, pod: p.observed.leases.get(pod.name)
+    ),
     "survivors are waited for": Rule("rounds.expect_members", lambda _: ([], [])),
-    "a broken path once": Rule("rounds._goes_on", gives(False)),
-    "fencing": Rule("members.departed", gives(True)),
+    "a broken path once": Rule("rounds._continues_series", gives(False)),
+    "fencing": Rule("members.fencing_satisfied", gives(True)),
+    "fencing for as long as the job says": Rule("fencing._left", gives(0.0)),
     "nobody waits without a timer": Rule("elasticjob.rounds.waits.Waits.wake", gives(None)),
     # Losses
     "I5 two witnesses": Rule("members._examine", around=convict_by_silence),
     "I5 not without a witness": Rule("members._silent", gives(True)),
     "I5 not against a witness": Rule("members._vouched_for", gives(False)),
+    "lost with the leader": Rule("members._lost_with_the_leader", gives([])),
     "I6 losses end rounds": Rule("members._examine", around=ignore_what_ended),
     "late reports explain only": Rule("members._failure_report", around=as_if_in_time),
     "out of memory in place": Rule("members.killed_for_memory", gives(None)),
     "hangs end rounds": Rule("progress.hang", lambda _: []),
-    "who leaves": Rule("context.Pass.leaving", gives(False)),
-    "nodes that are dead for sure": Rule("context.Pass.on_dead_node", gives(False)),
-    "no force on mere silence": Rule("context.Pass.on_dead_node", trusts_no_taint),
-    "members that are lost leave their slot": Rule("rounds._replace_absent", gives(None)),
+    "who leaves": Rule("pass_state.Pass.leaving", gives(False)),
+    "nodes that are dead for sure": Rule("pass_state.Pass.on_dead_node", gives(False)),
+    "no force on mere silence": Rule("pass_state.Pass.on_dead_node", trusts_no_taint),
+    "members that are lost leave their slot": Rule("rounds._replace_lost_pods", gives(None)),
     "silent announcements are replaced": Rule("pods._replace_silent", gives(None)),
     "sidecars hold nothing": Rule("pods._delete_held_by_sidecars", gives(None)),
-    "what a dead watch brings is not believed": Rule("tests.simulation.operator.Operator._look", gives(())),
+    "what a dead watch brings is not believed": Rule(
+        "tests.simulation.operator.Operator._confirm_silence", gives(())
+    ),
     "one failure is no outage": Rule(
-        "elasticjob_operator.observe.answers._Scope.is_outage", lambda scope, _now: scope.doubted is not None
+        "elasticjob_operator.observe.write_health._Scope.is_outage",
+        lambda scope, _now: scope.uncertain_since is not None,
     ),
     # Causes and charges
-    "I7 charged once": Rule("failures._charged", gives(False)),
-    "I7 charges are kept": Rule("failures.refresh_accounts", never_charge),
-    "I7 ended well": Rule("ends.ended_well", gives(False)),
+    "I7 charged once": Rule("charging._charged", gives(False)),
+    "I7 charges are kept": Rule("charging.refresh_accounts", never_charge),
+    "I7 ended well": Rule("termination.ended_well", gives(False)),
     "the root, not its echoes": Rule(
-        "failures.explains_more", lambda cause, _matched, _ms, than, *_: better(cause, than)
+        "charging.explains_more", lambda cause, _matched, _ms, than, *_: better(cause, than)
     ),
     "the first rule": Rule("rules.match", around=match_the_last),
-    "rules are obeyed": Rule("failures.enforce", gives(None)),
-    "given up on its node": Rule("failures._give_up", gives(None)),
-    "better evidence moves a charge": Rule("moves.revise", gives(None)),
-    "not for ever": Rule("moves.MOVE_SECONDS", float("inf")),
-    "the first worker, also later": Rule("moves._earlier_failure", gives(None)),
-    "charged once in any window": Rule("failures._charged", charged_inside_the_window),
-    "a pod's end is charged once in any window": Rule("failures.settle_pod", gives(None)),
-    "who takes pods away": Rule("ends.taken_away", gives(None)),
-    "who took it away": Rule("ends._disruption", gives(None)),
-    "who took it away, said late": Rule("ends.second_thoughts", gives(None)),
-    "who took it away, said late before it joined": Rule("ends.unexplained", gives(0.0)),
-    "a node's word on a deletion": Rule("ends.node_trouble", gives("")),
+    "rules are obeyed": Rule("charging.enforce", gives(None)),
+    "given up on its node": Rule("charging._mark_lost", gives(None)),
+    "better evidence moves a charge": Rule("charge_revision.revise", gives(None)),
+    "not for ever": Rule("charge_revision.REVISION_WINDOW_SECONDS", float("inf")),
+    "the first worker, also later": Rule("charge_revision._earlier_failure", gives(None)),
+    "charged once in any window": Rule("charging._charged", charged_inside_the_window),
+    "a pod's end is charged once in any window": Rule("charging.mark_charged", gives(None)),
+    "who takes pods away": Rule("termination.disruption_of", gives(None)),
+    "who took it away": Rule("termination._disruption_cause", gives(None)),
+    "who took it away, said late": Rule("termination.later_evidence", gives(None)),
+    "who took it away, said late before it joined": Rule("termination.explanation_left", gives(0.0)),
+    "a node's word on a deletion": Rule("termination.node_problem", gives("")),
     # Nodes
     "bad nodes are avoided": Rule("nodes.excluded", gives(())),
-    "exclusions are lifted": Rule("nodes._lift", gives(None)),
+    "nodes are not blamed for requests": Rule("nodes.suspected", lambda _cause, _code, node: node),
+    "exclusions are lifted": Rule("nodes._lift_oldest", gives(None)),
     "exclusions end": Rule("nodes._replace_pending", gives(None)),
     # The job's end, and its suspension
     "I8 all must succeed": Rule("lifecycle.check_success", complete_with_the_first),
@@ -268,30 +280,31 @@ RULES = {
     "I8 whoever is taken away has not refused to join": Rule("lifecycle._never_joined", whoever_ended_well),
     "deleted after it is closed": Rule("lifecycle.projection", lambda p: p.observed.record),
     "a suspension is seen": Rule("suspension.wanted", gives(False)),
-    "a suspension supersedes pods": Rule("suspension._supersede", gives(None)),
+    "a suspension supersedes pods": Rule("suspension._replace_all_pods", gives(None)),
     "a suspension is not charged": Rule("rounds.NEVER_CHARGED", frozenset()),
-    "what came before is charged": Rule("suspension.settle", gives(None)),
+    "what came before is charged": Rule("suspension.charge_last_round", gives(None)),
     # Growth
     "I10 the size in one piece": Rule("scaling._least", gives(1)),
     "I10 nothing is done again": Rule("scaling._has_succeeded", gives(False)),
     "I10 fit members": Rule("scaling._unfit", gives("")),
     "I10 published at once": Rule("rounds.PLANNED", frozenset()),
     "I10 the former size is enough": Rule(
-        "scaling.bound", lambda p: p.set(min_replicas=p.job.spec.min_replicas or p.job.spec.replicas)
+        "scaling.update_min_replicas",
+        lambda p: p.set(min_replicas=p.job.spec.min_replicas or p.job.spec.replicas),
     ),
     "I10 growth asks whether it can": Rule("scaling.decide", form_at_once),
     # Writes that fail
     "I11 the pass goes on": Rule("tests.simulation.operator.Operator.failed", end_the_pass),
     "I11 people are told": Rule("conditions._stuck", gives("")),
     # Pauses
-    "I14 rounds are paced": Rule("pacing.pause", gives(0.0)),
-    "I14 steps are the job's": Rule("pacing.has_lived", a_step_is_enough),
-    "I14 new steps only": Rule("pacing._came_further", a_step_is_enough),
-    "I14 a slot's pods": Rule("pacing.slot_left", gives(0.0)),
-    "I14 given up": Rule("pacing.note_given_up", gives(None)),
-    "I14 growth in vain": Rule("pacing.growth_left", gives(0.0)),
-    "I14 growth that does not last": Rule("pacing.larger_left", gives(0.0)),
-    "I14 newcomers that do not last": Rule("pacing.newcomers_left", gives(0.0)),
-    "I14 no newcomer of a series": Rule("pacing.held_off", gives(frozenset())),
-    "I14 newcomers are proven": Rule("pacing.unproven", gives(0.0)),
+    "I14 rounds are paced": Rule("backoff.backoff_seconds", gives(0.0)),
+    "I14 steps are the job's": Rule("backoff.was_healthy", a_step_is_enough),
+    "I14 new steps only": Rule("backoff._made_progress", a_step_is_enough),
+    "I14 a slot's pods": Rule("backoff.slot_backoff_left", gives(0.0)),
+    "I14 given up": Rule("backoff.record_lost_members", gives(None)),
+    "I14 growth in vain": Rule("backoff.growth_backoff_left", gives(0.0)),
+    "I14 growth that does not last": Rule("backoff.larger_round_backoff_left", gives(0.0)),
+    "I14 newcomers that do not last": Rule("backoff.newcomer_backoff_left", gives(0.0)),
+    "I14 no newcomer of a series": Rule("backoff.pods_on_probation", gives(frozenset())),
+    "I14 newcomers are proven": Rule("backoff.probation_left", gives(0.0)),
 }

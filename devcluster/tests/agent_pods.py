@@ -118,6 +118,7 @@ class Pods:
             "livenessProbe",
             "volumeMounts",
             "image",
+            "terminationMessagePolicy",
         }
         own = {key: fields.pop(key) for key in list(fields) if key in of_container}
         main = {"name": "main", "image": "any", "command": command, **own}

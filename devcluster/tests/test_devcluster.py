@@ -65,7 +65,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def alive(pids: list[int]) -> list[int]:
-    """Those that live; a zombie that waits for somebody else's wait() has ended."""
+    """Those that live; a zombie that waits for its parent's wait() has ended."""
 
     def lives(pid: int) -> bool:
         try:

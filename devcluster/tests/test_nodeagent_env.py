@@ -14,9 +14,7 @@ from devcluster.nodeagent.env import (
     container_env,
     expand,
     field_value,
-    parse_quantity,
     referenced,
-    resource_value,
 )
 
 POD = {
@@ -24,12 +22,12 @@ POD = {
         "name": "p",
         "namespace": "ns",
         "uid": "u",
-        "labels": {"a/b": "1", "c": 'q"x'},
+        "labels": {"a/b": "1"},
         "annotations": {"note": "n"},
     },
     "spec": {"nodeName": "node", "serviceAccountName": "sa"},
 }
-FACTS = PodFacts(POD, "10.0.0.1", "10.0.0.2", {"cpu": "64", "memory": "64Gi"})
+FACTS = PodFacts(POD, "10.0.0.1", "10.0.0.2")
 
 
 def _env(container: dict[str, Any], **sources: Any) -> dict[str, str]:
@@ -99,7 +97,6 @@ def test_what_is_missing_is_named(source: dict[str, Any], message: str) -> None:
         ("metadata.name", "p"),
         ("metadata.labels['a/b']", "1"),
         ("metadata.labels['none']", ""),
-        ("metadata.labels", 'a/b="1"\nc="q\\"x"'),
         ("metadata.annotations['note']", "n"),
         ("spec.nodeName", "node"),
         ("status.podIPs", "10.0.0.1"),
@@ -108,27 +105,6 @@ def test_what_is_missing_is_named(source: dict[str, Any], message: str) -> None:
 )
 def test_downward_api(path: str, expected: str) -> None:
     assert field_value(path, FACTS) == expected
-
-
-@pytest.mark.parametrize(
-    ("reference", "expected"),
-    [
-        ({"resource": "limits.cpu"}, "2"),  # 1500m, rounded up
-        ({"resource": "limits.cpu", "divisor": "1m"}, "1500"),
-        ({"resource": "limits.memory", "divisor": "1Mi"}, "65536"),  # the node's: no limit
-        ({"resource": "requests.memory"}, "0"),
-    ],
-)
-def test_resources(reference: dict[str, str], expected: str) -> None:
-    container = {"resources": {"limits": {"cpu": "1500m"}}}
-    assert resource_value(reference, container, FACTS) == expected
-
-
-def test_quantities() -> None:
-    values = [float(parse_quantity(text)) for text in ("1", "500m", "1.5Gi", "2k", "1e3", "1E")]
-    assert values == [1, 0.5, 1.5 * 2**30, 2000, 1000, 1e18]
-    with pytest.raises(ConfigError, match="'1 GB' is not a quantity"):
-        parse_quantity("1 GB")
 
 
 def test_command_line() -> None:

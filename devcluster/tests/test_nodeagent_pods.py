@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -30,6 +31,17 @@ def test_exit_code_is_in_the_status(pods: Pods) -> None:
     ended = main_state(pods.wait_phase("bad", "Failed")["status"], "terminated")
     assert (ended["exitCode"], ended["reason"]) == (3, "Error")
     assert ended["containerID"].startswith("devcluster://")
+
+
+def test_end_of_a_failed_container_s_log_is_in_its_status_where_it_asks_for_that(pods: Pods) -> None:
+    asks: dict[str, Any] = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    pods.run("fails", ["sh", "-c", "seq 1 1000; echo no such file >&2; exit 3"], **asks)
+    pods.run("does-not", ["sh", "-c", "echo done"], **asks)
+    pods.run("does-not-ask", ["sh", "-c", "echo no such file; exit 3"])
+    said = main_state(pods.wait_phase("fails", "Failed")["status"], "terminated")["message"]
+    assert said.splitlines() == [*map(str, range(922, 1001)), "no such file"]
+    assert "message" not in main_state(pods.wait_phase("does-not", "Succeeded")["status"], "terminated")
+    assert "message" not in main_state(pods.wait_phase("does-not-ask", "Failed")["status"], "terminated")
 
 
 def test_death_by_signal_is_128_and_the_signal(pods: Pods) -> None:
@@ -67,11 +79,9 @@ def test_environment_and_downward_api(pods: Pods) -> None:
         "name": "main",
         "image": "any",
         "command": [*python(code), "$(NAME)", "$$(NAME)", "$(UNKNOWN)"],
-        "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
         "envFrom": [{"configMapRef": {"name": "settings"}, "prefix": "MY_"}],
         "env": [
             *downward,
-            {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
             {"name": "GREETING", "value": "hello $(NAME)"},
         ],
     }
@@ -90,7 +100,6 @@ def test_environment_and_downward_api(pods: Pods) -> None:
         "IP": pod["status"]["podIP"],
         "IPS": pod["status"]["podIP"],
         "HOST": pod["status"]["hostIP"],
-        "CPUS": "2",
         "GREETING": "hello env",
         "HOSTNAME": "env",
     }

@@ -98,15 +98,6 @@ def test_ended_pod() -> None:
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
 
 
-def test_readiness_gate_holds_back_ready_alone() -> None:
-    pod: dict[str, Any] = {"metadata": {}, "spec": {"readinessGates": [{"conditionType": "Door"}]}}
-    container = _container(UP, ready=True, started=True)
-    conditions = _conditions(_status(container, pod=pod))
-    assert (conditions["ContainersReady"], conditions["Ready"]) == ("True", "False")
-    pod["status"] = {"conditions": [{"type": "Door", "status": "True"}]}
-    assert _conditions(_status(container, pod=pod))["Ready"] == "True"
-
-
 def test_init_container_that_has_ended_well_counts_as_ready() -> None:
     status = _status(_container(GOOD, "init"), _container(UP))
     assert status["initContainerStatuses"][0]["ready"]

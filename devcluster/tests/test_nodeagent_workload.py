@@ -48,7 +48,7 @@ class Spawner:
 
 @pytest.mark.parametrize("turns", TURNS)
 def test_a_process_that_ends_as_soon_as_it_has_started_is_started_again(turns: int) -> None:
-    """Whether its end is heard before, while or after somebody begins to wait for it."""
+    """Whether its end is heard before, while or after a thread begins to wait for it."""
 
     async def main() -> Workload:
         runtime = Spawner(turns)

@@ -1,4 +1,7 @@
-"""ElasticJob: torchrun's rendezvous backend ``k8s``, whose store of truth is the Kubernetes API.
+"""torchrun's rendezvous backend ``k8s``: the state of each round is in the Kubernetes API.
+
+``contract`` has the records in Leases, ``rounds`` the round kernel, ``core`` a member's side of the protocol;
+all three are pure. ``handler`` is torch's RendezvousHandler, and most other modules are its threads.
 
 Importing this package costs milliseconds and brings in neither torch nor a client: anything that
 imports torchrun imports it (torch loads the entry points of ``torchrun.handlers`` when

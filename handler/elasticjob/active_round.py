@@ -1,4 +1,4 @@
-"""What belongs to one round of an agent: it is made when the round is established, and closed once."""
+"""Everything that belongs to one round of an agent. Created when the round is established, closed once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elasticjob.contract.records import FailureReport
 from elasticjob.core.participant import Membership
 from elasticjob.round_store import RoundStore
 from elasticjob.stores import StoreConnection, disconnect
-from elasticjob.torch_agent import Failed
+from elasticjob.torch_agent import FailedWorker
 from elasticjob.worker_failures import RoundWorkers
 
 logger = logging.getLogger(__name__)
@@ -30,12 +30,12 @@ class ActiveRound:
         self.workers = workers
         self._connection = connection
 
-    def failure(self, failures: Sequence[Failed]) -> FailureReport | None:
+    def failure(self, failures: Sequence[FailedWorker]) -> FailureReport | None:
         """The report on the first worker that failed in this round; none on workers that were started with
         ranks assigned locally, which were never of the round."""
         if self.store.degraded:
             return None
-        report = self.workers.failure(self.membership.number, self.membership.rank, failures)
+        report = self.workers.failure(self.membership.number, self.membership.group_rank, failures)
         if report is not None:
             logger.info("round %d: a local worker failed: %s", self.membership.number, report.message)
         return report
@@ -43,7 +43,7 @@ class ActiveRound:
     def close(self) -> None:
         """Disconnect from the leader; its server may go from now on."""
         self._connection.close()
-        if self.membership.rank != 0:
-            disconnect(self.membership.leader)
+        if self.membership.group_rank != 0:
+            disconnect(self.membership.leader_endpoint)
         self._connection.join()
         self.workers.close()

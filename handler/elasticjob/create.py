@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from elasticjob.agent_lock import AgentLock
 from elasticjob.api.connection import ConfigurationError, Connection, connect
 from elasticjob.api.leases import HttpLeaseApi
-from elasticjob.claim import Claim
 from elasticjob.contract import names
 from elasticjob.handler import K8sRendezvousHandler
 from elasticjob.open_files import raise_limit
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 def _log_to_stderr() -> None:
-    """torchrun sets up no logging but torch's own: without this nobody would read a word of ours.
+    """torchrun sets up no logging but torch's own: without this our log would go nowhere.
 
-    ``LOGLEVEL`` is honoured as in torch, with INFO as default. Whoever has set up logging keeps it.
+    ``LOGLEVEL`` is honoured as in torch, with INFO as default. Logging that is set up already stays.
     """
     own = logging.getLogger("elasticjob")
     if own.handlers or logging.getLogger().handlers:
@@ -52,11 +52,11 @@ def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
     except ConfigurationError as error:
         raise SettingsError(str(error)) from None
     settings = _identify(settings, connection)
-    claim = Claim(settings.pod, settings.pod_uid, f"{settings.namespace}/{settings.job}")
+    lock = AgentLock(settings.pod, settings.pod_uid, f"{settings.namespace}/{settings.job}")
     raise_limit()
     logger.info("ElasticJob %s/%s, pod %s", settings.namespace, settings.job, settings.pod)
     return K8sRendezvousHandler(
-        settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace), claim.release
+        settings, params.run_id, lambda: HttpLeaseApi(connection, settings.namespace), lock.release
     )
 
 
@@ -66,7 +66,7 @@ def _identify(settings: Settings, connection: Connection) -> Settings:
         namespace=settings.namespace or connection.namespace,
         pod=settings.pod or connection.pod[0],
         pod_uid=settings.pod_uid or connection.pod[1],
-        elsewhere=bool(
+        other_namespace=bool(
             settings.namespace and connection.pod[0] and settings.namespace != connection.namespace
         ),
     )

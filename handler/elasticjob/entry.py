@@ -30,9 +30,9 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
 
     from elasticjob.torch_version import shortfall
 
-    trouble = shortfall(str(torch.__version__), hasattr(rendezvous, "RendezvousInfo"))
-    if trouble:
-        raise RuntimeError(trouble)
+    problem = shortfall(str(torch.__version__), hasattr(rendezvous, "RendezvousInfo"))
+    if problem:
+        raise RuntimeError(problem)
 
     from elasticjob.create import make_handler
 

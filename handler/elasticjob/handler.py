@@ -1,9 +1,9 @@
 """torch's ``RendezvousHandler`` over the Kubernetes API.
 
-The protocol is decided in ``elasticjob.core``; here are the threads and the main thread's waits. The main
-thread is torchrun's: it calls ``next_rendezvous`` once for each round, ``num_nodes_waiting`` ten times a
-second, and ``shutdown`` several times or never. ``SignalException`` is an ``Exception``: nothing here
-catches broadly in the main thread.
+Decisions are made in ``elasticjob.core``. This module starts the threads, and has what torchrun's main thread
+calls: ``next_rendezvous`` once for each round, ``num_nodes_waiting`` ten times a second, and ``shutdown``
+several times or never. ``SignalException`` is an ``Exception``, so nothing here catches broadly in the main
+thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
+from typing import NoReturn
 
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
+    RendezvousConnectionError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStateError,
@@ -31,7 +33,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from elasticjob import advice, open_files
+from elasticjob import messages, open_files
 from elasticjob.active_round import ActiveRound
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.api.leases import LeaseApi
@@ -45,7 +47,7 @@ from elasticjob.contract.records import (
     format_endpoint,
     parse_endpoint,
 )
-from elasticjob.core.participant import AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
@@ -55,16 +57,16 @@ from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV
 from elasticjob.step_files import StepFiles
-from elasticjob.stores import StoreGone
-from elasticjob.torch_agent import Call, Failed, caller, given_up, local_world_size
+from elasticjob.stores import LIBUV_ENV, CannotConnect, StoreGone, has_libuv
+from elasticjob.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures, local_world_size
 from elasticjob.torch_version import workers_may_share_agent_store
-from elasticjob.worker_failures import RoundWorkers
-from elasticjob.workers_guard import WorkersGuard
+from elasticjob.worker_failures import RoundWorkers, oom_kills
+from elasticjob.worker_terminator import WorkerTerminator
 
 logger = logging.getLogger(__name__)
 
-FIRST_SAY_SECONDS = 5.0
-SAY_SECONDS = 30.0
+FIRST_LOG_SECONDS = 5.0
+LOG_SECONDS = 30.0
 """How often a waiting participant logs what it waits for."""
 GRANT_SECONDS = 600.0
 """How long to wait for the operator to grant a new pod its rights (403)."""
@@ -95,7 +97,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._settings = settings
         self._run_id = run_id
         self._ended = ended
-        self._bell = threading.Condition()
+        self._changed = threading.Condition()
         self._core = Participant(settings.job_uid)
         labels = {names.JOB_LABEL: settings.job}
         self._api = open_api()
@@ -107,10 +109,10 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers = OwnServers()
         self._round: ActiveRound | None = None
-        self._watch = MemberWatch(self._core, self._lease, self._source.doubt)
+        self._watch = MemberWatch(self._core, self._lease, self._source.verify)
         self._steps = StepFiles()
-        self._call = Call()
-        self._guard = WorkersGuard(self._core, settings.worker_stop, self._round_workers)
+        self._agent_call = AgentCall()
+        self._terminator = WorkerTerminator(self._core, settings.worker_stop, self._round_workers)
         self._first = True
         self._shut = False
 
@@ -146,9 +148,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         all of them live, and it stops them only after this.
         """
         active = self._round
-        if active is not None and self._core.over():
-            active.workers.stopping()
-            self._guard.dump()
+        if active is not None and self._core.end_reason():
+            active.workers.mark_stopping()
+            self._terminator.dump()
             return 1
         return 0
 
@@ -157,13 +159,14 @@ class K8sRendezvousHandler(RendezvousHandler):
 
         Raises RendezvousClosedError when the job has failed, SystemExit(0) when it is complete,
         RendezvousStateError when another process of this pod has taken over, rights are missing or it was
-        shut down, and RendezvousTimeoutError after ``join_timeout``.
+        shut down, RendezvousConnectionError if this process can connect to nobody, and RendezvousTimeoutError
+        after ``join_timeout``.
         """
         if self._shut:
             raise RendezvousStateError("this handler was shut down and joins no more rounds")
         with self._signals():
-            self._call = caller(sys._getframe(1))
-            failure = self._leave_round(self._call.failures)
+            self._agent_call = calling_agent(sys._getframe(1))
+            failure = self._leave_round(self._agent_call.failures)
             deadline = time.monotonic() + (self._settings.join_timeout or float("inf"))
             try:
                 while True:
@@ -173,7 +176,7 @@ class K8sRendezvousHandler(RendezvousHandler):
                     if info is not None:
                         return info
             except SignalException:
-                self._say_leaving()
+                self._write_leaving()
                 raise
 
     def shutdown(self) -> bool:
@@ -182,11 +185,11 @@ class K8sRendezvousHandler(RendezvousHandler):
             return True
         self._shut = True
         active = self._round
-        if active is not None and active.store.passed and active.store.rank == 0:
+        if active is not None and active.store.passed and active.store.group_rank == 0:
             self._linger(active.store)
-        failures = given_up(sys.exc_info()[1])
+        failures = final_failures(sys.exc_info()[1])
         if active is not None and failures and (report := active.failure(failures)) is not None:
-            self._lease.say(failure=report.dump())
+            self._lease.write(failure=report.dump())
         self._lease.flush(FLUSH_SECONDS)
         self._stop_threads()
         self._servers.close()
@@ -196,16 +199,16 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     # -- joining -------------------------------------------------------------------------------------------
 
-    def _leave_round(self, failures: Sequence[Failed]) -> FailureReport | None:
+    def _leave_round(self, failures: Sequence[FailedWorker]) -> FailureReport | None:
         """Put the round before behind us; the report of its workers' failure if any failed by themselves."""
         active, report = self._round, None
         if active is not None:
             report = active.failure(failures)
-            over = self._core.over() or ("its store is gone" if report is None else "")
-            if over:
-                logger.info("round %d is over: %s", active.membership.number, over)
-            self._watch.look_back(active.membership)
-        self._watch.carry_progress()
+            end_reason = self._core.end_reason() or ("its store is gone" if report is None else "")
+            if end_reason:
+                logger.info("round %d is over: %s", active.membership.number, end_reason)
+            self._watch.start_post_round_probe(active.membership)
+        self._watch.attach_progress()
         self._watch.leave()
         self._close_round()
         return report
@@ -213,16 +216,16 @@ class K8sRendezvousHandler(RendezvousHandler):
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
         """Announce this agent and wait until a round has it as a member."""
         self._announce(failure)
-        began = said = announced = time.monotonic()
+        began = logged = announced = time.monotonic()
         asked = False
         while True:
-            with self._bell:
+            with self._changed:
                 step = self._core.take_step()
                 if not isinstance(step, (Enter, AnnounceAgain, Stop)):
                     self._check(deadline)
-                    self._bell.wait(1.0)
+                    self._changed.wait(1.0)
             if isinstance(step, Enter):
-                self._watch.stop_looking_back()
+                self._watch.stop_post_round_probe()
                 return step.membership
             if isinstance(step, Stop):
                 self._stop(step)
@@ -233,34 +236,35 @@ class K8sRendezvousHandler(RendezvousHandler):
                 continue
             self._renew_while_waiting()
             now = time.monotonic()
-            self._source.doubt_while_waiting(now, announced, self._lease.renew_seconds)
+            self._source.verify_while_waiting(now, announced, self._lease.renew_seconds)
             if self._core.latest is None and not asked and now - began > NO_JOB_SECONDS:
                 asked = True
-                self._ask_for_job()
-            due = FIRST_SAY_SECONDS if said == began else SAY_SECONDS
-            if now - said >= due:
-                said = now
+                self._check_job_exists()
+            due = FIRST_LOG_SECONDS if logged == began else LOG_SECONDS
+            if now - logged >= due:
+                logged = now
                 logger.info("%s", self._waiting_text(now - began))
 
     def _announce(self, failure: FailureReport | None = None) -> None:
         """Offer a store (any joiner may turn out to lead) and write the participant record with a new id,
         the failure report with it, in one write."""
         for thread in (self._source, self._lease):
-            thread.refusal.forget()  # what was in the last round is not what this wait is judged by
+            thread.auth_errors.forget()  # what was in the last round is not what this wait is judged by
         server = self._servers.offer()
         host = self._settings.local_addr or "127.0.0.1"
-        with self._bell:
+        with self._changed:
             record = self._core.announce(
                 secrets.token_urlsafe(8),
                 format_endpoint(host, server.port),
                 bool(self._settings.local_addr),
-                local_world_size(self._call.agent),
+                local_world_size(self._agent_call.agent),
                 open_files.limit(),
+                oom_kills() or 0,
             )
         if failure is not None:
-            self._lease.say(participant=record.dump(), failure=failure.dump())
+            self._lease.write(participant=record.dump(), failure=failure.dump())
         else:
-            self._lease.say(participant=record.dump())
+            self._lease.write(participant=record.dump())
         if self._first:
             self._first = False
             self._source.start()
@@ -268,7 +272,7 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _renew_while_waiting(self) -> None:
         record = self._core.latest
-        self._lease.renew_every(float(record.wait_renew_seconds) if record is not None else 5.0)
+        self._lease.renew_every(float(record.wait_renew_period_seconds) if record is not None else 5.0)
 
     def _check(self, deadline: float) -> None:
         """Reasons to give up waiting."""
@@ -276,43 +280,47 @@ class K8sRendezvousHandler(RendezvousHandler):
             raise RendezvousStateError(self._lease.superseded)
         for thread in (self._source, self._lease):
             for kind, limit, text in (
-                (Forbidden, self._patience(thread), advice.forbidden),
-                (Unauthorized, TOKEN_SECONDS, advice.unauthorized),
+                (Forbidden, self._forbidden_limit(thread), messages.forbidden),
+                (Unauthorized, TOKEN_SECONDS, messages.unauthorized),
             ):
-                seconds = thread.refusal.lasted(kind)
+                seconds = thread.auth_errors.seconds(kind)
                 if seconds > limit:
-                    trouble = self._source.trouble or self._lease.trouble
-                    raise RendezvousStateError(text(self._settings, trouble, seconds))
+                    last_error = self._source.last_error or self._lease.last_error
+                    raise RendezvousStateError(text(self._settings, last_error, seconds))
         if time.monotonic() > deadline:
             raise RendezvousTimeoutError(
                 f"no round within {self._settings.join_timeout:.0f} s; {self._waiting_text(0.0)}"
             )
 
-    def _patience(self, thread: RoundSource | LeaseWriter) -> float:
+    def _forbidden_limit(self, thread: RoundSource | LeaseWriter) -> float:
         """For how long a 403 is waited out: long, if the operator may still grant what this pod never had. It
-        writes the rights of its own pods anew, and who has denied them something may think better of it."""
+        writes the rights of its own pods again, and a policy that denies them something may change."""
         if self._settings.job_uid:
             return GRANT_SECONDS
-        final = self._settings.elsewhere or thread.refusal.granted or advice.is_denial(thread.trouble)
+        final = (
+            self._settings.other_namespace
+            or thread.auth_errors.granted
+            or messages.is_denial(thread.last_error)
+        )
         return RBAC_SECONDS if final else GRANT_SECONDS
 
-    def _ask_for_job(self) -> None:
+    def _check_job_exists(self) -> None:
         """Without a record: an absent operator may come, an absent job is a mistake."""
         if self._api.job_exists(self._settings.job) is False:
-            raise RendezvousStateError(advice.no_job(self._settings))
+            raise RendezvousStateError(messages.no_job(self._settings))
 
     def _waiting_text(self, seconds: float) -> str:
-        trouble = self._lease.trouble or self._source.trouble
+        last_error = self._lease.last_error or self._source.last_error
         for thread in (self._lease, self._source):
-            refused = thread.refusal.lasted(Forbidden)
-            if refused > 0 and self._patience(thread) > RBAC_SECONDS:
-                return advice.not_granted(self._settings, thread.trouble, refused)
-        return advice.waiting(self._settings, self._core.latest, trouble, seconds)
+            forbidden_seconds = thread.auth_errors.seconds(Forbidden)
+            if forbidden_seconds > 0 and self._forbidden_limit(thread) > RBAC_SECONDS:
+                return messages.not_granted(self._settings, thread.last_error, forbidden_seconds)
+        return messages.waiting(self._settings, self._core.latest, last_error, seconds)
 
     def _stop(self, stop: Stop) -> None:
         """The job is over: leave quietly if it is complete, else say why."""
         # Else exit code 0 would look like a success of this job, if the one that is complete is a former one.
-        self._say_leaving()
+        self._write_leaving()
         self._lease.flush(FLUSH_SECONDS)
         if stop.complete:
             logger.info("the job is complete: %s", stop.message)
@@ -324,78 +332,97 @@ class K8sRendezvousHandler(RendezvousHandler):
     def _establish(self, membership: Membership) -> RendezvousInfo | None:
         """Pass the barrier in the leader's store. None: the round was over before; announce again."""
         m = replace(membership, limits=self._settings.limits(membership.limits))
-        leads = m.rank == 0
+        leads = m.group_rank == 0
         self._lease.renew_every(LEADER_RENEW_SECONDS if leads else MEMBER_RENEW_SECONDS)
         attempt = Establishment(
             m,
             self._servers.enter(),
             self._settings.local_addr,
-            self._bell,
-            self._core.over,
-            self._source.good_for,
-            lambda report: self._lease.say(report=report.dump()),
+            self._changed,
+            self._core.end_reason,
+            self._source.healthy_seconds,
+            lambda report: self._lease.write(report=report.dump()),
             self.use_agent_store,
             self._source.members,
         )
-        done = attempt.run()
-        if done is None and attempt.no_member:
+        try:
+            done = attempt.run()
+        except CannotConnect as error:
+            self._cannot_connect(m, error)
+        if done is None and attempt.not_a_member:
             logger.info("round %d was formed without this pod", m.number)
-            self._core.no_member()
+            self._core.drop_membership()
             return None
         if done is None:
-            logger.info("round %d ended before it was established: %s", m.number, self._core.over())
+            logger.info("round %d ended before it was established: %s", m.number, self._core.end_reason())
             return None
-        m = replace(m, rank=done.rank)
-        self._core.placed(done.rank)
+        m = replace(m, group_rank=done.group_rank)
+        self._core.set_group_rank(done.group_rank)
         if leads:
-            self._lease.say(report=RoundReport(m.nonce, established=True).dump())
-            few = open_files.shortfall(m.size, m.size * (local_world_size(self._call.agent) or 1))
+            self._lease.write(report=RoundReport(m.nonce, established=True).dump())
+            few = open_files.shortfall(m.size, m.size * (local_world_size(self._agent_call.agent) or 1))
             if few:
                 logger.warning("%s", few)
         self._servers.establish(done.workers_server)
         store = RoundStore(
-            done.connection, leads, m.rank, m.size, self._core.over, self._succeeded, self._core.closed_well
+            done.connection,
+            leads,
+            m.group_rank,
+            m.size,
+            self._core.end_reason,
+            self._succeeded,
+            self._core.job_complete,
         )
         steps = self._steps.renew()
         self._watch.begin(m, steps, lambda: store.passed)
-        self._round = ActiveRound(m, store, done.connection, RoundWorkers(self._call.agent))
-        if self._core.over():
-            self._round.workers.over()
+        self._round = ActiveRound(m, store, done.connection, RoundWorkers(self._agent_call.agent))
+        if self._core.end_reason():
+            self._round.workers.round_ended()
         os.environ[names.ROUND_ENV] = str(m.number)
         os.environ.setdefault(FAULTHANDLER_ENV, "1")
-        host, _ = parse_endpoint(m.leader)
+        if not has_libuv():
+            os.environ[LIBUV_ENV] = "0"  # else the workers' stores fail, too
+        host, _ = parse_endpoint(m.leader_endpoint)
         logger.info(
             "round %d: group rank %d of %d, led by %s%s",
             m.number,
-            m.rank,
+            m.group_rank,
             m.size,
-            m.leader,
+            m.leader_endpoint,
             " (this agent)" * leads,
         )
         return RendezvousInfo(
             store,  # type: ignore[arg-type]  # torch calls methods, it does not look at the type
-            m.rank,
+            m.group_rank,
             m.size,
             RendezvousStoreInfo(host, done.workers_port),
         )
 
+    def _cannot_connect(self, m: Membership, error: CannotConnect) -> NoReturn:
+        """Say that this pod has failed, and why: it is no peer's fault, nor that of a node."""
+        text = f"torchrun cannot connect to the leader {m.leader_endpoint}: {error}"
+        report = FailureReport(m.number, 0 if m.group_rank == RANK_UNKNOWN else m.group_rank, text)
+        self._lease.write(failure=report.dump())
+        self._lease.flush(FLUSH_SECONDS)
+        raise RendezvousConnectionError(f"round {m.number}: {text}") from error
+
     def _succeeded(self) -> None:
         """torch enters its exit barrier: the local workers have finished well."""
-        with self._bell:
+        with self._changed:
             m = self._core.membership
-            record = None if self._core.over() else self._core.succeeded()
+            record = None if self._core.end_reason() else self._core.succeeded()
         if record is not None and m is not None:
             logger.info("all local workers have succeeded")
-            self._watch.carry_progress()
-            self._lease.say(participant=record.dump(), finished=m.nonce)
+            self._watch.attach_progress()
+            self._lease.write(participant=record.dump(), finished=m.nonce)
 
     def _linger(self, store: RoundStore) -> None:
-        """The leader's server stays until everybody has passed the exit barrier."""
+        """The leader's server stays until all members have passed the exit barrier."""
         deadline = time.monotonic() + LINGER_SECONDS
         try:
             while not store.all_passed() and time.monotonic() < deadline:
-                with self._bell:
-                    self._bell.wait(0.05)
+                with self._changed:
+                    self._changed.wait(0.05)
         except StoreGone:
             pass
 
@@ -403,19 +430,19 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _observed(self, record: RoundRecord) -> None:
         """From the watcher's thread: a record of the round."""
-        with self._bell:
+        with self._changed:
             if not self._core.observe(record):
                 return
-            active = self._round if self._core.over() else None
-            self._bell.notify_all()
+            active = self._round if self._core.end_reason() else None
+            self._changed.notify_all()
         if active is not None:
-            active.workers.over()
-            self._guard.freeze()
-            self._guard.kill_in_time()
+            active.workers.round_ended()
+            self._terminator.freeze()
+            self._terminator.kill_in_time()
 
     def _close_round(self) -> None:
-        active, self._round = self._round, None  # a guard that is still to fire kills nobody from now on
-        self._watch.stop_beats()
+        active, self._round = self._round, None  # a guard that fires later kills nothing from now on
+        self._watch.stop_heartbeats()
         if active is not None:
             active.close()
 
@@ -424,7 +451,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         return active.workers if active is not None else None
 
     def _stop_threads(self) -> None:
-        self._watch.stop_looking_back()
+        self._watch.stop_post_round_probe()
         self._close_round()
         self._source.stop()
         self._lease.stop()
@@ -449,11 +476,11 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._say_leaving()
+        self._write_leaving()
         raise SystemExit(128 + number)
 
-    def _say_leaving(self) -> None:
+    def _write_leaving(self) -> None:
         record = self._core.leaving()
         if record is not None:
-            self._lease.say(participant=record.dump())
+            self._lease.write(participant=record.dump())
             self._lease.flush(1.0)

@@ -1,7 +1,7 @@
 """The thread that writes this pod's own Lease.
 
-``say`` sets what the Lease should contain. The thread writes it as soon as it can, retries until it is
-written, and then renews it. What ``carry`` sets goes along with the next write. Several changes during one
+``write`` sets what the Lease should contain. The thread writes it as soon as it can, retries until it is
+written, and then renews it. What ``attach`` sets goes along with the next write. Several changes during one
 write are merged. The first write of a process takes the Lease over. Each later write carries the
 resourceVersion of the one before, so that a process learns when another process of the pod has superseded it.
 """
@@ -16,9 +16,9 @@ import time
 from datetime import datetime, timezone
 from typing import Any
 
+from elasticjob.api.auth_errors import AuthErrors
 from elasticjob.api.errors import ApiError, Conflict, NotFound, Unauthorized
 from elasticjob.api.leases import LeaseApi
-from elasticjob.api.refusal import Refusal
 from elasticjob.contract.names import GROUP, UNTRACKED
 from elasticjob.core.renewal_schedule import RenewalSchedule
 
@@ -28,7 +28,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
 WARN_SECONDS = 5.0
 """Of answers 401: while kubelet replaces a token, one or two are nothing to speak of."""
 WRITER_ANNOTATION = f"{GROUP}/writer"
-"""A random word of this process: tells an own write whose answer was lost from another process's."""
+"""A random id of this process: tells our own write whose answer was lost from another process's write."""
 
 
 class LeaseWriter:
@@ -39,89 +39,91 @@ class LeaseWriter:
         self._name = name
         self._holder = holder
         self._labels = labels
-        self._word = secrets.token_hex(8)
-        self._bell = threading.Condition()
+        self._writer_id = secrets.token_hex(8)
+        self._changed = threading.Condition()
         self._annotations: dict[str, str | None] = {}
         self._version = ""
-        self._said = self._written = 0
+        self._requested = self._written = 0
         self._renewals = RenewalSchedule(60.0, time.monotonic(), lambda: random.uniform(0.9, 1.1))
         self._stopped = False
-        self.refusal = Refusal()
+        self.auth_errors = AuthErrors()
         self._warned = False
         self.superseded = ""
-        self.trouble = ""
+        self.last_error = ""
         self._thread = threading.Thread(target=self._run, name="elasticjob-lease", daemon=True)
         self._started = False
 
-    def say(self, **annotations: str | None) -> None:
+    def write(self, **annotations: str | None) -> None:
         """Set annotations (short names, without the group; None removes one) and write them soon."""
-        with self._bell:
+        with self._changed:
             self._annotations.update({f"{GROUP}/{key}": value for key, value in annotations.items()})
-            self._said += 1
-            self._bell.notify_all()
+            self._requested += 1
+            self._changed.notify_all()
             if not self._started and not self._stopped:
                 self._started = True
                 self._thread.start()
 
-    def carry(self, **annotations: str | None) -> None:
+    def attach(self, **annotations: str | None) -> None:
         """Set annotations that are worth no write of their own: they go with the next one, or a renewal."""
-        with self._bell:
+        with self._changed:
             self._annotations.update({f"{GROUP}/{key}": value for key, value in annotations.items()})
 
     @property
     def renew_seconds(self) -> float:
-        """How often the Lease is renewed while nothing new is said."""
+        """How often the Lease is renewed while there is nothing new to write."""
         return self._renewals.seconds
 
     def renew_every(self, seconds: float) -> None:
-        """How often the Lease is renewed while nothing new is said (``RenewalSchedule.every``)."""
-        with self._bell:
+        """Renew the Lease this often while there is nothing new to write (``RenewalSchedule.every``)."""
+        with self._changed:
             if self._renewals.every(seconds, time.monotonic()):
-                self._bell.notify_all()
+                self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything that was said is written, at most this long. Returns whether it is."""
-        with self._bell:
-            return self._bell.wait_for(lambda: self._written >= self._said or bool(self.superseded), seconds)
+        """Wait until everything that was requested is written, at most this long. Returns whether it is."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._written >= self._requested or bool(self.superseded), seconds
+            )
 
     def stop(self) -> None:
         """End the thread; what is not yet written stays unwritten."""
-        with self._bell:
+        with self._changed:
             self._stopped = True
-            self._bell.notify_all()
+            self._changed.notify_all()
 
     def _run(self) -> None:
         pause = MIN_PAUSE_SECONDS
         while True:
-            with self._bell:
+            with self._changed:
                 self._renewals.begin(time.monotonic())
                 while not self._wanted() and (left := self._renewals.due - time.monotonic()) > 0:
-                    self._bell.wait(left)
+                    self._changed.wait(left)
                 if self._stopped or self.superseded:
                     return
-                upto, body = self._said, self._body()
+                upto, body = self._requested, self._body()
             try:
-                self._attempt(body)
+                self._try_write(body)
             except ApiError as error:
                 wait = max(pause, error.retry_after) * random.uniform(0.8, 1.2)
                 pause = min(MAX_PAUSE_SECONDS, pause * 2)
                 self._failed(error)
-                with self._bell:
-                    self._bell.wait_for(lambda: self._stopped, wait)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopped, wait)
                 continue
             pause = MIN_PAUSE_SECONDS
-            with self._bell:
-                self.refusal.saw(None)
-                self.trouble, self._warned = "", False
+            with self._changed:
+                self.auth_errors.record(None)
+                self.last_error, self._warned = "", False
                 self._written = upto
-                self._bell.notify_all()
+                self._changed.notify_all()
 
     def _wanted(self) -> bool:
-        return self._stopped or self._said > self._written
+        return self._stopped or self._requested > self._written
 
-    def _attempt(self, body: dict[str, Any]) -> None:
+    def _try_write(self, body: dict[str, Any]) -> None:
         try:
-            self._write(body)
+            self._send(body)
         except ApiError:
             raise
         except Exception as error:
@@ -132,11 +134,11 @@ class LeaseWriter:
     def _body(self) -> dict[str, Any]:
         renew = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
-            "metadata": {"annotations": {**self._annotations, WRITER_ANNOTATION: self._word}},
+            "metadata": {"annotations": {**self._annotations, WRITER_ANNOTATION: self._writer_id}},
             "spec": {"holderIdentity": self._holder, "renewTime": renew},
         }
 
-    def _write(self, body: dict[str, Any]) -> None:
+    def _send(self, body: dict[str, Any]) -> None:
         if not self._version:
             self._version = self._api.take_over(self._name, self._whole(body)).resource_version
             return
@@ -169,21 +171,21 @@ class LeaseWriter:
     def _resolve(self) -> None:
         """After a conflict: was it an own write whose answer was lost, or has another process taken over?
 
-        Every process says its word with each write: where there is none, somebody has taken it out by hand.
+        Every process writes its id each time: where there is none, it was removed by hand.
         """
         current = self._api.read(self._name)
-        if current.annotations.get(WRITER_ANNOTATION) in (self._word, None, ""):
+        if current.annotations.get(WRITER_ANNOTATION) in (self._writer_id, None, ""):
             self._version = current.resource_version
             return
-        with self._bell:
+        with self._changed:
             self.superseded = f"another process of this pod has taken over Lease {self._name}"
-            self._bell.notify_all()
+            self._changed.notify_all()
         logger.error("%s", self.superseded)
 
     def _failed(self, error: ApiError) -> None:
-        self.trouble = str(error)
-        self.refusal.saw(error)
-        if not self._warned and self.refusal.lasted(Unauthorized) > WARN_SECONDS:
+        self.last_error = str(error)
+        self.auth_errors.record(error)
+        if not self._warned and self.auth_errors.seconds(Unauthorized) > WARN_SECONDS:
             self._warned = True
             logger.warning(
                 "cannot write Lease %s: the API server rejects this pod's token (%s); the running round "

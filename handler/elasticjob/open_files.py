@@ -40,7 +40,7 @@ def raise_limit() -> None:
     _former = soft if _former is None else _former
 
 
-def give_back(pids: Iterable[int]) -> None:
+def restore_limit(pids: Iterable[int]) -> None:
     """Set the limit of workers that have just started to what it was before (Linux)."""
     if _former is None or not hasattr(resource, "prlimit"):
         return
@@ -53,7 +53,7 @@ def give_back(pids: Iterable[int]) -> None:
 
 
 def limit() -> int:
-    """How many files this process may open, as it stands in its participant record."""
+    """How many files this process may open, as its participant record says."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_INT32 if soft == resource.RLIM_INFINITY else min(soft, MAX_INT32)
 

@@ -8,7 +8,7 @@ is light.
 The file has five 64-bit numbers: the step and the time of the first report, those of the last, and a check
 over the four. The times are nanoseconds of the system's monotonic clock, which worker and agent share: the
 agent looks once a second and still knows when a step was reached. The numbers are stored one after the
-other, so a reader may meet some of the old and some of the new ones: the check tells.
+other, so a reader may meet some of the old and some of the new ones: the check shows that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeps one lost DNS packet from freezing the round's store.
 
 torch's stores look up the *name* of every peer's address for their log, in the client and in the server's
-only thread (pytorch#159007). With the C library's defaults a lost packet costs 5 s, in which nobody gets an
-answer, not even to a heartbeat; measured: 15 s for a join of 32. After the first look-up that fails, torch
+only thread (pytorch#159007). With the C library's defaults a lost packet costs 5 s, in which no client gets
+an answer, not even to a heartbeat; measured: 15 s for a join of 32. After the first look-up that fails, torch
 skips look-ups for the rest of the process. We use IP addresses only.
 """
 
@@ -22,8 +22,8 @@ def shorten_lookups(options: str = OPTIONS) -> bool:
     """Let this process's resolver give up soon; returns whether it could be told.
 
     ``RES_OPTIONS`` is only set while the resolver reads it, so that the workers, which inherit the
-    environment, keep their defaults. Whoever has set it keeps his own. glibc alone is told: others (musl)
-    read no such variable.
+    environment, keep their defaults. A value that is set already stays. Only glibc reads the variable, other
+    C libraries (musl) do not.
     """
     if "RES_OPTIONS" in os.environ:
         return False

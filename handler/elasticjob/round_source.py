@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from elasticjob.api.auth_errors import AuthErrors
 from elasticjob.api.errors import ApiError
 from elasticjob.api.leases import LeaseApi
-from elasticjob.api.refusal import Refusal
 from elasticjob.contract import names
 from elasticjob.contract.records import MemberList, RecordError, RoundRecord
 
 logger = logging.getLogger(__name__)
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
-RENEWAL_SECONDS = 10.0
+REOPEN_SECONDS = 10.0
 """Seconds between two reopenings of a watch because of a doubt: the doubt may be wrong every time."""
 HEARD_SECONDS = 3.0
 """How long a watch may bring nothing after an announcement."""
@@ -33,12 +33,12 @@ class RoundSource(Protocol):
     """Brings the record of the round. It calls a function that it was made with, from a thread of its own,
     for every readable record.
 
-    ``trouble`` is the last error in words, "" while all is well; ``refusal`` tells for how long requests have
-    been answered 401 or 403.
+    ``last_error`` is the last error in words, "" while all is well; ``auth_errors`` tells for how long
+    requests have been answered 401 or 403.
     """
 
-    trouble: str
-    refusal: Refusal
+    last_error: str
+    auth_errors: AuthErrors
 
     def start(self) -> None:
         """Begin to bring records."""
@@ -46,13 +46,13 @@ class RoundSource(Protocol):
     def stop(self) -> None:
         """Bring no more."""
 
-    def good_for(self) -> float:
+    def healthy_seconds(self) -> float:
         """For how many seconds the source has been without a gap; 0 while it is not."""
 
-    def doubt(self, since: float) -> None:
+    def verify(self, since: float) -> None:
         """Something happened at ``since`` (monotonic) that a record would tell of."""
 
-    def doubt_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
+    def verify_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
         """This agent has waited for a record since ``announced``."""
 
     def members(self) -> MemberList:
@@ -72,11 +72,11 @@ class LeaseRoundSource:
         self._lease = names.round_lease(job)
         self._changed = changed
         self._stop = threading.Event()
-        self._good_since: float | None = None
-        self._alive_at = self._renewed_at = float("-inf")
+        self._healthy_since: float | None = None
+        self._last_event_at = self._reopened_at = float("-inf")
         self._spread = random.uniform(1.0, 1.5)
-        self.refusal = Refusal()
-        self.trouble = self._puzzle = ""
+        self.auth_errors = AuthErrors()
+        self.last_error = self._last_unexpected = ""
         self._thread = threading.Thread(target=self._run, name="elasticjob-watch", daemon=True)
 
     def start(self) -> None:
@@ -84,19 +84,19 @@ class LeaseRoundSource:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and know nobody any more who knows this object: they shall go together."""
+        """End the thread, and drop the callback, whose owner refers to this object: both can go together."""
         self._stop.set()
         self._api.stop()
         self._changed = _nobody
         if self._thread.ident is not None:
             self._thread.join(timeout=2)
 
-    def good_for(self) -> float:
+    def healthy_seconds(self) -> float:
         """For how many seconds the watch has been good without a gap; 0 while it is not."""
-        since = self._good_since
+        since = self._healthy_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def doubt(self, since: float) -> None:
+    def verify(self, since: float) -> None:
         """Something happened at ``since`` (monotonic) that the record would tell of: if the watch has shown
         no life from then on, it is reopened.
 
@@ -104,14 +104,18 @@ class LeaseRoundSource:
         bookmark is due in a minute. A participant that waits for it may count as lost by then.
         """
         now = time.monotonic()
-        if self._good_since is None or self._alive_at >= since or now - self._renewed_at < RENEWAL_SECONDS:
+        if (
+            self._healthy_since is None
+            or self._last_event_at >= since
+            or now - self._reopened_at < REOPEN_SECONDS
+        ):
             return
-        self._renewed_at = now
-        silent = now - self._alive_at
+        self._reopened_at = now
+        silent = now - self._last_event_at
         logger.info("no event on the watch of Lease %s for %.0f s; reopening it", self._lease, silent)
-        self._api.renew_watch()
+        self._api.reopen_watch()
 
-    def doubt_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
+    def verify_while_waiting(self, now: float, announced: float, renew_seconds: float) -> None:
         """Look whether the watch lives while this agent waits for a round.
 
         The operator answers an announcement with another record, soon if others wait too. Later any silence
@@ -119,7 +123,7 @@ class LeaseRoundSource:
         given up.
         """
         if now - announced > HEARD_SECONDS * self._spread:
-            self.doubt(
+            self.verify(
                 max(announced, now - max(QUIET_SECONDS, QUIET_RENEWALS * renew_seconds) * self._spread)
             )
 
@@ -133,11 +137,11 @@ class LeaseRoundSource:
         while not self._stop.is_set():
             try:
                 for lease in self._api.watch(self._lease):
-                    self._alive_at = time.monotonic()
-                    if self._good_since is None:
-                        self._good_since = self._alive_at
-                    self.refusal.saw(None)
-                    self.trouble = ""
+                    self._last_event_at = time.monotonic()
+                    if self._healthy_since is None:
+                        self._healthy_since = self._last_event_at
+                    self.auth_errors.record(None)
+                    self.last_error = ""
                     if lease is not None:
                         self._read(lease.annotations.get(names.ROUND_ANNOTATION, ""))
                         pause = MIN_PAUSE_SECONDS
@@ -149,8 +153,8 @@ class LeaseRoundSource:
                 # Whatever has arrived: a thread that ended would leave the agent in this round for ever.
                 what = f"unexpected response ({type(error).__name__})"
                 # It may stand there for long: the traceback is told once.
-                level = logging.DEBUG if what == self._puzzle else logging.WARNING
-                self._puzzle = what
+                level = logging.DEBUG if what == self._last_unexpected else logging.WARNING
+                self._last_unexpected = what
                 logger.log(level, "watch of Lease %s: %s", self._lease, what, exc_info=True)
                 self._failed(ApiError(what))
             # Also after an end in order: what stands before an API server may end every watch at once.
@@ -159,9 +163,9 @@ class LeaseRoundSource:
             pause = min(MAX_PAUSE_SECONDS, pause * 2)
 
     def _failed(self, error: ApiError) -> None:
-        self._good_since = None
-        self.trouble = str(error)
-        self.refusal.saw(error)
+        self._healthy_since = None
+        self.last_error = str(error)
+        self.auth_errors.record(error)
         logger.debug("watch of Lease %s: %s", self._lease, error)
 
     def _read(self, text: str) -> None:
@@ -170,11 +174,11 @@ class LeaseRoundSource:
         try:
             record = RoundRecord.parse(text)
         except RecordError as error:
-            self.trouble = str(error)
+            self.last_error = str(error)
             logger.warning("Lease %s is ignored: %s", self._lease, error)
             return
         self._changed(record)
 
 
 def _nobody(record: RoundRecord) -> None:
-    """Whoever was told has gone."""
+    """The callback after ``stop``: does nothing."""

@@ -1,11 +1,11 @@
 """The store object that torch's agent is given for one round.
 
-It is a small Python object around the round's PrefixStore. Its waits are waits in Python (signals run,
-the round record is looked at). What torch does with it: rank assignment (``role_info``,
-``assigned_ranks``) and, on success only, the exit barrier (``_assign_worker_ranks`` and ``_exit_barrier`` of
-torch/distributed/elastic/agent/server/api.py). When the round is over or its
-store is gone, rank assignment is answered locally, as torch does for identical workers, and never
-raises: the agent then starts workers and stops them at its first ``num_nodes_waiting``.
+It is a small Python object around the round's PrefixStore. It waits in Python, so that signal handlers run
+and a newer round record is noticed. torch uses it for rank assignment (``role_info``, ``assigned_ranks``)
+and, on success only, for the exit barrier (``_assign_worker_ranks`` and ``_exit_barrier`` of
+torch/distributed/elastic/agent/server/api.py). When the round is over or its store is gone, rank assignment
+is answered locally, as torch does for identical workers, and never raises: the agent then starts workers and
+stops them at its first ``num_nodes_waiting``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ EXIT_BARRIER = "torchelastic/agent/terminal_state"
 PASSED = "elasticjob/passed"
 """Counts the members that have left the exit barrier: the leader's server lingers for the others."""
 COMPLETE_SECONDS = 2.0
-"""When the job is Complete everybody is in the exit barrier: it passes within this time, or its leader has
-gone. Who left at once would leave a call behind that ends in the middle of the interpreter's own end."""
+"""When the job is Complete all members are in the exit barrier: it passes within this time, or its leader has
+gone. An agent that left at once would leave a call behind that ends in the middle of its interpreter's exit.
+"""
 
 T = TypeVar("T")
 Value = str | bytes
@@ -37,28 +38,28 @@ Value = str | bytes
 class RoundStore:
     """torch's view of the round's store.
 
-    ``over`` says why the round is over, "" while it is not; ``finished`` is called when torch enters its
-    exit barrier, which it does only when the local workers have all succeeded; ``job_done`` says whether
-    the job is Complete.
+    ``end_reason`` says why the round is over, "" while it is not; ``finished`` is called when torch enters
+    its exit barrier, which it does only when the local workers have all succeeded; ``job_complete`` says
+    whether the job is Complete.
     """
 
     def __init__(
         self,
         connection: StoreConnection,
         own: bool,
-        rank: int,
+        group_rank: int,
         size: int,
-        over: Callable[[], str],
+        end_reason: Callable[[], str],
         finished: Callable[[], None],
-        job_done: Callable[[], bool],
+        job_complete: Callable[[], bool],
     ) -> None:
         self._connection = connection
         self._own = own
-        self.rank = rank
+        self.group_rank = group_rank
         self._size = size
-        self._over = over
+        self._end_reason = end_reason
         self._finished = finished
-        self._job_done = job_done
+        self._job_complete = job_complete
         self._timeout = timedelta(seconds=300)
         self._role_info = b""
         self._complete_since: float | None = None
@@ -124,9 +125,9 @@ class RoundStore:
             store.add(PASSED, 1)
 
         try:
-            self._connection.call(work, self._left_barrier)
+            self._connection.call(work, self._barrier_end_reason)
         except StoreGone as gone:
-            if not self._job_done():
+            if not self._job_complete():
                 raise RuntimeError(f"left the exit barrier: {gone}") from None
         self.passed = True
 
@@ -146,19 +147,19 @@ class RoundStore:
         """Whether every member has left the exit barrier. Raises StoreGone."""
         return self._connection.call(lambda store: int(store.add(PASSED, 0)), lambda: "") >= self._size
 
-    def _left_barrier(self) -> str:
-        if not self._job_done():
-            return self._over()
+    def _barrier_end_reason(self) -> str:
+        if not self._job_complete():
+            return self._end_reason()
         now = time.monotonic()
         if self._complete_since is None:
             self._complete_since = now
         return "the job is complete" if now - self._complete_since > COMPLETE_SECONDS else ""
 
     def _call(self, work: Callable[[KeyValueStore], T]) -> T:
-        return self._connection.call(work, self._over)
+        return self._connection.call(work, self._end_reason)
 
     def _or_locally(self, work: Callable[[KeyValueStore], T], answer: T) -> T:
-        self.degraded = self.degraded or self._over()
+        self.degraded = self.degraded or self._end_reason()
         if not self.degraded:
             try:
                 return self._call(work)
@@ -180,7 +181,7 @@ class RoundStore:
     def _assign_locally(self) -> bytes:
         """[base rank, world size, base role rank, role size], as for identical workers."""
         local = int(json.loads(self._role_info)["local_world_size"]) if self._role_info else 1
-        first, whole = self.rank * local, self._size * local
+        first, whole = self.group_rank * local, self._size * local
         return json.dumps([first, whole, first, whole]).encode()
 
 

@@ -49,7 +49,7 @@ class Settings:
     pod: str = ""
     pod_uid: str = ""
     job_uid: str = ""
-    elsewhere: bool = False
+    other_namespace: bool = False
     """Whether this pod is in another namespace than the job: the operator grants it nothing, ever."""
 
     def limits(self, of_job: Limits) -> Limits:

@@ -2,7 +2,7 @@
 
 Workers are started with PYTHONFAULTHANDLER=1, so Python itself writes the stacks of all threads to stderr on
 SIGABRT: in the signal handler, in C, without the interpreter's lock, and also while the main thread blocks in
-a collective. The signal is sent only to processes that handle it. It ends them, which is due anyway.
+a collective. The signal is sent only to processes that handle it. It also ends them, as intended.
 
 The first process that ends breaks the connections of its peers on other nodes, whose stacks would then no
 longer show where they hung. So each agent stops its workers (SIGSTOP) as soon as it sees the record, and

@@ -31,12 +31,12 @@ class StepFiles:
     def __init__(self) -> None:
         self._folder = ""
         self._lock = -1
-        self._complained = False
+        self._warned = False
 
     def renew(self) -> StepReader:
         """Make the folder of a new round and name it in the environment that workers inherit."""
         self.remove()
-        trouble = ""
+        last_error = ""
         for parent in ("/dev/shm", tempfile.gettempdir):
             try:
                 where = parent if isinstance(parent, str) else parent()
@@ -45,15 +45,16 @@ class StepFiles:
                 self._lock = os.open(self._folder, os.O_RDONLY)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                trouble = str(error)
+                last_error = str(error)
                 self.remove()
             else:
                 os.environ[PROGRESS_DIR_ENV] = self._folder
                 return StepReader(self._folder)
-        if not self._complained:
-            self._complained = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
-                "cannot create a directory for the workers' steps; progress will not be reported: %s", trouble
+                "cannot create a directory for the workers' steps; progress will not be reported: %s",
+                last_error,
             )
         return StepReader("")
 
@@ -112,11 +113,11 @@ def read_file(path: str) -> Steps | None:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove folders whose agents have gone: nobody holds their locks."""
+    """Remove folders whose agents have gone, so that their locks are free."""
     for folder in parent.glob(f"{PREFIX}*"):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:  # somebody else's, or gone
+        except OSError:  # another user's, or gone
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

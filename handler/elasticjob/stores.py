@@ -1,4 +1,4 @@
-"""TCPStores of a round: the servers that an agent keeps, and calls that can be given up.
+"""TCPStores of a round: the servers that an agent keeps, and calls that the caller can abandon.
 
 Any call of a TCPStore client may block for ever inside C++ when its server is frozen (a timed-out wait
 still expects the answer to its cancellation, and prints to stderr), and a main thread that blocks there
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import queue
@@ -24,10 +25,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import DistNetworkError, PrefixStore, TCPStore
 
 from elasticjob.contract.records import parse_endpoint
-from elasticjob.core.beats import Probe
+from elasticjob.core.heartbeats import ProbeResult
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +50,46 @@ class Unreachable(StoreGone):
     """No connection could be made: nothing has been said to the store yet."""
 
 
+class CannotConnect(Exception):
+    """This process can make no connection, whoever serves: nothing that a peer could be judged by.
+
+    ``passing``: for want of descriptors or memory, which may be over in a moment.
+    """
+
+    def __init__(self, text: str, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
+
+
+LIBUV_ENV = "USE_LIBUV"
+
+
+@functools.cache
+def has_libuv() -> bool:
+    """Whether this torch was built with libuv. Asked once: a server answers it, which is closed at once."""
+    try:
+        TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
+    except RuntimeError as error:
+        return "libuv" not in str(error).lower()  # another error says nothing of it
+    return True
+
+
+def use_libuv() -> bool:
+    """Whether TCPStores shall use libuv. torch's own do unless ``USE_LIBUV`` says otherwise, and fail where
+    it is not there (Debian's torch)."""
+    return os.environ.get(LIBUV_ENV, "1") == "1" and has_libuv()
+
+
 def serve() -> TCPStore:
     """Start a TCPStore server of our own on a free port; ``.port`` tells which."""
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=300))
+    return TCPStore(
+        "127.0.0.1",
+        0,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=300),
+        use_libuv=use_libuv(),
+    )
 
 
 class Server:
@@ -76,8 +114,8 @@ class Server:
 class HeldPort:
     """A port of this host that is kept for a store which a worker is to serve (torch 2.4 and 2.5).
 
-    Bound and never listened on: the kernel gives the port to nobody who asks for a free one or connects, and
-    lets only those who set SO_REUSEADDR bind it, as every TCPStore server does. So the seconds in which the
+    Bound and never listened on: the kernel does not give it out as a free port and accepts no connection, and
+    only servers that set SO_REUSEADDR can bind it, as every TCPStore server does. So the seconds in which the
     worker starts are covered; elsewhere than on Linux, where the worker would be refused, too, the port is
     let go at once. A server with this very number that sets SO_REUSEADDR could still take it: global rank 0's
     worker then fails with EADDRINUSE, which ends the round like any worker's failure, and the next round has
@@ -112,31 +150,42 @@ def _bound(family: socket.AddressFamily, host: str) -> socket.socket:
 
 
 def connect(endpoint: str) -> TCPStore:
-    """A client of somebody's server. Raises Unreachable.
+    """A client of the server at an endpoint. Raises Unreachable, or CannotConnect if the fault is local.
 
-    A plain connection is tried first: TCPStore itself would retry for minutes, and print to stderr.
+    A plain connection is tried first: TCPStore itself would retry for minutes, and print to stderr. torch
+    calls what comes from the network, time limits too, a DistNetworkError, from 2.4 on.
     """
     host, port = parse_endpoint(endpoint)
     found = probe({0: endpoint}, CONNECT_SECONDS).get(0)
-    if found is not Probe.ACCEPTED:
-        what = found.value if found is not None else "this process cannot open more connections"
-        raise Unreachable(f"{endpoint}: {what}")
+    if found is None:
+        raise CannotConnect("this process cannot open more connections", passing=True)
+    if found is not ProbeResult.ACCEPTED:
+        raise Unreachable(f"{endpoint}: {found.value}")
     try:
-        return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))
-    except RuntimeError as error:
+        return TCPStore(
+            host,
+            port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=60),
+            use_libuv=use_libuv(),
+        )
+    except (DistNetworkError, OSError) as error:
         raise Unreachable(f"{endpoint}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no peer's fault
+        raise CannotConnect(f"{type(error).__name__}: {error}") from None
 
 
-OWN_TROUBLE = frozenset(
+LOCAL_ERRORS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
 )
 """Of this process or its machine: nothing that a peer could be judged by."""
 
 
-def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
+def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, ProbeResult]:
     """What connections to these ports meet, all tried at once, within this many seconds. Never raises: a port
     that could not be tried, for want of descriptors, say, is not in the answer."""
-    result: dict[int, Probe] = dict.fromkeys(endpoints, Probe.SILENT)
+    result: dict[int, ProbeResult] = dict.fromkeys(endpoints, ProbeResult.SILENT)
     try:
         _probe(endpoints, time.monotonic() + seconds, result)
     except OSError as error:
@@ -145,7 +194,7 @@ def probe(endpoints: Mapping[int, str], seconds: float) -> dict[int, Probe]:
     return result
 
 
-def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, Probe]) -> None:
+def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, ProbeResult]) -> None:
     with selectors.DefaultSelector() as selector:
         for rank, endpoint in endpoints.items():
             host, port = parse_endpoint(endpoint)
@@ -164,18 +213,18 @@ def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, Prob
                 continue
             one.setblocking(False)
             code = one.connect_ex(address)
-            if code in OWN_TROUBLE:
+            if code in LOCAL_ERRORS:
                 del result[rank]
                 one.close()
             elif code in (0, errno.EINPROGRESS):
                 selector.register(one, selectors.EVENT_WRITE, rank)
             else:
-                result[rank] = _verdict(code)
+                result[rank] = _probe_result(code)
                 one.close()
         while selector.get_map() and (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 assert isinstance(key.fileobj, socket.socket)
-                result[key.data] = _verdict(key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+                result[key.data] = _probe_result(key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
                 selector.unregister(key.fileobj)
                 key.fileobj.close()
         for key in list(selector.get_map().values()):
@@ -184,10 +233,10 @@ def _probe(endpoints: Mapping[int, str], deadline: float, result: dict[int, Prob
 
 
 def disconnect(endpoint: str) -> None:
-    """Break this process's connections to a server: whoever is in a call of it in C++ gets an error.
+    """Break this process's connections to a server: a thread in a call of it in C++ gets an error.
 
-    Else a wait that nobody answers holds its thread and descriptors until the server goes. On Linux;
-    elsewhere they stay until then, as does who has not yet come beyond the first hello of a frozen server.
+    Otherwise a wait without an answer holds its thread and descriptors until the server goes. Only on Linux;
+    elsewhere they stay until then, as does a thread that still waits for the hello of a frozen server.
     """
     host, port = parse_endpoint(endpoint)
     try:
@@ -221,10 +270,10 @@ def _closed() -> TCPStore:
     raise StoreGone("given up")
 
 
-def _verdict(code: int) -> Probe:
+def _probe_result(code: int) -> ProbeResult:
     if code == 0:
-        return Probe.ACCEPTED
-    return Probe.REFUSED if code == errno.ECONNREFUSED else Probe.SILENT
+        return ProbeResult.ACCEPTED
+    return ProbeResult.REFUSED if code == errno.ECONNREFUSED else ProbeResult.SILENT
 
 
 class KeyValueStore(Protocol):
@@ -241,8 +290,9 @@ class KeyValueStore(Protocol):
     def delete_key(self, key: str) -> bool: ...
 
 
-class Call(Generic[T]):
-    """One call on its way through a connection's thread. ``done`` is set under the connection's bell."""
+class StoreCall(Generic[T]):
+    """One call on its way through a connection's thread. ``done`` is set under the condition ``changed`` of
+    the connection."""
 
     def __init__(self, work: Callable[[KeyValueStore], T]) -> None:
         self.work = work
@@ -255,13 +305,13 @@ class Call(Generic[T]):
         hold the store and this."""
         try:
             self._value = self.work(store())
-        except StoreGone as error:
+        except (StoreGone, CannotConnect) as error:
             self._error = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
             self._error = StoreGone(str(error))
 
     def result(self) -> T:
-        """What the call returned. Raises StoreGone for whatever went wrong."""
+        """What the call returned. Raises StoreGone for whatever went wrong, but for CannotConnect."""
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
@@ -270,37 +320,37 @@ class Call(Generic[T]):
 class StoreConnection:
     """One connection to a round's store with the thread that alone uses it.
 
-    ``bell`` is notified when a call has ended; it is the condition on which the caller waits for other
+    ``changed`` is notified when a call has ended; it is the condition on which the caller waits for other
     things too (a newer record).
     """
 
-    def __init__(self, open_store: Callable[[], TCPStore], prefix: str, bell: threading.Condition) -> None:
+    def __init__(self, open_store: Callable[[], TCPStore], prefix: str, changed: threading.Condition) -> None:
         self._open = open_store
         self._prefix = prefix
-        self._bell = bell
-        self._calls: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
+        self._changed = changed
+        self._calls: queue.SimpleQueue[StoreCall[Any] | None] = queue.SimpleQueue()
         self.closed = False
         self._thread = threading.Thread(target=self._run, name="elasticjob-store", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[KeyValueStore], T]) -> Call[T]:
-        """Begin a call; the bell rings when it is done."""
-        call = Call(work)
+    def submit(self, work: Callable[[KeyValueStore], T]) -> StoreCall[T]:
+        """Begin a call; ``changed`` is notified when it is done."""
+        call = StoreCall(work)
         self._calls.put(call)
         return call
 
-    def call(self, work: Callable[[KeyValueStore], T], give_up: Callable[[], str]) -> T:
-        """Make a call and wait for it. ``give_up`` is asked at every ring of the bell and twice a second:
-        a non-empty answer ends the wait, and the connection, with StoreGone; so does a connection that is
-        closed, whose thread answers nothing any more."""
+    def call(self, work: Callable[[KeyValueStore], T], end_reason: Callable[[], str]) -> T:
+        """Make a call and wait for it. ``end_reason`` is asked whenever ``changed`` is notified and twice a
+        second: a non-empty answer ends the wait, and the connection, with StoreGone; so does a connection
+        that is closed, whose thread answers nothing any more."""
         call = self.submit(work)
-        with self._bell:
+        with self._changed:
             while not call.done:
-                reason = "the connection was closed" if self.closed else give_up()
+                reason = "the connection was closed" if self.closed else end_reason()
                 if reason:
                     self.close()
                     raise StoreGone(reason)
-                self._bell.wait(0.5)
+                self._changed.wait(0.5)
         return call.result()
 
     def close(self) -> None:
@@ -344,6 +394,6 @@ class StoreConnection:
             if call is None or self.closed:
                 return
             call.run(opened)
-            with self._bell:
+            with self._changed:
                 call.done = True
-                self._bell.notify_all()
+                self._changed.notify_all()

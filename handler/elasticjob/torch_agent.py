@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedWorker:
     """A worker that torch found failed. ``text`` is what its error file says, "" if it wrote none.
 
     Among them are workers that torch itself stopped because another had failed.
@@ -37,25 +37,25 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Call:
+class AgentCall:
     """Which agent calls the handler, and which failures led to the call."""
 
     agent: ElasticAgent | None = None
-    failures: tuple[Failed, ...] = ()
+    failures: tuple[FailedWorker, ...] = ()
 
 
-def caller(frame: FrameType | None) -> Call:
+def calling_agent(frame: FrameType | None) -> AgentCall:
     """The agent on the stack from ``frame`` outwards, the innermost if there are several. Never raises."""
     try:
-        return _caller(frame)
+        return _calling_agent(frame)
     except SignalException:
         raise
     except Exception:
         logger.debug("cannot find torch's agent", exc_info=True)
-        return Call()
+        return AgentCall()
 
 
-def _caller(frame: FrameType | None) -> Call:
+def _calling_agent(frame: FrameType | None) -> AgentCall:
     agent: ElasticAgent | None = None
     while frame is not None:
         if frame.f_code.co_varnames[:1] == ("self",):
@@ -67,14 +67,14 @@ def _caller(frame: FrameType | None) -> Call:
                 agent = found
                 for value in list(variables.values()):
                     if isinstance(value, RunResult):
-                        return Call(agent, _failed(value.failures.values()))
+                        return AgentCall(agent, _failed_workers(value.failures.values()))
         frame = frame.f_back
-    return Call(agent)
+    return AgentCall(agent)
 
 
-def given_up(error: BaseException | None) -> tuple[Failed, ...]:
+def final_failures(error: BaseException | None) -> tuple[FailedWorker, ...]:
     """The failures for which the agent gives up, if ``error`` is torch's word for that."""
-    return _failed(error.failures.values()) if isinstance(error, ChildFailedError) else ()
+    return _failed_workers(error.failures.values()) if isinstance(error, ChildFailedError) else ()
 
 
 def local_world_size(agent: ElasticAgent | None) -> int | None:
@@ -103,9 +103,9 @@ def next_pids(agent: ElasticAgent) -> Callable[[], dict[int, int] | None]:
     return find
 
 
-def _failed(failures: Iterable[ProcessFailure]) -> tuple[Failed, ...]:
+def _failed_workers(failures: Iterable[ProcessFailure]) -> tuple[FailedWorker, ...]:
     return tuple(
-        Failed(f.local_rank, f.pid, f.exitcode, _text(f), f.timestamp)
+        FailedWorker(f.local_rank, f.pid, f.exitcode, _text(f), f.timestamp)
         for f in failures
         if isinstance(f.exitcode, int)
     )

@@ -1,12 +1,12 @@
 """Why a round's workers failed, as this agent reports it.
 
-Two sources are combined. The times come from our own thread (``worker_ends``): the first worker that ended
+Two sources are combined. The times come from our own thread (``worker_exits``): the first worker that ended
 with a status other than 0 counts, because the others were stopped for it. Exit code and message come from
 torch's own result (``torch_agent``). Either source is enough; without both, the report says "exit code
 unknown".
 
-A worker that was stopped must not look like a failure: whatever ends after :meth:`RoundWorkers.stopping` was
-stopped.
+A worker that was stopped must not look like a failure: whatever ends after
+:meth:`RoundWorkers.mark_stopping` was stopped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT
-from elasticjob.torch_agent import Failed, next_pids
-from elasticjob.worker_ends import End, WorkerEnds
+from elasticjob.torch_agent import FailedWorker, next_pids
+from elasticjob.worker_exits import WorkerExit, WorkerExitWatcher
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "exit code unknown"
-SETTLE_SECONDS = 0.2
+EXIT_WATCH_SECONDS = 0.2
 """torch has stopped all workers when it is asked why they failed; the thread gets this long to see it."""
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -40,48 +40,52 @@ class RoundWorkers:
     """
 
     def __init__(self, agent: ElasticAgent | None) -> None:
-        self._barrier = time.monotonic()
-        self._over: float | None = None
-        self._stopping: float | None = None
+        self._barrier_at = time.monotonic()
+        self._round_ended_at: float | None = None
+        self._stopping_since: float | None = None
         self._oom_kills = oom_kills()
-        self._ends: WorkerEnds | None = None
+        self._exits: WorkerExitWatcher | None = None
         try:
             if agent is not None:
-                self._ends = WorkerEnds(next_pids(agent))
-                self._ends.start()
+                self._exits = WorkerExitWatcher(next_pids(agent))
+                self._exits.start()
         except SignalException:
             raise
         except Exception:
             logger.debug("cannot watch the workers", exc_info=True)
-            self._ends = None
+            self._exits = None
 
-    def over(self) -> None:
+    def round_ended(self) -> None:
         """The record says that the round is over: what fails from now on explains nothing."""
-        self._over = self._over or time.monotonic()
+        self._round_ended_at = self._round_ended_at or time.monotonic()
 
-    def stopping(self) -> None:
+    def mark_stopping(self) -> None:
         """From now on torch, or we, stop the workers: what ends is no failure."""
-        self._stopping = self._stopping or time.monotonic()
+        self._stopping_since = self._stopping_since or time.monotonic()
 
     def close(self) -> None:
         """Watch no longer."""
-        if self._ends is not None:
-            self._ends.stop()
+        if self._exits is not None:
+            self._exits.stop()
 
-    def failure(self, number: int, rank: int, failures: Sequence[Failed]) -> FailureReport | None:
+    def failure(self, number: int, group_rank: int, failures: Sequence[FailedWorker]) -> FailureReport | None:
         """The report on the first worker that failed, None if none did before they were stopped."""
         try:
-            return self._failure(number, rank, failures)
+            return self._failure(number, group_rank, failures)
         except SignalException:
             raise
         except Exception:
             logger.debug("cannot describe the failure of a worker", exc_info=True)
-            return FailureReport(number, rank, UNKNOWN, late=self._over is not None)
+            return FailureReport(
+                number, group_rank, UNKNOWN, after_round_end=self._round_ended_at is not None
+            )
 
-    def _failure(self, number: int, rank: int, failures: Sequence[Failed]) -> FailureReport | None:
+    def _failure(
+        self, number: int, group_rank: int, failures: Sequence[FailedWorker]
+    ) -> FailureReport | None:
         by_pid = {failed.pid: failed for failed in failures}
-        end = self._first_end(by_pid)
-        if end is None and self._stopping is not None:
+        end = self._first_exit(by_pid)
+        if end is None and self._stopping_since is not None:
             return None
         failed = by_pid.get(end.pid) if end is not None else first_noticed(failures)
         code: int | None = None
@@ -90,32 +94,32 @@ class RoundWorkers:
         elif failed is not None:
             code = failed.exit_code
         text = failed.text if failed is not None else ""
-        late = self._over is not None and (end is None or end.at >= self._over)
+        after_round_end = self._round_ended_at is not None and (end is None or end.at >= self._round_ended_at)
         return FailureReport(
             number,
-            rank,
-            describe(code, text, self._killed_for_memory()),
+            group_rank,
+            describe(code, text, self._new_oom_kills()),
             code,
             failed.local_rank if failed is not None else end.local_rank if end is not None else None,
-            None if end is None else round((end.at - self._barrier) * 1000),
-            late,
+            None if end is None else round((end.at - self._barrier_at) * 1000),
+            after_round_end,
         )
 
-    def _first_end(self, by_pid: dict[int, Failed]) -> End | None:
+    def _first_exit(self, by_pid: dict[int, FailedWorker]) -> WorkerExit | None:
         """The first worker that is known to have failed, by itself."""
-        for end in self._ends.ended(SETTLE_SECONDS) if self._ends is not None else ():
-            if self._stopping is not None and end.at >= self._stopping:
+        for end in self._exits.exits(EXIT_WATCH_SECONDS) if self._exits is not None else ():
+            if self._stopping_since is not None and end.at >= self._stopping_since:
                 return None
             if end.exit_code or (end.exit_code is None and end.pid in by_pid):
                 return end
         return None
 
-    def _killed_for_memory(self) -> int:
+    def _new_oom_kills(self) -> int:
         now = oom_kills()
         return 0 if now is None or self._oom_kills is None else now - self._oom_kills
 
 
-def first_noticed(failures: Sequence[Failed]) -> Failed | None:
+def first_noticed(failures: Sequence[FailedWorker]) -> FailedWorker | None:
     """torch's first failure. Its times are whole seconds, and it lists the workers that it stopped, too."""
     return min(
         failures,
@@ -124,7 +128,7 @@ def first_noticed(failures: Sequence[Failed]) -> Failed | None:
     )
 
 
-def describe(code: int | None, text: str, killed_for_memory: int = 0) -> str:
+def describe(code: int | None, text: str, new_oom_kills: int = 0) -> str:
     """The failure in words: what is known of the exception, else how the process ended."""
     if code is None:
         end = UNKNOWN
@@ -134,7 +138,7 @@ def describe(code: int | None, text: str, killed_for_memory: int = 0) -> str:
         end = f"exit code {code} ({name}, as reported by a shell)"
     else:
         end = f"exit code {code}"
-    if killed_for_memory > 0 and code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+    if new_oom_kills > 0 and code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         end += ": out of memory (the container's count of OOM kills increased)"
     if text:
         # An exit code of 1 is what an exception always gives: nothing to say beside it.

@@ -87,7 +87,7 @@ async def login(**_: Any) -> kopf.ConnectionInfo:
 
     What was refused once it does not try a second time: it ends the process if offered nothing else. But
     a token may be replaced on disk some time after the API server has ceased to accept it, and a server that
-    can't tell who somebody is may soon be able to. So each log-in comes after a pause, and is another by its
+    cannot identify us now may soon be able to. So each log-in comes after a pause, and is another by its
     priority, which among one means nothing.
     """
     number = next(_log_ins)
@@ -130,7 +130,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
             Credentials(),
             may_write=running.elector.may_write,
             unsent_seconds=timing.lease_duration - timing.renew_deadline,
-            answers=running.own_client.answers,
+            write_health=running.own_client.write_health,
         )
     await _resource(running.client, chosen)
     controller = running.controller = Controller(running.client, chosen)
@@ -143,7 +143,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
 
 async def _stand(elector: Elector, controller: Controller) -> None:
     """Stand for election once everything has been listed: an operator that cannot list it must not lead."""
-    await controller.world.synced()
+    await controller.cache.synced()
     await elector.run(controller.lead, controller.follow)
 
 

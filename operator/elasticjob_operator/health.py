@@ -72,7 +72,7 @@ class Health:
         if self.controller is None:
             return ["starting; the log says what the operator waits for"]
         problems = []
-        for informer in self.controller.world.informers():
+        for informer in self.controller.cache.informers():
             if not informer.synced.is_set():
                 problems.append(f"{informer.path} has not been listed yet")
             elif informer.good_since is None and not informer.forbidden:
@@ -84,10 +84,10 @@ class Health:
         if self.controller is None:
             return {}
         now = self.controller.clock()
-        ages = {i.path: round(now - i.heard_at, 1) for i in self.controller.world.informers()}
+        ages = {i.path: round(now - i.last_event_at, 1) for i in self.controller.cache.informers()}
         answer: dict[str, Any] = {
             "heardSeconds": {path: age for path, age in ages.items() if age < float("inf")},
-            "loopLagSeconds": round(self.controller.world.loop_lag, 3),
+            "loopLagSeconds": round(self.controller.cache.loop_lag, 3),
             "jobs": len(self.controller.registry),
         }
         if self.elector is not None:
@@ -106,7 +106,7 @@ class Health:
             memory, passed = entry.memory, now - entry.memory.planned_at
             if memory.waits:
                 gone = {member.pod_uid: member.pod_name for member in entry.view.status.participants}
-                names = gone | self.controller.world.pod_names(entry.view.job)
+                names = gone | self.controller.cache.pod_names(entry.view.job)
                 waits = [wait._replace(left=wait.left - passed) for wait in memory.waits]
                 lines += [f"{entry.request} {line}" for line in sentences(waits, names)]
         return lines or ["no job waits for anything"]
@@ -142,7 +142,7 @@ class Health:
 
     async def _blind(self, controller: Controller) -> list[str]:
         now, limit = controller.clock(), controller.settings.max_silence
-        heard = {i.path: i.heard_at for i in controller.world.informers() if not i.forbidden}
+        heard = {i.path: i.last_event_at for i in controller.cache.informers() if not i.forbidden}
         heard.update(controller.source.last_event_at())
         since = {p: max(t, controller.started_at, self._excused.get(p, t)) for p, t in heard.items()}
         silent = [path for path, moment in since.items() if now - moment > limit]
@@ -156,7 +156,7 @@ class Health:
 
 
 def from_inside(remote: str) -> bool:
-    """Whether this address of a client is of its own pod, where nobody is without the right to be."""
+    """Whether this address of a client is of the operator's own pod, which only users with rights enter."""
     try:
         address = ipaddress.ip_address(remote)
     except ValueError:

@@ -1,7 +1,7 @@
 """How the operator runs: from the command line, or from the environment under ``kopf run``.
 
-Leader election is off unless asked for: a run by hand serves a namespace of its own and has no second. What
-is installed in a cluster asks for it. The flags have the names that ``kube-controller-manager`` gives them.
+Leader election is off by default, because an operator that is run by hand is usually the only one; the chart
+turns it on. The flags have the names that ``kube-controller-manager`` gives them.
 """
 
 from __future__ import annotations

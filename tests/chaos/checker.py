@@ -11,7 +11,7 @@
   the next one is published.
 * Complete comes only after the training's end, Failed never.
 
-What a test writes into the Lease by hand is announced by ``tampering`` and not held against anybody.
+What a test writes into the Lease by hand is announced by ``tampering`` and not held against any pod.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RoundRecord
 from elasticjob.rounds.causes import CHARGED_ONCE
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.watcher import Sight
@@ -79,7 +80,7 @@ class Checker:
             return self._status
 
     def calm_seconds(self) -> float:
-        """For how long all replicas have been in an established round, and nobody else around."""
+        """For how long all replicas have been in an established round, and no other pod exists."""
         with self._lock:
             return 0.0 if self._calm_since is None else self.timeline.now() - self._calm_since
 
@@ -113,7 +114,7 @@ class Checker:
             spec, generation = sight.body["spec"], sight.body["metadata"]["generation"]
             self._replicas = spec["replicas"]
             self._bounds[generation] = (spec.get("minReplicas", spec["replicas"]), spec["replicas"])
-            before, status = self._status, JobStatus.parse(sight.body.get("status"))
+            before, status = self._status, status_json.parse(sight.body.get("status"))
             self._status = status
             self._check_order(status)
             self._check_charges(status)
@@ -140,8 +141,10 @@ class Checker:
                 )
             self._lease_highest = max(self._lease_highest, record.order)
             self._records.append((record.order, text))
-            if record.members:  # those of a large round stand elsewhere
-                self._identify(record.number, Identity(record.nonce, record.leader, record.members), "Lease")
+            if record.member_ids:  # those of a large round stand elsewhere
+                self._identify(
+                    record.number, Identity(record.nonce, record.leader_endpoint, record.member_ids), "Lease"
+                )
 
     # -- the invariants ------------------------------------------------------------------------------------
 
@@ -188,7 +191,7 @@ class Checker:
         found = set(keys)
         if len(keys) != len(found):
             self._violated("I7", f"charged twice: {sorted(k for k in found if keys.count(k) > 1)}")
-        counted = sum(entry.count for account in status.accounts for entry in account.older)
+        counted = sum(entry.count for account in status.accounts for entry in account.older_charges)
         lost = self._charges - found
         if len(lost) != counted:
             self._violated("I7", f"charges have vanished: {lost}, {counted} are counted")
@@ -217,7 +220,7 @@ class Checker:
             if h.number not in self._met:
                 self._met.add(h.number)
                 self.timeline.published(h.number, h.cause, h.members, r.message)
-        if r.established is not None and -r.number not in self._met:
+        if r.established_time is not None and -r.number not in self._met:
             self._met.add(-r.number)
             self.timeline.established(r.number)
 
@@ -227,7 +230,7 @@ class Checker:
 
     def _see_calm(self, status: JobStatus) -> None:
         r = status.current_round
-        full = r.phase == "Active" and r.established is not None and r.members == self._replicas
+        full = r.phase == "Active" and r.established_time is not None and r.members == self._replicas
         if not full or len(status.participants) != r.members:
             self._calm_since = None
         elif self._calm_since is None:

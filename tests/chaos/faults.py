@@ -49,7 +49,7 @@ class Heal:
 
 @dataclass(frozen=True)
 class Begun:
-    """A fault that has been done: to whom, and how it ends if not by itself."""
+    """A fault that has been done: to what, and how it ends if not by itself."""
 
     target: str
     heal: Heal | None = None
@@ -77,7 +77,7 @@ class Scene:
         return self.checker.status
 
     def alive(self) -> list[dict[str, Any]]:
-        """Pods of the job that run, with nobody's hand on them, by name."""
+        """Pods of the job that run, without a fault, by name."""
         pods = self.api("GET", f"pods?labelSelector=elasticjob.dev/job-name={self.job.name}").json()["items"]
         return sorted(
             (

@@ -27,6 +27,7 @@ from devcluster.cluster import Cluster
 from devcluster.nodeagent.client import NodeAgentError
 from devcluster.wait import wait_for
 from elasticjob.contract.names import round_lease
+from elasticjob_operator.plan import status_json
 from tests.chaos import faults, leftovers
 from tests.chaos.checker import Checker
 from tests.chaos.faults import Heal, Impossible, Kind, Planned, Scene
@@ -218,7 +219,7 @@ class Chaos:
         try:
             wait_for(done, seconds, what, interval=0.2)
         except TimeoutError as error:
-            status = json.dumps(self._checker.status.dump(), indent=1)
+            status = json.dumps(status_json.dump(self._checker.status), indent=1)
             raise ChaosError(f"{error}\n{status[:6000]}") from None
 
     def _stop_if_wrong(self) -> None:
@@ -234,7 +235,7 @@ class Chaos:
     # -- its end -------------------------------------------------------------------------------------------
 
     def _leave_nothing(self, job: JobRun) -> None:
-        """No process and no Lease of nobody after the job; nothing at all after its deletion."""
+        """No process and no Lease without an owner after the job; nothing at all after its deletion."""
         api, namespace = self.cluster.api, self.namespace
         self._empty(lambda: leftovers.processes(namespace, self._training.folder), "processes of the job")
         self._empty(lambda: leftovers.leases_of_nobody(api, namespace, job.name), "Leases of nobody")

@@ -16,7 +16,7 @@ from tests.dockerfile import HOME, Build
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-# $1 becomes the root, on a file system that nobody else sees; what follows `--` is bound to where it is.
+# $1 becomes the root, on a file system that no other process sees; what follows `--` is bound to where it is.
 _PREAMBLE = r"""
 set -eu
 root=$1; shift

@@ -115,7 +115,7 @@ def test_lease_policy_is_the_one_of_the_example(helm: Helm) -> None:
 
 
 def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
-    """An API server looks up the election's Lease for each write that a binding matches, whoever writes."""
+    """An API server looks up the election's Lease for each write that a binding matches, of any client."""
     bindings = [
         one["spec"]
         for one in _of(helm, {}, "ValidatingAdmissionPolicyBinding")
@@ -170,7 +170,7 @@ def test_with_namespaces_nothing_is_cluster_wide(helm: Helm) -> None:
 
 @pytest.mark.parametrize("release", ["mnist", "mnist-elasticjob", "x" * 39, "x" * 30 + "-elasticjob"])
 def test_nothing_is_named_like_what_a_job_owns(helm: Helm, release: str) -> None:
-    """The operator would write a job's Role over its own, and lose its rights to whoever makes that job."""
+    """The operator would write a job's Role over its own, and lose its rights to that job's creator."""
     values = {**VALUES["watch-namespaces"], "fullnameOverride": ""}
     made = helm.run("template", release, str(helm.chart), "--values", helm.values_file(values)).stdout
     names = {one["metadata"]["name"] for one in objects(made)}

@@ -16,7 +16,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from elasticjob import claim
+from elasticjob import agent_lock
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult
@@ -228,7 +228,7 @@ def run_member(connection: Connection, place: Place) -> None:
 def run_member_in_a_new_sandbox(connection: Connection, place: Place) -> None:
     """A bare handler in a sandbox that was made anew for its pod: its network namespace is another, and it
     doesn't see what is left of the one before."""
-    claim._address = lambda uid: f"\0conformance/{os.getpid()}/{uid}".encode()
+    agent_lock._address = lambda uid: f"\0conformance/{os.getpid()}/{uid}".encode()
     run_member(connection, place)
 
 

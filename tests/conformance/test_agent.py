@@ -218,7 +218,7 @@ def test_rank_one_fails_once(stage: Stage) -> None:
 
 
 def test_no_exit_barrier_on_failure(stage: Stage) -> None:
-    """Both agents have a worker that fails: both end at once, nobody waits for the other for 300 s."""
+    """Both agents have a worker that fails: both end at once, neither waits for the other for 300 s."""
     stage.job.create(2)
     workers = Workers(work.bipolar_sleep, (60.0,), count=2, exit_barrier_timeout=300)
     agents: list[Agent] = stage.agents_of([workers] * 2)

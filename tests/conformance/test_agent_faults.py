@@ -27,7 +27,7 @@ def summing(stage: Stage, count: int = 2) -> Workers:
 
 @pytest.mark.matrix
 def test_double_agent_fault_tolerance(stage: Stage) -> None:
-    """One of two agents is killed while both train; a new pod takes its rank, nobody's restart is used."""
+    """One of two agents is killed while both train; a new pod takes its rank, no restart is used up."""
     stage.job.create(2)
     first, second = stage.agents_of([summing(stage)] * 2)
     stage.here("here", 1, 4)

@@ -133,7 +133,7 @@ def test_d5_a_lost_agent_is_noticed_while_workers_are_well(
 
 
 def test_d6_many_join_with_a_constant_number_of_requests_each(stage: Stage) -> None:
-    """c10d: every step of everybody is a compare-and-set of the whole state. With 64 agents 290 of 354 are
+    """c10d: every step of every agent is a compare-and-set of the whole state. With 64 agents 290 of 354 are
     lost, with 128 more than 90 %; with 256 the storm outlasts the 15 s after which silent participants are
     purged, and the rendezvous never ends (0 of 3 runs within 600, 180 and 180 s).
 
@@ -185,7 +185,7 @@ def test_d7_no_store_failure_reaches_the_agent(stage: Stage) -> None:
     """c10d: any failure of the store in ``num_nodes_waiting`` ends the agent at once, a passing one too
     (torchtune#2676); after SIGKILL of the agent that hosts it the other agent exits with 1 within 1.5 s.
 
-    Here the API server is away while two agents train, then the leader dies: nobody else ends.
+    Here the API server is away while two agents train, then the leader dies: no other agent ends.
     """
     stage.job.create(2, minReplicas=1)
     workers = Workers(work.gated, (str(stage.work),))

@@ -75,7 +75,7 @@ def test_launch_elastic_with_fewer_agents_than_the_maximum(stage: Stage) -> None
 
 
 def test_the_job_decides_on_the_number_of_nodes(stage: Stage) -> None:
-    """What torch parses from ``--nnodes`` is not asked for: the record tells who is in the round."""
+    """What torch parses from ``--nnodes`` does not count: the record tells which agents are in the round."""
     stage.job.create(1)
     assert stage.ended(launch(stage, "--nnodes=3:5", SCRIPT, str(stage.work))) == [0]
     assert touched(stage) == {0: 1}
@@ -165,7 +165,7 @@ def test_a_script_with_a_store_of_its_own(stage: Stage) -> None:
 
 @pytest.mark.matrix
 def test_sigterm_in_the_first_rendezvous(stage: Stage) -> None:
-    """Ends at once with 143 and says that it leaves; whoever comes next is not held up."""
+    """Ends at once with 143 and says that it leaves; the next agent is not held up."""
     stage.job.create(2)
     waiting = launch(stage, SCRIPT, str(stage.work))
     stage.until(lambda: waiting.pod.name in stage.job.states(), "the first has joined")

@@ -83,7 +83,7 @@ def test_a_job_that_does_not_exist(stage: Stage) -> None:
 
 @pytest.mark.matrix
 def test_all_nodes_join_rendezvous(stage: Stage) -> None:
-    """Ranks are 0..n-1, everybody gets the same size, the same address, and the same store."""
+    """Ranks are 0..n-1, all agents get the same size, the same address, and the same store."""
     stage.job.create(3)
     members = stage.members(3)
     infos = join_all(members)
@@ -98,7 +98,7 @@ def test_all_nodes_join_rendezvous(stage: Stage) -> None:
 
 
 def test_outside_a_pod_by_a_kubeconfig(stage: Stage) -> None:
-    """As a process on somebody's machine: no service account, a kubeconfig by ``--rdzv-conf``."""
+    """As a process on a user's machine: no service account, a kubeconfig by ``--rdzv-conf``."""
     stage.job.create(1)
     pod = stage.pods(1)[0]
     environment = {k: v for k, v in pod.environment.items() if k.startswith("ELASTICJOB_POD")}
@@ -108,7 +108,7 @@ def test_outside_a_pod_by_a_kubeconfig(stage: Stage) -> None:
 
 
 def test_redundancy_list(stage: Stage) -> None:
-    """More agents than replicas: one stands by, and nobody is disturbed by it."""
+    """More agents than replicas: one stands by, and disturbs no other."""
     stage.job.create(2)
     pods = stage.pods(3)
     members = [stage.member(pod) for pod in pods]
@@ -199,7 +199,7 @@ def test_a_member_joins_again_in_the_same_process(stage: Stage) -> None:
 
 
 def test_join_timeout(stage: Stage) -> None:
-    """``--rdzv-conf join_timeout``: raises, and says for whom it has waited."""
+    """``--rdzv-conf join_timeout``: raises, and says what it has waited for."""
     stage.job.create(2)
     error = raised(stage.member(config={"join_timeout": "2"}).ask("next"))
     assert error.kind == "RendezvousTimeoutError"

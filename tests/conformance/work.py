@@ -168,7 +168,7 @@ def fail_once_and_leave_a_key(folder: str) -> tuple[bool, int]:
     if first and rank() == 1:
         sad()
     if first:
-        wait_for_gate(folder)  # nobody opens it: the agent stops this worker
+        wait_for_gate(folder)  # it stays closed: the agent stops this worker
     return left_over, int(os.environ["WORLD_SIZE"])
 
 

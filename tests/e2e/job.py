@@ -203,7 +203,7 @@ class JobRun(ClusterJob):
         return found
 
     def goes_on(self, number: int) -> None:
-        """Wait until this round has made steps beyond those of now: nobody hangs."""
+        """Wait until this round has made steps beyond those of now: no worker hangs."""
         before = len(self.steps(number))
         self.wait_for(lambda: len(self.steps(number)) > before + 3, f"round {number} goes on")
 

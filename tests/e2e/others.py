@@ -1,4 +1,4 @@
-"""Pods that are somebody else's: made by a Job, a StatefulSet or by hand, met by an ElasticJob."""
+"""Pods that the operator does not create: made by a Job, a StatefulSet or by hand, met by an ElasticJob."""
 
 from __future__ import annotations
 

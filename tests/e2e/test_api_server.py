@@ -67,7 +67,7 @@ def test_away_while_a_round_forms(job: JobRun, installed: Cluster) -> None:
 
 @pytest.mark.slow
 def test_slow_writes_break_no_round(job: JobRun, installed: Cluster) -> None:
-    """Every write takes 10 s for a minute, under three jobs: nobody's silence is held against him."""
+    """Every write takes 10 s for a minute, under three jobs: no pod counts as silent."""
     jobs = [
         job,
         *(JobRun(job.cluster, job.namespace, job.folder.parent / name, name) for name in ("second", "third")),

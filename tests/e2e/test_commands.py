@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -28,7 +29,7 @@ def marks(job: JobRun, kind: str) -> list[str]:
 
 
 def test_what_comes_after_torchrun_is_waited_for(job: JobRun) -> None:
-    """torchrun train.py && upload: the upload takes as long as it needs, in pods that nobody touches."""
+    """torchrun train.py && upload: the upload takes as long as it needs, in pods that stay untouched."""
     upload = 'until [ -e "$1/stop" ]; do sleep 0.1; done; touch "$1/uploaded-$ELASTICJOB_POD_NAME"'
     apply(job, f"{TRAIN} && {{ {upload}; }}")
     job.wait_for(lambda: finished(job), "Training says that all members succeeded")
@@ -49,7 +50,7 @@ def all_succeeded(job: JobRun) -> bool:
 
 
 def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun) -> None:
-    """torchrun prep.py && torchrun train.py, in the same pods, charged to nobody."""
+    """torchrun prep.py && torchrun train.py, in the same pods, uncharged."""
     mark = 'touch "$1/{}-$ELASTICJOB_POD_NAME"'
     apply(job, f"{TRAIN} && {mark.format('prepared')} && {TRAIN} && {mark.format('trained')}")
     job.complete()
@@ -61,12 +62,14 @@ def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun
 
 def test_a_command_that_fails_after_torchrun_is_a_failure(job: JobRun) -> None:
     """Rank by rank the same command: in one pod the upload fails once. All begin again, and end well."""
-    upload = '{ [ "$ELASTICJOB_POD_NAME" != "$JOB-1-0" ] || exit 7; }'.replace("$JOB", job.name)
+    upload = '{ [ "$ELASTICJOB_POD_NAME" != "$JOB-1-0" ] || { echo no such bucket; exit 7; }; }'
+    upload = upload.replace("$JOB", job.name)
     apply(job, f"{TRAIN} && {upload}")
     job.wait_for(lambda: job.round().get("number") == 2, "round 2")
     job.complete()
     assert [(r["number"], r["cause"]) for r in job.rounds()] == [(1, "Started"), (2, "PodFailed")]
-    assert "exit code 7; its workers had finished" in job.rounds()[1]["message"]
+    message = job.rounds()[1]["message"]
+    assert re.search(r"exit code 7: .*\bno such bucket; its workers had finished", message), message
     (charge,) = next(a for a in job.status()["accounts"] if a["name"] == "application")["charges"]
     assert charge["cause"] == "PodFailed"
 

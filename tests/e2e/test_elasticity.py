@@ -1,4 +1,4 @@
-"""Spares, growing and shrinking, and pods that nobody can place, with real torchruns."""
+"""Spares, growing and shrinking, and pods that cannot be scheduled, with real torchruns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ranks(job: JobRun) -> dict[str, int]:
 
 
 def standbys(job: JobRun) -> set[str]:
-    """Who stands by, in the status and by its label (which an autoscaler goes by)."""
+    """The pods that stand by, according to the status and to the label that autoscalers read."""
     said = {p["podName"] for p in job.status()["participants"] if p["state"] == "Standby"}
     labelled = {
         name for name, pod in job.pods().items() if "elasticjob.dev/standby" in pod["metadata"]["labels"]

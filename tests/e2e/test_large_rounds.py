@@ -43,10 +43,10 @@ def test_ranks_come_from_the_leader_and_a_spare_is_promoted(job: JobRun, operato
     job.training(1, members=2)
     record = RoundRecord.parse(lease(job, round_lease("job"))["annotations"][ROUND_ANNOTATION])
     entries = {p["groupRank"]: p for p in job.status()["participants"] if "groupRank" in p}
-    assert (record.members, record.size, record.leader_id) == ((), 2, entries[0]["id"])
+    assert (record.member_ids, record.size, record.leader_id) == ((), 2, entries[0]["id"])
     listed = members(job)
     assert listed.head == (job.get()["metadata"]["uid"], 1, record.nonce)
-    assert listed.members == (entries[0]["id"], entries[1]["id"])
+    assert listed.member_ids == (entries[0]["id"], entries[1]["id"])
     assert {s["rank"] for s in job.steps()} == {0, 1}
 
     # A member is lost: a spare that was told that it is none takes its rank.

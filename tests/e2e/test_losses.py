@@ -1,4 +1,4 @@
-"""Real torchruns, real gloo: somebody is lost and training goes on."""
+"""Real torchruns, real gloo: a member is lost and training goes on."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_rank_0_is_killed_and_the_result_is_that_of_the_undisturbed_run(job: Job
 
 @pytest.mark.slow
 def test_a_member_dies_right_after_the_barrier(job: JobRun) -> None:
-    """Between the barrier and torch's rank assignment: nobody blocks there, the next round forms."""
+    """Between the barrier and torch's rank assignment: no agent blocks there, the next round forms."""
     job.apply(["python", str(SCRIPTS / "dies_after_barrier.py"), str(SCRIPTS / "steps.py"), str(job.folder)])
     job.training(2, members=2)
     assert job.rounds()[1]["cause"] == "PodLost"

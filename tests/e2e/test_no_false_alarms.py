@@ -64,7 +64,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_starved_of_cpu(job: JobRun, installed: Cluster, identified: Identified) -> None:
-    """While all pods import torch again and again beside busy loops, nobody is named lost.
+    """While all pods import torch again and again beside busy loops, no member is reported lost.
 
     Not even a report is written: the API server hears what it does in steady state, 0.1/s + N/60 s, the
     operator included.

@@ -1,7 +1,7 @@
 """Nodes are lost in all the ways that Kubernetes has a name for; each job gets its next round without them.
 
 What Kubernetes does by itself takes its time: jobs wait for it together, each on nodes of its own. What pods
-say last, only a watch hears: one on a lost node ends when somebody else says so.
+say last, only a watch hears: one on a lost node ends when another source says so.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_nodes_are_lost(job: JobRun) -> None:
     cut, dead, deleted = jobs = [job.beside(name) for name in ("cut", "dead", "deleted")]
     for index, one in enumerate(jobs):
         names = cluster.node_names[index * NODES_OF_A_JOB :][:NODES_OF_A_JOB]
-        # Steps that need nobody else show whether the training goes on; the dead node's peer has others.
+        # Steps that need no other rank show whether the training goes on; the dead node's peer has others.
         lone = [*TORCHRUN, str(SCRIPTS / "lone_steps.py"), str(one.folder)]
         one.apply(
             command=None if one is dead else lone,
@@ -110,7 +110,7 @@ def test_nodes_are_lost(job: JobRun) -> None:
         assert ("node.kubernetes.io/unreachable", "NoExecute") in taints(cut, nodes["cut"])
         cut.training(2, members=2)
 
-        # Nobody waits for pods that can't end: their objects are still there.
+        # No round waits for pods that can't end: their objects are still there.
         for one in jobs:
             assert "deletionTimestamp" in one.pods()[lost[one.name]]["metadata"], one.name
             lost_with_its_node(one)

@@ -1,6 +1,6 @@
 """A silent member is noticed by its heartbeats alone (docs/internals/detection.md): no collective need fail.
 
-The workers of these jobs need nobody else, so they go on beside whatever happens to an agent. Each fault
+The workers of these jobs need no other rank, so they go on beside whatever happens to an agent. Each fault
 comes twice: for less than its limit, when nothing may happen, and for more.
 """
 
@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 STALL_SECONDS = 7
 SHORT_SECONDS = 4.5
-"""Longer than two beats and than `heartbeatTimeoutSeconds`, shorter than a stall."""
+"""Longer than two heartbeats and than `heartbeatTimeoutSeconds`, shorter than a stall."""
 LIMITS = {"heartbeatTimeoutSeconds": 3}
 
 
 def lone_steps(job: JobRun, *arguments: str) -> list[str]:
-    """torchrun with workers that need nobody else."""
+    """torchrun with workers that need no other rank."""
     script = str(SCRIPTS / "lone_steps.py")
     return ["torchrun", f"--rdzv-conf=stall_timeout={STALL_SECONDS}", script, str(job.folder), *arguments]
 
@@ -41,7 +41,7 @@ def apart(job: JobRun) -> dict[str, object]:
 
 
 def undisturbed(job: JobRun, number: int, restarts: int) -> None:
-    """The round goes on, and nobody has formed another."""
+    """The round goes on, and no other was formed."""
     job.goes_on(number)
     assert job.round()["number"] == number, job.round()
     assert job.status()["restarts"] == restarts

@@ -1,6 +1,6 @@
-"""Paths are cut, one way and both ways, and the beats alone tell (docs/internals/detection.md).
+"""Paths are cut, one way and both ways, and the heartbeats alone tell (docs/internals/detection.md).
 
-The pods have network namespaces of their own; their workers need nobody else. Nothing is closed or refused:
+The pods have network namespaces of their own; their workers need no other rank. Nothing is closed or refused:
 packets are lost.
 """
 
@@ -30,7 +30,7 @@ LIMITS = {"heartbeatTimeoutSeconds": 6, "establishTimeoutSeconds": 5}
 
 @pytest.mark.slow
 def test_a_pod_is_cut_off(job: JobRun) -> None:
-    """From everybody, the API server too; whichever way packets are lost. Short of the limit: nothing.
+    """From all peers, and from the API server; whichever way packets are lost. Short of the limit: nothing.
 
     A leader that both others miss is given up; a member that is missed is replaced. One that is deaf only can
     still accuse the leader, so there has to be a third.
@@ -79,7 +79,7 @@ def test_a_pod_is_cut_off(job: JobRun) -> None:
 
 @pytest.mark.slow
 def test_a_path_to_the_leader_is_cut(job: JobRun) -> None:
-    """Everybody reaches the API server, but one or both of two members don't reach the leader.
+    """All pods reach the API server, but one or both of two members don't reach the leader.
 
     One: the leader stays, the member is replaced once two establishments have missed it. Both: the leader
     does not lead again.

@@ -76,7 +76,7 @@ def test_killed_between_status_and_round_lease(job: JobRun, operator: Operator, 
 
 @pytest.mark.slow
 def test_the_leader_of_two_dies(job: JobRun, operator: Operator, installed: Cluster, tmp_path: Path) -> None:
-    """I9: who takes over has looked on for a while, and judges nobody by what was before."""
+    """I9: an operator that takes over has looked on for a while, and judges no pod by what was before."""
     operator.kill()
     flags = (
         *("--leader-elect", f"--leader-elect-resource-namespace={job.namespace}"),

@@ -18,7 +18,7 @@ import yaml
 from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
-from elasticjob import claim
+from elasticjob import agent_lock
 from elasticjob.handler import RBAC_SECONDS
 from tests.e2e.job import ROOT, Operator
 from tests.e2e.others import OthersRun
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 @pytest.fixture
 def others(installed: Cluster, namespace: str, tmp_path: Path, operator: Operator) -> Iterator[OthersRun]:
-    """A job not yet applied; it is gone, with everybody's pods, before the next test begins."""
+    """A job not yet applied; it is gone, with all pods, before the next test begins."""
     del operator
     run = OthersRun(installed, namespace, tmp_path / "run")
     yield run
@@ -92,7 +92,7 @@ def test_the_job_replaces_a_pod_and_the_new_one_takes_the_rank_of_its_index(othe
 
 @pytest.mark.slow
 def test_a_container_restarts_in_place_then_the_job_is_made_again(others: OthersRun) -> None:
-    """restartPolicy OnFailure: the same pod comes back as somebody else. Then the Job goes and comes again,
+    """restartPolicy OnFailure: the same pod comes back, a new participant. Then the Job goes and comes again,
     and the ElasticJob waits for it."""
     others.serve(2)
     others.indexed(2, "OnFailure")
@@ -147,7 +147,7 @@ def test_bare_pods_rank_by_name_and_strangers_disturb_nobody(
         # The same label in another namespace, and the way to our job.
         to_us = [w.replace("=job", f"={others.namespace}/job") for w in elsewhere.torchrun()]
         elsewhere.pod("stranger", to_us)
-        # The label of another job, and the way to ours: its Lease may be written, and is nobody's.
+        # The label of another job, and the way to ours: its Lease may be written, and counts for no job.
         neighbour.pod("lost", others.torchrun())
         others.pod("b")
         others.pod("a")
@@ -236,7 +236,7 @@ def test_a_second_torchrun_in_a_pod_is_refused_and_the_round_goes_on(others: Oth
     torchrun, _, _, _, script, folder = others.torchrun()
     agent = f"{torchrun} {script} {folder}"
     gate = others.folder / "second"
-    aside = f"{claim.ASIDE} --no-python true"
+    aside = f"{agent_lock.ASIDE} --no-python true"
     variables = f"PET_RDZV_BACKEND=k8s PET_RDZV_ENDPOINT={others.name} PET_NNODES=1:4 PET_MAX_RESTARTS=1000"
     both = (
         f"export {variables}; {agent} & while [ ! -e {gate} ]; do sleep 0.05; done; "
@@ -332,7 +332,7 @@ def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun)
     failed = others.failed()
     assert (failed["reason"], failed["message"]) == (
         "IdleDeadlineExceeded",
-        f"pods were scheduled for 2 s (idleDeadlineSeconds) without a round: {waits}",
+        f"pods held nodes for 2 s (idleDeadlineSeconds) without a round: {waits}",
     )
     others.prints("only", f"RendezvousClosedError: the job has failed: {failed['message']}")
 

@@ -46,7 +46,7 @@ def caused(job: JobRun, number: int, cause: str, account: str) -> dict[str, Any]
 
 
 def test_the_scheduler_preempts_a_member(job: JobRun) -> None:
-    """The node is full, somebody more important comes: training goes on with who is left, and grows again."""
+    """The node is full and a more important pod comes: training goes on with the rest, and grows again."""
     cluster, node = job.cluster, job.cluster.node_names[0]
     here = {"nodeSelector": {"kubernetes.io/hostname": node}, "resources": HALF_A_NODE}
     history = PodHistory(cluster, job.namespace)

@@ -48,10 +48,10 @@ def test_one_pod(job: JobRun, arguments: list[str], exit_code: int, message: str
     """sys.exit leaves no error file even where main is decorated."""
     job.apply(script(job, *arguments), replicas=1)
     found = failure(job, "job-0-0")
-    assert (found.number, found.rank, found.local_rank) == (1, 0, 0)
-    assert (found.exit_code, found.late) == (exit_code, False)
+    assert (found.round_number, found.group_rank, found.local_rank) == (1, 0, 0)
+    assert (found.exit_code, found.after_round_end) == (exit_code, False)
     assert found.message.startswith(message)
-    assert found.milliseconds is not None
+    assert found.offset_milliseconds is not None
     job.stop()
     job.complete()
     assert [(r["number"], r["cause"]) for r in job.rounds()] == [(1, "Started"), (2, "WorkerFailed")]
@@ -70,14 +70,14 @@ def test_the_root_has_failed_before_its_echo(job: JobRun, how: str, exit_code: i
     chance, which of the workers ended first is not."""
     job.apply(script(job, how, "record", flags=("--monitor-interval=4",)))
     root, echo = failure(job, "job-1-0"), failure(job, "job-0-0")
-    assert (root.number, root.rank, echo.number, echo.rank) == (1, 1, 1, 0)
+    assert (root.round_number, root.group_rank, echo.round_number, echo.group_rank) == (1, 1, 1, 0)
     assert message in root.message
     assert root.exit_code == exit_code
     assert echo.exit_code not in (None, 0)
     assert "Error" in echo.message, "its peer was lost to it"
-    assert root.milliseconds is not None
-    assert echo.milliseconds is not None
-    assert root.milliseconds < echo.milliseconds
+    assert root.offset_milliseconds is not None
+    assert echo.offset_milliseconds is not None
+    assert root.offset_milliseconds < echo.offset_milliseconds
     job.stop()
     job.complete()
 
@@ -87,7 +87,7 @@ def test_two_workers_of_one_pod(job: JobRun) -> None:
     """The one that failed by itself is named, not its neighbour, which dies of it or is stopped by torch."""
     job.apply(script(job, "exit", "record"), replicas=1, nprocPerNode=2)
     found = failure(job, "job-0-0")
-    assert (found.rank, found.local_rank, found.exit_code) == (0, 1, 42)
+    assert (found.group_rank, found.local_rank, found.exit_code) == (0, 1, 42)
     job.stop()
     job.complete()
 
@@ -113,7 +113,7 @@ def test_a_torchrun_that_gives_up_says_why(job: JobRun) -> None:
         failurePolicy={"application": {"maxRestarts": 0}},
     )
     found = failure(job, "job-0-0")
-    assert (found.number, found.exit_code, found.local_rank) == (1, 42, 0)
+    assert (found.round_number, found.exit_code, found.local_rank) == (1, 42, 0)
     assert job.failed()["reason"] == "ApplicationRestartsExhausted"
 
 

@@ -21,7 +21,7 @@ from elasticjob.contract.records import (
     RoundReport,
 )
 from elasticjob.contract.text import NO_ERROR_TEXT
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan import status_json
 from tests.full_status import full
 from tests.scenarios.world import World
 
@@ -47,10 +47,17 @@ def records() -> dict[str, Any]:
     ids = ("k3x9q2aaaaa", "p7m2w4bbbbb")
     lost = "mnist-2-0 (group rank 2) was lost: its pod is gone"
     return {
-        "round-before-the-first": RoundRecord(_UID, 0, "Broken", waiting="1 of 2 pods have joined"),
+        "round-before-the-first": RoundRecord(_UID, 0, "Broken", waiting_message="1 of 2 pods have joined"),
         "round-active": RoundRecord(_UID, 7, "Active", "9f3c", ids, _ENDPOINT, "PodLost", lost),
         "round-active-large": RoundRecord(
-            _UID, 7, "Active", "9f3c", leader=_ENDPOINT, size=5_000, leader_id=ids[0], wait_renew_seconds=20
+            _UID,
+            7,
+            "Active",
+            "9f3c",
+            leader_endpoint=_ENDPOINT,
+            size=5_000,
+            leader_id=ids[0],
+            wait_renew_period_seconds=20,
         ),
         "round-broken": RoundRecord(
             _UID, 7, "Broken", "9f3c", ids, _ENDPOINT, "Hang", "training hangs", "waiting for 2 pods"
@@ -62,26 +69,29 @@ def records() -> dict[str, Any]:
         "participant-rejoining": ParticipantRecord(
             ids[1], "Joining", "[fd00::1]:1", True, _UID, 7, 8, _UID, 7, 1_024
         ),
+        "participant-after-an-oom-kill": ParticipantRecord(ids[0], "Joining", _ENDPOINT, oom_kills=2),
         "participant-succeeded": ParticipantRecord(ids[0], "Succeeded", _ENDPOINT, False, _UID, 7, 8),
         "participant-leaving": ParticipantRecord(ids[0], "Leaving", _ENDPOINT, False, _UID, 7, 8),
         "failure": FailureReport(7, 2, "ValueError: bad input", 1, 3, 10_450),
-        "failure-without-text": FailureReport(7, 2, f"exit code 1; {NO_ERROR_TEXT}", 1, 0, 10_450, late=True),
+        "failure-without-text": FailureReport(
+            7, 2, f"exit code 1; {NO_ERROR_TEXT}", 1, 0, 10_450, after_round_end=True
+        ),
         "failure-of-unknown-code": FailureReport(7, 0),
         "report-established": RoundReport("9f3c", established=True),
-        "report-not-arrived": RoundReport("9f3c", missing=(1, 2, 3, 7), message="4 did not arrive"),
-        "report-silent": RoundReport("9f3c", True, silent=(5,), silent_milliseconds=10_012, message="silent"),
-        "report-leader-lost": RoundReport("9f3c", leader_lost=True, refused=True, message="refused"),
+        "report-not-arrived": RoundReport("9f3c", unarrived_ranks=(1, 2, 3, 7), message="4 did not arrive"),
+        "report-silent": RoundReport(
+            "9f3c", True, silent_ranks=(5,), silent_milliseconds=10_012, message="silent"
+        ),
+        "report-leader-lost": RoundReport(
+            "9f3c", leader_lost=True, connection_refused=True, message="refused"
+        ),
         "report-hung": RoundReport("9f3c", True, hung=True, silent_milliseconds=1_800_000, message="no step"),
         "progress": ProgressReport("9f3c", 18_000, 18_200, 2_100, 81_000),
     }
 
 
 def _played(*lines: str) -> dict[str, Any]:
-    world = World()
-    for line in ("job replicas=2", *lines):
-        world.do(line)
-        world.make_passes()
-    return world.status.dump()
+    return status_json.dump(World().play("job replicas=2", *lines).status)
 
 
 def _short(value: Any) -> Any:
@@ -106,7 +116,7 @@ def statuses() -> dict[str, dict[str, Any]]:
         "resumed": _played(*runs, "suspend", "gone mnist-0-0 mnist-1-0", "resume"),
         "complete": _played(*runs, *ends),
         "failed": _played(*runs, *fails),
-        "all-fields": JobStatus.parse(_short(full(2).dump())).dump(),
+        "all-fields": status_json.dump(status_json.parse(_short(status_json.dump(full(2))))),
     }
 
 

@@ -25,7 +25,7 @@ from elasticjob_operator import __main__
 from elasticjob_operator.act.apply import Applier
 from elasticjob_operator.controller.job_source import JobSource
 from elasticjob_operator.observe.client import Client, WatchBatch
-from elasticjob_operator.observe.world import World
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.settings import Settings
 
 FAULTS = Path(os.environ["FAULTS"])
@@ -36,7 +36,7 @@ _real_watch = Client.watch
 _real_watched = JobSource.watched
 _real_list = JobSource.list_jobs
 _real_status = Applier.write_status
-_real_pulse = World.pulse
+_real_pulse = ClusterCache.pulse
 
 
 def _on(fault: str) -> bool:
@@ -92,7 +92,7 @@ async def _status(self: Applier, *given: Any) -> Any:
     return await _real_status(self, *given)
 
 
-async def _pulse(self: World) -> None:
+async def _pulse(self: ClusterCache) -> None:
     async def block() -> None:
         while True:
             while _on("block"):
@@ -112,5 +112,5 @@ if __name__ == "__main__":
     JobSource.watched = _watched  # type: ignore[method-assign]
     JobSource.list_jobs = _list  # type: ignore[method-assign]
     Applier.write_status = _status  # type: ignore[method-assign,assignment]
-    World.pulse = _pulse  # type: ignore[method-assign]
+    ClusterCache.pulse = _pulse  # type: ignore[method-assign]
     __main__.main()

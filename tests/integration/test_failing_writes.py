@@ -59,7 +59,7 @@ STATUS = Writes(
 
 @contextmanager
 def failing(job: PlayedJob, what: Writes, hangs: bool = False) -> Iterator[None]:
-    """A webhook for these writes in the job's namespace: nobody listens where it should be, or nobody
+    """A webhook for these writes in the job's namespace: no server listens where it should be, or none
     answers."""
     name = f"broken-{job.namespace}"
     with socket.socket() as listener:

@@ -90,12 +90,12 @@ def test_a_write_on_something_older_is_a_conflict(api: HttpLeaseApi) -> None:
 
 def test_a_second_process_of_the_pod_supersedes_the_first(api: HttpLeaseApi, pod: str) -> None:
     first = LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"})
-    first.say(participant="one")
+    first.write(participant="one")
     assert first.flush(60)
     second = LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"})
-    second.say(participant="two")
+    second.write(participant="two")
     assert second.flush(60)
-    first.say(participant="three")
+    first.write(participant="three")
     assert first.flush(60)
     assert "another process" in first.superseded
     assert api.read("pod").annotations[f"{GROUP}/participant"] == "two"
@@ -106,16 +106,16 @@ def test_a_second_process_of_the_pod_supersedes_the_first(api: HttpLeaseApi, pod
 def test_what_a_torchrun_has_finished_stays_when_the_next_in_its_pod_takes_the_lease_over(
     api: HttpLeaseApi, pod: str
 ) -> None:
-    """Nobody may have looked in between. What the first has said with its first write is the second's."""
+    """No reader may have looked in between. What the first has said with its first write is the second's."""
     first, second = (LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"}) for _ in range(2))
-    first.say(participant="one")
+    first.write(participant="one")
     assert first.flush(60)
-    first.say(participant="succeeded", finished="nonce")
+    first.write(participant="succeeded", finished="nonce")
     assert first.flush(60)
     first.stop()
-    second.say(participant="two")
+    second.write(participant="two")
     assert second.flush(60)
-    second.say(participant="three")
+    second.write(participant="three")
     assert second.flush(60)
     second.stop()
     said = api.read("pod").annotations
@@ -126,10 +126,10 @@ def test_a_lease_that_was_deleted_is_made_again(
     api: HttpLeaseApi, cluster: ClusterAccess, namespace: str, pod: str
 ) -> None:
     writer = LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"})
-    writer.say(participant="one")
+    writer.write(participant="one")
     assert writer.flush(60)
     cluster.kubectl("-n", namespace, "delete", "lease", "pod")
-    writer.say(participant="two")
+    writer.write(participant="two")
     assert writer.flush(60)
     assert api.read("pod").annotations[f"{GROUP}/participant"] == "two"
     writer.stop()
@@ -148,11 +148,11 @@ def test_the_api_server_keeps_no_account_of_a_lease_s_fields(
 
     for process in ("one", "two"):
         writer = LeaseWriter(api, "pod", pod, {f"{GROUP}/job-name": "job"})
-        writer.say(participant=process)
+        writer.write(participant=process)
         assert writer.flush(60)
         assert managed()
         for text in ("joining", "in a round"):
-            writer.say(participant=text)
+            writer.write(participant=text)
             assert writer.flush(60)
             assert not managed()
             assert api.read("pod").annotations[f"{GROUP}/participant"] == text

@@ -163,7 +163,7 @@ def test_a_hang_leaves_the_stack_of_every_worker_and_costs_no_restart(agents: Ag
     assert report.silent_milliseconds >= 3000
 
     agents.publish(replace(first, phase="Broken", cause="Hang", message=report.message))
-    second = agents.form(2, first.members)
+    second = agents.form(2, first.member_ids)
     for pod, ranks in (("a", (0, 1)), ("b", (2, 3))):
         text = agents.log(pod).read_text(errors="replace")
         dumps = re.split(r"round 1 hung; the stack of rank (\d) \(local rank \d, pid \d+\):", text)
@@ -177,7 +177,7 @@ def test_a_hang_leaves_the_stack_of_every_worker_and_costs_no_restart(agents: Ag
             )
         assert "Connection closed by peer" not in text
         failure = agents.said(pod, names.FAILURE_ANNOTATION)
-        assert not failure or FailureReport.parse(failure).late
+        assert not failure or FailureReport.parse(failure).after_round_end
 
     for pod in PODS:
 

@@ -1,4 +1,4 @@
-"""Somebody changes what says which pod is which: labels, and the owner."""
+"""A user changes what tells pods apart: labels, and the owner."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Two operators as processes: the leader is killed, frozen, cut off, ended; the other takes over.
 
 They have one service account, as the chart gives them, and tokens that are bound to pods of their own (whose
-objects are all there is of them), so that the audit log says who has written what.
+objects are all there is of them), so that the audit log says which operator has written what.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Scene:
         return spec
 
     def renewals(self, count: int) -> None:
-        """Let the leader, whoever it is, go on so long."""
+        """Let the present leader go on for this long."""
         for _ in range(count):
             before = self.lease()["renewTime"]
             wait_for(lambda: self.lease()["renewTime"] != before, DEADLINE, "a renewal", interval=0.1)  # noqa: B023

@@ -56,7 +56,7 @@ def test_only_the_jobs_own_pods_may_connect_to_them(job: PlayedJob, operator: Op
         ("ElasticJob", "job", job.get()["metadata"]["uid"])
     ]
 
-    # Somebody's own policy for the same pods is left alone, and so is what somebody does to the job's.
+    # A user's own policy for the same pods is left alone, and so is a change of the job's.
     opened = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -99,7 +99,7 @@ def test_only_the_jobs_own_pods_may_connect_to_them(job: PlayedJob, operator: Op
     job.wait_for(lambda: len(job.pods()) == 3, "the new operator has made its first pass")
     assert policy(job)["spec"] == policy(job, "metrics")["spec"], "it is not ours to delete"
 
-    # A job without template serves pods that are somebody else's.
+    # A job without template serves pods that others create.
     others = {
         "apiVersion": "elasticjob.dev/v1alpha1",
         "kind": "ElasticJob",

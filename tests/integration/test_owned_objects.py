@@ -1,4 +1,4 @@
-"""What a job owns beside its pods, where somebody has something of that name already."""
+"""What a job owns beside its pods, where another object has that name already."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_others_have_called_so_is_left_alone(job: PlayedJob) -> None:
 
 
 def says(job: PlayedJob, kind: str) -> bool:
-    """Whether Training names the object of that kind as somebody else's."""
+    """Whether Training names the object of that kind as not the job's."""
     name = "job-round" if kind == "Lease" else "job-elasticjob"
     sentence = f"{kind} {name} already exists in namespace {job.namespace} and {LEFT_ALONE}"
     return sentence in job.condition("Training").get("message", "")

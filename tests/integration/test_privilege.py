@@ -44,7 +44,7 @@ def policy(installed: Cluster) -> Iterator[None]:
 
 
 def record(number: int) -> str:
-    """A participant record, each with an id of its own, that claims an address of somebody else."""
+    """A participant record, each with an id of its own, that claims an address of another pod."""
     return ParticipantRecord(f"identity{number}", "Joining", LIE).dump()
 
 
@@ -147,7 +147,7 @@ def of_leases(me: Identity, peer: Identity, other: Identity) -> list[Request]:
         Request("DELETE", me.lease(members_lease(me.job))),
         Request("GET", me.lease(members_lease("other"))),
         Request("GET", me.lease(query=f"fieldSelector=metadata.name%3D{members_lease(me.job)}")),
-        # Names of nobody, of another job, and names that only look like one's own.
+        # Names of no pod, of another job, and names that only look like one's own.
         *(
             Request("PATCH", me.lease(name, "fieldManager=x&force=true"), me.body(name), APPLY)
             for name in ("somebody", f"{me.job}-7-0", f"{me.pod}x", "other-round", other.pod)
@@ -185,7 +185,7 @@ def of_leases(me: Identity, peer: Identity, other: Identity) -> list[Request]:
         Request("GET", f"{everybody}?fieldSelector=metadata.name%3D{me.job}-round"),
         Request("DELETE", me.lease()),
         Request("DELETE", me.lease(query=f"fieldSelector=metadata.name%3D{me.job}-round")),
-        # Its own, as somebody else's, or so that it outlives its pod.
+        # Its own, as another pod's, or so that it outlives its pod.
         Request("DELETE", me.lease(me.pod)),
         Request("PUT", me.lease(me.pod), me.body(me.pod)),
         Request("PATCH", me.lease(me.pod), theirs, MERGE, says="holderIdentity is not the UID"),

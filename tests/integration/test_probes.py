@@ -149,7 +149,7 @@ def test_the_probes(probed: Probed) -> None:
         probed.says("livez", 503, "/job has hung for")
     probed.well()
 
-    # The event loop stands: nobody answers.
+    # The event loop stands: there is no answer.
     with probed.fault("block"):
         probed.says("livez", 0)
     probed.well()

@@ -1,4 +1,4 @@
-"""One tenant's webhook takes its time for each pod: nobody else waits for it.
+"""One tenant's webhook takes its time for each pod: no other tenant waits for it.
 
 Judged by the order of what happens, not by times: all that another namespace needs is there before the first
 of the slow pods.
@@ -61,7 +61,7 @@ def job(namespace: str, name: str, replicas: int) -> Json:
     }
 
 
-def test_another_tenants_job_has_its_lease_and_its_pods_first(tenants: tuple[str, str]) -> None:
+async def test_another_tenants_job_has_its_lease_and_its_pods_first(tenants: tuple[str, str]) -> None:
     slow, other = tenants
 
     async def pods(client: Client, namespace: str) -> int:
@@ -72,27 +72,22 @@ def test_another_tenants_job_has_its_lease_and_its_pods_first(tenants: tuple[str
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         return len((await client.get(path, {"labelSelector": JOB_LABEL}))["items"])
 
-    async def main() -> None:
-        client = Client(Credentials())
-        controller = Controller(client, Settings(namespaces=tenants, max_passes=4))
-        controller.start()
-        try:
-            for number in range(JOBS):
-                raw = await client.create(
-                    job_path(slow, "").rstrip("/"), job(slow, f"slow-{number}", REPLICAS)
-                )
-                controller.source.changed(raw)
-            async with asyncio.timeout(DEADLINE):
-                while await leases(client, slow) < JOBS:  # what is left to do for these jobs is to make pods
-                    await asyncio.sleep(0.02)
-                raw = await client.create(job_path(other, "").rstrip("/"), job(other, "quick", 4))
-                controller.source.changed(raw)
-                while await pods(client, other) < 4:
-                    await asyncio.sleep(0.02)
-            assert await pods(client, slow) == 0
-            await client.get(f"/apis/coordination.k8s.io/v1/namespaces/{other}/leases/quick-round")
-        finally:
-            await controller.aclose()
-            await client.aclose()
-
-    asyncio.run(main())
+    client = Client(Credentials())
+    controller = Controller(client, Settings(namespaces=tenants, max_passes=4))
+    controller.start()
+    try:
+        for number in range(JOBS):
+            raw = await client.create(job_path(slow, "").rstrip("/"), job(slow, f"slow-{number}", REPLICAS))
+            controller.source.changed(raw)
+        async with asyncio.timeout(DEADLINE):
+            while await leases(client, slow) < JOBS:  # what is left to do for these jobs is to make pods
+                await asyncio.sleep(0.02)
+            raw = await client.create(job_path(other, "").rstrip("/"), job(other, "quick", 4))
+            controller.source.changed(raw)
+            while await pods(client, other) < 4:
+                await asyncio.sleep(0.02)
+        assert await pods(client, slow) == 0
+        await client.get(f"/apis/coordination.k8s.io/v1/namespaces/{other}/leases/quick-round")
+    finally:
+        await controller.aclose()
+        await client.aclose()

@@ -78,7 +78,10 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     assert f"job-0-0, job-1-0: ErrImagePull: no environment for image {HANDLER_IMAGE!r}" in text
     job.is_true("Failed")
     charged = job.status()["lastFailure"]
-    assert charged["message"].endswith(": init container elasticjob-handler ended with exit code 1")
+    ended = "ended before it joined: init container elasticjob-handler ended with exit code 1: cp: "
+    assert ended in charged["message"], "and what cp has said"
+    assert charged["message"] in job.condition("Failed")["message"]
+    assert any(event.startswith("PodEndedEarly") and ended in event for event in events(job))
     assert charged["logsCommand"].endswith(" -c elasticjob-handler")
 
 

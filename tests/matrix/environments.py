@@ -11,7 +11,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY = ".ready"
-FOR_TESTS = ("scikit-learn>=1.5", "hypothesis>=6.150", "pytest>=9", "pytest-timeout>=2.4")
+FOR_TESTS = (
+    "scikit-learn>=1.5",
+    "hypothesis>=6.150",
+    "pytest>=9",
+    "pytest-asyncio>=1.3",
+    "pytest-timeout>=2.4",
+)
 """What the digits example, the handler's unit tests and their conftest import, beside the packages."""
 
 
@@ -40,7 +46,10 @@ class Environment:
 
     def is_made(self) -> bool:
         """Whether it is there, whole."""
-        return not self.requirements or (self.folder / READY).exists()
+        if not self.requirements:
+            return True
+        ready = self.folder / READY
+        return ready.exists() and ready.read_text().split() == self._wanted()
 
     def make(self) -> None:
         """Make it, unless it is there. Raises NoEnvironment."""
@@ -59,7 +68,7 @@ class Environment:
         install += [f"--editable={ROOT / package}" for package in ("handler", "devcluster")]
         for command in (
             [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(self.folder)],
-            [*install, "elasticjob[kubeconfig]", *FOR_TESTS, *self.requirements],
+            [*install, "elasticjob[kubeconfig]", *self._wanted()],
         ):
             done = subprocess.run(
                 command,
@@ -71,7 +80,11 @@ class Environment:
             )
             if done.returncode:
                 raise NoEnvironment(f"{' '.join(command)}: {done.stdout[-2000:]}")
-        (self.folder / READY).touch()
+        (self.folder / READY).write_text("\n".join(self._wanted()))
+
+    def _wanted(self) -> list[str]:
+        """What was asked for when it was made."""
+        return [*FOR_TESTS, *self.requirements]
 
     def torch(self) -> str:
         """The version that is in it."""

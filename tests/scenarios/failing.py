@@ -50,8 +50,8 @@ class FailureCommands:
                 int(what.get("rank", ranks.get(name) or 0)),
                 error,
                 int(what["exit"]) if "exit" in what else None,
-                milliseconds=int(what["ms"]) if "ms" in what else None,
-                late=bool(late),
+                offset_milliseconds=int(what["ms"]) if "ms" in what else None,
+                after_round_end=bool(late),
             )
             self.leases[name] = replace(self.leases[name], failure=report)
 
@@ -62,8 +62,8 @@ class FailureCommands:
         )
 
     def do_restart_in_place(self, name: str, code: str, reason: str = "Error", but: str = "") -> None:
-        """The kubelet restarts somebody else's container; its new agent announces itself. ``but=unsaid``: the
-        kubelet says so later; ``but=unjoined``: the agent does."""
+        """The kubelet restarts a container of a pod that others create; its new agent announces itself.
+        ``but=unsaid``: the kubelet says so later; ``but=unjoined``: the agent does."""
         pod = self.pods[name]
         if but != "unsaid":
             end = Exit(int(code), reason)

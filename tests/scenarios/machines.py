@@ -1,4 +1,4 @@
-"""Commands of scenarios about nodes, and about pods that are taken away by somebody."""
+"""Commands of scenarios about nodes, and about pods that are taken away."""
 
 from __future__ import annotations
 
@@ -90,7 +90,11 @@ class NodeCommands:
     def do_excluded(self) -> None:
         """Say which nodes are excluded."""
         for n in self.status.excluded_nodes:
-            until = f"lifted {n.lifted:%H:%M:%S}" if n.lifted is not None else f"until {n.until:%H:%M:%S}"
+            until = (
+                f"lifted {n.lifted_time:%H:%M:%S}"
+                if n.lifted_time is not None
+                else f"until {n.until_time:%H:%M:%S}"
+            )
             self.trace.append(f"node {n.name} {until}: {n.message}")
         if not self.status.excluded_nodes:
             self.trace.append("no node is excluded")
@@ -98,8 +102,8 @@ class NodeCommands:
 
 def exclusions(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """Nodes that are avoided from now on, or no longer."""
-    before = {n.name for n in old.excluded_nodes if n.lifted is None}
-    now = {n.name for n in new.excluded_nodes if n.lifted is None}
+    before = {n.name for n in old.excluded_nodes if n.lifted_time is None}
+    now = {n.name for n in new.excluded_nodes if n.lifted_time is None}
     for name in sorted(now - before):
         yield f"node {name} is excluded"
     for name in sorted(before - now):

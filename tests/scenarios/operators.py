@@ -72,8 +72,8 @@ class OtherOperator:
         fresh = False
         for _ in range(REREADS):
             result = self._plan()
-            if result.given_up:
-                self._say(f"lists pods and Leases before it gives up {', '.join(result.given_up)}")
+            if result.judged_unheard:
+                self._say(f"lists pods and Leases before it gives up {', '.join(result.judged_unheard)}")
                 self.see("pods", "leases")
                 result = self._plan()
             try:

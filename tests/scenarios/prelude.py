@@ -27,11 +27,11 @@ class PreludeCommands:
         """``train replicas=2 min=1``: round 1 has been established, as after ``publish`` with these options
         and ``establish``."""
         self._begin_with(*_published(**options), "establish")
-        assert self.status.current_round.established is not None
+        assert self.status.current_round.established_time is not None
 
     def do_publish(self, **options: str) -> None:
         """``publish replicas=2 min=1``: round 1 has been published, as after ``job`` with these options and
-        ``start`` of its pods. The first of them are its members, who have not met yet.
+        ``start`` of its pods. The first of them are its members, which have not met yet.
 
         ``on=a,b,c``: the nodes of the pods in their order, the last one also of those that follow.
         ``pods=w-0,w-1``: somebody else's pods, in place of a template. ``pending=1``: so many pods, the last,
@@ -72,9 +72,6 @@ def _played(lines: tuple[str, ...], _gone: frozenset[str]) -> bytes:
     """A world in which these commands were given while these rules were out of the code, pickled."""
     from tests.scenarios.world import World
 
-    played = World()
-    for line in lines:
-        played.do(line)
-        played.make_passes()
+    played = World().play(*lines)
     played.trace.clear()
     return pickle.dumps(vars(played))

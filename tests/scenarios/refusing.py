@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elasticjob.contract.names import pod_name
-from elasticjob_operator.act.attempts import ROUND
-from elasticjob_operator.plan.model import CreatePod, Do, Job, Trouble
+from elasticjob_operator.act.write_backoff import ROUND
+from elasticjob_operator.plan.model import Action, CreatePod, FailingWrite, Job
 
 WHY = 'failed calling webhook "pods.example.com" (500)'
 
@@ -17,17 +17,17 @@ class RefusalCommands:
 
     job: Job
     refused: set[str]
-    troubles: tuple[Trouble, ...]
+    failing_writes: tuple[FailingWrite, ...]
 
     def do_api(self, what: str, *kinds: str) -> None:
         """``api refuses pods``, ``status`` or ``round``; ``api accepts`` any of them."""
         (self.refused.update if what == "refuses" else self.refused.difference_update)(kinds)
-        self.troubles = ()
+        self.failing_writes = ()
 
-    def _taken(self, actions: Iterable[Do]) -> list[Do]:
+    def _taken(self, actions: Iterable[Action]) -> list[Action]:
         """The actions that the API server takes; the planner hears of the others at its next pass."""
         refused = [a for a in actions if isinstance(a, CreatePod) and "pods" in self.refused]
         names = sorted(pod_name(self.job.name, a.slot, a.attempt) for a in refused)
-        told = [Trouble(ROUND.name, ROUND.verb, WHY)] if "round" in self.refused else []
-        self.troubles = (*(Trouble(name, "created", WHY) for name in names), *told)
+        told = [FailingWrite(ROUND.name, ROUND.verb, WHY)] if "round" in self.refused else []
+        self.failing_writes = (*(FailingWrite(name, "created", WHY) for name in names), *told)
         return [a for a in actions if a not in refused]

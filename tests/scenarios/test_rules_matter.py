@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from elasticjob.core import beats
+from elasticjob.core import heartbeats
+from elasticjob_operator.plan import status_json
+from elasticjob_operator.plan.status import JobStatus
 from tests.rules import RULES, without
 from tests.scenarios.test_scenarios import run
 from tests.simulation.mutations import MUTATIONS
-from tests.unit.test_beats import judge
+from tests.unit.test_heartbeats import monitor
 
 RACES = Path(__file__).parent / "races"
 
@@ -33,10 +35,12 @@ TOLD_BY = [
     ("a broken path once", "broken_path_is_charged_once"),
     ("fencing", "whole_job_cut_off_waits_for_fencing"),
     ("fencing", "suspended_and_resumed_faster_than_pods_go"),
+    ("fencing for as long as the job says", "whole_round_is_cut_off_and_not_waited_for"),
     ("nobody waits without a timer", "join_timeout_ends_the_job"),
     ("I5 two witnesses", "stale_lease_accuses_but_does_not_convict"),
     ("I5 not without a witness", "nobody_vouches_for_a_silent_node"),
     ("I5 not against a witness", "only_the_path_to_the_api_server_is_cut"),
+    ("lost with the leader", "whole_round_is_lost_with_its_node"),
     ("I6 losses end rounds", "rank_0_is_killed_and_replaced"),
     ("late reports explain only", "report_of_a_worker_that_came_late_explains_only"),
     ("out of memory in place", "container_out_of_memory_is_restarted_in_place"),
@@ -64,6 +68,7 @@ TOLD_BY = [
     ("who took it away, said late", "killed_and_the_preemption_is_seen_late"),
     ("who took it away, said late before it joined", "newcomer_is_preempted_and_its_command_ends_with_0"),
     ("a node's word on a deletion", "deleted_on_a_node_that_is_not_ready"),
+    ("nodes are not blamed for requests", "node_is_not_blamed_for_who_was_told_to_end"),
     ("bad nodes are avoided", "node_that_fails_twice_is_avoided"),
     ("exclusions are lifted", "exclusion_is_lifted_when_too_few_can_be_placed"),
     ("exclusions end", "pod_that_waits_because_of_an_exclusion_is_made_again"),
@@ -121,12 +126,12 @@ def test_a_scenario_tells_when_the_rule_is_gone(rule: str, race: str) -> None:
 
 def test_i9_a_stalled_judge_accuses_when_the_rule_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent_ranks() -> list[int]:
-        stalled = judge()
+        stalled = monitor()
         stalled.tick(1.0, {1: 1, 2: 1})
         return stalled.tick(61.0, {1: 1, 2: 1})
 
     assert silent_ranks() == []
-    monkeypatch.setattr(beats, "OWN_STALL_SECONDS", float("inf"))
+    monkeypatch.setattr(heartbeats, "OWN_STALL_SECONDS", float("inf"))
     assert silent_ranks() == [1, 2]
 
 
@@ -141,7 +146,5 @@ def test_i9_timers_start_again_with_a_new_operator() -> None:
 
 def test_status_survives_json() -> None:
     """``World`` checks it at each pass; here that the check is not vacuous."""
-    from elasticjob_operator.plan.status import JobStatus
-
     status = replace(JobStatus(), attempts=(0, 1), restarts=2)
-    assert JobStatus.parse(status.dump()) == status
+    assert status_json.parse(status_json.dump(status)) == status

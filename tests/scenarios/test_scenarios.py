@@ -34,7 +34,6 @@ def run(text: str) -> str:
         elif line.startswith("> "):
             lines.append(line)
             world.trace.clear()
-            world.do(line[2:])
-            world.make_passes()
+            world.play(line[2:])
             lines.extend(f"    {said}" for said in world.trace)
     return "\n".join(lines) + "\n"

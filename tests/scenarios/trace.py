@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from elasticjob_operator.plan.model import Event
-from elasticjob_operator.plan.status import JobStatus, RoundEnd, RoundStatus
+from elasticjob_operator.plan.status import Condition, JobStatus, RoundEnd, RoundStatus
 from tests.scenarios.failing import charges
 from tests.scenarios.machines import exclusions
 
@@ -23,7 +23,7 @@ def differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
         yield f"{text} {cause}: {now.message}" if cause else text
     elif now.cause != was.cause:
         yield f"cause {now.cause}: {now.message}"
-    if b.established is not None and a.established is None:
+    if b.established_time is not None and a.established_time is None:
         yield f"round {b.number} established"
     yield from charges(old, new)
     yield from exclusions(old, new)
@@ -34,10 +34,18 @@ def differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
     for condition in new.conditions:
         if condition.type in ("Reconciling", "Stalled"):
             continue  # they follow from the others
-        before = old.condition(condition.type)
-        changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)
-        if changed and (condition.type == "Training" or condition.status == "True"):
+        says = _says(condition)
+        if says and says != _says(old.condition(condition.type)):
             yield f"{condition.type}={condition.status} {condition.reason}: {condition.message}"
+
+
+def _says(condition: Condition | None) -> tuple[str, ...]:
+    """What makes a line when it changes. Training's message changes all the time: `> status` prints it."""
+    if condition is None:
+        return ()
+    if condition.type == "Training":
+        return condition.status, condition.reason
+    return (condition.reason, condition.message) if condition.status == "True" else ()
 
 
 def _reason(r: RoundStatus) -> RoundStatus | RoundEnd:

@@ -16,13 +16,15 @@ from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundRep
 from elasticjob.core import participant
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
+    Action,
     CreatePod,
     DeleteJob,
     DeletePod,
-    Do,
     Event,
     Exit,
+    FailingWrite,
     Job,
     JobSpec,
     LabelStandby,
@@ -30,9 +32,8 @@ from elasticjob_operator.plan.model import (
     Observed,
     Participant,
     Pod,
-    Trouble,
 )
-from elasticjob_operator.plan.planner import meanwhile, plan
+from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.waits import sentences
 from tests.scenarios.failing import FailureCommands
@@ -77,9 +78,16 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     unnoticed: bool = False
     deleted: bool = False
     refused: set[str] = field(default_factory=set)
-    troubles: tuple[Trouble, ...] = ()
+    failing_writes: tuple[FailingWrite, ...] = ()
     trace: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+
+    def play(self, *lines: str) -> World:
+        """Carry out command lines, each with the passes that follow."""
+        for line in lines:
+            self.do(line)
+            self.make_passes()
+        return self
 
     # -- commands ------------------------------------------------------------------------------------------
 
@@ -92,7 +100,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         command(*names, **options)
 
     def do_pod(self, *names: str) -> None:
-        """Somebody else's pod appears, running; its number is its slot. One of a name that was there is
+        """A pod that others create appears, running; its number is its slot. One of a name that was there is
         another pod."""
         for name in names:
             slot = name.rpartition("-")[2]
@@ -108,13 +116,13 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
 
     def do_stranger(self, name: str, alive: str = "") -> None:
         """A pod of the job's former self still holds this name. ``alive=yes``: a live one, of another job."""
-        pod = Pod(name, f"old-{name}", mine=False, deleting=True)
+        pod = Pod(name, f"old-{name}", of_this_job=False, deleting=True)
         self.pods[name] = (
             replace(pod, deleting=False, running=True, node="a", ip="10.0.0.9") if alive else pod
         )
 
     def do_stranger_lease(self, name: str) -> None:
-        """Somebody else holds the Lease of this name and announces itself in it."""
+        """A stranger holds the Lease of this name and announces itself in it."""
         self.ids += 1
         record = ParticipantRecord(f"id-{self.ids}", "Joining", "10.0.0.9:4000")
         self.leases[name] = Participant(name, f"stranger-{name}", record)
@@ -174,10 +182,10 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             report = RoundReport(
                 self.status.current_round.nonce,
                 established="established" in what,
-                missing=tuple(ranks[pod] for pod in what.get("missing", "").split(",") if pod),
-                silent=tuple(ranks[pod] for pod in what.get("silent", "").split(",") if pod),
+                unarrived_ranks=tuple(ranks[pod] for pod in what.get("missing", "").split(",") if pod),
+                silent_ranks=tuple(ranks[pod] for pod in what.get("silent", "").split(",") if pod),
                 leader_lost="leader" in what,
-                refused=what.get("leader") == "refused",
+                connection_refused=what.get("leader") == "refused",
                 hung="hung" in what,
                 silent_milliseconds=int(what["hung"]) * 1000 if "hung" in what else None,
                 message=f"no step for {what['hung']} s" if "hung" in what else "",
@@ -190,16 +198,20 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.leases[name], report=None, report_unreadable=True, problem="round report: not JSON"
         )
 
-    def do_exit(self, name: str, code: str, reason: str = "", pod: str = "") -> None:
+    def do_exit(
+        self, name: str, code: str, reason: str = "", pod: str = "", says: str = "", ago: str = ""
+    ) -> None:
         """The training container ends; with ``pod=runs`` the pod does not, or its kubelet has not said so;
-        with ``pod=sidecar`` another container runs on in it."""
+        with ``pod=sidecar`` another container runs on in it. ``says``: the end of its log; ``ago``: for so
+        many seconds it has, by its kubelet."""
+        finished = self.now().wall - timedelta(seconds=float(ago)) if ago else None
         failed = int(code) != 0
         self.pods[name] = replace(
             self.pods[name],
             running=False,
             ended=not pod,
-            accompanied=pod == "sidecar",
-            exit=Exit(int(code), reason or ("Error" if failed else "")),
+            sidecar_running=pod == "sidecar",
+            exit=Exit(int(code), reason or ("Error" if failed else ""), says, finished),
         )
 
     def do_delete(self, *names: str) -> None:
@@ -210,7 +222,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
     def do_disown(self, *names: str) -> None:
         """Somebody takes pods from the job: their owner reference is removed."""
         for name in names:
-            self.pods[name] = replace(self.pods[name], mine=False)
+            self.pods[name] = replace(self.pods[name], of_this_job=False)
 
     def do_gone(self, *names: str) -> None:
         """Pod objects vanish."""
@@ -227,7 +239,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
 
     def do_renewals(self) -> None:
         """Say how often those who wait are told to renew their Leases, and what they are judged by."""
-        told = self.record.wait_renew_seconds if self.record else 5
+        told = self.record.wait_renew_period_seconds if self.record else 5
         self.trace.append(f"renewals every {told} s, judged by {self.renewals.seconds} s")
 
     def do_wait(self, seconds: str) -> None:
@@ -286,7 +298,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         """The job is deleted and made again under the same name; its old pods are still there."""
         self.job = replace(self.job, uid=uid, generation=1)
         self.status, self.timers, self.record = JobStatus(), {}, None
-        self.pods = {name: replace(pod, mine=False, deleting=True) for name, pod in self.pods.items()}
+        self.pods = {name: replace(pod, of_this_job=False, deleting=True) for name, pod in self.pods.items()}
 
     def do_status(self) -> None:
         """Say what a person reads now."""
@@ -346,10 +358,15 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         for _ in range(20):
             if self.stands_still or self.deleted:
                 return
-            pods, leases, troubles = set(self.pods), set(self.leases), self.troubles
+            pods, leases, failing_writes = set(self.pods), set(self.leases), self.failing_writes
             self._pass()
             quiet = self.wake_at is None or self.wake_at > self.mono
-            if quiet and pods <= set(self.pods) and leases <= set(self.leases) and troubles == self.troubles:
+            if (
+                quiet
+                and pods <= set(self.pods)
+                and leases <= set(self.leases)
+                and failing_writes == self.failing_writes
+            ):
                 return
         raise AssertionError("the planner does not come to rest")
 
@@ -374,7 +391,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self._stand_by(record)
 
     def _stand_by(self, record: RoundRecord) -> None:
-        """Whoever has announced itself for this round, watches, and is no member does so again, for the
+        """A pod that has announced itself for this round, watches, and is no member does so again, for the
         next."""
         members = {m.id for m in self.status.members()}
         for name, lease in self.leases.items():
@@ -387,23 +404,25 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
                 self.leases[name] = replace(lease, record=r)
 
     def _pass(self) -> None:
-        told = self.renewals.told(self.record.wait_renew_seconds if self.record else 5, self.mono)
+        told = self.renewals.update(self.record.wait_renew_period_seconds if self.record else 5, self.mono)
         observed = Observed(
             tuple(self.pods.values()),
             dict(self.leases),
             self.record,
             self.ready_nodes(),
-            self.troubles,
+            self.failing_writes,
             self.others_waiting,
             told,
         )
         now, before = self.now(), len(self.trace)
         result = plan(self.job, self.status, observed, now, self.timers)
         if result.status is not self.status:
-            assert result.status == JobStatus.parse(result.status.dump()), "status does not survive JSON"
+            assert result.status == status_json.parse(status_json.dump(result.status)), (
+                "status does not survive JSON"
+            )
         if "status" in self.refused and result.status != self.status:
             self.timers = {**result.timers, **self.timers}
-            result = meanwhile(self.job, self.status, observed, now, result)
+            result = plan_without_status_write(self.job, self.status, observed, now, result)
         else:
             self.trace.extend(differences(self.status, result.status))
             self.timers = dict(result.timers)
@@ -419,7 +438,7 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             self.act(action)
         self.trace[before:] = with_events(self.trace[before:], result.events)
 
-    def act(self, action: Do, who: str = "") -> None:
+    def act(self, action: Action, who: str = "") -> None:
         """Carry out what an operator decided about pods and Leases."""
         if isinstance(action, CreatePod):
             name = pod_name(JOB, action.slot, action.attempt)

@@ -14,7 +14,7 @@ import time
 
 from tests.simulation import traits
 from tests.simulation.history import Failed, check, play
-from tests.simulation.oracle import Violation
+from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
 

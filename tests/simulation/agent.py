@@ -1,7 +1,7 @@
 """An agent: torchrun with our handler around the real participant core, as far as others can tell.
 
 Its threads are the handler's: the main thread (torch's), the writer of its Lease, the watch of the
-round, and the beats. The round's store is a dictionary in the leader's agent.
+round, and the heartbeats. The round's store is a dictionary in the leader's agent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from elasticjob.contract.records import (
     ProgressReport,
     RoundReport,
 )
-from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.model import Pod
 from tests.simulation.api import LIST_KEY, Api, Client, Item, Key, NotFound, Unavailable, Watch
-from tests.simulation.beats import Beats
 from tests.simulation.ground import Ground, Network, RoundKeys, WorkerEnd
+from tests.simulation.heartbeats import Heartbeats
 from tests.simulation.kernel import Kernel, Script, Thread
 from tests.simulation.lease_writer import LeaseWriter
 
@@ -82,12 +82,12 @@ class Agent(Client):
             self._connected,
             may_be_old=True,
         )
-        self.beats = Beats(self, self._network, self._ground, self._lease)
+        self.heartbeats = Heartbeats(self, self._network, self._ground, self._lease)
 
     def _end_torchrun(self) -> None:
         """Torchrun has ended, the container's command goes on."""
         self._lease.close()
-        self.beats.close()
+        self.heartbeats.close()
         self.watch.close()
         self.core = Participant(self._pinned)
         self.stores, self.endpoints, self._offered = {}, [], ""
@@ -125,14 +125,14 @@ class Agent(Client):
         elif self.in_rendezvous:
             record = self.core.leaving()
             if record is not None:
-                self._lease.say(record=record)
+                self._lease.write(record=record)
             self.kernel.after(self.kernel.between(0.05, 1.0), self.end, 143)
         else:
             self.kernel.after(self.kernel.between(0.05, 3.0), self.end, 1)
 
     def look(self) -> None:
-        """Something in the world has changed that beats may tell."""
-        self.beats.look()
+        """Something in the world has changed that heartbeats may tell."""
+        self.heartbeats.look()
 
     def wake(self) -> None:
         """Something has changed that its main thread waits for."""
@@ -146,7 +146,7 @@ class Agent(Client):
     def fail_worker(self, m: Membership, code: int | None = 1, echo: bool = False) -> None:
         """A worker of this round dies, if it still runs; the first one of an agent counts."""
         if self.alive and self.in_round is m and not self.frozen and self._failed is None:
-            self._failed = WorkerEnd(self.kernel.now, code, echo, bool(self.core.over()))
+            self._failed = WorkerEnd(self.kernel.now, code, echo, bool(self.core.end_reason()))
             self._ground.worker_failed(self, m, self._failed)
             self.wake()
 
@@ -157,7 +157,7 @@ class Agent(Client):
         if item is not None and self.core.observe(item.value):
             self.wake()
             m = self.in_round
-            if m is not None and self.core.over():
+            if m is not None and self.core.end_reason():
                 self.kernel.after(WORKER_STOP_SECONDS, self._kill_workers, m)
 
     def _relist(self, items: dict[Key, Item], version: int) -> None:
@@ -168,7 +168,7 @@ class Agent(Client):
         if seconds > 1.0 or self._watch_since is None:
             self._watch_since = self.kernel.now
 
-    def _watch_good_for(self) -> float:
+    def _watch_healthy_seconds(self) -> float:
         if not self.watch.good or self._watch_since is None:
             return 0.0
         return self.kernel.now - self._watch_since
@@ -183,7 +183,7 @@ class Agent(Client):
     def _progress(self) -> ProgressReport | None:
         """How far training has come, if this agent leads a round whose workers tell."""
         m = self.in_round
-        if m is None or m.rank != 0 or not self._ground.behaviour.steps:
+        if m is None or m.group_rank != 0 or not self._ground.behaviour.steps:
             return self._lease.voice.progress
         steps = self._ground.steps(m)
         if steps is None:
@@ -197,17 +197,17 @@ class Agent(Client):
         """The leader has seen no step for so long."""
         if self.frozen:
             self.when_thawed(lambda: self.find_hung(m, seconds))
-        elif self.alive and self.in_round is m and not self.core.over():
+        elif self.alive and self.in_round is m and not self.core.end_reason():
             self.kernel.say(f"{self.name}: no step for {seconds:.0f} s")
             report = RoundReport(
                 m.nonce,
                 True,
-                silent=self.beats.silent,
+                silent_ranks=self.heartbeats.silent,
                 hung=True,
                 silent_milliseconds=round(seconds * 1000),
                 message=f"no step for {seconds:.0f} s",
             )
-            self._lease.say(report=report)
+            self._lease.write(report=report)
 
     # -- torch's main thread -------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Agent(Client):
         self._ports += 1
         self._offered = f"{self.pod.ip}:{self._ports}"
         record = self.core.announce(f"{self.kernel.rng.getrandbits(64):016x}", self._offered, False, 1)
-        self._lease.say(record=record, failure=self._lease.voice.failure if failure is None else failure)
+        self._lease.write(record=record, failure=self._lease.voice.failure if failure is None else failure)
         self._lease.renew_every(5.0)
 
     def _next_rendezvous(self, failure: FailureReport | None) -> Script:
@@ -270,7 +270,7 @@ class Agent(Client):
                 if isinstance(step, Stop):
                     leaving = self.core.leaving()
                     if leaving is not None:
-                        self._lease.say(record=leaving)
+                        self._lease.write(record=leaving)
                     yield from self._lease.flush()
                     self.end(0 if step.complete else 1)
                     return None
@@ -281,7 +281,9 @@ class Agent(Client):
                     self._announce(None)
                     continue
                 latest = self.core.latest
-                self._lease.renew_every(float(latest.wait_renew_seconds) if latest is not None else 5.0)
+                self._lease.renew_every(
+                    float(latest.wait_renew_period_seconds) if latest is not None else 5.0
+                )
                 yield 60.0
             self.endpoints.append(self._offered)
             membership = yield from self._establish(step.membership)
@@ -290,65 +292,65 @@ class Agent(Client):
 
     def _store(self, m: Membership) -> tuple[str, Agent | None]:
         """What a call to the round's store meets: "here", "refused" or "silent"."""
-        if m.rank == 0:
+        if m.group_rank == 0:
             return "here", self
-        leader = self._ground.by_address(m.leader.partition(":")[0])
+        leader = self._ground.by_address(m.leader_endpoint.partition(":")[0])
         if leader is None or not self._network.connected(self, leader) or not self._network.answers(leader):
             return "silent", None
-        if not leader.alive or m.leader not in (*leader.endpoints, leader._offered):
+        if not leader.alive or m.leader_endpoint not in (*leader.endpoints, leader._offered):
             return "refused", None
         return ("silent" if leader.frozen else "here"), leader
 
     def _establish(self, m: Membership) -> Script:
-        self._lease.renew_every(LEADER_RENEW_SECONDS if m.rank == 0 else MEMBER_RENEW_SECONDS)
+        self._lease.renew_every(LEADER_RENEW_SECONDS if m.group_rank == 0 else MEMBER_RENEW_SECONDS)
         self.passed = False
         began, reported, arrived = self.kernel.now, False, False
-        while not self.core.over():
+        while not self.core.end_reason():
             what, keys = self.keys(m)
-            if m.rank == 0 and keys is not None and not m.members and not keys.ranks:
-                yield from self._tell_ranks(m, keys)
+            if m.group_rank == 0 and keys is not None and not m.member_ids and not keys.ranks:
+                yield from self._store_ranks(m, keys)
                 began = self.kernel.now
                 continue
-            if m.rank == ASK and keys is not None:
+            if m.group_rank == RANK_UNKNOWN and keys is not None:
                 arrived = True
                 if keys.ranks:
                     if m.id not in keys.ranks:
-                        self.core.no_member()
+                        self.core.drop_membership()
                         self.endpoints.pop()
                         return None
-                    m = replace(m, rank=keys.ranks[m.id])
-                    self.core.placed(m.rank)
-            if keys is not None and m.rank != ASK:
-                came_last = len(keys.here | {m.rank}) == m.size > len(keys.here)
-                keys.here.add(m.rank)
+                    m = replace(m, group_rank=keys.ranks[m.id])
+                    self.core.set_group_rank(m.group_rank)
+            if keys is not None and m.group_rank != RANK_UNKNOWN:
+                came_last = len(keys.here | {m.group_rank}) == m.size > len(keys.here)
+                keys.here.add(m.group_rank)
                 if came_last:
                     self._wake_mates()
                 if len(keys.here) == m.size:
                     break
                 arrived = True
-            limit = m.limits.establish_timeout * (2 if arrived and m.rank else 1)
-            late = self.kernel.now - began > limit and self._watch_good_for() > limit
+            limit = m.limits.establish_timeout * (2 if arrived and m.group_rank else 1)
+            late = self.kernel.now - began > limit and self._watch_healthy_seconds() > limit
             if not reported and (late or (arrived and what == "refused")):
                 reported = True
-                self._report_trouble(m)
+                self._report_late(m)
             yield 0.5
         else:
             return None
-        if m.rank == 0:
-            self._lease.say(report=RoundReport(m.nonce, established=True))
+        if m.group_rank == 0:
+            self._lease.write(report=RoundReport(m.nonce, established=True))
         self.endpoints = self.endpoints[-1:]
         self.in_round = m
         self._barrier_at, self._failed = self.kernel.now, None
         self._ground.returned(self, m)
-        self.beats.begin()
+        self.heartbeats.begin()
         return m
 
-    def _tell_ranks(self, m: Membership, keys: RoundKeys) -> Script:
+    def _store_ranks(self, m: Membership, keys: RoundKeys) -> Script:
         """The leader of a large round reads who its members are, and lets each find its rank."""
         with contextlib.suppress(NotFound, Unavailable):
             item = yield self.api.request(self, lambda: self.api.get(LIST_KEY))
             if item.value.head == (m.job_uid, m.number, m.nonce):
-                keys.ranks.update({member: rank for rank, member in enumerate(item.value.members)})
+                keys.ranks.update({member: rank for rank, member in enumerate(item.value.member_ids)})
                 self._wake_mates()
                 return
         yield 0.5
@@ -366,14 +368,14 @@ class Agent(Client):
             if agent is not self:
                 agent.wake()
 
-    def _report_trouble(self, m: Membership) -> None:
-        if m.rank == 0:
+    def _report_late(self, m: Membership) -> None:
+        if m.group_rank == 0:
             here = self.stores.setdefault(m.prefix, RoundKeys()).here
-            missing = tuple(rank for rank in range(m.size) if rank not in here)
-            report = RoundReport(m.nonce, missing=missing)
+            unarrived = tuple(rank for rank in range(m.size) if rank not in here)
+            report = RoundReport(m.nonce, unarrived_ranks=unarrived)
         else:
             report = RoundReport(m.nonce, leader_lost=True)
-        self._lease.say(report=report)
+        self._lease.write(report=report)
 
     def _leave(self) -> None:
         if self.in_round is not None:
@@ -385,12 +387,12 @@ class Agent(Client):
         behaviour, kernel = self._ground.behaviour, self.kernel
         yield kernel.between(0.5, 3.0)
         while self._failed is None and self.in_round is m:
-            if self.core.over():
+            if self.core.end_reason():
                 yield kernel.between(0.0, POLL_SECONDS)
                 break
             if self._ground.done(self):
                 yield from self._last_steps(m)
-                if not self.core.over() and self._failed is None and self.in_round is m:
+                if not self.core.end_reason() and self._failed is None and self.in_round is m:
                     return (yield from self._exit_barrier(m))
                 continue
             yield 5.0
@@ -404,11 +406,11 @@ class Agent(Client):
             return None
         milliseconds = round((end.at - self._barrier_at) * 1000)
         text = "exit code unknown" if end.code is None else f"exit code {end.code}"
-        return FailureReport(m.number, m.rank, text, end.code, 0, milliseconds, end.late)
+        return FailureReport(m.number, m.group_rank, text, end.code, 0, milliseconds, end.late)
 
     def _last_steps(self, m: Membership) -> Script:
         until = self.kernel.now + self.kernel.between(0.0, self._ground.behaviour.drift)
-        while self.kernel.now < until and not self.core.over() and self._failed is None:
+        while self.kernel.now < until and not self.core.end_reason() and self._failed is None:
             if self.in_round is not m:
                 return
             yield until - self.kernel.now
@@ -417,25 +419,25 @@ class Agent(Client):
         """The local workers have ended well: say so and wait for the others. Torch logs what the barrier
         raises and ends well all the same."""
         self._ground.finished(self, m)
-        record = None if self.core.over() else self.core.succeeded()
+        record = None if self.core.end_reason() else self.core.succeeded()
         if record is not None:
-            self._lease.say(record=record, finished=m.nonce)
+            self._lease.write(record=record, finished=m.nonce)
         arrived = False
-        while not self.core.closed_well() and not self.core.over():
+        while not self.core.job_complete() and not self.core.end_reason():
             what, keys = self.keys(m)
             if what == "refused":
                 break
             if keys is not None:
-                keys.finished.add(m.rank)
+                keys.finished.add(m.group_rank)
                 if not arrived:
                     arrived = True
                     self._wake_mates()
                 if len(keys.finished) == m.size:
-                    keys.passed.add(m.rank)
+                    keys.passed.add(m.group_rank)
                     self.passed = True
                     break
             yield 0.5
-        if m.rank == 0 and self.passed:
+        if m.group_rank == 0 and self.passed:
             until = self.kernel.now + LINGER_SECONDS
             while len(self.stores[m.prefix].passed) < m.size and self.kernel.now < until:
                 yield 0.2

@@ -161,7 +161,7 @@ class Api:
 
 
 Admission = Callable[["Client", Key, Item | None, Item | None], Exception | None]
-"""Told who is about to write what, and what was there; what it returns is the answer instead."""
+"""Told which client is about to write what, and what was there; what it returns is the answer instead."""
 
 
 class Client(Host):
@@ -198,7 +198,7 @@ class Watch:
         self._may_be_old = may_be_old
         self.good = False
         self.version = 0
-        self.heard_at = 0.0
+        self.last_event_at = 0.0
         self._stranded_at: float | None = None
         self._dead_times: list[tuple[float, float]] = []
         self._epoch = 0
@@ -280,7 +280,7 @@ class Watch:
             self._client.when_thawed(self.drain)
             return
         inbox, self._inbox = self._inbox, []
-        self.heard_at = self._api.kernel.now
+        self.last_event_at = self._api.kernel.now
         for key, item, version in inbox:
             self.version = max(self.version, version)
             self._take(key, item, version)
@@ -315,7 +315,7 @@ class Watch:
             return
         self._tries = 0
         self._revive()
-        self.good, self.heard_at = True, kernel.now
+        self.good, self.last_event_at = True, kernel.now
         gone = self.version == 0 or kernel.rng.random() < 0.1
         if gone:
             at = len(api.log)

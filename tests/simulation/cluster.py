@@ -21,7 +21,7 @@ EVICTION_SECONDS = 300.0
 
 
 class NodeValue(NamedTuple):
-    """A node's object. ``out_of_service``: somebody who must know has tainted it."""
+    """A node's object. ``out_of_service``: it was tainted by hand."""
 
     ready: bool
     out_of_service: bool = False
@@ -95,7 +95,7 @@ class Cluster(Network):
         return node.power and not node.frozen
 
     def is_there(self, pod: Pod) -> bool:
-        """Whether the pod's node has an object, and nobody has written it off."""
+        """Whether the pod's node has an object, and was not declared out of service."""
         item = self.api.items.get(("node", pod.node))
         return item is not None and not item.value.out_of_service
 
@@ -159,7 +159,7 @@ class Cluster(Network):
         return item if pod.deleting else self.api.put(("pod", name), replace(pod, deleting=True), item.uid)
 
     def disrupt_pod(self, name: str, reason: str) -> None:
-        """Say in the pod's status who is about to delete it; the deletion follows."""
+        """Say in the pod's status what is about to delete it; the deletion follows."""
         item = self.api.get(("pod", name))
         self.api.put(("pod", name), replace(item.value, disruption=reason), item.uid)
         self.kernel.after(self.kernel.between(0.005, 0.3), self.collect, name, item.uid)
@@ -259,7 +259,7 @@ class Cluster(Network):
         elif not agent.alive and not pod.ended and pod.exit is None:
             end = Exit(agent.exit_code, agent.exit_reason)
             alone = not self.sidecars
-            done = replace(pod, running=False, ended=alone, accompanied=not alone, exit=end)
+            done = replace(pod, running=False, ended=alone, sidecar_running=not alone, exit=end)
             if self.api.weather.down:
                 self.kernel.after(1.0, self._catch_up, agent)
                 return

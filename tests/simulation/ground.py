@@ -47,7 +47,7 @@ class RoundKeys:
     here: set[int] = field(default_factory=set)
     ranks: dict[str, int] = field(default_factory=dict)
     """By id, once the leader of a large round has told them."""
-    beats: dict[int, int] = field(default_factory=dict)
+    heartbeats: dict[int, int] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
 
@@ -115,10 +115,10 @@ class Ground(Protocol):
         """What followed has failed."""
 
     def agents(self) -> list[Agent]:
-        """Everybody who ever ran."""
+        """All agents that ever ran."""
 
     def by_address(self, address: str) -> Agent | None:
-        """Whose pod had this IP."""
+        """The agent whose pod had this IP."""
 
     def returned(self, agent: Agent, membership: Membership) -> None:
         """``next_rendezvous`` has returned."""

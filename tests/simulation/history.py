@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.simulation.faults import HARMFUL, HARMLESS, machines
-from tests.simulation.oracle import Violation
 from tests.simulation.rest import settle
 from tests.simulation.strains import fail_writes, neighbour_fails, oscillate, strand
+from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
 
@@ -55,6 +55,8 @@ def play(world: World) -> None:
     few = rng.sample(kinds, min(len(kinds), rng.choice((2, 4, 30))))
     if world.traits.neighbour is not None:
         few.append(machines.hang_agent)  # it shows by its silence alone
+    if world.traits.fencing is not None:
+        few += [machines.cut_round_off] * len(few)
     world.kernel.run(world.kernel.between(0.0, 15.0))
     for _ in range(rng.randint(1, 10)):
         rng.choice(few)(world)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from elasticjob.contract.records import RoundRecord
-from elasticjob_operator.observe.answers import Answers
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.model import Job, Observed, Participant, Pod
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.api import (
@@ -106,14 +106,14 @@ class Informers(Client):
         self.api = api
         self.api_path = True
         self.cache = Cache()
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.ready = False
         self._gaps = 0
         self._good_since: float | None = None
         self._trials: Thread | None = None
         self._ran_at = kernel.now
         self._stood_still = False
-        self._orphans: set[str] = set()
+        self._on_deleted_nodes: set[str] = set()
         """Pods that were on a node when its object was deleted."""
         self._listed: set[str] = set()
         self.watches = {name: self._watch(name, kinds) for name, kinds in STREAMS.items()}
@@ -130,7 +130,7 @@ class Informers(Client):
     @property
     def continuity(self) -> int:
         """Another number after a gap, of whatever kind."""
-        return self._gaps + self.answers.outages(NAMESPACE)
+        return self._gaps + self.write_health.outages(NAMESPACE)
 
     def _watch(self, name: str, kinds: tuple[str, ...]) -> Watch:
         """One informer; what it brings is in order, and in no order with what the others bring."""
@@ -171,11 +171,11 @@ class Informers(Client):
     def _take(self, key: Key, item: Item | None, version: int, put: Put | None = None) -> None:
         now, put = self.kernel.now, put or self.cache.put
         if key[0] == "node" and item is None:
-            self._orphans |= {
+            self._on_deleted_nodes |= {
                 i.uid for k, i in self.cache.items.items() if k[0] == "pod" and i.value.node == key[1]
             }
         if item is not None and key[0] in ("lease", "round") and key in self.cache.items:
-            self.answers.lease_written(NAMESPACE, now)
+            self.write_health.lease_written(NAMESPACE, now)
         if self.cache.remove(key, version) if item is None else put(key, item, now):
             self.news()
 
@@ -186,7 +186,7 @@ class Informers(Client):
             self._take(key, None, version)
 
     def send(self, work: Callable[[], Any], reads: bool = False) -> Script:
-        """One request; its outcome is evidence on the API server, as in ``observe.answers``."""
+        """One request; its outcome is evidence on the API server, as in ``observe.write_health``."""
         began = self.kernel.now
         try:
             answer = yield self.api.request(self, work)
@@ -194,7 +194,7 @@ class Informers(Client):
             self._doubt(LEASES, began)
             raise
         if not reads:
-            self.answers.got_through(LEASES, self.kernel.now)
+            self.write_health.got_through(LEASES, self.kernel.now)
         return answer
 
     def neighbour_fails(self) -> None:
@@ -203,17 +203,17 @@ class Informers(Client):
             self._doubt("/namespaces/another/pods", self.kernel.now - 1.0)
 
     def _doubt(self, path: str, began: float) -> None:
-        self.answers.failed(path, began, self.kernel.now)
+        self.write_health.failed(path, began, self.kernel.now)
         if self._trials is None or self._trials.done:
             self._trials = self.spawn(self._try())
 
     def _try(self) -> Script:
-        """``observe.trials``."""
-        while self.answers.doubted_since(NAMESPACE) is not None:
+        """``observe.write_probe``."""
+        while self.write_health.uncertain_since(NAMESPACE) is not None:
             yield 0.5
             with contextlib.suppress(Unavailable, NotFound):
                 yield self.api.request(self, lambda: self.api.get(ROUND_KEY))
-                self.answers.got_through(LEASES, self.kernel.now)
+                self.write_health.got_through(LEASES, self.kernel.now)
 
     def check_standstill(self) -> None:
         """A process that has stood still has missed what came."""
@@ -224,8 +224,8 @@ class Informers(Client):
         self._ran_at = self.kernel.now
 
     def list_again(self) -> Script:
-        """``World.read_again``: somebody else has written the status, so what it says may be newer than the
-        caches of pods and Leases."""
+        """``ClusterCache.read_again``: another operator wrote the status, so what it says may be newer than
+        the caches of pods and Leases."""
         kinds = ("pod", "lease", "round", "list")
 
         def everything() -> tuple[dict[Key, Item], int]:
@@ -234,15 +234,15 @@ class Informers(Client):
         items, version = yield from self.send(everything, reads=True)
         self._replace(items, version, kinds, self.cache.answered)
         for name in JUDGED:
-            self.owes(name, max((i.version for k, i in items.items() if k[0] in STREAMS[name]), default=0))
+            self.expects(name, max((i.version for k, i in items.items() if k[0] in STREAMS[name]), default=0))
 
-    def owes(self, name: str, version: int) -> None:
-        """``Informer.owes``: the watch is to bring what an answer has shown."""
+    def expects(self, name: str, version: int) -> None:
+        """``Informer.expects``: the watch is to bring what an answer has shown."""
         if version > self.watches[name].version:
             self.kernel.after(LATE_SECONDS, self._check_lateness, name, version)
 
     def _check_lateness(self, name: str, version: int) -> None:
-        """``World._check_lateness``."""
+        """``ClusterCache._check_lateness``."""
         watch = self.watches[name]
         if not self.alive or watch.version >= version:
             return
@@ -252,7 +252,7 @@ class Informers(Client):
         if watch.good:
             self._gaps += 1
             self._good_since = self.kernel.now
-            if watch.heard_at <= self.kernel.now - LATE_SECONDS:
+            if watch.last_event_at <= self.kernel.now - LATE_SECONDS:
                 watch.reopen()
         self.kernel.after(0.5, self._check_lateness, name, version)
 
@@ -273,7 +273,7 @@ class Informers(Client):
                 self.cache.remove(key)
 
     def observe(self, job: Job) -> Observed:
-        """The caches joined, as ``World.observe`` does it."""
+        """The caches joined, as ``ClusterCache.observe`` does it."""
         now = self.kernel.now
         pods: list[Pod] = []
         leases: dict[str, Participant] = {}
@@ -284,19 +284,19 @@ class Informers(Client):
         }
         good = self._good_since if self.watches["leases"].good else None
         if good is not None:
-            good = max(good, self.answers.good_since(NAMESPACE))
-        doubted = self.answers.doubted_since(NAMESPACE)
-        until = now if doubted is None else min(now, doubted)
+            good = max(good, self.write_health.good_since(NAMESPACE))
+        uncertain_since = self.write_health.uncertain_since(NAMESPACE)
+        until = now if uncertain_since is None else min(now, uncertain_since)
         for key, item in self.cache.items.items():
             if key[0] == "pod":
                 pod: Pod = item.value
                 node = nodes.get(pod.node)
                 if node is not None and not node.ready:
                     pod = replace(pod, node_ready=False, unreachable=True, out_of_service=node.out_of_service)
-                elif pod.node and node is None and pod.uid in self._orphans:
+                elif pod.node and node is None and pod.uid in self._on_deleted_nodes:
                     pod = replace(pod, node_gone=True)
                 if job.spec.template is not None and not pod.uid.startswith(f"{job.uid}-"):
-                    pod = replace(pod, mine=False)
+                    pod = replace(pod, of_this_job=False)
                 pods.append(pod)
             elif key[0] == "lease":
                 lease: LeaseValue = item.value
@@ -316,4 +316,6 @@ class Informers(Client):
             elif key[0] == "list" and item.value.job_uid == job.uid:
                 listed = item.value.number
         ready = frozenset(name for name, node in nodes.items() if node.ready)
-        return Observed(tuple(sorted(pods, key=lambda p: p.name)), leases, record, ready, listed=listed)
+        return Observed(
+            tuple(sorted(pods, key=lambda p: p.name)), leases, record, ready, member_list_round=listed
+        )

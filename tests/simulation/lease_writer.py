@@ -31,23 +31,23 @@ class LeaseWriter:
         self._kernel = agent.kernel
         self._ground = ground
         self._progress = progress
-        self._word = f"{agent.kernel.rng.getrandbits(32):08x}"
-        self.voice = LeaseValue(agent.uid, self._word)
+        self._writer_id = f"{agent.kernel.rng.getrandbits(32):08x}"
+        self.voice = LeaseValue(agent.uid, self._writer_id)
         """What it says, as of the last change."""
         self.superseded = False
-        self._said = self._written = 0
+        self._requested = self._written = 0
         self._version = 0
         self._renewals = RenewalSchedule(5.0, 0.0, lambda: self._kernel.between(0.9, 1.1))
-        self._thread: Thread = agent.spawn(self._write())
+        self._thread: Thread = agent.spawn(self._run())
 
     def close(self) -> None:
         """Its process has ended."""
         self._thread.close()
 
-    def say(self, **changes: Any) -> None:
+    def write(self, **changes: Any) -> None:
         """Say something else, or more."""
         self.voice = self.voice._replace(**changes)
-        self._said += 1
+        self._requested += 1
         self._thread.wake()
 
     def renew_every(self, seconds: float) -> None:
@@ -55,14 +55,16 @@ class LeaseWriter:
         if self._renewals.every(seconds, self._kernel.now):
             self._thread.wake()
 
-    def _write(self) -> Script:
+    def _run(self) -> Script:
         pause = 0.2
         while not self.superseded:
             self._renewals.begin(self._kernel.now)
-            while self._said == self._written and (self._kernel.now < self._renewals.due or not self._said):
+            while self._requested == self._written and (
+                self._kernel.now < self._renewals.due or not self._requested
+            ):
                 yield max(self._renewals.due - self._kernel.now, 1.0)
             self.voice = self.voice._replace(progress=self._progress())
-            upto, voice = self._said, self.voice
+            upto, voice = self._requested, self.voice
             try:
                 if self._version:
                     self._version = yield self._api.request(self._agent, partial(self._patch, voice))
@@ -106,7 +108,7 @@ class LeaseWriter:
             item = yield self._api.request(self._agent, lambda: self._api.get(self._key()))
         except (NotFound, Unavailable):
             return
-        if item.value.writer == self._word:
+        if item.value.writer == self._writer_id:
             self._version = item.version
             return
         self.superseded = True
@@ -115,7 +117,7 @@ class LeaseWriter:
     def flush(self) -> Script:
         """Wait until what was said is written."""
         until = self._kernel.now + FLUSH_SECONDS
-        while self._written < self._said and self._kernel.now < until and not self.superseded:
+        while self._written < self._requested and self._kernel.now < until and not self.superseded:
             yield 0.1
-        if self._written < self._said:
+        if self._written < self._requested:
             self._ground.unheard(self._agent)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import State
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION
+from elasticjob.contract.records import AnnouncedState
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
@@ -27,7 +27,7 @@ Act = Callable[[World], None]
 
 
 def _member(w: World, rank: int) -> Agent:
-    return next(a for a in w.running() if a.in_round is not None and a.in_round.rank == rank)
+    return next(a for a in w.running() if a.in_round is not None and a.in_round.group_rank == rank)
 
 
 def _standby(w: World) -> Agent:
@@ -138,7 +138,7 @@ def live(
     value = w.job
     assert value is not None
     w.kernel.run(130.0)  # better evidence may move a charge
-    w.oracle.judge_accounts(value)
+    w.oracle.charges.judge(value)
     return w
 
 
@@ -179,7 +179,7 @@ def _at_rest(w: World) -> bool:
     members = [a for a in w.running() if a.in_round is not None]
     whole = (
         len(members) == spec.replicas == status.current_round.members
-        and status.current_round.established is not None
+        and status.current_round.established_time is not None
     )
     same = {a.in_round.number for a in members if a.in_round is not None} == {status.current_round.number}
     waiting = [a for a in w.running() if a.in_round is None and _has_joined(w, a)]
@@ -194,4 +194,4 @@ def _at_rest(w: World) -> bool:
 
 def _has_joined(w: World, agent: Agent) -> bool:
     lease = w.api.items.get(("lease", agent.name))
-    return lease is not None and lease.value.record.state == State.JOINING.value
+    return lease is not None and lease.value.record.state == AnnouncedState.JOINING.value

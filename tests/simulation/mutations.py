@@ -30,6 +30,7 @@ MUTATIONS = [
     Mutation(("I7",), "I7 charges are kept"),
     Mutation(("I8",), "I8 all must succeed"),
     Mutation(("Fencing",), "fencing", 367),
+    Mutation(("Fencing",), "fencing for as long as the job says", 0, "fencing"),
     Mutation(("Liveness",), "silent announcements are replaced", 2078),
     Mutation(("I3",), "I3 never more"),
     Mutation(("I7",), "better evidence moves a charge", 1957),

@@ -3,7 +3,7 @@
 It keeps the rules of ``controller/`` and ``act/``: a pass starts from a status at least as new as the
 operator's own last write; the status is written first, with its version; what is stale is read again from
 the API server; timers die with every gap; a write that fails waits for itself and holds up nothing else;
-nobody is given up for a silence before pods and Leases were listed. The planner is the real one.
+no pod is given up for a silence before pods and Leases were listed. The planner is the real one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,23 @@ from typing import Any
 
 from elasticjob.contract.records import INLINE_MEMBERS
 from elasticjob.rounds.waits import WaitKey
-from elasticjob_operator.act.attempts import ROUND, STATUS, VERBS, Attempts, Target, target_of
+from elasticjob_operator.act.write_backoff import ROUND, STATUS, VERBS, Target, WriteBackoff, target_of
 from elasticjob_operator.observe import errors
 from elasticjob_operator.plan import rounds
-from elasticjob_operator.plan.model import Do, Now, Plan
-from elasticjob_operator.plan.planner import meanwhile, plan
+from elasticjob_operator.plan.model import Action, Now, Plan
+from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.status import JobStatus
-from tests.simulation.api import JOB_KEY, Api, Conflict, Item, NotFound, Refused, Unavailable
+from tests.simulation.api import (
+    JOB_KEY,
+    LIST_KEY,
+    ROUND_KEY,
+    Api,
+    Conflict,
+    Item,
+    NotFound,
+    Refused,
+    Unavailable,
+)
 from tests.simulation.informers import NAMESPACE, Informers, JobValue, Stale, Vanished
 from tests.simulation.kernel import Kernel, Script, Thread
 from tests.simulation.owned import Owned
@@ -52,9 +62,11 @@ class Operator(Informers):
         self._pods = PodWriter(
             self, lambda name, uid: self.delete_pod(name, uid), lambda uid: self.delete_job(uid), told
         )
+        self._confirmed: tuple[Any, ...] | None = None
+        """``Memory.confirmed``."""
         self._continuity = -1
         self._dirty = self._heard = True
-        self.attempts = Attempts(lambda: self.kernel.between(0.75, 1.25))
+        self.write_backoff = WriteBackoff(lambda: self.kernel.between(0.75, 1.25))
         self._known = JobStatus()
         """The status as this operator has written it, or has listed pods and Leases after."""
         self._loop: Thread = self.spawn(self._run())
@@ -108,14 +120,20 @@ class Operator(Informers):
             if item.value.status != self._known:
                 yield from self.list_again()
                 self._known = item.value.status
+            fresh = fresh or self._confirmed == self._published()
             try:
                 return (yield from self._plan_and_write(item, fresh))
             except Stale:
                 if attempt == REREADS - 1:
                     raise
                 yield from self.read_again(item)
+                self._confirmed = self._published()
                 fresh = True
         return None
+
+    def _published(self) -> tuple[Any, ...]:
+        items = self.cache.items
+        return tuple(there.value for key in (ROUND_KEY, LIST_KEY) if (there := items.get(key)) is not None)
 
     def _plan_and_write(self, item: Item, fresh: bool) -> Script:
         value: JobValue = item.value
@@ -124,11 +142,11 @@ class Operator(Informers):
         if (
             self._continuity != continuity
             or not self.good
-            or self.answers.is_outage(NAMESPACE, self.kernel.now)
+            or self.write_health.is_outage(NAMESPACE, self.kernel.now)
         ):
             self.timers = {}
         if self._continuity != continuity:
-            self.attempts.again(passing=True)
+            self.write_backoff.again(passing=True)
         self._continuity = continuity
         now = Now(
             EPOCH + timedelta(seconds=self.kernel.now + self.wall),
@@ -137,13 +155,13 @@ class Operator(Informers):
         )
         self.passes += 1
         hurried, self._heard = self._heard, False
-        observed = replace(self.observe(value.job), troubles=self.attempts.troubles())
+        observed = replace(self.observe(value.job), failing_writes=self.write_backoff.failing_writes())
         decided = self._small_records(plan, value.job, value.status, observed, now, self.timers)
-        if decided.given_up:
-            yield from self._look()
+        if decided.judged_unheard:
+            yield from self._confirm_silence()
             if self.cache.items.get(JOB_KEY) is not item:
                 raise Stale
-            observed = replace(self.observe(value.job), troubles=self.attempts.troubles())
+            observed = replace(self.observe(value.job), failing_writes=self.write_backoff.failing_writes())
             decided = self._small_records(plan, value.job, value.status, observed, now, self.timers)
         may_project = self._publisher.check(value.job, decided.record, fresh)
         written = yield from self._try_status(item, decided, hurried)
@@ -151,47 +169,49 @@ class Operator(Informers):
             self.timers = dict(decided.timers)
         else:
             self.timers = {**decided.timers, **self.timers}
-            decided = self._small_records(meanwhile, value.job, value.status, observed, now, decided)
+            decided = self._small_records(
+                plan_without_status_write, value.job, value.status, observed, now, decided
+            )
             may_project = self._publisher.check(value.job, decided.record, True) and value.status.seen
         postponed = None
-        if may_project and self.attempts.due(ROUND, self.kernel.now, hurried):
+        if may_project and self.write_backoff.due(ROUND, self.kernel.now, hurried):
             try:
                 postponed = yield from self._publisher.write(value.job, decided.record, decided.members)
-                self.attempts.done(ROUND)
+                self.write_backoff.done(ROUND)
             except (Unavailable, Refused) as error:
                 self.failed(ROUND, error)
-        actions: Sequence[Do] = decided.actions
+        actions: Sequence[Action] = decided.actions
         if self.owned is not None:
             self.owned.keep(value.job, decided)
             self.owned.tell(decided.events)
             actions = self.owned.possible(value.job, actions)
         wanted = [(target_of(value.job, action), action) for action in actions]
         for verb in VERBS:
-            self.attempts.keep(verb, [target for target, _ in wanted])
+            self.write_backoff.keep(verb, [target for target, _ in wanted])
         for target, action in wanted:
-            if self.attempts.due(target, self.kernel.now):
+            if self.write_backoff.due(target, self.kernel.now):
                 try:
                     yield from self._pods.write(value.job, action)
-                    self.attempts.done(target)
+                    self.write_backoff.done(target)
                 except (Unavailable, Refused) as error:
                     self.failed(target, error)
         under_way = () if self.owned is None else self.owned.under_way
-        delays = [decided.wake_after, postponed, self.attempts.wake_after(self.kernel.now, under_way)]
+        delays = [decided.wake_after, postponed, self.write_backoff.wake_after(self.kernel.now, under_way)]
         return min((d for d in delays if d is not None), default=None)
 
     def _try_status(self, item: Item, decided: Plan, hurried: bool) -> Script:
         """Whether the status is as decided now."""
         if decided.status == item.value.status:
-            self.attempts.done(STATUS)
+            self.write_backoff.done(STATUS)
             return True
-        if not self.attempts.due(STATUS, self.kernel.now, hurried):
+        if not self.write_backoff.due(STATUS, self.kernel.now, hurried):
             return False
         try:
             written = yield from self.send(lambda: self._write_status(item, decided))
         except (Unavailable, Refused) as error:
             self.failed(STATUS, error)
             return False
-        self.attempts.done(STATUS)
+        self.write_backoff.done(STATUS)
         self.cache.answered(JOB_KEY, written, self.kernel.now)
         self._known = decided.status
         return True
@@ -200,7 +220,7 @@ class Operator(Informers):
         error: errors.ApiError = errors.Unavailable(target.name, 503, "", "unavailable")
         if isinstance(why, Refused):
             error = errors.Forbidden(target.name, 403, "Forbidden", str(why))
-        self.attempts.failed(target, error, self.kernel.now)
+        self.write_backoff.failed(target, error, self.kernel.now)
 
     def _small_records(self, decide: Callable[..., Plan], *given: Any) -> Plan:
         rounds.INLINE_MEMBERS, usual = self.inline_members, rounds.INLINE_MEMBERS
@@ -216,6 +236,6 @@ class Operator(Informers):
             raise Conflict("the ElasticJob is not the one that was planned on")
         return self.api.put(JOB_KEY, JobValue(item.value.job, decided.status), version=item.version)
 
-    def _look(self) -> Script:
-        """``World.look``."""
+    def _confirm_silence(self) -> Script:
+        """``ClusterCache.confirm_silence``."""
         yield from self.list_again()

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from elasticjob.contract.names import pod_name
-from elasticjob_operator.act.attempts import POLICY, RIGHTS, Target
-from elasticjob_operator.plan.model import CreatePod, Do, Event, Job, Plan
+from elasticjob_operator.act.write_backoff import POLICY, RIGHTS, Target
+from elasticjob_operator.plan.model import Action, CreatePod, Event, Job, Plan
 from tests.simulation.api import Key, NotFound, Refused, Unavailable
 from tests.simulation.kernel import Script
 
@@ -49,7 +49,7 @@ class Owned:
         self._write(RIGHTS, not names <= self._granted, lambda: self._grant(job.uid, names))
         self._write(POLICY, not self._protected, lambda: self._restrict(job.uid))
 
-    def possible(self, job: Job, actions: Sequence[Do]) -> list[Do]:
+    def possible(self, job: Job, actions: Sequence[Action]) -> list[Action]:
         """The actions without the making of pods that could not train, or would be open to others."""
         operator = self._operator
         own = any(k[0] == "pod" and i.uid.startswith(f"{job.uid}-") for k, i in operator.cache.items.items())
@@ -73,17 +73,17 @@ class Owned:
                 yield from self._operator.send(lambda key=key, event=event: api.put(key, event.message))  # type: ignore[misc]
 
     def _write(self, target: Target, wanted: bool, script: Callable[[], Script]) -> None:
-        attempts = self._operator.attempts
+        backoff = self._operator.write_backoff
         if not wanted:
-            attempts.done(target)
-        elif target not in self.under_way and attempts.due(target, self._operator.kernel.now):
+            backoff.done(target)
+        elif target not in self.under_way and backoff.due(target, self._operator.kernel.now):
             self.under_way.add(target)
             self._operator.spawn(self._try(target, script))
 
     def _try(self, target: Target, script: Callable[[], Script]) -> Script:
         try:
             yield from script()
-            self._operator.attempts.done(target)
+            self._operator.write_backoff.done(target)
         except (Unavailable, Refused) as error:
             self._operator.failed(target, error)
         self.under_way.discard(target)

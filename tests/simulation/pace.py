@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from elasticjob.rounds.causes import Cause
+from tests.simulation.violation import violated
 
 WINDOW_SECONDS = 600.0
 PACED = 20
@@ -30,11 +31,10 @@ TRAINED = 0.5
 
 
 class Pace:
-    """Hears what is done to the world, and how rounds begin and end. ``violated`` raises."""
+    """Hears what is done to the world, and how rounds begin and end."""
 
-    def __init__(self, now: Callable[[], float], violated: Callable[[str, str], None]) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._violated = violated
         self._faults: list[float] = []
         self._changes: list[float] = []
         self._raised_at = float("-inf")
@@ -42,11 +42,14 @@ class Pace:
         self.come: Callable[[], float] = lambda: 0.0
         """How many seconds of reported steps the job has done, all rounds together; the world sets it."""
         self._came = 0.0
+        self._further: list[float] = []
+        """When a round came a little further than all before: the pauses begin anew."""
         self._planned: tuple[float, str] | None = None
         """When a planned change broke the round that has no successor yet, and which."""
         self._established_at: float | None = None
         self._began: float | None = None
         self._trained = 0.0
+        self._completed_at: float | None = None
 
     def fault(self) -> None:
         """Something has been broken."""
@@ -67,12 +70,15 @@ class Pace:
         came, self._came = self._came, self.come()
         if cause in GOT_SOMEWHERE and self._came - came >= NEW_SECONDS:
             return
+        if self._came > came:
+            self._further.append(self._now())
         since = self._now() - WINDOW_SECONDS
         self._published = [at for at in self._published if at > since] + [self._now()]
         happened = sum(at > since - WINDOW_SECONDS for at in (*self._faults, *self._changes))
-        if len(self._published) > PACED + PER_FAULT * happened:
+        series = 1 + sum(at > since for at in self._further)
+        if len(self._published) > PACED * series + PER_FAULT * happened:
             text = f"{len(self._published)} rounds within {WINDOW_SECONDS:.0f} s, and {happened} events"
-            self._violated("I14", text)
+            violated("I14", text)
 
     def established(self) -> None:
         """The round trains."""
@@ -86,7 +92,13 @@ class Pace:
         if planned:
             self._planned = (self._now(), cause)
             if succeeded:
-                self._violated("I10", f"{cause} broke a round of which a member had succeeded")
+                violated("I10", f"{cause} broke a round of which a member had succeeded")
+
+    def completed(self) -> None:
+        """The job is done: its members finished as the change of size ended their round."""
+        self._planned = None
+        self._stopped()
+        self._completed_at = self._now()
 
     def _stopped(self) -> None:
         if self._established_at is not None:
@@ -100,9 +112,7 @@ class Pace:
         at, cause = self._planned
         undisturbed = not any(fault > at - AFTERMATH_SECONDS for fault in self._faults)
         if self._now() - at > PLANNED_SECONDS and undisturbed and self._raised_at < at:
-            self._violated(
-                "I10", f"{cause} broke a round and there was no next one for {self._now() - at:.0f} s"
-            )
+            violated("I10", f"{cause} broke a round and there was no next one for {self._now() - at:.0f} s")
 
     def judge_training(self) -> None:
         """Where nothing but the size was changed: has there been training for most of the time?"""
@@ -110,6 +120,6 @@ class Pace:
         if self._began is None or self._faults:
             return
         running = 0.0 if self._established_at is None else self._now() - self._established_at
-        whole = self._now() - self._began
+        whole = (self._now() if self._completed_at is None else self._completed_at) - self._began
         if self._trained + running < TRAINED * (whole - STOP_SECONDS):
-            self._violated("I10", f"{self._trained + running:.0f} of {whole:.0f} s were trained")
+            violated("I10", f"{self._trained + running:.0f} of {whole:.0f} s were trained")

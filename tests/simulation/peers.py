@@ -23,7 +23,7 @@ from tests.simulation.kernel import Host, Kernel, Script
 
 BEGAN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 GONE_SECONDS = 2.0
-"""After how long everybody knows that a process has ended."""
+"""After how long all peers know that a process has ended."""
 POLL_SECONDS = 0.25
 LOOK_SECONDS = 0.5
 
@@ -42,13 +42,13 @@ class Entry:
 
 @dataclass
 class Board:
-    """What all processes see. ``arrived`` and ``beats`` are the data of the round's leader."""
+    """What all processes see. ``arrived`` and ``heartbeats`` are the data of the round's leader."""
 
     state: RoundState = field(default_factory=RoundState)
     entries: dict[str, Entry] = field(default_factory=dict)
     began: dict[WaitKey, float] = field(default_factory=dict)
     arrived: set[tuple[int, int]] = field(default_factory=set)
-    beats: dict[tuple[int, int], float] = field(default_factory=dict)
+    heartbeats: dict[tuple[int, int], float] = field(default_factory=dict)
     history: list[RoundState] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ class Peers:
         host.spawn(self._live(self.board.entries[name]))
 
     def kill(self, name: str) -> None:
-        """The process ends at once; everybody knows it after a moment."""
+        """The process ends at once; all peers know it after a moment."""
         self.processes[name].die()
         entry = self.board.entries[name]
 
@@ -112,36 +112,40 @@ class Peers:
                 yield from self._train(board.state, member, entry)
 
     def _train(self, r: RoundState, member: Member, entry: Entry) -> Script:
-        """One round: arrive at the leader, then beat and watch the beats of others."""
+        """One round: arrive at the leader, then send heartbeats and watch those of others."""
         board, kernel = self.board, self.kernel
         began = kernel.now
-        board.arrived.add((r.number, member.rank))
+        board.arrived.add((r.number, member.group_rank))
         while board.state.active and board.state.number == r.number:
             entry.renewed = kernel.now
-            board.beats[r.number, member.rank] = kernel.now
+            board.heartbeats[r.number, member.group_rank] = kernel.now
             entry.report = self._report(r, member, began) or entry.report
             yield POLL_SECONDS
 
     def _report(self, r: RoundState, member: Member, began: float) -> RoundReport | None:
         board, now = self.board, self.kernel.now
-        if board.state.established is None and member.rank == 0:
-            missing = tuple(m.rank for m in r.members if (r.number, m.rank) not in board.arrived)
-            if not missing:
+        if board.state.established is None and member.group_rank == 0:
+            unarrived = tuple(
+                m.group_rank for m in r.members if (r.number, m.group_rank) not in board.arrived
+            )
+            if not unarrived:
                 return RoundReport(r.nonce, established=True)
             return (
-                RoundReport(r.nonce, missing=missing) if now - began > self.limits.establish_timeout else None
+                RoundReport(r.nonce, unarrived_ranks=unarrived)
+                if now - began > self.limits.establish_timeout
+                else None
             )
         silent = [
-            m.rank
+            m.group_rank
             for m in r.members
-            if now - board.beats.get((r.number, m.rank), began) > self.limits.heartbeat_timeout
+            if now - board.heartbeats.get((r.number, m.group_rank), began) > self.limits.heartbeat_timeout
         ]
-        if member.rank == 0 and silent:
-            return RoundReport(r.nonce, established=True, silent=tuple(silent))
-        return RoundReport(r.nonce, leader_lost=True) if 0 in silent and member.rank else None
+        if member.group_rank == 0 and silent:
+            return RoundReport(r.nonce, established=True, silent_ranks=tuple(silent))
+        return RoundReport(r.nonce, leader_lost=True) if 0 in silent and member.group_rank else None
 
     def _decide(self) -> None:
-        """One look by whoever decides."""
+        """One look by the peer that decides."""
         self.kernel.after(LOOK_SECONDS, self._decide)
         board, now = self.board, self.kernel.now
         r = board.state
@@ -159,7 +163,7 @@ class Peers:
         if entry is None or entry.key != member.key:
             return None
         ours = entry.report is not None and entry.report.nonce == self.board.state.nonce
-        return Heard(entry.report if ours else None, silent=self.kernel.now - entry.renewed)
+        return Heard(entry.report if ours else None, silent_seconds=self.kernel.now - entry.renewed)
 
     def _seen(self, member: Member) -> Member:
         entry = self.board.entries.get(member.name)
@@ -199,7 +203,7 @@ class Peers:
         judge(look, known=True)
         expected, _ = expect_members(look)
         r, entries = look.state, self.board.entries
-        ranks = {m.key: m.rank for m in r.members}
+        ranks = {m.key: m.group_rank for m in r.members}
         fresh = self._joined(r)
         candidates = [
             Candidate(e.id, name, None, ranks.get(e.key), name not in r.ineligible_leaders)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan.causes import INFRASTRUCTURE
+from elasticjob_operator.plan.backoff import MAX_BACKOFF_SECONDS
+from elasticjob_operator.plan.evidence import INFRASTRUCTURE
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY
-from tests.simulation.oracle import Violation
+from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
 SETTLE_SECONDS = 600.0
@@ -72,6 +73,8 @@ def settle(w: World) -> None:
 
 def _come_to_rest(w: World) -> None:
     _pass_time(w, SETTLE_SECONDS)
+    if w.status.slot_backoffs:
+        _pass_time(w, 2 * MAX_BACKOFF_SECONDS)  # a pod that came so late may be on probation still
     _check_rest(w)
     number, phase = w.status.current_round.number, w.status.current_round.phase
     passes, began = w.operators[-1].passes, w.kernel.now
@@ -136,7 +139,7 @@ def _check_rest(w: World) -> None:
         return  # it fails for ever, and the pace of that is judged round by round
     if any(a.hangs and _nobody_may_tell(w, a, value.status) for a in w.running()):
         return
-    w.oracle.judge_accounts(value)
+    w.oracle.charges.judge(value)
     status, spec = value.status, value.job.spec
     alive = w.running()
     if status.finished:
@@ -154,7 +157,7 @@ def _check_rest(w: World) -> None:
         return  # all have ended, and their controller makes no more
     if w.stands is not None and w.stands[0] == (value.job.uid, status.current_round.number):
         raise Violation("Liveness", f"round {status.current_round.number} hangs; the status says {said}")
-    if status.current_round.phase != "Active" or status.current_round.established is None:
+    if status.current_round.phase != "Active" or status.current_round.established_time is None:
         raise Violation("Liveness", f"no round after everything was mended; the status says {said}")
     if status.current_round.members != spec.replicas:
         raise Violation(
@@ -193,18 +196,18 @@ def _check_what_is_possible(w: World) -> None:
         lost = any(w.oracle.dead(uid) or w.cluster.agents[uid].hangs for uid in members)
         lost = lost or any(_was_restarted(w, member) for member in status.members())
         lost = lost or bool(w.oracle.truth.failed_in((w.job_uid, status.current_round.number)))
-        running = status.current_round.phase == "Active" and status.current_round.established is not None
+        running = status.current_round.phase == "Active" and status.current_round.established_time is not None
         if running and not lost and 0 < len(there) < len(members):
             raise Violation("I11", f"{len(there)} of {len(members)} members train on; it says {said}")
         return
     joined = [a for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items]
     possible = min(spec.replicas, sum(not _was_replaced(w, a.name) for a in joined))
     if possible >= status.min_replicas and (
-        status.current_round.phase != "Active" or status.current_round.established is None
+        status.current_round.phase != "Active" or status.current_round.established_time is None
     ):
         raise Violation("I11", f"{possible} could train, {status.min_replicas} are needed; it says {said}")
-    troubles = {f"cannot be {trouble.verb}" for trouble in w.operators[-1].attempts.troubles()}
-    unsaid = [text for text in troubles if text not in said]
+    failing_writes = {f"cannot be {write.verb}" for write in w.operators[-1].write_backoff.failing_writes()}
+    unsaid = [text for text in failing_writes if text not in said]
     if unsaid and not status.is_true("Suspended"):
         raise Violation("I11", f"what fails {unsaid} is not named; it says {said}")
 
@@ -229,7 +232,12 @@ def _stays(w: World, pod: str) -> bool:
 def _was_replaced(w: World, pod: str) -> bool:
     """Whether another pod was made in place of this one, which is still there."""
     item, attempts = w.api.items.get(("pod", pod)), w.status.attempts
-    if item is None or not item.value.mine or item.value.slot is None or item.value.slot >= len(attempts):
+    if (
+        item is None
+        or not item.value.of_this_job
+        or item.value.slot is None
+        or item.value.slot >= len(attempts)
+    ):
         return False
     return bool(item.value.attempt < attempts[item.value.slot])
 
@@ -242,12 +250,14 @@ def _was_restarted(w: World, member: ParticipantStatus) -> bool:
 
 def _nobody_may_tell(w: World, agent: Agent, status: JobStatus) -> bool:
     """Whether this agent, which hangs for ever, is beyond what the rendezvous can mend: its pod is not
-    ours, it has never announced itself, or everybody else has finished or hangs, too. It may have finished
+    ours, it has never announced itself, or all others have finished or hang, too. It may have finished
     itself: what its command does after torchrun may take for ever (``activeDeadlineSeconds`` ends that)."""
     if w.others or ("lease", agent.name) not in w.api.items:
         return True
     mates = [m for m in status.members() if m.pod_uid != agent.uid]
     hanging = {a.uid for a in w.running() if a.hangs}
-    return (agent.in_round is not None or agent.goes_on) and all(
+    # A member between the failure of its worker and its report is one still.
+    member = status.current_round.phase == "Active" and agent.uid in status.member_uids
+    return (agent.in_round is not None or agent.goes_on or member) and all(
         m.succeeded or m.pod_uid in hanging for m in mates
     )

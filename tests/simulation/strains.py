@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elasticjob_operator.plan.causes import INFRASTRUCTURE
+from elasticjob_operator.plan.evidence import INFRASTRUCTURE
 from tests.simulation.agent import Agent
 from tests.simulation.api import JOB_KEY, Client, Item, Key, Refused, Unavailable
 from tests.simulation.operator import Operator
@@ -43,7 +43,7 @@ def neighbour_fails(w: World, seconds: float) -> None:
 
 def strand(w: World, seconds: float) -> None:
     """Now and then the API server that some of an operator's watches are with is lost: they are dead, and
-    nothing shows it. So also in the moment when a round is broken, and who was in it is to come back."""
+    nothing shows it. So also in the moment when a round is broken, and its members have to come back."""
 
     def broken(key: Key, old: Item | None, item: Item | None) -> None:
         if key == JOB_KEY and old is not None and item is not None and not w.mended:
@@ -92,6 +92,8 @@ def fail_writes(w: World, failing: Failing) -> None:
         return Unavailable(f"{failing.what}: {failing.how}", 10.0 * (failing.how == "time limit"))
 
     w.kernel.say(f"** from now on these fail: {failing}")
+    if failing.what == "lease":
+        w.oracle.pace.fault()  # a round may end for a change of size before it shows that a member is late
     w.api.admission = admit
 
 

@@ -3,7 +3,7 @@
 The same script (``life``) is played undisturbed and with an operator that dies at random moments: at any
 time, and at its own requests, each of which it may take with it or leave carried out and unanswered. Its
 successor is there within a second, as a Deployment's is not, but as the second replica's is: what happens
-to a pod that is gone for good while nobody looks can't be told by anybody.
+to a pod that is gone for good while no operator looks cannot be told.
 """
 
 from __future__ import annotations

@@ -25,14 +25,14 @@ def test_all_train_in_the_end_and_no_announcement_is_used_twice() -> None:
 def test_survivors_keep_their_ranks_and_a_new_process_takes_the_lost_one() -> None:
     peers = Peers(1, 4, 4)
     peers.kernel.run(20.0)
-    before = {m.name: m.rank for m in peers.board.state.members}
+    before = {m.name: m.group_rank for m in peers.board.state.members}
     lost = next(name for name, rank in before.items() if rank == 0)
     peers.kill(lost)
     peers.kernel.run(5.0)
     peers.start(lost)
     peers.kernel.run(30.0)
     assert peers.board.state.number == 2
-    assert {m.name: m.rank for m in peers.board.state.members} == before
+    assert {m.name: m.group_rank for m in peers.board.state.members} == before
     assert len(peers.in_round()) == 4
 
 

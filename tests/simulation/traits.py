@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded")
+CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing")
 SHARE = 0.1
 """The part of all histories in which a class is."""
 
@@ -73,7 +73,8 @@ class Traits:
     """``sidecars``: beside each training container another one runs until its pod is deleted.
     ``places``: for how many pods more than are wanted there is room, None: for all. ``neighbour``: every so
     many seconds a write for another tenant's job fails, for ever. ``stranded``: watches of operators die
-    without a sign so often (seconds), and when a round is broken."""
+    without a sign so often (seconds), and when a round is broken. ``fencing``: the job waits for proof that a
+    round has stopped no longer than for so many seconds, and whole rounds are cut off."""
 
     sidecars: bool = False
     places: int | None = None
@@ -83,6 +84,7 @@ class Traits:
     neighbour: float | None = None
     failing: Failing | None = None
     stranded: float | None = None
+    fencing: int | None = None
 
 
 def draw(seed: int) -> Traits:
@@ -99,6 +101,7 @@ def draw(seed: int) -> Traits:
         dice["neighbour"].choice((0.7, 2.5, 9.0, 20.0)) if "neighbour" in here else None,
         _failing(dice["writes"]) if "writes" in here else None,
         dice["stranded"].choice((30.0, 80.0, 300.0)) if "stranded" in here else None,
+        dice["fencing"].choice((60, 60, 90, 150)) if "fencing" in here else None,
     )
 
 

@@ -11,7 +11,7 @@ RoundKey = tuple[str, int]
 
 @dataclass(frozen=True)
 class Incident:
-    """One thing that happened to a pod (by UID), or to anybody ("*").
+    """One thing that happened to a pod (by UID), or to any ("*").
 
     ``accounts`` are those that may bear it if a round ends for it; none: it is a consequence of something
     else. ``lightly``: not for long enough to end a round that is established; ``harmless``: no round may end

@@ -1,4 +1,4 @@
-"""Somebody else's controller, for jobs without a template: an Indexed Job, or plain pods."""
+"""Another controller, for jobs without a template: an Indexed Job, or plain pods."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import INLINE_MEMBERS, State
+from elasticjob.contract.records import INLINE_MEMBERS, AnnouncedState
 from elasticjob.core.participant import Membership
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, SCALING
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
@@ -81,17 +81,17 @@ class World:
         self.room: int | None = None
         """For how many pods the cluster has room, None: for all."""
         self.others = rng.random() < 0.2 and spec is None
-        """Whether the pods are somebody else's."""
+        """Whether others create the pods."""
         self.cluster.sidecars = self.traits.sidecars and not self.others
         self.cluster.places = self._places
         self.cluster.over = lambda: self.status.finished
         self.cluster.restarts_in_place = self.others and rng.random() < 0.5
-        self.oracle.restarts_in_place = self.cluster.restarts_in_place
+        self.oracle.past.restarts_in_place = self.cluster.restarts_in_place
         self.make_job()
         if self.others:
             self.workload = Workload(kernel, self.api, self._wanted)
         self.operators: list[Operator] = []
-        self.oracle.deafness = lambda: (
+        self.oracle.past.deafness = lambda: (
             (name, *times)
             for operator in self.operators
             for name, watch in operator.watches.items()
@@ -102,7 +102,7 @@ class World:
     # -- the world as agents see it (``Ground``) -----------------------------------------------------------
 
     def agents(self) -> list[Agent]:
-        """Everybody who ever ran."""
+        """All agents that ever ran."""
         return list(self.cluster.agents.values())
 
     def by_address(self, address: str) -> Agent | None:
@@ -111,7 +111,9 @@ class World:
 
     def returned(self, agent: Agent, membership: Membership) -> None:
         """``next_rendezvous`` has returned."""
-        self.kernel.say(f"{agent.name} is rank {membership.rank} of {membership.size} in {membership.number}")
+        self.kernel.say(
+            f"{agent.name} is rank {membership.group_rank} of {membership.size} in {membership.number}"
+        )
         self.oracle.agent_returned(agent, membership)
         key = (membership.job_uid, membership.number)
         if len(self.oracle.training.get(key, ())) == membership.size and self._all_live(membership):
@@ -124,7 +126,7 @@ class World:
             self.kernel.after(broken.seconds, self._break_down, agent, membership)
 
     def _break_down(self, agent: Agent, m: Membership | None) -> None:
-        """What is broken fails again: the script in everybody's workers, or the pod of one slot."""
+        """What is broken fails again: the script in all workers, or the pod of one slot."""
         broken = self.traits.broken
         if broken is None or (broken.mended and self.mended) or not agent.alive or agent.frozen:
             return
@@ -151,8 +153,10 @@ class World:
     def unheard(self, agent: Agent) -> None:
         """See ``Ground``."""
         record = agent.core.announced
-        if record is not None and (agent.core.membership is None or record.state == State.SUCCEEDED.value):
-            self.oracle.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
+        if record is not None and (
+            agent.core.membership is None or record.state == AnnouncedState.SUCCEEDED.value
+        ):
+            self.oracle.past.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
 
     def knows(self, agent: Agent) -> bool:
         """Whether the API server accepts its token."""
@@ -233,6 +237,7 @@ class World:
             template=None if self.others else {},
             application=Limit(budget, None if budget is None else 10_000),
             infrastructure=Limit(),
+            fencing_after=self.traits.fencing,
             spares=rng.choice((0, 0, 0, 1, 2)),
             limits=Limits(hang_timeout=rng.choice((0, 30, 90)) if self.behaviour.steps else 0),
         )
@@ -240,7 +245,9 @@ class World:
     def hang_workers(self) -> None:
         """The training loop of the present round stands still from now on; the leader is the one to tell."""
         limit = self.job.job.spec.limits.hang_timeout if self.job is not None else 0
-        leader = next((a for a in self.running() if a.in_round is not None and a.in_round.rank == 0), None)
+        leader = next(
+            (a for a in self.running() if a.in_round is not None and a.in_round.group_rank == 0), None
+        )
         if not limit or leader is None or leader.in_round is None or self._whole_since is None:
             return
         membership, key = leader.in_round, self._whole_since[0]
@@ -313,8 +320,8 @@ class World:
     def disturb(
         self, what: str, *uids: str, lightly: bool = False, accounts: tuple[str, ...] = (INFRASTRUCTURE,)
     ) -> None:
-        """Say what is done, and to whom; whoever beats looks up. ``lightly``: not for long enough to break a
-        round that is established. ``accounts``: those that may bear it."""
+        """Say what is done, and to what; agents that send heartbeats look up. ``lightly``: not for long
+        enough to break a round that is established. ``accounts``: those that may bear it."""
         self.kernel.say(f"** {what}")
         self.oracle.pace.fault()
         for uid in uids:
@@ -324,7 +331,7 @@ class World:
         self.look()
 
     def plan(self, what: str, minimum_raised: bool = False) -> None:
-        """Say what somebody wants, who is about to change the size."""
+        """Announce a change of the size."""
         self.kernel.say(f"** {what}")
         self.oracle.pace.changed(minimum_raised)
         self.look()
@@ -394,7 +401,7 @@ class World:
             agent.look()
 
     def _live_pod_uids(self) -> set[str]:
-        """Pods that have not ended, and whose node nobody has given up."""
+        """Pods that have not ended, and whose node was not given up."""
         return {
             i.uid
             for k, i in self.api.items.items()
@@ -402,7 +409,7 @@ class World:
         }
 
     def _runs(self, uid: str) -> bool:
-        """Whether this training container has not ended with 0, and nobody has given up its pod."""
+        """Whether this training container has not ended with 0, and its pod was not given up."""
         agent = self.cluster.agents.get(uid)
         item = self.api.items.get(("pod", agent.pod.name)) if agent is not None else None
         if agent is None or item is None or item.uid != uid or item.value.deleting:
@@ -433,7 +440,7 @@ class World:
                     f"status: round {b.current_round.number} {b.current_round.phase} [{members}] "
                     f"{why.cause or b.current_round.cause}: {why.message}"
                 )
-            elif a.current_round.established is None and b.current_round.established is not None:
+            elif a.current_round.established_time is None and b.current_round.established_time is not None:
                 self.kernel.say(f"status: round {b.current_round.number} is established")
         elif key == ROUND_KEY:
             self.kernel.say(
@@ -454,7 +461,7 @@ class World:
                 self.kernel.say(f"pod {key[1]} is gone")
                 self._gone[old.uid] = self.kernel.now
                 if not self._watched():
-                    self.oracle.happens(old.uid, INFRASTRUCTURE, harmless=True)  # nobody can tell why
+                    self.oracle.happens(old.uid, INFRASTRUCTURE, harmless=True)  # the cause cannot be known
             elif old is None:
                 self.kernel.say(f"pod {key[1]} is made")
             elif item.value.deleting and not old.value.deleting:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import MemberList, RoundRecord
-from elasticjob_operator.plan.model import CreatePod, DeleteJob, DeletePod, Do, Job, LabelStandby, Pod
+from elasticjob_operator.plan.model import Action, CreatePod, DeleteJob, DeletePod, Job, LabelStandby, Pod
 from tests.simulation.api import LIST_KEY, ROUND_KEY, Conflict, Item, Key, NotFound
 from tests.simulation.informers import Informers, Stale
 from tests.simulation.kernel import Script
@@ -63,13 +63,13 @@ class RoundPublisher:
             if there.value == record:
                 return None
             now = self._informers.kernel.now
-            if replace(there.value, waiting=record.waiting) == record:
+            if replace(there.value, waiting_message=record.waiting_message) == record:
                 left = self._waiting_at + WAITING_SECONDS - now
                 if left > 0:
                     return left
             self._waiting_at = now
         put = yield from self._put(ROUND_KEY, record, there)
-        self._informers.owes("leases", put.version)
+        self._informers.expects("leases", put.version)
         return None
 
     def _of_this_job(self, key: Key, job: Job) -> Script:
@@ -117,7 +117,7 @@ class PodWriter:
         self._delete_job = delete_job
         self._told = told
 
-    def write(self, job: Job, action: Do) -> Script:
+    def write(self, job: Job, action: Action) -> Script:
         """Carry it out. Raises Unavailable, Refused."""
         informers = self._informers
         if isinstance(action, CreatePod):
@@ -127,7 +127,7 @@ class PodWriter:
             try:
                 made = yield from informers.send(lambda: informers.api.create(("pod", name), pod, uid))
                 informers.cache.answered(("pod", name), made, informers.kernel.now)
-                informers.owes("pods", made.version)
+                informers.expects("pods", made.version)
             except Conflict:
                 informers.news()
         elif isinstance(action, DeletePod):

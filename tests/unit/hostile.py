@@ -13,6 +13,7 @@ from elasticjob.contract.names import (
     FAILURE_ANNOTATION,
     FINISHED_ANNOTATION,
     JOB_LABEL,
+    MEMBERS_ANNOTATION,
     PARTICIPANT_ANNOTATION,
     PROGRESS_ANNOTATION,
     REPORT_ANNOTATION,
@@ -21,6 +22,7 @@ from elasticjob.contract.names import (
 )
 from elasticjob.contract.records import (
     FailureReport,
+    MemberList,
     ParticipantRecord,
     ProgressReport,
     RoundRecord,
@@ -54,16 +56,19 @@ def vectors(ids: list[str], nonce: str) -> dict[str, str]:
     return {
         PARTICIPANT_ANNOTATION: ParticipantRecord(ids[0], "Joining", "10.0.0.1:80").dump(),
         FAILURE_ANNOTATION: FailureReport(1, 0, "worker", 1, 0, 5).dump(),
-        REPORT_ANNOTATION: RoundReport(nonce, established=True, missing=(0, 1, 2), silent=(0, 1, 2)).dump(),
+        REPORT_ANNOTATION: RoundReport(
+            nonce, established=True, unarrived_ranks=(0, 1, 2), silent_ranks=(0, 1, 2)
+        ).dump(),
         PROGRESS_ANNOTATION: ProgressReport(nonce, 1, 2, 3, 4).dump(),
         ROUND_ANNOTATION: RoundRecord(
             "uid", 1, "Active", nonce, tuple(ids), "10.0.0.1:80", size=len(ids), leader_id=ids[0]
         ).dump(),
+        MEMBERS_ANNOTATION: MemberList("uid", 1, nonce, tuple(ids)).dump(),
     }
 
 
 def dumped(fields: object) -> str:
-    """As JSON; Python can't write out the longest of the numbers, which is no JSON for anybody then."""
+    """As JSON; Python can't write out the longest of the numbers, which is no JSON then."""
     try:
         return json.dumps(fields)
     except ValueError:
@@ -130,7 +135,7 @@ def lease(draw: st.DrawFn, job: str, names: list[str], ids: list[str]) -> Json:
 
 @st.composite
 def pod(draw: st.DrawFn, job: str, names: list[str], owner: str) -> Json:
-    """A pod with the job's label: of the job, of another or of nobody, in any state."""
+    """A pod with the job's label: of the job, of another or of none, in any state."""
     name = draw(st.sampled_from(names))
     end = {
         "exitCode": draw(st.sampled_from([0, 1, 137, 255, -(2**31)])),

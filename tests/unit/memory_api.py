@@ -17,12 +17,12 @@ from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundR
 
 
 class Leases:
-    """One namespace of one API server. ``trouble`` is raised by every call while it is set."""
+    """One namespace of one API server. ``error`` is raised by every call while it is set."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.leases: dict[str, Lease] = {}
-        self.trouble: ApiError | None = None
+        self.error: ApiError | None = None
         self.writes = 0
         self.jobs: dict[str, bool] = {}
         self._version = 0
@@ -85,8 +85,8 @@ class MemoryApi:
         last: Lease | None = None
         while not self._stopped:
             with self._leases.changed:
-                if self._leases.trouble is not None:
-                    raise self._leases.trouble
+                if self._leases.error is not None:
+                    raise self._leases.error
                 current = self._leases.leases.get(name)
                 if current is last:
                     self._leases.changed.wait(0.2)
@@ -106,8 +106,8 @@ class MemoryApi:
         return self._write(name, patch)
 
     def read(self, name: str) -> Lease:
-        if self._leases.trouble is not None:
-            raise self._leases.trouble
+        if self._leases.error is not None:
+            raise self._leases.error
         if name not in self._leases.leases:
             raise NotFound(f"{name} is not there", 404)
         return self._leases.leases[name]
@@ -115,7 +115,7 @@ class MemoryApi:
     def job_exists(self, job: str) -> bool | None:
         return self._leases.jobs.get(job)
 
-    def renew_watch(self) -> None:
+    def reopen_watch(self) -> None:
         """There is no connection that could be dead."""
 
     def stop(self) -> None:
@@ -124,8 +124,8 @@ class MemoryApi:
             self._leases.changed.notify_all()
 
     def _write(self, name: str, body: Mapping[str, Any]) -> Lease:
-        if self._leases.trouble is not None:
-            raise self._leases.trouble
+        if self._leases.error is not None:
+            raise self._leases.error
         self._leases.writes += 1
         return self._leases.put(name, body["metadata"]["annotations"], body["spec"]["holderIdentity"])
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.objects import read_lease, read_node, read_pod
-from elasticjob_operator.observe.world import World
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.model import Job, JobSpec, Observed, Pod
 
 TEMPLATED = Job("ns", "job", "job-uid", 1, JobSpec(template={"spec": {}}))
@@ -21,7 +21,7 @@ THEIR_PODS = "/api/v1/namespaces/theirs/pods"
 
 class NoApi:
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
 
 
 class Scene:
@@ -29,15 +29,15 @@ class Scene:
         self.now = 1000.0
         self.api = NoApi()
         self.dirty: list[tuple[str, str]] = []
-        self.world = World(
+        self.cache = ClusterCache(
             cast(Api, self.api), (), lambda ns, job: self.dirty.append((ns, job)), lambda: self.now
         )
         self.version = 1
-        for informer in self.world.informers():
+        for informer in self.cache.informers():
             informer.good_since = 900.0
 
     def pod(self, name: str = "job-0-0", **changes: Any) -> None:
-        self.world.pods.put(read_pod(raw_pod(name, version=self.tick(), **changes)))
+        self.cache.pods.put(read_pod(raw_pod(name, version=self.tick(), **changes)))
 
     def lease(self, name: str = "job-0-0", version: int | None = None, **texts: str) -> None:
         meta = {
@@ -48,7 +48,7 @@ class Scene:
             "resourceVersion": str(version or self.tick()),
             "annotations": {f"elasticjob.dev/{key}": text for key, text in texts.items()},
         }
-        self.world.leases.put(read_lease({"metadata": meta, "spec": {"holderIdentity": f"uid-{name}"}}))
+        self.cache.leases.put(read_lease({"metadata": meta, "spec": {"holderIdentity": f"uid-{name}"}}))
 
     def node(
         self, name: str, ready: str | None = "True", uid: str = "uid-node", taints: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Scene:
         conditions = [] if ready is None else [{"type": "Ready", "status": ready}]
         meta = {"name": name, "uid": uid, "resourceVersion": str(self.tick())}
         spec = {"taints": [{"key": f"node.kubernetes.io/{key}", "effect": "NoExecute"} for key in taints]}
-        self.world.nodes.put(
+        self.cache.nodes.put(
             read_node({"metadata": meta, "spec": spec, "status": {"conditions": conditions}})
         )
 
@@ -69,11 +69,11 @@ class Scene:
         while seconds > 0:
             self.now += min(seconds, 1.0)
             seconds -= 1.0
-            self.world.continuity("ns")
+            self.cache.continuity("ns")
 
     def observe(self, job: Job = TEMPLATED) -> Observed:
-        publisher = LeaseRoundPublisher(cast(Any, None), self.world, lambda: self.now)
-        return replace(self.world.observe(job), **publisher.published(job)._asdict())
+        publisher = LeaseRoundPublisher(cast(Any, None), self.cache, lambda: self.now)
+        return replace(self.cache.observe(job), **publisher.published(job)._asdict())
 
     def only(self, job: Job = TEMPLATED) -> Pod:
         (pod,) = self.observe(job).pods

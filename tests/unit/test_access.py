@@ -36,7 +36,7 @@ def test_a_template_decides_whose_account_it_is() -> None:
 
 
 class SlowApi:
-    """Answers when everybody else waits."""
+    """Answers when all others wait."""
 
     def __init__(self) -> None:
         self.log: list[str] = []

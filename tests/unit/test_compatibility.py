@@ -13,9 +13,9 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob.core.participant import Enter, Participant
 from elasticjob_operator.observe.spec import MalformedJob, read_job
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
 from elasticjob_operator.plan.planner import plan
-from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.status_json import VERSION
 from tests.full_status import WALL
 from tests.golden import PARSE, RECORDS, STATUSES, files
@@ -60,12 +60,12 @@ def test_a_record_is_read_and_none_of_its_fields_is_lost_or_renamed(path: Path) 
 @pytest.mark.parametrize("path", STATUS_FILES, ids=by_name)
 def test_a_status_is_read_and_none_of_its_fields_is_lost_or_renamed(path: Path) -> None:
     golden = json.loads(path.read_text())
-    assert lost(JobStatus.parse(golden).dump(), golden) == []
+    assert lost(status_json.dump(status_json.parse(golden)), golden) == []
 
 
 @pytest.mark.parametrize("path", STATUS_FILES, ids=by_name)
 def test_an_operator_goes_on_from_a_status(path: Path) -> None:
-    before = JobStatus.parse(json.loads(path.read_text()))
+    before = status_json.parse(json.loads(path.read_text()))
     after = plan(Job("ns", "mnist", "uid-job", 3, SPEC), before, Observed(), Now(WALL, 0.0, "n"), {}).status
     assert after.current_round.number >= before.current_round.number
     assert after.restarts >= before.restarts
@@ -113,9 +113,9 @@ def test_a_phase_of_a_newer_operator_changes_nothing_for_an_older_handler() -> N
     running = core.latest
     assert running is not None
     core.observe(RoundRecord.parse(newer(running.dump(), phase="Paused")))
-    assert not core.over()
+    assert not core.end_reason()
     core.observe(RoundRecord.parse(newer(running.dump(), phase="Broken", cause="NewCause")))
-    assert core.over()
+    assert core.end_reason()
 
 
 def test_limits_that_an_older_operator_does_not_send_are_the_defaults() -> None:
@@ -127,10 +127,7 @@ def test_limits_that_an_older_operator_does_not_send_are_the_defaults() -> None:
 
 
 def test_an_operator_ignores_a_state_that_a_newer_handler_says() -> None:
-    w = World()
-    for line in ("job replicas=2 min=1", "start mnist-0-0"):
-        w.do(line)
-        w.make_passes()
+    w = World().play("job replicas=2 min=1", "start mnist-0-0")
     w.do("join mnist-1-0")
     lease = w.leases["mnist-1-0"]
     assert lease.record is not None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, cast
+
+import pytest
 
 from elasticjob_operator.act.memory import Stale, Vanished
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.controller.registry import JobEntry
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.errors import Forbidden, Unavailable
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.settings import Settings
 
 FORBIDDEN = Forbidden("GET", 403, "Forbidden", "no")
@@ -21,7 +23,7 @@ class EmptyCluster:
     """An API server that has nothing, and takes Events."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.events: list[str] = []
 
     async def get(self, *_: object) -> Json:
@@ -92,133 +94,103 @@ class Scene:
         assert len(self.passes.made) == passes
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        scene = Scene(Settings(**settings))
-        try:
-            await scenario(scene)
-        finally:
-            await scene.controller.aclose()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+@pytest.fixture
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    scene = Scene(getattr(request, "param", Settings()))
+    yield scene
+    await scene.controller.aclose()
 
 
-def test_a_pass_says_when_the_next_is_due_without_news() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.passes.results = [0.01]
-        scene.enqueue("a")
-        await scene.until(passes=2)
-        assert scene.passes.made == [("a", True), ("a", False)]
-
-    play(scenario)
+async def test_a_pass_says_when_the_next_is_due_without_news(scene: Scene) -> None:
+    scene.passes.results = [0.01]
+    scene.enqueue("a")
+    await scene.until(passes=2)
+    assert scene.passes.made == [("a", True), ("a", False)]
 
 
-def test_a_pass_that_fails_is_made_again_and_people_are_told_once() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.passes.results = [FORBIDDEN, OverflowError()]
-        scene.enqueue("a")
-        await scene.until(passes=2)
-        assert scene.controller.queue.failures(scene.entry().request) == 2
-        await scene.until(passes=3)
-        assert scene.passes.made == [("a", True), ("a", False), ("a", False)]
-        assert scene.controller.queue.failures(scene.entry().request) == 0
-        assert scene.api.events == ["ReconcileFailed"]
-
-    play(scenario)
+async def test_a_pass_that_fails_is_made_again_and_people_are_told_once(scene: Scene) -> None:
+    scene.passes.results = [FORBIDDEN, OverflowError()]
+    scene.enqueue("a")
+    await scene.until(passes=2)
+    assert scene.controller.queue.failures(scene.entry().request) == 2
+    await scene.until(passes=3)
+    assert scene.passes.made == [("a", True), ("a", False), ("a", False)]
+    assert scene.controller.queue.failures(scene.entry().request) == 0
+    assert scene.api.events == ["ReconcileFailed"]
 
 
-def test_what_may_succeed_in_a_moment_is_made_again_and_not_told() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.passes.results = [Unavailable("GET", 503, "", "busy", retry_after=0.3), Stale("read again")]
-        began = scene.controller.clock()
-        scene.enqueue("a")
-        await scene.until(passes=2)
-        assert scene.controller.clock() - began >= 0.3
-        await scene.until(passes=3)
-        assert scene.api.events == []
-
-    play(scenario)
+async def test_what_may_succeed_in_a_moment_is_made_again_and_not_told(scene: Scene) -> None:
+    scene.passes.results = [Unavailable("GET", 503, "", "busy", retry_after=0.3), Stale("read again")]
+    began = scene.controller.clock()
+    scene.enqueue("a")
+    await scene.until(passes=2)
+    assert scene.controller.clock() - began >= 0.3
+    await scene.until(passes=3)
+    assert scene.api.events == []
 
 
-def test_a_job_that_has_vanished_is_forgotten() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.passes.results = [Vanished()]
-        scene.enqueue("a")
-        await scene.until(passes=1)
-        assert len(scene.controller.registry) == 0
-
-    play(scenario)
+async def test_a_job_that_has_vanished_is_forgotten(scene: Scene) -> None:
+    scene.passes.results = [Vanished()]
+    scene.enqueue("a")
+    await scene.until(passes=1)
+    assert len(scene.controller.registry) == 0
 
 
-def test_news_while_a_job_waits_for_its_turn_costs_no_second_pass() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.passes.go_on.clear()
-        scene.enqueue("a")
+@pytest.mark.parametrize("scene", [Settings(max_passes=1)], indirect=True)
+async def test_news_while_a_job_waits_for_its_turn_costs_no_second_pass(scene: Scene) -> None:
+    scene.passes.go_on.clear()
+    scene.enqueue("a")
+    await scene.nothing_more(1)
+    for _ in range(3):
+        scene.changed("b")
+        scene.enqueue("b")
         await scene.nothing_more(1)
-        for _ in range(3):
-            scene.changed("b")
-            scene.enqueue("b")
-            await scene.nothing_more(1)
-        scene.passes.go_on.set()
-        await scene.nothing_more(2)
-        assert scene.passes.made == [("a", True), ("b", True)]
-
-    play(scenario, max_passes=1)
+    scene.passes.go_on.set()
+    await scene.nothing_more(2)
+    assert scene.passes.made == [("a", True), ("b", True)]
 
 
-def test_an_operator_that_follows_breaks_off_its_passes_and_makes_none() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.passes.go_on.clear()
-        scene.enqueue("a")
-        await scene.nothing_more(1)
-        await scene.controller.follow()
-        assert scene.passes.cancelled == 1
-        assert scene.controller.under_way() == {}
-        scene.enqueue("a")
-        scene.changed("a", 2)
-        await scene.nothing_more(1)
-
-    play(scenario)
+async def test_an_operator_that_follows_breaks_off_its_passes_and_makes_none(scene: Scene) -> None:
+    scene.passes.go_on.clear()
+    scene.enqueue("a")
+    await scene.nothing_more(1)
+    await scene.controller.follow()
+    assert scene.passes.cancelled == 1
+    assert scene.controller.under_way() == {}
+    scene.enqueue("a")
+    scene.changed("a", 2)
+    await scene.nothing_more(1)
 
 
-def test_only_the_operator_that_leads_tells_of_a_job_that_can_not_be_read() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.controller.follow()
-        scene.changed("odd", accounts=5)
+async def test_only_the_operator_that_leads_tells_of_a_job_that_can_not_be_read(scene: Scene) -> None:
+    await scene.controller.follow()
+    scene.changed("odd", accounts=5)
+    await scene.nothing_more(0)
+    assert scene.api.events == []
+    scene.controller.queue.open()
+    scene.changed("odd", accounts=5)
+    await scene.nothing_more(0)
+    assert scene.api.events == ["StatusUnreadable"]
+
+
+async def test_a_job_of_a_newer_operator_is_left_alone_and_it_says_so_once(scene: Scene) -> None:
+    await scene.controller.follow()
+    scene.controller.queue.open()
+    for version in (1, 2):
+        scene.changed("new", version, internal={"version": 9, "minReaderVersion": 9})
         await scene.nothing_more(0)
-        assert scene.api.events == []
-        scene.controller.queue.open()
-        scene.changed("odd", accounts=5)
-        await scene.nothing_more(0)
-        assert scene.api.events == ["StatusUnreadable"]
-
-    play(scenario)
+    assert scene.api.events == ["StatusTooNew"]
 
 
-def test_a_job_of_a_newer_operator_is_left_alone_and_it_says_so_once() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.controller.follow()
-        scene.controller.queue.open()
-        for version in (1, 2):
-            scene.changed("new", version, internal={"version": 9, "minReaderVersion": 9})
-            await scene.nothing_more(0)
-        assert scene.api.events == ["StatusTooNew"]
-
-    play(scenario)
-
-
-def test_what_a_job_owns_is_not_compared_during_a_pass_that_may_be_writing_it() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.passes.go_on.clear()
-        scene.enqueue("a")
-        await scene.nothing_more(1)
-        memory = scene.entry().memory
-        memory.network_policy = "JobOnly"
-        await scene.controller.source.compare_all_owned()
-        assert memory.network_policy == "JobOnly"
-        scene.passes.go_on.set()
-        await scene.until(passes=1)
-        await scene.controller.source.compare_all_owned()
-        assert memory.network_policy != "JobOnly"
-
-    play(scenario)
+async def test_what_a_job_owns_is_not_compared_during_a_pass_that_may_be_writing_it(scene: Scene) -> None:
+    scene.passes.go_on.clear()
+    scene.enqueue("a")
+    await scene.nothing_more(1)
+    memory = scene.entry().memory
+    memory.network_policy = "JobOnly"
+    await scene.controller.source.compare_all_owned()
+    assert memory.network_policy == "JobOnly"
+    scene.passes.go_on.set()
+    await scene.until(passes=1)
+    await scene.controller.source.compare_all_owned()
+    assert memory.network_policy != "JobOnly"

@@ -9,28 +9,28 @@ import pytest
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport, RoundRecord
 from elasticjob.core.participant import Enter, Participant
-from elasticjob.core.progress import Hang, ProgressJudge, Steps
+from elasticjob.core.progress import Hang, ProgressMonitor, Steps
 
 
-def judge(timeout: float = 10.0) -> ProgressJudge:
-    return ProgressJudge("n", 100.0, Limits(hang_timeout=timeout))
+def monitor(timeout: float = 10.0) -> ProgressMonitor:
+    return ProgressMonitor("n", 100.0, Limits(hang_timeout=timeout))
 
 
 def until(
-    j: ProgressJudge, now: int, end: int, own: Steps | None = None, others: int | None = -1
+    j: ProgressMonitor, now: int, end: int, own: Steps | None = None, others: int | None = -1
 ) -> list[Hang]:
     """One tick a second, with nothing new; the hangs that were called."""
     return [hang for t in range(now, end) if (hang := j.tick(float(t), own, others)) is not None]
 
 
 def test_nothing_is_reported_before_the_first_step() -> None:
-    j = judge()
+    j = monitor()
     assert until(j, 101, 100_000) == [], "and a job that reports no step is never judged"
     assert j.report is None
 
 
 def test_the_moments_are_those_at_which_the_worker_reported() -> None:
-    j = judge()
+    j = monitor()
     j.tick(101.0, None, -1)
     j.tick(102.0, Steps(20, 101.25, 23, 101.9), -1)
     assert j.report == ProgressReport("n", 20, 23, 1250, 650)
@@ -39,7 +39,7 @@ def test_the_moments_are_those_at_which_the_worker_reported() -> None:
 
 
 def test_a_step_of_another_agent_counts_from_when_it_has_come_in() -> None:
-    j = judge()
+    j = monitor()
     j.tick(105.0, None, 40)
     assert j.report == ProgressReport("n", 40, 40, 5000, 0)
     j.tick(106.0, None, 42)
@@ -47,7 +47,7 @@ def test_a_step_of_another_agent_counts_from_when_it_has_come_in() -> None:
 
 
 def test_the_highest_of_all_counts() -> None:
-    j = judge()
+    j = monitor()
     j.tick(101.0, Steps(1, 100.5, 3, 100.9), 7)
     assert j.report == ProgressReport("n", 1, 7, 500, 500)
     j.tick(102.0, Steps(1, 100.5, 5, 101.9), 7)
@@ -56,39 +56,39 @@ def test_the_highest_of_all_counts() -> None:
 
 def test_times_that_can_not_be_are_put_right() -> None:
     """Between 'the barrier' and 'now', whatever stands in the file."""
-    j = judge()
+    j = monitor()
     j.tick(101.0, Steps(1, 3.0, 2, 9e9), -1)
     assert j.report == ProgressReport("n", 1, 2, 0, 1000)
 
 
 def test_a_hang_is_called_once_when_the_time_is_over() -> None:
-    j = judge(10)
+    j = monitor(10)
     last = Steps(1, 100.5, 5, 101.0)
     assert until(j, 101, 111, last) == []
     assert until(j, 111, 200, last) == [Hang("no step after step 5 for 10 s", 10.0)]
 
 
 def test_growth_starts_the_time_again() -> None:
-    j = judge(10)
+    j = monitor(10)
     hangs = [j.tick(100.0 + t, Steps(1, 101.0, 1 + t // 9, 101.0 + t // 9 * 9), -1) for t in range(1, 90)]
     assert not any(hangs)
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(0.0, 0), (10.0, 1)])
 def test_no_timeout_no_judgement(timeout: float, expected: int) -> None:
-    assert len(until(judge(timeout), 101, 500, Steps(1, 100.5, 1, 100.5))) == expected
+    assert len(until(monitor(timeout), 101, 500, Steps(1, 100.5, 1, 100.5))) == expected
 
 
 def test_the_slowest_rank_is_not_accused() -> None:
-    """The leader's own workers report nothing new (they evaluate), somebody else's do."""
-    j = judge(5)
+    """The leader's own workers report nothing new (they evaluate), those of another member do."""
+    j = monitor(5)
     own = Steps(1, 100.5, 2, 100.9)
     assert [hang for t in range(101, 160) if (hang := j.tick(float(t), own, t)) is not None] == []
 
 
 def test_a_judge_that_was_stalled_itself_starts_again() -> None:
     """I9: its machine was frozen for an hour, and the workers with it."""
-    j = judge(10)
+    j = monitor(10)
     own = Steps(1, 100.5, 2, 101.0)
     j.tick(102.0, own, -1)
     assert j.tick(3702.0, own, -1) is None
@@ -97,16 +97,16 @@ def test_a_judge_that_was_stalled_itself_starts_again() -> None:
 
 
 def test_nothing_is_judged_while_the_others_are_not_known() -> None:
-    j = judge(10)
+    j = monitor(10)
     j.tick(101.0, Steps(1, 100.5, 2, 100.9), 3)
     assert until(j, 102, 200, others=None) == []
     assert j.tick(200.0, None, 4) is None, "it had grown in the meantime"
 
 
 def test_looking_between_ticks_judges_nothing_and_hides_nothing() -> None:
-    j = judge(10)
+    j = monitor(10)
     j.tick(101.0, Steps(1, 100.5, 2, 100.9), -1)
-    j.see(150.0, Steps(1, 100.5, 9, 101.0), -1)
+    j.update(150.0, Steps(1, 100.5, 9, 101.0), -1)
     report = j.report
     assert report is not None
     assert report.step == 9
@@ -134,6 +134,6 @@ def test_a_participant_knows_that_its_round_hung(phase: str, cause: str, number:
     step = participant.take_step()
     assert isinstance(step, Enter)
     assert step.membership.limits.hang_timeout == 60
-    assert not participant.hung()
+    assert not participant.round_hung()
     participant.observe(replace(one, number=number, phase=phase, cause=cause))
-    assert participant.hung() == hung
+    assert participant.round_hung() == hung

@@ -17,8 +17,9 @@ from crds import generate, reference
 from elasticjob.contract import names
 from elasticjob.contract.records import Outcome, Phase
 from elasticjob_operator.observe.spec import MANAGER
-from elasticjob_operator.plan.causes import ACCOUNTS
-from elasticjob_operator.plan.model import Action, CleanPodPolicy, HandlerSource, JobSpec, NetworkPolicy
+from elasticjob_operator.plan import status_json
+from elasticjob_operator.plan.evidence import ACCOUNTS
+from elasticjob_operator.plan.model import CleanPodPolicy, HandlerSource, JobSpec, NetworkPolicy, RuleAction
 from elasticjob_operator.plan.status import JobStatus
 
 CRD: dict[str, Any] = yaml.safe_load(generate.CRD_FILE.read_text())
@@ -74,7 +75,7 @@ def test_phases_are_those_of_the_contract() -> None:
 
 def test_the_schema_has_every_field_that_the_operator_writes_and_no_other() -> None:
     """A field that is missing here would be dropped on its way to the API server, without a word."""
-    written = filled(JobStatus).dump()
+    written = status_json.dump(filled(JobStatus))
     expected = {path for path in FIELDS if path.startswith("status.")}
     public = {path for path in paths(written, "status") if not path.startswith("status.internal.")}
     assert public == expected
@@ -150,6 +151,13 @@ def test_every_list_says_how_it_is_merged() -> None:
         assert field["x-kubernetes-list-type"] in ("atomic", "map", "set"), path
 
 
+def test_no_list_of_the_status_that_grows_is_merged_by_its_keys() -> None:
+    """managedFields names each entry of such a list, with all its fields, and counts in etcd. Several writers
+    could then write entries of it, but the operator alone writes the status."""
+    maps = {path for path, field in FIELDS.items() if field.get("x-kubernetes-list-type") == "map"}
+    assert maps == {"status.conditions", "status.accounts"}, "six entries, and four"
+
+
 def test_every_list_and_string_that_a_rule_may_walk_has_an_end() -> None:
     """In the spec; the status has no rules. The template's own lists are Kubernetes' business."""
     for path, field in FIELDS.items():
@@ -193,7 +201,7 @@ def test_conditions_are_those_of_every_kubernetes_object() -> None:
 
 
 def test_words_are_those_of_the_planner() -> None:
-    assert FIELDS["spec.failurePolicy.rules[].action"]["enum"] == [action.value for action in Action]
+    assert FIELDS["spec.failurePolicy.rules[].action"]["enum"] == [action.value for action in RuleAction]
     assert FIELDS["spec.handlerSource"]["enum"] == [where.value for where in HandlerSource]
     assert FIELDS["spec.cleanPodPolicy"]["enum"] == [policy.value for policy in CleanPodPolicy]
     assert FIELDS["spec.networkPolicy"]["enum"] == [policy.value for policy in NetworkPolicy]

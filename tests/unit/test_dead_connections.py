@@ -20,11 +20,11 @@ from elasticjob.api import leases
 from elasticjob.api.connection import Connection, _pool
 from elasticjob.api.errors import Unavailable
 from elasticjob.api.leases import HttpLeaseApi
-from elasticjob.beats import BEAT, HERE, NO_STEP, STEP, Beats
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RoundRecord
 from elasticjob.core.participant import Membership
+from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.round_source import LeaseRoundSource
 from elasticjob.step_files import StepReader
@@ -117,10 +117,10 @@ def test_a_write_on_a_dead_connection_is_repeated_on_a_new_one(
     monkeypatch.setattr(leases, "ANSWER_SECONDS", 3.0)
     writer = LeaseWriter(server.connect(), "pod", "uid", {})
     try:
-        writer.say(participant="one")
+        writer.write(participant="one")
         assert writer.flush(DEADLINE)
         server.strand()
-        writer.say(participant="two")
+        writer.write(participant="two")
         assert writer.flush(DEADLINE)
         assert server.annotations[-1]["elasticjob.dev/participant"] == "two"
         assert server.connections >= 2
@@ -153,16 +153,16 @@ def test_a_watch_that_was_answered_may_be_silent_for_longer(
 def test_a_watch_in_doubt_is_opened_anew_and_one_that_lives_is_not(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(round_source, "RENEWAL_SECONDS", 0.0)
+    monkeypatch.setattr(round_source, "REOPEN_SECONDS", 0.0)
     seen: list[RoundRecord] = []
     watcher = LeaseRoundSource(server.connect(), server.connect(), "job", seen.append)
     watcher.start()
     try:
         wait_for(lambda: len(seen) == 1, DEADLINE, "the first record")
-        watcher.doubt(time.monotonic() - 60.0)
+        watcher.verify(time.monotonic() - 60.0)
         assert server.watches == 1, "it has shown life since"
         server.strand()
-        watcher.doubt(time.monotonic())
+        watcher.verify(time.monotonic())
         wait_for(lambda: len(seen) == 2, DEADLINE, "the record by another connection")
         assert server.watches == 2
     finally:
@@ -183,40 +183,44 @@ def test_a_dead_path_is_noticed_by_the_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", ["while it beats", "before its first beat", "its connection has just gone"]
+    "moment", ["while it sends heartbeats", "before its first heartbeat", "its connection has just gone"]
 )
 def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None:
-    """The leader's store goes on answering beats: without this only the record would tell."""
+    """The leader's store goes on answering heartbeats: without this only the record would tell."""
     server = serve()
     leader = f"127.0.0.1:{server.port}"
     limits = Limits(stall_timeout=600)
     rounds = [Membership("uid", 1, "n", name, rank, 2, leader, limits) for rank, name in enumerate("ab")]
     store = cast(KeyValueStore, PrefixStore(rounds[0].prefix, server))
     for rank in range(2):
-        keys = [f"{BEAT}{rank}", f"{STEP}{rank}", f"{HERE}{rank}"]
+        keys = [f"{HEARTBEAT_KEY}{rank}", f"{STEP_KEY}{rank}", f"{ENDPOINT_KEY}{rank}"]
         store.multi_set(keys, ["0", str(NO_STEP), leader])
-    doubts: list[list[float]] = [[], []]
+    verified: list[list[float]] = [[], []]
     lost: list[object] = []
-    beats = [
-        Beats(one, StepReader(""), lost.append, lambda *_: None, lambda _: None, doubts[one.rank].append)
+    heartbeats = [
+        Heartbeats(
+            one, StepReader(""), lost.append, lambda *_: None, lambda _: None, verified[one.group_rank].append
+        )
         for one in rounds
     ]
-    for one in beats:
+    for one in heartbeats:
         one.start()
     try:
-        if moment != "before its first beat":
-            wait_for(lambda: int(store.get(f"{BEAT}1")) > 4, DEADLINE, "some beats")
+        if moment != "before its first heartbeat":
+            wait_for(lambda: int(store.get(f"{HEARTBEAT_KEY}1")) > 4, DEADLINE, "some heartbeats")
         if moment == "its connection has just gone":
-            beats[0]._connection.close()
+            heartbeats[0]._connection.close()
         left_at = time.monotonic()
-        beats[0].leave()
-        beats[0].stop()
+        heartbeats[0].leave()
+        heartbeats[0].stop()
         wait_for(
-            lambda: any(at >= left_at for at in doubts[1]),
+            lambda: any(at >= left_at for at in verified[1]),
             DEADLINE,
-            lambda: f"the member is in doubt; {left_at=}, {doubts=}, beats {store.get(f'{BEAT}1')!r}",
+            lambda: (
+                f"the watch is verified; {left_at=}, {verified=}, count {store.get(f'{HEARTBEAT_KEY}1')!r}"
+            ),
         )
         assert not lost
     finally:
-        for one in beats:
+        for one in heartbeats:
             one.stop()

@@ -11,23 +11,22 @@ import pytest
 from aiohttp import web
 
 from elasticjob.contract.names import JOB_LABEL
-from elasticjob_operator.observe import world as world_module
-from elasticjob_operator.observe.answers import Answers
-from elasticjob_operator.observe.client import Client
+from elasticjob_operator.observe import cluster_cache as cache_module
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import version_of
-from elasticjob_operator.observe.world import World
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.model import Job, JobSpec
-from tests.unit import test_observe_client
-from tests.unit.test_observe_client import FakeCredentials, event, streaming
-from tests.unit.test_observe_informer import Scene, play
+from tests.unit.test_observe_client import event, served, streaming
+from tests.unit.test_observe_informer import Scene, running
 
 JOB = Job("ns", "job", "uid-job", 1, JobSpec(template={}))
 LEASES = "/apis/coordination.k8s.io/v1"
 
 
-def test_another_watch_goes_on_where_the_dead_one_ended() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_another_watch_goes_on_where_the_dead_one_ended() -> None:
+    scene = Scene()
+    async with running(scene):
         await scene.watched(1)
         scene.server.push(("ADDED", scene.server.lease("a")))
         await scene.until(lambda: scene.names() == {"a"})
@@ -46,11 +45,10 @@ def test_another_watch_goes_on_where_the_dead_one_ended() -> None:
         scene.server.push(("ADDED", scene.server.lease("b")))
         await scene.until(lambda: scene.names() == {"a", "b"})
 
-    play(scenario)
 
-
-def test_a_watch_that_ended_otherwise_is_not_ended_again() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_a_watch_that_ended_otherwise_is_not_ended_again() -> None:
+    scene = Scene()
+    async with running(scene):
         await scene.watched(1)
         scene.now = 1030.0
         scene.informer.reopen(unless_since=1020.0)
@@ -60,14 +58,12 @@ def test_a_watch_that_ended_otherwise_is_not_ended_again() -> None:
         await scene.until(lambda: scene.informer.good_since is not None)
         assert scene.server.lists == 1
 
-    play(scenario)
-
 
 class DeadWatches:
     """An API server that lists, and whose watches bring nothing."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.opened: list[str] = []
         self.version = 100
 
@@ -89,32 +85,29 @@ class DeadWatches:
 
 
 @pytest.mark.parametrize("sign", ["a list shows what it has not brought", "a request got no answer"])
-def test_a_watch_that_may_be_dead_is_opened_anew(monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
-    monkeypatch.setattr(world_module, "_PULSE_SECONDS", 0.0)
+async def test_a_watch_that_may_be_dead_is_opened_anew(monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
+    monkeypatch.setattr(cache_module, "_PULSE_SECONDS", 0.0)
     api = DeadWatches()
     now = SimpleNamespace(time=1000.0)
 
-    async def main() -> None:
-        world = World(cast(Any, api), (), lambda *_: None, lambda: now.time)
-        tasks = [asyncio.create_task(work) for work in (*(i.run() for i in world.informers()), world.pulse())]
-        await _until(lambda: len(api.opened) == 3 and all(i.good_since for i in world.informers()))
-        if sign.startswith("a list"):
-            api.version = 107
-            await world.read_again(JOB)
-            expected = [f"{LEASES}/leases 100"]
-        else:
-            api.answers.no_answer("/x", 1001.0, 1001.0)
-            expected = ["/api/v1/pods 100", f"{LEASES}/leases 100", "/api/v1/nodes 100"]
-        for _ in range(6):
-            now.time += 1.0
-            await asyncio.sleep(0.01)
-        await _until(lambda: len(api.opened) == 3 + len(expected))
-        assert sorted(api.opened[3:]) == sorted(expected)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(main())
+    cache = ClusterCache(cast(Any, api), (), lambda *_: None, lambda: now.time)
+    tasks = [asyncio.create_task(work) for work in (*(i.run() for i in cache.informers()), cache.pulse())]
+    await _until(lambda: len(api.opened) == 3 and all(i.good_since for i in cache.informers()))
+    if sign.startswith("a list"):
+        api.version = 107
+        await cache.read_again(JOB)
+        expected = [f"{LEASES}/leases 100"]
+    else:
+        api.write_health.no_answer("/x", 1001.0, 1001.0)
+        expected = ["/api/v1/pods 100", f"{LEASES}/leases 100", "/api/v1/nodes 100"]
+    for _ in range(6):
+        now.time += 1.0
+        await asyncio.sleep(0.01)
+    await _until(lambda: len(api.opened) == 3 + len(expected))
+    assert sorted(api.opened[3:]) == sorted(expected)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _until(condition: Any) -> None:
@@ -123,7 +116,7 @@ async def _until(condition: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_watch_gets_a_connection_of_its_own() -> None:
+async def test_a_watch_gets_a_connection_of_its_own() -> None:
     used: dict[str, set[Any]] = {"/x": set(), "/w": set()}
     stream = streaming(event("ADDED", name="a", metadata={"resourceVersion": "1"}))
 
@@ -131,7 +124,7 @@ def test_a_watch_gets_a_connection_of_its_own() -> None:
         used[request.path].add(request.transport)
         return await stream(request) if request.path == "/w" else web.json_response({})
 
-    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+    async with served(answer) as (client, _):
         await client.get("/x")
         for _ in range(2):
             async for batch in client.watch("/w", {}):
@@ -140,10 +133,8 @@ def test_a_watch_gets_a_connection_of_its_own() -> None:
         assert (len(used["/x"]), len(used["/w"])) == (1, 2)
         assert not used["/x"] & used["/w"]
 
-    test_observe_client.play(answer, scenario)
 
-
-def test_after_silence_no_connection_of_before_is_used() -> None:
+async def test_after_silence_no_connection_of_before_is_used() -> None:
     """Several are kept, all dead: one request waits in vain, and not one after the other."""
     dead: set[Any] = set()
     seen: set[Any] = set()
@@ -158,7 +149,7 @@ def test_after_silence_no_connection_of_before_is_used() -> None:
         await slow.wait()
         return web.json_response({})
 
-    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+    async with served(answer) as (client, _):
         several = asyncio.gather(*(client.get("/x") for _ in range(5)))
         while len(seen) < 5:
             await asyncio.sleep(0.001)
@@ -179,5 +170,3 @@ def test_after_silence_no_connection_of_before_is_used() -> None:
         await client.get("/x")
         assert alive < seen - dead
         assert len(seen - dead) <= 3, "the others have been answered meanwhile: their connections stay"
-
-    test_observe_client.play(answer, scenario)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticjob.contract.records import Outcome
-from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
+from elasticjob_operator.plan.evidence import ACCOUNTS, CAUSES, NEVER_CHARGED, SCALING
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WHAT_HAPPENS, SECURITY = "reference/what-happens.md", "operate/security.md"
@@ -109,8 +109,8 @@ PEOPLE_READ = [
 GENERATED = {"docs/reference/resource.md", "docs/internals/commands-not-run.md"}
 QUOTED = re.compile(r"```.*?```|`[^`\n]*`|\"[^\"\n]*\"|<!--.*?-->|\n> [^\n]*|\]\([^)]*\)", re.DOTALL)
 PRIVATE = re.compile(
-    r"\b(?:whom|whoever|anew|bears?|beats?|for so long|so many|others' pods|pods of others"
-    r"|(?:pods?|members?|agents?|process(?:es)?|Leases?) who|nobody else is on the way|given up)\b",
+    r"\b(?:whom|whoever|somebody|nobody|everybody|anybody|anew|bears?|beats?|for so long|so many"
+    r"|others' pods|pods of others|(?:pods?|members?|agents?|process(?:es)?|Leases?) who|given up)\b",
     re.IGNORECASE,
 )
 """Words that the glossary has better ones for. What the program itself says may be quoted."""

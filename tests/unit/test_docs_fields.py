@@ -1,7 +1,8 @@
-"""Fields that documents name are fields of the resource, or values of the chart."""
+"""Fields that documents name are fields of the resource or of records in Leases, or values of the chart."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from elasticjob_operator.plan import status_json
 from tests.docs_commands import ROOT, documents
 from tests.full_status import full
 
@@ -56,10 +58,15 @@ def keys(values: object) -> Iterator[str]:
 
 CRD = yaml.safe_load((ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml").read_text())
 PATHS = set(fields(CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
-PATHS |= {f"status.internal.{path}" for path in written(full(2).dump()["internal"])}
+PATHS |= {f"status.internal.{path}" for path in written(status_json.dump(full(2))["internal"])}
 PATHS |= {path.removeprefix("spec.template.") for path in PATHS}
 VALUES = set(keys(yaml.safe_load((ROOT / "charts" / "elasticjob" / "values.yaml").read_text())))
-NAMES = {path.rpartition(".")[2] for path in PATHS} | VALUES | OF_OTHERS | OF_THE_PROBES
+OF_RECORDS = {
+    name
+    for record in (ROOT / "tests" / "golden" / "records").rglob("*.json")
+    for name in keys(json.loads(record.read_text()))
+}
+NAMES = {path.rpartition(".")[2] for path in PATHS} | VALUES | OF_OTHERS | OF_THE_PROBES | OF_RECORDS
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import cast
 
 from elasticjob_operator.leadership.core import Place, Timing
@@ -139,45 +140,39 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         raise AssertionError(f"not within {DEADLINE:g} s: {what}") from None
 
 
-def play(timing: Timing, scenario: Callable[[Leases, Process, Process], Awaitable[None]]) -> None:
-    async def main() -> None:
-        leases = Leases()
-        first = Process(leases, "first", timing)
-        await until(lambda: first.told == ["lead"], "the first leads")
-        second = Process(leases, "second", timing)
-        try:
-            await until(lambda: second.elector.report()["leader"] == "first", "the second knows that")
-            await scenario(leases, first, second)
-        finally:
-            await first.end(release=False)
-            await second.end(release=False)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def contest(timing: Timing) -> AsyncIterator[tuple[Leases, Process, Process]]:
+    leases = Leases()
+    first = Process(leases, "first", timing)
+    await until(lambda: first.told == ["lead"], "the first leads")
+    second = Process(leases, "second", timing)
+    try:
+        await until(lambda: second.elector.report()["leader"] == "first", "the second knows that")
+        yield leases, first, second
+    finally:
+        await first.end(release=False)
+        await second.end(release=False)
 
 
-def test_a_release_is_noticed_at_once() -> None:
-    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+async def test_a_release_is_noticed_at_once() -> None:
+    async with contest(LONG) as (leases, first, second):
         await first.end(release=True)
         assert not first.elector.may_write()
         await until(second.elector.may_write, "the second leads")
         assert leases.lease is not None
         assert leases.lease["spec"]["leaseTransitions"] == 1
 
-    play(LONG, scenario)
 
-
-def test_a_renewal_goes_on_while_the_leader_takes_over() -> None:
-    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+async def test_a_renewal_goes_on_while_the_leader_takes_over() -> None:
+    async with contest(LONG) as (leases, first, second):
         seen = leases.version
         await until(lambda: leases.version > seen + 20, "20 renewals")
         assert first.elector.may_write()
         assert second.told == []
 
-    play(LONG, scenario)
 
-
-def test_who_is_cut_off_steps_down_before_the_other_takes_over_and_may_come_back() -> None:
-    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+async def test_who_is_cut_off_steps_down_before_the_other_takes_over_and_may_come_back() -> None:
+    async with contest(SHORT) as (leases, first, second):
         first.link.cut = True
         await until(lambda: bool(second.told) or not first.elector.may_write(), "the deadline")
         assert second.told == [], "the second waits longer than the first acts"
@@ -189,56 +184,44 @@ def test_who_is_cut_off_steps_down_before_the_other_takes_over_and_may_come_back
         assert first.told == ["lead", "follow", "lead"]
         assert leases.holder() == "first"
 
-    play(SHORT, scenario)
 
-
-def test_a_renewal_that_hangs_does_not_hold_up_stepping_down() -> None:
-    async def scenario(_leases: Leases, first: Process, second: Process) -> None:
+async def test_a_renewal_that_hangs_does_not_hold_up_stepping_down() -> None:
+    async with contest(SHORT) as (_leases, first, second):
         first.link.hangs = True
         await until(lambda: first.told == ["lead", "follow"], "it has stepped down")
         await until(second.elector.may_write, "the second leads")
 
-    play(SHORT, scenario)
 
-
-def test_who_can_not_take_up_the_work_tries_again() -> None:
-    async def scenario(_leases: Leases, first: Process, second: Process) -> None:
+async def test_who_can_not_take_up_the_work_tries_again() -> None:
+    async with contest(LONG) as (_leases, first, second):
         second.failures = 2
         await first.end(release=True)
         await until(lambda: second.told == ["lead"] * 3, "it has tried again")
         assert second.elector.may_write()
 
-    play(LONG, scenario)
 
-
-def test_an_outage_that_nobody_else_used_ends_with_the_same_leader() -> None:
-    async def scenario(_leases: Leases, first: Process, second: Process) -> None:
+async def test_an_outage_that_nobody_else_used_ends_with_the_same_leader() -> None:
+    async with contest(SHORT) as (_leases, first, second):
         await second.end(release=False)
         first.link.cut = True
         await until(lambda: first.told[-1] == "follow", "it has stepped down")
         first.link.cut = False
         await until(first.elector.may_write, "it leads again")
 
-    play(SHORT, scenario)
 
-
-def test_somebody_deletes_the_lease() -> None:
-    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+async def test_somebody_deletes_the_lease() -> None:
+    async with contest(LONG) as (leases, first, second):
         await leases.delete()
         await until(lambda: leases.holder() == "first", "the leader makes it again")
         assert first.told == ["lead"]
         assert second.told == []
 
-    play(LONG, scenario)
 
-
-def test_somebody_writes_another_name_into_it() -> None:
-    async def scenario(leases: Leases, first: Process, second: Process) -> None:
+async def test_somebody_writes_another_name_into_it() -> None:
+    async with contest(LONG) as (leases, first, second):
         assert leases.lease is not None
         edited = copy.deepcopy(leases.lease)
         edited["spec"]["holderIdentity"] = "second"
         await leases.store("MODIFIED", edited)
         await until(lambda: first.told == ["lead", "follow"], "the first steps down")
         await until(second.elector.may_write, "the second takes what is its own")
-
-    play(LONG, scenario)

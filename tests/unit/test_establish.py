@@ -20,8 +20,8 @@ class Round:
 
     def __init__(self) -> None:
         self._server = Server(serve())
-        self._bell = threading.Condition()
-        self._over = ""
+        self._changed = threading.Condition()
+        self._end_reason = ""
         self._threads: list[threading.Thread] = []
         self.reports: dict[int, list[RoundReport]] = {}
 
@@ -30,20 +30,26 @@ class Round:
         membership = Membership(
             *("uid", 1, "n", "abc"[rank], rank, 3, leader),
             Limits(establish_timeout=LIMIT, heartbeat_timeout=3),
-            members=("a", "b", "c"),
+            member_ids=("a", "b", "c"),
         )
-        said = self.reports.setdefault(rank, [])
+        reports = self.reports.setdefault(rank, [])
         server = self._server if rank == 0 else Server(serve())
         attempt = Establishment(
-            membership, server, "127.0.0.1", self._bell, lambda: self._over, lambda: 1e6, said.append
+            membership,
+            server,
+            "127.0.0.1",
+            self._changed,
+            lambda: self._end_reason,
+            lambda: 1e6,
+            reports.append,
         )
         self._threads.append(threading.Thread(target=attempt.run, daemon=True))
         self._threads[-1].start()
 
     def end(self) -> None:
-        with self._bell:
-            self._over = "enough"
-            self._bell.notify_all()
+        with self._changed:
+            self._end_reason = "enough"
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join(60)
 
@@ -58,7 +64,7 @@ def test_a_member_that_waits_for_others_does_not_accuse_the_leader_first() -> No
     one.start(0)
     try:
         one.wait(lambda: one.reports[0], "the leader names the third")
-        assert one.reports[0][0].missing == (2,)
+        assert one.reports[0][0].unarrived_ranks == (2,)
         assert one.reports[1] == [], "the leader had the first word"
         one.wait(lambda: one.reports[1], "an operator that does nothing: the member gives the leader up")
         assert one.reports[1][0].leader_lost

@@ -24,36 +24,26 @@ ROUNDS = st.lists(
 @settings(deadline=None)
 @given(ROUNDS)
 def test_every_second_is_counted_once(rounds: list[tuple[int, int, int, bool]]) -> None:
-    world = World()
-
-    def do(line: str) -> None:
-        world.do(line)
-        world.make_passes()
-
-    do("job replicas=1")
-    do("start mnist-0-0")
+    world = World().play("job replicas=1", "start mnist-0-0")
     step = 0
     for first, training, back, reports in rounds:
-        do("establish")
-        do(f"wait {first}")
+        world.play("establish", f"wait {first}")
         if reports:
             low = max(0, step - back)
             step = low + training
-            do(f"wait {training}")
-            do(f"progress {low}-{step} first={first} training={training}")
-        do("wait 65")
-        do("fail mnist-0-0")
+            world.play(f"wait {training}", f"progress {low}-{step} first={first} training={training}")
+        world.play("wait 65", "fail mnist-0-0")
     progress = world.status.progress
     if not any(reports for *_, reports in rounds):
         assert progress is None
         return
     assert progress is not None
-    assert progress.counted is not None
-    assert world.status.start is not None
+    assert progress.counted_time is not None
+    assert world.status.start_time is not None
     counted = progress.trained_milliseconds + progress.training_milliseconds
     counted += sum(entry.milliseconds for entry in progress.lost_by_cause)
     assert timedelta(milliseconds=counted - progress.training_milliseconds) == (
-        progress.counted - world.status.start
+        progress.counted_time - world.status.start_time
     )
     assert (progress.goodput_percent is None) == (counted == 0)
     assert 0 <= (progress.goodput_percent or 0) <= 100

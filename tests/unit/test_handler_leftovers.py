@@ -134,7 +134,7 @@ def test_nothing_is_left_of_a_rendezvous_that_raised() -> None:
 
 FAILING = """
 from torch.distributed import PrefixStore
-from elasticjob.beats import HERE
+from elasticjob.heartbeats import ENDPOINT_KEY
 from elasticjob.stores import connect, serve
 
 def rounds_that_fail(count, leader, arrived):
@@ -160,8 +160,8 @@ def rounds_that_fail(count, leader, arrived):
     assert level.is_kept(), level
 
 def in_the_barrier(record, rank):
-    store = connect(record.leader)
-    PrefixStore(f"elasticjob/uid/{record.number}/{record.nonce}", store).wait([f"{HERE}{rank}"])
+    store = connect(record.leader_endpoint)
+    PrefixStore(f"elasticjob/uid/{record.number}/{record.nonce}", store).wait([f"{ENDPOINT_KEY}{rank}"])
 """
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def test_progress_costs_no_write_of_its_own(
     leases.publish(broken(record))
     wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
     joining = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     assert steps(leases) == ("n1", 40, 61), (
         "the last state of the round, in the same write as the announcement"
     )
@@ -186,7 +187,7 @@ def test_the_workers_are_told_where_to_report(handler: K8sRendezvousHandler, lea
     assert os.environ["PYTHONFAULTHANDLER"] == "1"
     leases.publish(broken(record))
     joining = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     form(leases, 2, "a")
     joining.result()
     second = Path(os.environ[names.PROGRESS_DIR_ENV])
@@ -217,7 +218,8 @@ waits_for_ever()
 """
 
 
-def stuck(log: Path) -> subprocess.Popen[str]:
+@contextmanager
+def stuck(log: Path) -> Iterator[subprocess.Popen[str]]:
     """A worker as torch starts it, which hangs."""
     with log.open("w") as stderr:
         process = subprocess.Popen(
@@ -228,17 +230,20 @@ def stuck(log: Path) -> subprocess.Popen[str]:
             env={**os.environ, "RANK": "3", "LOCAL_RANK": "1"},
             start_new_session=True,
         )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "here\n"
-    return process
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_the_stacks_are_in_the_log_before_torch_ends_the_workers(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = join(handler, leases)
-    process = stuck(tmp_path / "log")
-    try:
+    with stuck(tmp_path / "log") as process:
         leases.publish(broken(record, "Hang"))
         wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
         # When it is known to torch it is done.
@@ -248,11 +253,8 @@ def test_the_stacks_are_in_the_log_before_torch_ends_the_workers(
         assert process.wait(60) == -6
         assert f"round 1 hung; the stack of rank 3 (local rank 1, pid {process.pid}):" in caplog.text
         assert list(tmp_path.iterdir()) == [tmp_path / "log"], "and no core file"
-    finally:
-        process.kill()
-        process.communicate()
     again = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     assert leases.failure("a") is None, "what we have ended is no failure"
     form(leases, 2, "a")
     again.result()
@@ -262,34 +264,26 @@ def test_another_cause_leaves_the_workers_to_torch(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path
 ) -> None:
     record = join(handler, leases)
-    process = stuck(tmp_path / "log")
-    try:
+    with stuck(tmp_path / "log") as process:
         leases.publish(broken(record, "PodLost"))
         wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
         assert process.poll() is None
         process.terminate()
         assert process.wait(60) == -15
         assert (tmp_path / "log").read_text() == ""
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_an_agent_that_torch_does_not_ask_dumps_by_itself(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long --monitor-interval: the workers are not left stopped."""
-    monkeypatch.setattr("elasticjob.workers_guard.DUMP_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.worker_terminator.DUMP_SECONDS", 0.1)
     record = join(handler, leases)
-    process = stuck(tmp_path / "log")
-    try:
+    with stuck(tmp_path / "log") as process:
         leases.publish(broken(record, "Hang"))
         assert process.wait(60) == -6
         assert "waits_for_ever" in (tmp_path / "log").read_text()
         assert handler.num_nodes_waiting() == 1
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_only_the_round_that_hung_is_ended(
@@ -300,15 +294,11 @@ def test_only_the_round_that_hung_is_ended(
     leases.publish(broken(record, "Hang"))
     wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
     again = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     second = form(leases, 2, "a")
     again.result()
-    process = stuck(tmp_path / "log")
-    try:
+    with stuck(tmp_path / "log") as process:
         handler._observed(replace(broken(record, "Hang"), message="again"))
         assert handler.num_nodes_waiting() == 0
         assert process.poll() is None
         assert second.number == 2
-    finally:
-        process.kill()
-        process.communicate()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import pytest
 from aiohttp import ClientSession
 
 from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
@@ -14,8 +14,8 @@ from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.health import Health, from_inside
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.settings import Settings
 
 PODS = "/api/v1/namespaces/here/pods"
@@ -29,7 +29,7 @@ class Nobody:
     """An API that is not asked."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
 
 
 class Follower:
@@ -51,7 +51,7 @@ class Scene:
         self.answers: set[str] = {PODS, LEASES, NODES, JOBS}
         self.health = Health(self._ask)
         self.health.controller = self.controller
-        for informer in self.controller.world.informers():
+        for informer in self.controller.cache.informers():
             informer.synced.set()
         self.heard(PODS, LEASES, NODES)
 
@@ -60,197 +60,166 @@ class Scene:
         return path in self.answers
 
     def heard(self, *paths: str) -> None:
-        for informer in self.controller.world.informers():
+        for informer in self.controller.cache.informers():
             if informer.path in paths:
-                informer.heard_at = informer.good_since = self.now
+                informer.last_event_at = informer.good_since = self.now
 
     def job(self, version: int) -> dict[str, Any]:
         meta = {"name": "job", "namespace": "here", "uid": "u", "resourceVersion": str(version)}
         return {"metadata": {**meta, "generation": 1}, "spec": {"replicas": 2}, "status": {}}
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario(Scene())
-
-    asyncio.run(main())
+@pytest.fixture
+async def scene() -> Scene:
+    return Scene()
 
 
-def test_a_silent_watch_while_the_api_server_answers() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.now = SILENCE
+async def test_a_silent_watch_while_the_api_server_answers(scene: Scene) -> None:
+    scene.now = SILENCE
+    assert await scene.health.not_alive() == []
+    assert scene.asked == []
+    scene.heard(LEASES, NODES)
+    scene.now = SILENCE + 1
+    assert await scene.health.not_alive() == [
+        f"no event on {PODS} for 181 s, although the API server responds"
+    ]
+    assert scene.asked == [PODS]
+
+
+async def test_an_outage_restarts_nobody_and_the_time_after_it_counts_anew(scene: Scene) -> None:
+    scene.answers = set()
+    for scene.now in (SILENCE + 1, 5 * SILENCE):
         assert await scene.health.not_alive() == []
-        assert scene.asked == []
-        scene.heard(LEASES, NODES)
-        scene.now = SILENCE + 1
-        assert await scene.health.not_alive() == [
-            f"no event on {PODS} for 181 s, although the API server responds"
-        ]
-        assert scene.asked == [PODS]
-
-    play(scenario)
+    assert set(scene.asked) == {PODS, LEASES, NODES}
+    scene.answers = {PODS, LEASES, NODES}
+    scene.now = 6 * SILENCE
+    assert await scene.health.not_alive() == []
+    scene.now += 1
+    assert len(await scene.health.not_alive()) == 3
 
 
-def test_an_outage_restarts_nobody_and_the_time_after_it_counts_anew() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.answers = set()
-        for scene.now in (SILENCE + 1, 5 * SILENCE):
-            assert await scene.health.not_alive() == []
-        assert set(scene.asked) == {PODS, LEASES, NODES}
-        scene.answers = {PODS, LEASES, NODES}
-        scene.now = 6 * SILENCE
-        assert await scene.health.not_alive() == []
-        scene.now += 1
-        assert len(await scene.health.not_alive()) == 3
-
-    play(scenario)
+async def test_what_is_forbidden_for_good_is_not_waited_for(scene: Scene) -> None:
+    nodes = list(scene.controller.cache.informers())[-1]
+    nodes.forbidden, nodes.good_since = True, None
+    scene.now = SILENCE + 1
+    scene.heard(PODS, LEASES)
+    assert await scene.health.not_ready() == []
+    assert scene.asked == []
 
 
-def test_what_is_forbidden_for_good_is_not_waited_for() -> None:
-    async def scenario(scene: Scene) -> None:
-        nodes = list(scene.controller.world.informers())[-1]
-        nodes.forbidden, nodes.good_since = True, None
-        scene.now = SILENCE + 1
-        scene.heard(PODS, LEASES)
-        assert await scene.health.not_ready() == []
-        assert scene.asked == []
-
-    play(scenario)
-
-
-def test_the_watch_of_jobs_owes_what_a_list_has_shown() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.controller.source.watched(scene.job(5))
-        scene.now = 1000.0
+async def test_the_watch_of_jobs_owes_what_a_list_has_shown(scene: Scene) -> None:
+    scene.controller.source.watched(scene.job(5))
+    scene.now = 1000.0
+    scene.heard(PODS, LEASES, NODES)
+    assert await scene.health.not_alive() == []
+    scene.controller.source.changed(scene.job(6))
+    for scene.now in (1001.0, 1001.0 + SILENCE):
         scene.heard(PODS, LEASES, NODES)
         assert await scene.health.not_alive() == []
-        scene.controller.source.changed(scene.job(6))
-        for scene.now in (1001.0, 1001.0 + SILENCE):
-            scene.heard(PODS, LEASES, NODES)
-            assert await scene.health.not_alive() == []
-        scene.controller.source.changed(scene.job(7))  # it owes since version 6
-        scene.now += 1
-        assert await scene.health.not_alive() == [
-            f"no event on {JOBS} for 181 s, although the API server responds"
-        ]
-        scene.controller.source.watched(scene.job(6))  # late, but it lives
-        assert await scene.health.not_alive() == []
-        scene.controller.source.watched(scene.job(7))
-        scene.now += 10 * SILENCE
-        scene.heard(PODS, LEASES, NODES)
-        assert await scene.health.not_alive() == []
-
-    play(scenario)
+    scene.controller.source.changed(scene.job(7))  # it owes since version 6
+    scene.now += 1
+    assert await scene.health.not_alive() == [
+        f"no event on {JOBS} for 181 s, although the API server responds"
+    ]
+    scene.controller.source.watched(scene.job(6))  # late, but it lives
+    assert await scene.health.not_alive() == []
+    scene.controller.source.watched(scene.job(7))
+    scene.now += 10 * SILENCE
+    scene.heard(PODS, LEASES, NODES)
+    assert await scene.health.not_alive() == []
 
 
-def test_a_pass_hangs_if_nothing_fails_meanwhile() -> None:
-    async def scenario(scene: Scene) -> None:
-        limit = scene.controller.settings.max_pass
-        scene.controller.queue.open()
-        scene.controller.source.watched(scene.job(5))
-        (entry,) = scene.controller.registry
-        assert scene.controller.queue.get(entry.request) is not None, "a pass begins, and does not end"
-        scene.now = limit + 1
-        scene.heard(PODS, LEASES, NODES)
-        said = f"reconciliation of here/job has hung for {limit + 1:.0f} s"
-        assert await scene.health.not_alive() == [said]
-        scene.api.answers.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
-        scene.api.answers.got_through("/api/v1/namespaces/other/pods", scene.now)
-        assert await scene.health.not_alive() != [], "what fails for another job excuses nobody"
-        scene.api.answers = Answers()
-        scene.api.answers.failed(LEASES, 0.0, 0.0)
-        scene.api.answers.got_through(LEASES, limit)  # the API server held it up until then
-        assert await scene.health.not_alive() == []
-        scene.now += limit
-        scene.heard(PODS, LEASES, NODES)
-        said = f"reconciliation of here/job has hung for {limit + 1:.0f} s"
-        assert await scene.health.not_alive() == [said]
-
-    play(scenario)
+async def test_a_pass_hangs_if_nothing_fails_meanwhile(scene: Scene) -> None:
+    limit = scene.controller.settings.max_pass
+    scene.controller.queue.open()
+    scene.controller.source.watched(scene.job(5))
+    (entry,) = scene.controller.registry
+    assert scene.controller.queue.get(entry.request) is not None, "a pass begins, and does not end"
+    scene.now = limit + 1
+    scene.heard(PODS, LEASES, NODES)
+    assert await scene.health.not_alive() == [f"reconciliation of here/job has hung for {limit + 1:.0f} s"]
+    scene.api.write_health.failed("/api/v1/namespaces/other/pods", scene.now - 1, scene.now - 1)
+    scene.api.write_health.got_through("/api/v1/namespaces/other/pods", scene.now)
+    assert await scene.health.not_alive() != [], "what fails for another job excuses nobody"
+    scene.api.write_health = WriteHealth()
+    scene.api.write_health.failed(LEASES, 0.0, 0.0)
+    scene.api.write_health.got_through(LEASES, limit)  # the API server held it up until then
+    assert await scene.health.not_alive() == []
+    scene.now += limit
+    scene.heard(PODS, LEASES, NODES)
+    assert await scene.health.not_alive() == [f"reconciliation of here/job has hung for {limit + 1:.0f} s"]
 
 
-def test_tasks_that_end_and_an_election_that_hangs() -> None:
-    async def scenario(scene: Scene) -> None:
-        async def broken() -> None:
-            raise KeyError("items")
+async def test_tasks_that_end_and_an_election_that_hangs(scene: Scene) -> None:
+    async def broken() -> None:
+        raise KeyError("items")
 
-        task = scene.controller.keep_running(broken(), "relist")
-        scene.health.election = asyncio.create_task(asyncio.sleep(0))
-        place = Place("system", "operator", Timing())
-        scene.health.elector = Elector(cast(Api, scene.api), place, "me", now=lambda: scene.now)
-        await asyncio.gather(task, scene.health.election, return_exceptions=True)
-        assert await scene.health.not_alive() == [
-            "the task relist has ended",
-            "the task for leader election has ended",
-        ]
-        scene.health.election = None
-        scene.controller.ended.clear()
-        scene.health.elector._busy_since = 0.0
-        scene.now = scene.controller.settings.max_pass + 1
-        scene.heard(PODS, LEASES, NODES)
-        assert await scene.health.not_alive() == ["leader election has hung for 601 s"]
-
-    play(scenario)
+    task = scene.controller.keep_running(broken(), "relist")
+    scene.health.election = asyncio.create_task(asyncio.sleep(0))
+    place = Place("system", "operator", Timing())
+    scene.health.elector = Elector(cast(Api, scene.api), place, "me", now=lambda: scene.now)
+    await asyncio.gather(task, scene.health.election, return_exceptions=True)
+    assert await scene.health.not_alive() == [
+        "the task relist has ended",
+        "the task for leader election has ended",
+    ]
+    scene.health.election = None
+    scene.controller.ended.clear()
+    scene.health.elector._busy_since = 0.0
+    scene.now = scene.controller.settings.max_pass + 1
+    scene.heard(PODS, LEASES, NODES)
+    assert await scene.health.not_alive() == ["leader election has hung for 601 s"]
 
 
-def test_who_has_not_listed_everything_does_not_stand_for_election() -> None:
+async def test_who_has_not_listed_everything_does_not_stand_for_election(scene: Scene) -> None:
     class Election:
         stands = False
 
         async def run(self, *_: object) -> None:
             self.stands = True
 
-    async def scenario(scene: Scene) -> None:
-        election = Election()
-        leases = list(scene.controller.world.informers())[1]
-        leases.synced.clear()
-        standing = asyncio.create_task(_stand(cast(Elector, election), scene.controller))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not election.stands
-        leases.synced.set()
-        await standing
-        assert election.stands
-
-    play(scenario)
+    election = Election()
+    leases = list(scene.controller.cache.informers())[1]
+    leases.synced.clear()
+    standing = asyncio.create_task(_stand(cast(Elector, election), scene.controller))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not election.stands
+    leases.synced.set()
+    await standing
+    assert election.stands
 
 
-def test_who_starts_is_alive_and_not_ready() -> None:
-    async def scenario(scene: Scene) -> None:
-        pods = next(iter(scene.controller.world.informers()))
-        pods.synced.clear()
-        assert await scene.health.not_ready() == [f"{PODS} has not been listed yet"]
-        pods.synced.set()
-        pods.good_since = None
-        assert await scene.health.not_ready() == [f"the watch of {PODS} is interrupted"]
-        assert await scene.health.not_alive() == []
-        scene.health.controller = None
-        assert await scene.health.not_ready() == ["starting; the log says what the operator waits for"]
-        assert await scene.health.not_alive() == []
-
-    play(scenario)
+async def test_who_starts_is_alive_and_not_ready(scene: Scene) -> None:
+    pods = next(iter(scene.controller.cache.informers()))
+    pods.synced.clear()
+    assert await scene.health.not_ready() == [f"{PODS} has not been listed yet"]
+    pods.synced.set()
+    pods.good_since = None
+    assert await scene.health.not_ready() == [f"the watch of {PODS} is interrupted"]
+    assert await scene.health.not_alive() == []
+    scene.health.controller = None
+    assert await scene.health.not_ready() == ["starting; the log says what the operator waits for"]
+    assert await scene.health.not_alive() == []
 
 
-def test_what_jobs_wait_for_is_told_by_who_leads_to_who_is_inside_of_the_pod() -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.controller.source.watched(scene.job(5))
-        (entry,) = scene.controller.registry
-        assert scene.health.waits() == ["no job waits for anything"]
-        entry.memory.waits = (Wait(WaitKey(RoundWait.REJOIN, 2), 45.0, 40.0),)
-        entry.memory.planned_at, scene.now = 10.0, 13.0
-        line = "here/job waits for the members of the previous round to rejoin: round 2, 37 of 45 s left"
-        assert scene.health.waits() == [line]
+async def test_what_jobs_wait_for_is_told_by_who_leads_to_who_is_inside_of_the_pod(scene: Scene) -> None:
+    scene.controller.source.watched(scene.job(5))
+    (entry,) = scene.controller.registry
+    assert scene.health.waits() == ["no job waits for anything"]
+    entry.memory.waits = (Wait(WaitKey(RoundWait.REJOIN, 2), 45.0, 40.0),)
+    entry.memory.planned_at, scene.now = 10.0, 13.0
+    line = "here/job waits for the members of the previous round to rejoin: round 2, 37 of 45 s left"
+    assert scene.health.waits() == [line]
 
-        server = await scene.health.serve("127.0.0.1", 0)
-        host, port = server.addresses[0]
-        async with ClientSession() as session, session.get(f"http://{host}:{port}/waits") as answer:
-            assert (answer.status, await answer.text()) == (200, line + "\n")
-        await server.cleanup()
+    server = await scene.health.serve("127.0.0.1", 0)
+    host, port = server.addresses[0]
+    async with ClientSession() as session, session.get(f"http://{host}:{port}/waits") as answer:
+        assert (answer.status, await answer.text()) == (200, line + "\n")
+    await server.cleanup()
 
-        scene.health.elector = cast(Elector, Follower())
-        assert scene.health.waits() == ["this operator stands by; leading: other_1"]
-
-    play(scenario)
+    scene.health.elector = cast(Elector, Follower())
+    assert scene.health.waits() == ["this operator stands by; leading: other_1"]
 
 
 def test_only_who_is_inside_of_the_pod_is_told_about_jobs() -> None:

@@ -27,11 +27,11 @@ from elasticjob.contract.records import (
     RoundRecord,
 )
 from elasticjob.core.participant import Participant
-from elasticjob.core.progress import ProgressJudge
+from elasticjob.core.progress import ProgressMonitor
 from elasticjob.progress import LAYOUT
 from elasticjob.round_source import LeaseRoundSource
 from elasticjob.step_files import StepReader
-from elasticjob.torch_agent import Failed, _text
+from elasticjob.torch_agent import FailedWorker, _text
 from elasticjob.worker_failures import RoundWorkers, describe, first_noticed
 from tests.unit import hostile
 
@@ -63,11 +63,11 @@ def test_no_round_record_raises_or_ends_a_round_but_one_that_says_so(texts: list
         ends = ends or (newer and record.job_uid == "uid")
         core.observe(record)
         core.take_step()
-        assert isinstance(core.hung(), bool)
-        for seconds in (record.wait_renew_seconds, record.limits.establish_timeout):
+        assert isinstance(core.round_hung(), bool)
+        for seconds in (record.wait_renew_period_seconds, record.limits.establish_timeout):
             assert 0 < seconds <= MAX_INT32
             assert seconds < threading.TIMEOUT_MAX
-    assert not core.over() or ends
+    assert not core.end_reason() or ends
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,16 @@ def test_a_workers_error_of_any_shape_becomes_a_report(message: Any, code: int |
 @SEVERAL
 def test_times_of_any_kind_in_error_files_do_not_raise(times: list[Any]) -> None:
     workers = RoundWorkers(None)
-    failures = [Failed(rank, 100 + rank, 1, "text", time) for rank, time in enumerate(times)]
+    failures = [FailedWorker(rank, 100 + rank, 1, "text", time) for rank, time in enumerate(times)]
     report = workers.failure(1, 0, failures)
     assert report is not None
     assert FailureReport.parse(report.dump()) == report
 
 
 def test_the_first_of_times_that_can_be_compared_is_found() -> None:
-    assert first_noticed([Failed(0, 1, 1, "late", 9), Failed(1, 2, 1, "early", 3)]).text == "early"  # type: ignore[union-attr]
+    first = first_noticed([FailedWorker(0, 1, 1, "late", 9), FailedWorker(1, 2, 1, "early", 3)])
+    assert first is not None
+    assert first.text == "early"
 
 
 @given(
@@ -212,10 +214,10 @@ def test_a_step_file_of_any_bytes_gives_a_report_that_the_operator_reads(
     folder = tmp_path_factory.mktemp("steps")
     (folder / "0").write_bytes(data)
     (folder / "not a rank").write_bytes(data)
-    judge = ProgressJudge("nonce", 1000.0, Limits(hang_timeout=30))
-    judge.tick(1001.0, StepReader(str(folder)).read(), -1)
-    if judge.report is not None:
-        assert ProgressReport.parse(judge.report.dump()) == judge.report
+    monitor = ProgressMonitor("nonce", 1000.0, Limits(hang_timeout=30))
+    monitor.tick(1001.0, StepReader(str(folder)).read(), -1)
+    if monitor.report is not None:
+        assert ProgressReport.parse(monitor.report.dump()) == monitor.report
 
 
 def checked(first_step: int, first_at: int, step: int, at: int) -> bytes:

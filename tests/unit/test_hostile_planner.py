@@ -20,6 +20,7 @@ from elasticjob.contract.names import PARTICIPANT_ANNOTATION, members_lease, pod
 from elasticjob.contract.records import (
     MAX_ROUND_BYTES,
     FailureReport,
+    MemberList,
     ParticipantRecord,
     ProgressReport,
     RecordError,
@@ -29,8 +30,8 @@ from elasticjob.contract.records import (
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.observe import objects
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
-    Action,
     Event,
     Job,
     JobSpec,
@@ -41,6 +42,7 @@ from elasticjob_operator.plan.model import (
     Plan,
     Pod,
     Rule,
+    RuleAction,
 )
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
@@ -55,17 +57,18 @@ PARSERS: list[Callable[[str], Any]] = [
     FailureReport.parse,
     RoundReport.parse,
     ProgressReport.parse,
+    MemberList.parse,
 ]
 MAX_STATUS_BYTES = 60_000
-"""Of a job of two replicas with everybody's worst messages; each member adds 1 KB at most."""
+"""Of a job of two replicas with the worst messages from all; each member adds 1 KB at most."""
 SEVERAL = settings(max_examples=100, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 WORLDS = settings(SEVERAL, max_examples=40)
 
 
 def specs() -> Iterator[JobSpec]:
     rules = (
-        Rule("bad", Action.EXCLUDE_NODE.value, on_error_pattern="worker.*(a+)+$"),
-        Rule("code", Action.IGNORE.value, on_worker_exit_codes=(1,)),
+        Rule("bad", RuleAction.EXCLUDE_NODE.value, on_error_pattern="worker.*(a+)+$"),
+        Rule("code", RuleAction.IGNORE.value, on_worker_exit_codes=(1,)),
     )
     template = {"spec": {"containers": [{"name": "train"}]}}
     yield JobSpec(
@@ -98,8 +101,8 @@ def integers(value: object) -> Iterator[int]:
 
 
 def check(decided: Plan) -> None:
-    """What every plan keeps to, whoever says what."""
-    dump = decided.status.dump()
+    """What every plan keeps to, whatever pods say."""
+    dump = status_json.dump(decided.status)
     text = json.dumps(dump, ensure_ascii=False)
     assert len(text.encode()) < MAX_STATUS_BYTES
     for found in strings(dump):
@@ -108,7 +111,7 @@ def check(decided: Plan) -> None:
     assert all(-(2**63) <= found < 2**63 for found in integers(dump))
     for counted in (*integers(dump["participants"]), *integers(dump.get("lastFailure", {}))):
         assert -(2**31) <= counted < 2**31, "the schema's int32"
-    assert JobStatus.parse(json.loads(text)) == decided.status, "the next operator reads it"
+    assert status_json.parse(json.loads(text)) == decided.status, "the next operator reads it"
     assert RoundRecord.parse(decided.record.dump()) == decided.record, "every participant reads it"
     assert len(decided.record.dump().encode()) <= MAX_ROUND_BYTES
     for event in decided.events:
@@ -116,13 +119,13 @@ def check(decided: Plan) -> None:
 
 
 def observed(job: Job, pods: Iterable[hostile.Json], leases: Iterable[hostile.Json]) -> Observed:
-    """As ``World.observe`` joins them."""
+    """As ``ClusterCache.observe`` joins them."""
     seen = {p.name: p for p in map(objects.read_pod, pods)}
     slim = {lease.name: lease for lease in map(objects.read_lease, leases)}
     templated = job.spec.template is not None
     return Observed(
         pods=tuple(
-            replace(seen[name].pod, mine=not templated or seen[name].owner == job.uid)
+            replace(seen[name].pod, of_this_job=not templated or seen[name].owner == job.uid)
             for name in sorted(seen)
         ),
         leases={name: lease.participant for name, lease in slim.items() if name != round_lease(job.name)},
@@ -234,7 +237,7 @@ def test_of_two_with_one_id_one_is_a_member_and_the_other_is_named() -> None:
 
 def test_a_pod_with_another_jobs_label_is_named() -> None:
     world = a_world(joined(0), joined(1), joined(2))
-    strangers = tuple(replace(pod, mine=pod.slot != 2) for pod in world.pods)
+    strangers = tuple(replace(pod, of_this_job=pod.slot != 2) for pod in world.pods)
     decided = passes(replace(world, pods=strangers))
     assert [m.pod_name for m in decided.status.members()] == ["mnist-0-0", "mnist-1-0"]
     assert [entry.pod_name for entry in decided.status.ignored_pods] == ["mnist-2-0"]
@@ -279,8 +282,8 @@ def test_a_step_report_from_beyond_all_time_is_refused_or_bounded() -> None:
     world = a_world(replace(leader, progress=most), joined(1), joined(2))
     trained = passes(world, formed.status, seconds=(400, 401, 500))
     assert trained.status.progress is not None
-    assert trained.status.progress.counted is not None
-    assert trained.status.progress.counted <= WALL + timedelta(seconds=500)
+    assert trained.status.progress.counted_time is not None
+    assert trained.status.progress.counted_time <= WALL + timedelta(seconds=500)
     broken = replace(world, leases={**world.leases, "mnist-1-0": joined(1, "anew")})
     check(plan(JOB, trained.status, broken, Now(WALL + timedelta(seconds=600), 600, "x"), {}))
     with pytest.raises(RecordError, match="trainingMilliseconds"):
@@ -289,7 +292,7 @@ def test_a_step_report_from_beyond_all_time_is_refused_or_bounded() -> None:
 
 def test_a_leader_that_misses_somebody_who_does_not_exist_is_given_up_in_time() -> None:
     formed = passes(a_world(joined(0), joined(1), joined(2)))
-    leader = replace(joined(0), report=RoundReport(formed.status.current_round.nonce, missing=(77,)))
+    leader = replace(joined(0), report=RoundReport(formed.status.current_round.nonce, unarrived_ranks=(77,)))
     world = replace(a_world(leader, joined(1), joined(2)), record=formed.record)
     assert (
         passes(world, formed.status, seconds=(400, 431)).status.current_round.next_cause.cause
@@ -312,7 +315,8 @@ def test_a_workers_message_is_one_line_for_people_and_as_it_was_for_rules() -> N
         failure=FailureReport(1, 1, "first\x1b[31m\nERROR second\r\n" + "x" * 2000, 1),
     )
     job = replace(
-        JOB, spec=replace(JOB.spec, rules=(Rule("r", Action.FAIL_JOB.value, on_error_pattern="(?m)^ERROR"),))
+        JOB,
+        spec=replace(JOB.spec, rules=(Rule("r", RuleAction.FAIL_JOB.value, on_error_pattern="(?m)^ERROR"),)),
     )
     world = a_world(joined(0), lease, joined(2))
     decided = plan(job, formed.status, world, Now(WALL + timedelta(seconds=400), 400, "x"), {})
@@ -349,7 +353,7 @@ def test_names_of_two_jobs_never_collide() -> None:
 
 @pytest.mark.parametrize("size", [500, 4000])
 def test_work_grows_no_faster_than_the_job(size: int) -> None:
-    """Counted in comparisons of ids: the leader may name 4,000 ranks that nobody has."""
+    """Counted in comparisons of ids: the leader may name 4,000 ranks that do not exist."""
     formed_ids = [Counted(f"id-{i:07d}") for i in range(size)]
     Counted.compared = 0
     unknown = tuple(range(size, size + 4000))
@@ -358,7 +362,7 @@ def test_work_grows_no_faster_than_the_job(size: int) -> None:
     status = JobStatus(attempts=(0,) * size)
     formed = plan(job, status, world, Now(WALL, 0, "n"), {})
     assert len(formed.status.members()) == size
-    said = RoundReport("n", missing=unknown, silent=unknown)
+    said = RoundReport("n", unarrived_ranks=unknown, silent_ranks=unknown)
     leases = {**world.leases, "mnist-0-0": replace(joined(0, formed_ids[0]), report=said)}
     Counted.compared = 0
     plan(job, formed.status, replace(world, leases=leases), Now(WALL, 1, "m"), formed.timers)

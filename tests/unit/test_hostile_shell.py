@@ -1,10 +1,11 @@
-"""The operator's shell among hostile objects: nobody goes blind, and one job's trouble is its own."""
+"""The operator's shell among hostile objects: no watch goes blind, and one job's trouble is its own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,13 +19,14 @@ from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe import objects
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Invalid, NotFound, error_of
 from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.objects import SeenPod
 from elasticjob_operator.observe.spec import MalformedJob, read_job
 from elasticjob_operator.observe.store import Store
+from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
@@ -85,7 +87,7 @@ def test_a_job_of_any_shape_is_read_or_said_to_be_malformed(status: Any, spec: A
         view = read_job({"metadata": meta, "spec": spec, "status": status})
     except MalformedJob:
         return
-    assert view.status.dump() is not None
+    assert status_json.dump(view.status) is not None
 
 
 def raw_pod(name: str, version: int, **more: Any) -> Json:
@@ -98,7 +100,7 @@ def raw_pod(name: str, version: int, **more: Any) -> Json:
     }
 
 
-def test_an_object_that_cannot_be_read_makes_nobody_blind() -> None:
+async def test_an_object_that_cannot_be_read_makes_nobody_blind() -> None:
     def read(raw: Mapping[str, Any], old: SeenPod | None) -> SeenPod:
         if raw.get("poison"):
             raise ValueError("poison")
@@ -116,20 +118,17 @@ def test_an_object_that_cannot_be_read_makes_nobody_blind() -> None:
             yield [("MODIFIED", raw_pod("a", 4, poison=True)), ("ADDED", raw_pod("d", 5))]
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        api = OneWatch()
-        store: Store[SeenPod] = Store(lambda _item: None, loop.time)
-        informer = Informer(api, "/pods", read, store, loop.time)  # type: ignore[arg-type]
-        task = asyncio.create_task(informer.run())
-        while store.get("default", "d") is None:
-            await asyncio.sleep(0.01)
-        assert {item.name for item in store.all()} == {"a", "c", "d"}, "a is as it was known"
-        assert api.lists == 1
-        assert informer.good_since is not None
-        task.cancel()
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+    loop = asyncio.get_running_loop()
+    api = OneWatch()
+    store: Store[SeenPod] = Store(lambda _item: None, loop.time)
+    informer = Informer(api, "/pods", read, store, loop.time)  # type: ignore[arg-type]
+    task = asyncio.create_task(informer.run())
+    while store.get("default", "d") is None:
+        await asyncio.sleep(0.01)
+    assert {item.name for item in store.all()} == {"a", "c", "d"}, "a is as it was known"
+    assert api.lists == 1
+    assert informer.good_since is not None
+    task.cancel()
 
 
 def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
@@ -159,7 +158,7 @@ def test_a_million_joins_of_one_pod_leave_nothing_behind() -> None:
             world = Observed(pods=(pod,), leases={"mnist-0-0": lease})
             decided = plan(job, status, world, Now(NOW, version, str(version)), timers)
             status, timers = decided.status, dict(decided.timers)
-            sizes.add((len(store), len(timers) < 20, len(json.dumps(status.dump())) < 12_000))
+            sizes.add((len(store), len(timers) < 20, len(json.dumps(status_json.dump(status))) < 12_000))
     assert sizes == {(1, True, True)}
     assert len(news) == 50_000
     assert not memory.events
@@ -174,7 +173,7 @@ def test_a_hundred_thousand_leases_that_claim_a_job_are_taken_away_piece_by_piec
         status, timers = decided.status, dict(decided.timers)
         actions = sum(type(action).__name__ == "DeleteLease" for action in decided.actions)
         assert len(timers) < 300
-        assert len(json.dumps(status.dump())) < 5_000
+        assert len(json.dumps(status_json.dump(status))) < 5_000
     assert actions == 200
 
 
@@ -203,7 +202,7 @@ class ManyJobs:
     """An API with nothing in it but the jobs whose statuses are written; it keeps what was said as Events."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.events: list[Json] = []
         self.patched: list[str] = []
         self.version = 100
@@ -244,26 +243,24 @@ def a_job(name: str, version: int = 1, **status: Any) -> Json:
     return {**JOB, "metadata": meta, "status": status}
 
 
-def play(scenario: Callable[[ManyJobs, Controller], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def working() -> AsyncIterator[tuple[ManyJobs, Controller]]:
     def planner(job: Job, *rest: Any) -> Plan:
         if job.name == "raises":
             raise OverflowError(UTF8_ESCAPES)
         return plan(job, *rest)
 
-    async def main() -> None:
-        api = ManyJobs()
-        controller = Controller(api, Settings(), planner)  # type: ignore[arg-type]
-        controller.start()
-        try:
-            await scenario(api, controller)
-        finally:
-            await controller.aclose()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    api = ManyJobs()
+    controller = Controller(api, Settings(), planner)  # type: ignore[arg-type]
+    controller.start()
+    try:
+        yield api, controller
+    finally:
+        await controller.aclose()
 
 
-def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> None:
-    async def scenario(api: ManyJobs, controller: Controller) -> None:
+async def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> None:
+    async with working() as (api, controller):
         for name in ("raises", "refused", "well", "unreadable"):
             controller.source.changed(a_job(name))
         while len({e["reason"] + e["involvedObject"]["name"] for e in api.events}) < 2:
@@ -291,18 +288,14 @@ def test_a_job_whose_pass_raises_or_is_refused_says_so_and_hurts_no_other() -> N
         while not well():
             await asyncio.sleep(0.01)
 
-    play(scenario)
-
 
 @pytest.mark.parametrize(
     "odd",
     [{"currentRound": {"number": []}}, {"accounts": 5}, {"conditions": [{"type": []}]}, {"attempts": "x"}],
 )
-def test_a_status_that_nobody_can_read_stops_no_list_of_jobs(odd: Json) -> None:
-    async def scenario(api: ManyJobs, controller: Controller) -> None:
+async def test_a_status_that_nobody_can_read_stops_no_list_of_jobs(odd: Json) -> None:
+    async with working() as (api, controller):
         controller.source.changed(a_job("odd", 1, **odd))
         controller.source.changed(a_job("well"))
         assert [entry.request.name for entry in controller.registry] == ["well"]
         del api
-
-    play(scenario)

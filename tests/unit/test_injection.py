@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import os
 import subprocess
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from devcluster.nodeagent.env import PodFacts, Sources, command_line, container_env
+from elasticjob_operator.act.init_resources import parse
 from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME
 from elasticjob_operator.act.template import path_warnings, pod_of
 from elasticjob_operator.plan.model import Job, JobSpec
@@ -74,12 +76,55 @@ def test_pods_get_a_volume_an_init_container_and_an_import_path() -> None:
     }
 
 
-def test_init_container_asks_for_little_and_may_do_nothing() -> None:
+MOST = {"cpu": "250m", "memory": "64Mi"}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        pytest.param({}, {}, id="BestEffort remains"),
+        pytest.param({"requests": {"cpu": "100m"}}, {"requests": {"cpu": "100m"}}, id="a small pod"),
+        pytest.param(
+            {"requests": {"cpu": "0.1", "memory": "1e7"}, "limits": {"cpu": 2}},
+            {"requests": {"cpu": "0.1", "memory": "1e7"}, "limits": {"cpu": "250m"}},
+            id="other spellings",
+        ),
+        pytest.param(
+            {"requests": {"cpu": "8", "memory": "1Gi"}, "limits": {"cpu": "8", "memory": "1Gi"}},
+            {"requests": MOST, "limits": MOST},
+            id="Guaranteed remains",
+        ),
+        pytest.param(
+            {"limits": {"cpu": "100m", "memory": "32Mi", "nvidia.com/gpu": "8"}},
+            {"limits": {"cpu": "100m", "memory": "32Mi"}},
+            id="Guaranteed by limits alone, and small",
+        ),
+        pytest.param({"requests": {"cpu": "much"}}, {"requests": {"cpu": "250m"}}, id="no quantity"),
+    ],
+)
+def test_init_container_asks_for_no_more_than_the_one_that_trains(
+    theirs: dict[str, Any], ours: dict[str, Any]
+) -> None:
+    """A pod is given the larger of the two: it shall not need more room for the handler."""
+    containers = [{"name": "main", "resources": theirs}, {"name": "logs", "resources": {"requests": MOST}}]
+    (container,) = injected({"containers": containers})["initContainers"]
+    assert container["resources"] == ours
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *[("100m", "0.1"), ("1", "1"), (2, "2"), ("0.5", "0.5"), (".5", "0.5"), ("5.", "5"), ("2e3", "2000")],
+        *[("1E2", "100"), ("1E", "1e18"), ("1k", "1000"), ("1Ki", "1024"), ("1.5Gi", "1610612736")],
+        *[("+1n", "1e-9"), ("0", "0"), ("", None), ("m", None), (".", None), ("1..5", None), ("1K", None)],
+    ],
+)
+def test_quantities(text: object, number: str | None) -> None:
+    assert parse(text) == (None if number is None else Decimal(number))
+
+
+def test_init_container_may_do_nothing() -> None:
     (container,) = injected({"containers": [{"name": "main"}]})["initContainers"]
-    resources = container["resources"]
-    assert resources["requests"] == resources["limits"] == {"cpu": "250m", "memory": "64Mi"}, (
-        "a pod of class Guaranteed must remain one"
-    )
     context = container["securityContext"]
     assert context == {
         "allowPrivilegeEscalation": False,

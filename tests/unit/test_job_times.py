@@ -10,60 +10,53 @@ from tests.scenarios.world import World
 RUNS = ("job replicas=2", "start mnist-0-0 mnist-1-0", "establish")
 
 
-def played(*lines: str, world: World | None = None) -> World:
-    w = world or World()
-    for line in lines:
-        w.do(line)
-        w.make_passes()
-    return w
-
-
 def test_a_job_that_is_made_suspended_is_not_started() -> None:
     w = World()
     w.do("job replicas=2")
-    w.do("suspend")
-    w.make_passes()
-    assert (w.status.start, w.status.active_seconds) == (None, None)
+    w = w.play("suspend")
+    assert (w.status.start_time, w.status.active_seconds) == (None, None)
     w.do("wait 30")
-    w = played("resume", world=w)
-    assert w.status.start == w.now().wall
+    w = w.play("resume")
+    assert w.status.start_time == w.now().wall
     assert w.status.active_seconds is None
 
 
 def test_a_suspended_job_has_no_start_and_a_resumed_one_a_new_one() -> None:
-    w = played(*RUNS)
-    first = w.status.start
+    w = World().play(*RUNS)
+    first = w.status.start_time
     assert first is not None
-    w = played("wait 100", "suspend", world=w)
+    w = w.play("wait 100", "suspend")
     active = w.status.active_seconds
-    assert w.status.start is None
+    assert w.status.start_time is None
     assert active is not None
     assert active >= 100
-    w = played("gone mnist-0-0 mnist-1-0", "wait 1000", "resume", world=w)
-    assert w.status.start is not None
-    assert w.status.start - first >= timedelta(seconds=1100)
+    w = w.play("gone mnist-0-0 mnist-1-0", "wait 1000", "resume")
+    assert w.status.start_time is not None
+    assert w.status.start_time - first >= timedelta(seconds=1100)
     assert w.status.active_seconds == active, "written when it is suspended again, or ends"
-    w = played("wait 50", "suspend", world=w)
+    w = w.play("wait 50", "suspend")
     assert active + 50 <= (w.status.active_seconds or 0) < active + 100
 
 
 def test_only_a_job_that_is_complete_has_a_completion_time() -> None:
-    done = played(*RUNS, "wait 60", "succeed mnist-0-0 mnist-1-0", "exit mnist-0-0 0", "exit mnist-1-0 0")
+    done = World().play(
+        *RUNS, "wait 60", "succeed mnist-0-0 mnist-1-0", "exit mnist-0-0 0", "exit mnist-1-0 0"
+    )
     assert done.status.is_true("Complete")
-    assert done.status.completion is not None
+    assert done.status.completion_time is not None
     assert done.status.end_time is not None
-    assert abs(done.status.completion - done.status.end_time) < timedelta(seconds=1)
+    assert abs(done.status.completion_time - done.status.end_time) < timedelta(seconds=1)
     assert (done.status.active_seconds or 0) >= 60
-    failed = played("job replicas=2", "limit application 0", *RUNS[1:], "wait 60", "fail mnist-0-0")
-    failed = played("fail mnist-1-0", world=failed)
+    failed = World().play("job replicas=2", "limit application 0", *RUNS[1:], "wait 60", "fail mnist-0-0")
+    failed.play("fail mnist-1-0")
     assert failed.status.is_true("Failed")
-    assert failed.status.completion is None
+    assert failed.status.completion_time is None
     assert failed.status.end_time is not None
     assert (failed.status.active_seconds or 0) >= 60
 
 
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
-    w = played(*RUNS)
-    assert w.status.start is not None
-    assert w.status.stopped(w.status.start - timedelta(hours=1)).active_seconds == 0
-    assert JobStatus().stopped(w.status.start) == JobStatus()
+    w = World().play(*RUNS)
+    assert w.status.start_time is not None
+    assert w.status.stopped(w.status.start_time - timedelta(hours=1)).active_seconds == 0
+    assert JobStatus().stopped(w.status.start_time) == JobStatus()

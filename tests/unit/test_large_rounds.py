@@ -11,7 +11,7 @@ from devcluster.wait import wait_for
 from elasticjob.api.errors import ApiError, Unavailable
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import MemberList, RecordError, RoundReport
-from elasticjob.core.participant import ASK, Membership
+from elasticjob.core.participant import RANK_UNKNOWN, Membership
 from elasticjob.establish import Established, Establishment
 from elasticjob.stores import Server, serve
 
@@ -24,11 +24,11 @@ class Round:
 
     def __init__(self, *answers: MemberList | Exception, limit: float = 30.0) -> None:
         self._server = Server(serve())
-        self._bell = threading.Condition()
+        self._changed = threading.Condition()
         self._answers = list(answers) or [LIST]
         self._limit = limit
         self._threads: list[threading.Thread] = []
-        self._over = ""
+        self._end_reason = ""
         self.attempts: dict[str, Establishment] = {}
         self.done: dict[str, Established | None] = {}
         self.reports: dict[str, RoundReport] = {}
@@ -41,17 +41,17 @@ class Round:
         leads = one == "a"
         limits = Limits(establish_timeout=self._limit, heartbeat_timeout=3)
         leader = f"127.0.0.1:{self._server.port}"
-        m = Membership("uid", 1, "n", one, 0 if leads else ASK, 3, leader, limits)
+        m = Membership("uid", 1, "n", one, 0 if leads else RANK_UNKNOWN, 3, leader, limits)
 
-        def report(said: RoundReport) -> None:
-            self.reports[one] = said
+        def report(sent: RoundReport) -> None:
+            self.reports[one] = sent
 
         attempt = self.attempts[one] = Establishment(
             m,
             self._server if leads else Server(serve()),
             "127.0.0.1",
-            self._bell,
-            lambda: self._over,
+            self._changed,
+            lambda: self._end_reason,
             lambda: 1e6,
             report,
             list_members=self._read,
@@ -70,14 +70,14 @@ class Round:
         return answer
 
     def end(self) -> None:
-        with self._bell:
-            self._over = "enough"
-            self._bell.notify_all()
+        with self._changed:
+            self._end_reason = "enough"
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join(10)
 
     def ranks(self) -> dict[str, int | None]:
-        return {one: done.rank if done else None for one, done in self.done.items()}
+        return {one: done.group_rank if done else None for one, done in self.done.items()}
 
     def wait(self, predicate: Callable[[], object], what: str) -> None:
         wait_for(predicate, 30, lambda: f"{what}: {self.ranks()}, {self.reports}")
@@ -106,13 +106,13 @@ def test_everyone_learns_its_rank_from_the_leader(first: tuple[MemberList | Exce
 
 
 def test_who_is_not_in_the_list_learns_so_and_enters_nothing() -> None:
-    """I4: a standby, or one that was given up; it accuses nobody."""
+    """I4: a standby, or one that was given up; it accuses no member."""
     one = Round()
     one.start("a", "zombie")
     try:
         one.wait(lambda: "zombie" in one.done, "it knows")
         assert one.done["zombie"] is None
-        assert one.attempts["zombie"].no_member
+        assert one.attempts["zombie"].not_a_member
         assert "a" not in one.done, "nobody else has come"
         one.start("b", "c")
         one.wait(lambda: len(one.done) == 4, "the members meet without it")
@@ -129,7 +129,7 @@ def test_a_leader_that_can_not_read_the_list_names_nobody() -> None:
     try:
         one.wait(lambda: "b" in one.reports, "the member says that it waits for the leader")
         assert one.reports["b"].leader_lost
-        assert not one.attempts["b"].no_member
+        assert not one.attempts["b"].not_a_member
         assert "a" not in one.reports
     finally:
         one.end()
@@ -141,6 +141,6 @@ def test_those_who_do_not_come_are_named_by_rank() -> None:
     one.start("a", "b")
     try:
         one.wait(lambda: "a" in one.reports, "the leader's report")
-        assert one.reports["a"].missing == (2,)
+        assert one.reports["a"].unarrived_ranks == (2,)
     finally:
         one.end()

@@ -20,8 +20,10 @@ def broken() -> JobStatus:
         ParticipantStatus(f"old-{n}", f"large-{n}", f"uid-{n}", "Member", n, n, "node")
         for n in range(MEMBERS)
     )
-    ended = RoundStatus(1, "Broken", "n", "large-0", "10.0.0.1:1", MEMBERS, start=WALL, established=WALL)
-    return JobStatus(start=WALL, active_seconds=1, current_round=ended, participants=tuple(members))
+    ended = RoundStatus(
+        1, "Broken", "n", "large-0", "10.0.0.1:1", MEMBERS, start_time=WALL, established_time=WALL
+    )
+    return JobStatus(start_time=WALL, active_seconds=1, current_round=ended, participants=tuple(members))
 
 
 def seen(back: int) -> Observed:

@@ -74,10 +74,10 @@ def test_the_writer_outlives_an_answer_that_nobody_expects() -> None:
     leases = Leases()
     writer = LeaseWriter(Odd(leases), "pod", "uid", {})
     try:
-        writer.say(participant="said")
+        writer.write(participant="said")
         assert writer.flush(60)
         assert asked.is_set()
         assert leases.annotation("pod", "elasticjob.dev/participant") == "said"
-        assert not writer.trouble
+        assert not writer.last_error
     finally:
         writer.stop()

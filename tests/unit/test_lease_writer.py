@@ -16,7 +16,7 @@ def renewing(leases: Leases, seconds: float) -> Iterator[LeaseWriter]:
     """A writer that renews so often, and has written what was said."""
     writer = LeaseWriter(MemoryApi(leases), "job-0-0", "uid", {})
     writer.renew_every(seconds)
-    writer.say(participant="{}")
+    writer.write(participant="{}")
     try:
         leases.wait_for(lambda: leases.writes >= 1, "what was said is written")
         yield writer

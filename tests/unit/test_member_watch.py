@@ -9,7 +9,7 @@ import pytest
 
 from elasticjob import member_watch
 from elasticjob.contract.records import ProgressReport
-from elasticjob.core.beats import Loss, Probe
+from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Enter, Membership
 from elasticjob.core.progress import Hang
 from elasticjob.lease_writer import LeaseWriter
@@ -18,12 +18,12 @@ from elasticjob.step_files import StepReader
 from tests.unit.memory_api import Leases, MemoryApi
 from tests.unit.test_participant import ROUND, joined
 
-LOST = {1: Loss("silent for 10 s", Probe.SILENT, 10.0)}
+LOST = {1: Loss("silent for 10 s", ProbeResult.SILENT, 10.0)}
 HANG = Hang("no step for 60 s", 60.0)
 
 
-class HeldBeats:
-    """Beats whose thread is held where it is about to say what it has found."""
+class HeldHeartbeats:
+    """Heartbeats whose thread is held where it is about to say what it has found."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class HeldBeats:
         lost: Callable[[Mapping[int, Loss]], None],
         progressed: Callable[[ProgressReport, bool], None],
         hung: Callable[[Hang], None],
-        _doubt: Callable[[float], None],
+        _verify_source: Callable[[float], None],
     ) -> None:
         self.lost, self.progressed, self.hung = lost, progressed, hung
         self.nonce = membership.nonce
@@ -56,20 +56,20 @@ class Said(LeaseWriter):
         super().__init__(MemoryApi(Leases()), "pod", "uid", {})
         self.words: list[str] = []
 
-    def say(self, **annotations: str | None) -> None:
+    def write(self, **annotations: str | None) -> None:
         self.words += annotations
 
 
 def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that probes a port is not waited for when the round is left. What it finds then is no loss of
     the next round, whose members have not yet been announced."""
-    made: list[HeldBeats] = []
+    made: list[HeldHeartbeats] = []
 
-    def make(*arguments: Any) -> HeldBeats:
-        made.append(HeldBeats(*arguments))
+    def make(*arguments: Any) -> HeldHeartbeats:
+        made.append(HeldHeartbeats(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(member_watch, "Beats", make)
+    monkeypatch.setattr(member_watch, "Heartbeats", make)
     core = joined(ROUND)
     step = core.take_step()
     assert isinstance(step, Enter)
@@ -79,7 +79,7 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     made[0].says_all()
     assert said.words == ["report", "report", "progress"], "while the round runs, all of it"
 
-    watch.stop_beats()
+    watch.stop_heartbeats()
     core.announce("next", "h:2", False, 1)
     made[0].says_all()
     assert len(said.words) == 3

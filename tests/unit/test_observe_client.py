@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,23 +57,21 @@ class FakeCredentials:
         return Connection(server, None, True, None, None, None, None, f"Bearer t{self.reloads}")
 
 
-def play(answer: Answer, scenario: Callable[[Client, FakeCredentials], Awaitable[None]]) -> None:
-    async def main() -> None:
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", answer)
-        runner = web.AppRunner(application, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        credentials = FakeCredentials(f"http://127.0.0.1:{runner.addresses[0][1]}")
-        client = Client(cast(Credentials, credentials), timeout=0.5)
-        try:
-            await scenario(client, credentials)
-        finally:
-            await client.aclose()
-            await runner.cleanup()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def served(answer: Answer, timeout: float = 0.5) -> AsyncIterator[tuple[Client, FakeCredentials]]:
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    credentials = FakeCredentials(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    client = Client(cast(Credentials, credentials), timeout=timeout)
+    try:
+        yield client, credentials
+    finally:
+        await client.aclose()
+        await runner.cleanup()
 
 
 def failure(status: int, reason: str = "", **details: Any) -> bytes:
@@ -105,7 +104,7 @@ def test_statuses(status: int, reason: str, json_patch: bool, kind: type[ApiErro
 
 
 def test_who_is_refused_for_not_leading_is_no_reason_to_complain_of_a_job() -> None:
-    """An API server's copy of the Lease is some milliseconds old: who has just taken over may hear this."""
+    """An API server's copy of the Lease is some milliseconds old: a new leader may get this answer."""
     words = "does not lead; the leader is "
     assert words in LEADER_POLICY.read_text()
     body = json.dumps(
@@ -136,34 +135,30 @@ def test_retry_after(header: str | None, seconds: float | None) -> None:
     assert error.message == "slow down"
 
 
-def test_an_expired_token_is_read_again_once() -> None:
+async def test_an_expired_token_is_read_again_once() -> None:
     seen = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         seen.append(request.headers["Authorization"])
         return web.json_response({}, status=200 if seen[-1] == "Bearer t1" else 401)
 
-    async def scenario(client: Client, credentials: FakeCredentials) -> None:
+    async with served(answer) as (client, credentials):
         assert await client.patch("/x", {}, MERGE_PATCH) == {}
         assert seen == ["Bearer t0", "Bearer t1"]
         assert credentials.reloads == 1
 
-    play(answer, scenario)
 
-
-def test_a_token_that_stays_wrong_is_an_error() -> None:
+async def test_a_token_that_stays_wrong_is_an_error() -> None:
     async def answer(_request: web.Request) -> web.StreamResponse:
         return web.json_response({}, status=401)
 
-    async def scenario(client: Client, credentials: FakeCredentials) -> None:
+    async with served(answer) as (client, credentials):
         with pytest.raises(Unauthorized):
             await client.get("/x")
         assert credentials.reloads == 1
 
-    play(answer, scenario)
 
-
-def test_a_dropped_connection_is_tried_once_more() -> None:
+async def test_a_dropped_connection_is_tried_once_more() -> None:
     tries = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -174,38 +169,31 @@ def test_a_dropped_connection_is_tried_once_more() -> None:
             request.transport.close()
         return web.json_response({"tries": tries})
 
-    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+    async with served(answer) as (client, _):
         assert await client.patch("/x", [], JSON_PATCH) == {"tries": 2}
-        assert client.answers.doubted_since("ns") is None
-
-    play(answer, scenario)
+        assert client.write_health.uncertain_since("ns") is None
 
 
-def test_no_answer_is_remembered() -> None:
+async def test_no_answer_is_remembered() -> None:
     async def answer(_request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(5)
         return web.json_response({})
 
-    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+    async with served(answer) as (client, _):
         with pytest.raises(Unavailable, match="GET /x: no answer"):
             await client.get("/x")
-        assert client.answers.doubted_since("ns") is not None
-
-    play(answer, scenario)
+        assert client.write_health.uncertain_since("ns") is not None
 
 
-def test_a_refused_connection_is_unavailable() -> None:
-    async def main() -> None:
-        client = Client(cast(Credentials, FakeCredentials("http://127.0.0.1:1")))
-        try:
-            with pytest.raises(Unavailable):
-                await client.get("/x")
-            with pytest.raises(Unavailable):
-                await anext(client.watch("/x", {}))
-        finally:
-            await client.aclose()
-
-    asyncio.run(main())
+async def test_a_refused_connection_is_unavailable() -> None:
+    client = Client(cast(Credentials, FakeCredentials("http://127.0.0.1:1")))
+    try:
+        with pytest.raises(Unavailable):
+            await client.get("/x")
+        with pytest.raises(Unavailable):
+            await anext(client.watch("/x", {}))
+    finally:
+        await client.aclose()
 
 
 def streaming(*chunks: bytes, hang: bool = False) -> Answer:
@@ -233,12 +221,12 @@ async def collect(batches: AsyncIterator[Any], into: list[tuple[str, Any]]) -> N
         into.extend(batch)
 
 
-def test_watch_lines_may_come_in_any_pieces() -> None:
+async def test_watch_lines_may_come_in_any_pieces() -> None:
     big = event("ADDED", name="a", text="x" * 200_000)
     stream = big + event("MODIFIED", name="b") + event("BOOKMARK", name="c")
     pieces = [stream[:100], stream[100:150_000], stream[150_000 : len(big) + 3], stream[len(big) + 3 :]]
 
-    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+    async with served(streaming(*pieces)) as (client, _):
         found: list[tuple[str, Any]] = []
         await collect(client.watch("/x", {}), found)
         assert [(kind, item["name"]) for kind, item in found] == [
@@ -247,46 +235,38 @@ def test_watch_lines_may_come_in_any_pieces() -> None:
             ("BOOKMARK", "c"),
         ]
 
-    play(streaming(*pieces), scenario)
 
-
-def test_events_before_an_error_event_are_delivered() -> None:
+async def test_events_before_an_error_event_are_delivered() -> None:
     stream = event("ADDED", name="a")
     error = event("ERROR", code=410, reason="Expired", message="too old")
 
-    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+    async with served(streaming(stream, error)) as (client, _):
         found: list[tuple[str, Any]] = []
         with pytest.raises(Gone, match="too old"):
             await collect(client.watch("/x", {}), found)
         assert [kind for kind, _item in found] == ["ADDED"]
 
-    play(streaming(stream, error), scenario)
 
-
-def test_a_watch_refused_with_410() -> None:
+async def test_a_watch_refused_with_410() -> None:
     async def answer(_request: web.Request) -> web.StreamResponse:
         return web.Response(status=410, body=failure(410, "Expired"))
 
-    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+    async with served(answer) as (client, _):
         with pytest.raises(Gone):
             await anext(client.watch("/x", {}))
 
-    play(answer, scenario)
 
-
-def test_a_silent_watch_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_watch_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_WATCH_SILENCE", 0.2)
 
-    async def scenario(client: Client, _credentials: FakeCredentials) -> None:
+    async with served(streaming(event("ADDED", name="a"), hang=True)) as (client, _):
         found: list[tuple[str, Any]] = []
         with pytest.raises(Unavailable):
             await collect(client.watch("/x", {}), found)
         assert [kind for kind, _item in found] == ["ADDED"]
 
-    play(streaming(event("ADDED", name="a"), hang=True), scenario)
 
-
-def test_a_hundred_readings_open_no_hundred_connections_and_lists_do_not_wait() -> None:
+async def test_a_hundred_readings_open_no_hundred_connections_and_lists_do_not_wait() -> None:
     inside: set[str] = set()
     most = 0
 
@@ -299,13 +279,11 @@ def test_a_hundred_readings_open_no_hundred_connections_and_lists_do_not_wait() 
             inside.remove(request.path)
         return web.json_response({})
 
-    async def scenario(client: Client, _: FakeCredentials) -> None:
+    async with served(answer, timeout=30.0) as (client, _):
         one_by_one = [client.get(f"/api/v1/namespaces/ns/pods/p-{number}") for number in range(100)]
         reading = asyncio.gather(*one_by_one)
         await asyncio.sleep(0)
         await client.get("/api/v1/pods", {"limit": "1"})
         assert not reading.done()
         await reading
-
-    play(answer, scenario)
     assert 1 < most <= 32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,12 +12,12 @@ import pytest
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord
 from elasticjob_operator.observe import informer as informer_module
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Forbidden, Gone, Unavailable
 from elasticjob_operator.observe.informer import Informer
 from elasticjob_operator.observe.objects import SeenLease, read_lease
 from elasticjob_operator.observe.store import Store
+from elasticjob_operator.observe.write_health import WriteHealth
 
 PATH = "/apis/coordination.k8s.io/v1/leases"
 
@@ -33,7 +33,7 @@ class FakeServer:
         self.refuse_list: Exception | None = None
         self.page_size = 2
         self._stream: asyncio.Queue[WatchBatch | Exception | None] = asyncio.Queue()
-        self.answers = Answers()
+        self.write_health = WriteHealth()
 
     def lease(self, name: str, uid: str = "", renew: str = "0", record_id: str = "abcd") -> Json:
         self.version += 1
@@ -120,22 +120,21 @@ class Scene:
         await self.until(lambda: len(self.server.watches) == count and self.informer.good_since is not None)
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]], scene_of: Callable[[], Scene] = Scene) -> None:
-    async def main() -> None:
-        async with running(scene_of()) as scene:
-            await scenario(scene)
-
-    asyncio.run(main())
-
-
 @asynccontextmanager
-async def running(scene: Scene) -> AsyncIterator[Scene]:
+async def running(scene: Scene) -> AsyncIterator[None]:
     task = asyncio.create_task(scene.informer.run())
     try:
-        yield scene
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    scene = Scene()
+    async with running(scene):
+        yield scene
 
 
 @pytest.fixture(autouse=True)
@@ -143,8 +142,11 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer_module, "_BACK_OFF", (0.0, 0.0))
 
 
-def test_lists_in_pages_then_watches_from_there() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_lists_in_pages_then_watches_from_there() -> None:
+    scene = Scene()
+    for i in range(5):
+        scene.server.set(f"p{i}")
+    async with running(scene):
         await scene.watched(1)
         assert scene.server.lists == 3
         assert scene.names() == {"p0", "p1", "p2", "p3", "p4"}
@@ -155,71 +157,57 @@ def test_lists_in_pages_then_watches_from_there() -> None:
         assert scene.informer.synced.is_set()
         assert sorted(scene.news()) == ["p0", "p1", "p2", "p3", "p4"]
 
-    def scene() -> Scene:
-        made = Scene()
-        for i in range(5):
-            made.server.set(f"p{i}")
-        return made
 
-    play(scenario, scene)
-
-
-def test_events_change_the_store_and_are_news() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.watched(1)
-        scene.server.push(("ADDED", scene.server.set("a")))
-        await scene.until(lambda: scene.names() == {"a"})
-        scene.server.push(("MODIFIED", scene.server.set("a", record_id="efgh")))
-        await scene.until(lambda: len(scene.changed) == 2)
-        seen = scene.store.get("ns", "a")
-        assert seen is not None
-        assert seen.participant.record is not None
-        assert seen.participant.record.id == "efgh"
-        scene.server.push(("DELETED", scene.server.set("a")))
-        await scene.until(lambda: scene.names() == set())
-        assert scene.news() == ["a", "a", "a"]
-
-    play(scenario)
+async def test_events_change_the_store_and_are_news(scene: Scene) -> None:
+    await scene.watched(1)
+    scene.server.push(("ADDED", scene.server.set("a")))
+    await scene.until(lambda: scene.names() == {"a"})
+    scene.server.push(("MODIFIED", scene.server.set("a", record_id="efgh")))
+    await scene.until(lambda: len(scene.changed) == 2)
+    seen = scene.store.get("ns", "a")
+    assert seen is not None
+    assert seen.participant.record is not None
+    assert seen.participant.record.id == "efgh"
+    scene.server.push(("DELETED", scene.server.set("a")))
+    await scene.until(lambda: scene.names() == set())
+    assert scene.news() == ["a", "a", "a"]
 
 
-def test_a_renewal_moves_the_clock_and_is_no_news() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.watched(1)
-        scene.server.push(("ADDED", scene.server.set("a")))
-        await scene.until(lambda: scene.news() == ["a"])
-        before = scene.store.get("ns", "a")
-        assert scene.store.touched("ns", "a") == 1000.0
-        scene.now = 1010.0
-        scene.server.push(("MODIFIED", scene.server.set("a", renew="1")))
-        await scene.until(lambda: scene.store.touched("ns", "a") == 1010.0)
-        assert scene.news() == []
-        after = scene.store.get("ns", "a")
-        assert before is not None
-        assert after is not None
-        assert after.version > before.version
-        assert after.participant is before.participant, "the same text is not parsed again"
-
-    play(scenario)
+async def test_a_renewal_moves_the_clock_and_is_no_news(scene: Scene) -> None:
+    await scene.watched(1)
+    scene.server.push(("ADDED", scene.server.set("a")))
+    await scene.until(lambda: scene.news() == ["a"])
+    before = scene.store.get("ns", "a")
+    assert scene.store.touched("ns", "a") == 1000.0
+    scene.now = 1010.0
+    scene.server.push(("MODIFIED", scene.server.set("a", renew="1")))
+    await scene.until(lambda: scene.store.touched("ns", "a") == 1010.0)
+    assert scene.news() == []
+    after = scene.store.get("ns", "a")
+    assert before is not None
+    assert after is not None
+    assert after.version > before.version
+    assert after.participant is before.participant, "the same text is not parsed again"
 
 
-def test_a_bookmark_moves_the_version_and_nothing_else() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.watched(1)
-        scene.now = 1060.0
-        scene.server.version = 500
-        scene.server.push(("BOOKMARK", {"kind": "Lease", "metadata": {"resourceVersion": "500"}}))
-        await scene.until(lambda: scene.informer.heard_at == 1060.0)
-        scene.server.end()
-        await scene.watched(2)
-        assert scene.server.watches[1]["resourceVersion"] == "500"
-        assert scene.news() == []
-
-    play(scenario)
+async def test_a_bookmark_moves_the_version_and_nothing_else(scene: Scene) -> None:
+    await scene.watched(1)
+    scene.now = 1060.0
+    scene.server.version = 500
+    scene.server.push(("BOOKMARK", {"kind": "Lease", "metadata": {"resourceVersion": "500"}}))
+    await scene.until(lambda: scene.informer.last_event_at == 1060.0)
+    scene.server.end()
+    await scene.watched(2)
+    assert scene.server.watches[1]["resourceVersion"] == "500"
+    assert scene.news() == []
 
 
 @pytest.mark.parametrize("second", [True, False])
-def test_410_lists_again_and_finds_what_vanished(second: bool) -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_410_lists_again_and_finds_what_vanished(second: bool) -> None:
+    scene = Scene()
+    scene.server.set("a")
+    scene.server.set("b")
+    async with running(scene):
         await scene.watched(1)
         scene.news()
         del scene.server.objects["a"]
@@ -235,43 +223,28 @@ def test_410_lists_again_and_finds_what_vanished(second: bool) -> None:
         assert scene.informer.good_since == 1100.0, "clocks start again after a relist"
         assert scene.informer.gaps == 2
 
-    def scene() -> Scene:
-        made = Scene()
-        made.server.set("a")
-        made.server.set("b")
-        return made
 
-    play(scenario, scene)
-
-
-def test_the_servers_own_end_of_a_watch_is_no_gap() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.watched(1)
-        scene.now = 1300.0
-        scene.server.end()
-        await scene.watched(2)
-        assert scene.informer.good_since == 1000.0
-        assert scene.informer.gaps == 1
-        assert scene.server.lists == 1
-
-    play(scenario)
+@pytest.mark.parametrize(
+    ("error", "good_since", "gaps"),
+    [(None, 1000.0, 1), (Unavailable("WATCH", 0, "Reset", "connection reset"), 1300.0, 2)],
+    ids=["ended by the server", "a broken connection"],
+)
+async def test_a_watch_that_ends_is_opened_again_without_a_list_and_one_that_breaks_is_a_gap(
+    scene: Scene, error: Exception | None, good_since: float, gaps: int
+) -> None:
+    await scene.watched(1)
+    scene.now = 1300.0
+    scene.server.end(error)
+    await scene.watched(2)
+    assert scene.informer.good_since == good_since
+    assert scene.informer.gaps == gaps
+    assert scene.server.lists == 1
 
 
-def test_a_broken_watch_is_a_gap_without_a_new_list() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.watched(1)
-        scene.now = 1300.0
-        scene.server.end(Unavailable("WATCH", 0, "Reset", "connection reset"))
-        await scene.watched(2)
-        assert scene.informer.good_since == 1300.0
-        assert scene.informer.gaps == 2
-        assert scene.server.lists == 1
-
-    play(scenario)
-
-
-def test_a_list_that_fails_keeps_what_is_known() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_a_list_that_fails_keeps_what_is_known() -> None:
+    scene = Scene()
+    scene.server.set("a")
+    async with running(scene):
         await scene.watched(1)
         scene.server.refuse_list = Unavailable("GET", 503, "", "no etcd")
         scene.server.end(Gone("WATCH", 410, "Expired", ""))
@@ -281,68 +254,47 @@ def test_a_list_that_fails_keeps_what_is_known() -> None:
         scene.server.refuse_list = None
         await scene.watched(2)
 
-    def scene() -> Scene:
-        made = Scene()
-        made.server.set("a")
-        return made
 
-    play(scenario, scene)
-
-
-def test_an_optional_resource_may_be_forbidden() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_an_optional_resource_may_be_forbidden() -> None:
+    scene = Scene(optional=True)
+    scene.server.refuse_list = Forbidden("GET", 403, "Forbidden", "no")
+    async with running(scene):
         await scene.until(scene.informer.synced.is_set)
         assert scene.informer.forbidden
 
-    def scene() -> Scene:
-        made = Scene(optional=True)
-        made.server.refuse_list = Forbidden("GET", 403, "Forbidden", "no")
-        return made
 
-    play(scenario, scene)
-
-
-def test_an_answer_of_ours_is_not_undone_by_an_older_event_or_list() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.watched(1)
-        older, newer = scene.server.lease("a"), scene.server.lease("a", record_id="efgh")
-        scene.store.put(read_lease(newer), quiet=True)
-        scene.server.push(("ADDED", older), ("ADDED", scene.server.set("b")))
-        await scene.until(lambda: scene.names() == {"a", "b"})
-        seen = scene.store.get("ns", "a")
-        assert seen is not None
-        assert seen.version == int(newer["metadata"]["resourceVersion"])
-        assert scene.news() == ["b"], "what we wrote ourselves is no news"
-        # A list from before our write does not remove its result; a later one does.
-        scene.store.drop_others(set(), version=seen.version - 1)
-        assert "a" in scene.names()
-        scene.store.drop_others(set(), version=seen.version)
-        assert "a" not in scene.names()
-
-    play(scenario)
+async def test_an_answer_of_ours_is_not_undone_by_an_older_event_or_list(scene: Scene) -> None:
+    await scene.watched(1)
+    older, newer = scene.server.lease("a"), scene.server.lease("a", record_id="efgh")
+    scene.store.put(read_lease(newer), quiet=True)
+    scene.server.push(("ADDED", older), ("ADDED", scene.server.set("b")))
+    await scene.until(lambda: scene.names() == {"a", "b"})
+    seen = scene.store.get("ns", "a")
+    assert seen is not None
+    assert seen.version == int(newer["metadata"]["resourceVersion"])
+    assert scene.news() == ["b"], "what we wrote ourselves is no news"
+    # A list from before our write does not remove its result; a later one does.
+    scene.store.drop_others(set(), version=seen.version - 1)
+    assert "a" in scene.names()
+    scene.store.drop_others(set(), version=seen.version)
+    assert "a" not in scene.names()
 
 
-def test_the_successor_of_the_same_name_survives_the_end_of_the_former() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.watched(1)
-        former = scene.server.set("a", uid="one")
-        scene.server.push(("ADDED", former))
-        await scene.until(lambda: scene.names() == {"a"})
-        scene.store.put(read_lease(scene.server.lease("a", uid="two")), quiet=True)
-        scene.server.push(("DELETED", former), ("ADDED", scene.server.set("b")))
-        await scene.until(lambda: "b" in scene.names())
-        seen = scene.store.get("ns", "a")
-        assert seen is not None
-        assert seen.uid == "two"
-
-    play(scenario)
+async def test_the_successor_of_the_same_name_survives_the_end_of_the_former(scene: Scene) -> None:
+    await scene.watched(1)
+    former = scene.server.set("a", uid="one")
+    scene.server.push(("ADDED", former))
+    await scene.until(lambda: scene.names() == {"a"})
+    scene.store.put(read_lease(scene.server.lease("a", uid="two")), quiet=True)
+    scene.server.push(("DELETED", former), ("ADDED", scene.server.set("b")))
+    await scene.until(lambda: "b" in scene.names())
+    seen = scene.store.get("ns", "a")
+    assert seen is not None
+    assert seen.uid == "two"
 
 
-def test_rubbish_does_not_end_the_informer() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.watched(1)
-        scene.server.push(("MODIFIED", {"no": "metadata"}))
-        await scene.watched(2)
-        assert scene.server.lists == 2
-
-    play(scenario)
+async def test_rubbish_does_not_end_the_informer(scene: Scene) -> None:
+    await scene.watched(1)
+    scene.server.push(("MODIFIED", {"no": "metadata"}))
+    await scene.watched(2)
+    assert scene.server.lists == 2

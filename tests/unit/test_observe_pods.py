@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 from elasticjob.contract.names import JOB_LABEL
+from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.text import last_words
 from elasticjob_operator.observe.objects import read_pod
 from elasticjob_operator.plan.model import Exit, Pod
 from tests.unit.observed import FOREIGN, TEMPLATED, Scene, raw_pod, status
@@ -48,6 +51,58 @@ def test_exit_is_the_training_containers_though_a_sidecar_goes_on() -> None:
     scene.pod(status={"containerStatuses": [status("sidecar", running={}), ended]})
     assert scene.only().exit == Exit(137, "OOMKilled", "too much")
     assert not scene.only().ended
+
+
+def test_a_container_that_ended_well_was_not_out_of_memory() -> None:
+    """containerd's mark stays from a worker that was killed earlier."""
+    scene = Scene()
+    ended = status("main", terminated={"exitCode": 0, "reason": "OOMKilled"})
+    scene.pod(status={"phase": "Succeeded", "containerStatuses": [ended]})
+    assert scene.only().exit == Exit(0, "Completed")
+
+
+@pytest.mark.parametrize(("oom_kills", "reason"), [(0, "OOMKilled"), (1, "Error")])
+def test_a_mark_that_the_agent_has_outlived_says_nothing_of_its_end(oom_kills: int, reason: str) -> None:
+    scene = Scene()
+    record = ParticipantRecord("id-1", "Joining", "10.0.0.1:4000", oom_kills=oom_kills)
+    scene.lease(participant=record.dump())
+    ended = status("main", terminated={"exitCode": 137, "reason": "OOMKilled"})
+    scene.pod(status={"phase": "Failed", "containerStatuses": [ended]})
+    assert scene.only().exit == Exit(137, reason)
+
+
+def test_the_end_of_a_container_s_log_and_when_that_was() -> None:
+    scene = Scene()
+    log = "Collecting torch\n  File \"a.py\"\nModuleNotFoundError: No module named 'numpy'\n-----\n"
+    terminated = {"exitCode": 1, "reason": "Error", "message": log, "finishedAt": "2026-11-22T20:00:01Z"}
+    scene.pod(status={"containerStatuses": [status("main", terminated=terminated)]})
+    end = scene.only().exit
+    assert end is not None
+    assert end.message == "Collecting torch | File \"a.py\" | ModuleNotFoundError: No module named 'numpy'"
+    assert end.finished == datetime(2026, 11, 22, 20, 0, 1, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize("finished", [None, "", "yesterday", 7, "2026-11-22T20:00:01"])
+def test_a_time_that_is_none(finished: object) -> None:
+    scene = Scene()
+    terminated = {"exitCode": 1, "finishedAt": finished}
+    scene.pod(status={"containerStatuses": [status("main", terminated=terminated)]})
+    assert scene.only().exit == Exit(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ""),
+        ("=====\n\n", ""),
+        ("one\ntwo", "one | two"),
+        ("far too long for this\n12345678", "12345678"),
+        ("1234567890123456", "123456789012"),
+        ("a\tb\u202ec", "a b c"),
+    ],
+)
+def test_last_words(text: str, words: str) -> None:
+    assert last_words(text, 12) == words
 
 
 def test_the_annotated_container_trains() -> None:
@@ -130,25 +185,26 @@ def test_an_init_container_has_ended_the_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "accompanied"), [({"running": {}}, True), ({"waiting": {}}, True), ({"terminated": {}}, False)]
+    ("state", "sidecar_running"),
+    [({"running": {}}, True), ({"waiting": {}}, True), ({"terminated": {}}, False)],
 )
 def test_a_sidecar_keeps_a_pod_from_ending_unless_the_kubelet_ends_it(
-    state: dict[str, Any], accompanied: bool
+    state: dict[str, Any], sidecar_running: bool
 ) -> None:
     scene = Scene()
     ended = status("main", terminated={"exitCode": 1})
     scene.pod(status={"containerStatuses": [ended, status("sidecar", **state)]})
-    assert scene.only().accompanied is accompanied
+    assert scene.only().sidecar_running is sidecar_running
     native = [status("proxy", running={})]
     scene.pod(status={"containerStatuses": [ended], "initContainerStatuses": native})
-    assert not scene.only().accompanied
+    assert not scene.only().sidecar_running
 
 
 def test_mine_is_by_owner_with_a_template_and_by_label_without() -> None:
     scene = Scene()
     scene.pod(metadata={**raw_pod()["metadata"], "ownerReferences": [{"uid": "former", "controller": True}]})
-    assert not scene.only(TEMPLATED).mine
-    assert scene.only(FOREIGN).mine
+    assert not scene.only(TEMPLATED).of_this_job
+    assert scene.only(FOREIGN).of_this_job
 
 
 @pytest.mark.parametrize(
@@ -185,14 +241,14 @@ def test_the_name_of_a_pod_that_was_made_counts_not_its_labels(labels: dict[str,
     scene = Scene()
     scene.pod(metadata={**raw_pod()["metadata"], "labels": {JOB_LABEL: "job", **labels}})
     pod = scene.only()
-    assert (pod.mine, pod.slot, pod.attempt, pod.mislabeled) == (True, 0, 0, wrong)
+    assert (pod.of_this_job, pod.slot, pod.attempt, pod.mislabeled) == (True, 0, 0, wrong)
 
 
 @pytest.mark.parametrize("name", ["debug", "job-0", "job-01-0", "other-0-0", "job-0-0-0", "job-0-123456789"])
 def test_a_pod_that_bears_the_owner_and_no_name_of_ours_is_not_mine(name: str) -> None:
     scene = Scene()
     scene.pod(name)
-    assert not scene.only().mine
+    assert not scene.only().of_this_job
 
 
 def test_pods_of_other_jobs_are_not_seen() -> None:

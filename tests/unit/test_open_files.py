@@ -24,7 +24,7 @@ def test_the_agent_raises_its_limit_and_workers_keep_theirs() -> None:
             open_files.raise_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (2048, 2048)
         worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        open_files.give_back([worker.pid, 2**22 - 1])
+        open_files.restore_limit([worker.pid, 2**22 - 1])
         assert resource.prlimit(worker.pid, resource.RLIMIT_NOFILE) == (512, 2048)
         worker.communicate(b"\\n")
         """

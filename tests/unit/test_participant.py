@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticjob.contract.records import Outcome, Phase, RoundRecord
-from elasticjob.core.participant import ASK, AnnounceAgain, Enter, Participant, Stop, Wait
+from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, KeepWaiting, Participant, Stop
 
 ROUND = RoundRecord("job", 1, "Active", "n1", ("mine", "other"), "h:1")
 
@@ -32,7 +32,7 @@ def test_enters_the_round_that_has_its_id() -> None:
     step = joined(ROUND, "other").take_step()
     assert isinstance(step, Enter)
     m = step.membership
-    assert (m.number, m.rank, m.size, m.leader) == (1, 1, 2, "h:1")
+    assert (m.number, m.group_rank, m.size, m.leader_endpoint) == (1, 1, 2, "h:1")
     assert m.prefix == "elasticjob/job/1/n1"
 
 
@@ -41,14 +41,16 @@ def test_who_has_no_place_announces_itself_for_the_next_round_and_waits() -> Non
     assert isinstance(core.take_step(), AnnounceAgain)
     record = core.announce("third-2", "h:1", False, 1)
     assert (record.seen("job"), record.from_round) == (1, 0)
-    assert isinstance(core.take_step(), Wait)
-    core.observe(replace(ROUND, phase="Broken", waiting="1 of 2"))
-    assert core.take_step() == Wait("1 of 2"), "what was announced during the round is for the next one"
+    assert isinstance(core.take_step(), KeepWaiting)
+    core.observe(replace(ROUND, phase="Broken", waiting_message="1 of 2"))
+    assert core.take_step() == KeepWaiting("1 of 2"), (
+        "what was announced during the round is for the next one"
+    )
 
 
 @pytest.mark.parametrize("phase", ["Active", "Broken"])
 def test_an_announcement_from_before_a_round_that_was_missed_is_made_anew(phase: str) -> None:
-    """It may have been a member's of that round, and nobody remembers (I4)."""
+    """It may have been a member's of that round, and that is not remembered (I4)."""
     core = joined(replace(ROUND, number=2, phase=phase), "third")
     assert isinstance(core.take_step(), AnnounceAgain)
     assert core.announce("third-2", "h:1", False, 1).seen("job") == 2
@@ -59,35 +61,35 @@ def test_an_announcement_is_for_the_job_that_was_seen() -> None:
     assert core.announce("x", "h:1", False, 1).seen("job") == 7
     assert core.announced is not None
     assert core.announced.seen("job-2") == 0
-    core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", members=()))
-    assert isinstance(core.take_step(), Wait)
-    core.observe(replace(ROUND, job_uid="job-2", members=("other", "x"), leader_id="other"))
+    core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", member_ids=()))
+    assert isinstance(core.take_step(), KeepWaiting)
+    core.observe(replace(ROUND, job_uid="job-2", member_ids=("other", "x"), leader_id="other"))
     assert isinstance(core.take_step(), Enter)
 
 
-LARGE = replace(ROUND, members=(), size=40, leader_id="mine")
+LARGE = replace(ROUND, member_ids=(), size=40, leader_id="mine")
 
 
 def test_of_a_large_round_the_leader_knows_its_rank_and_the_others_ask() -> None:
     step = joined(LARGE).take_step()
     assert isinstance(step, Enter)
-    assert (step.membership.rank, step.membership.size) == (0, 40)
+    assert (step.membership.group_rank, step.membership.size) == (0, 40)
     core = joined(LARGE, "other")
     step = core.take_step()
     assert isinstance(step, Enter)
-    assert (step.membership.rank, step.membership.size) == (ASK, 40)
-    assert core.over() == ""
-    core.placed(17)
-    assert core.membership == replace(step.membership, rank=17)
+    assert (step.membership.group_rank, step.membership.size) == (RANK_UNKNOWN, 40)
+    assert core.end_reason() == ""
+    core.set_group_rank(17)
+    assert core.membership == replace(step.membership, group_rank=17)
 
 
 def test_who_is_no_member_of_a_large_round_did_not_come_from_it() -> None:
     core = joined(LARGE, "other")
     core.take_step()
-    core.no_member()
+    core.drop_membership()
     record = core.announce("other-2", "h:1", False, 1)
     assert (record.from_round, record.seen("job")) == (0, 1)
-    assert isinstance(core.take_step(), Wait)
+    assert isinstance(core.take_step(), KeepWaiting)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETE.value, "Failed"])
@@ -95,11 +97,11 @@ def test_who_still_asks_for_its_rank_when_the_job_has_ended_stops(outcome: str) 
     """It was no member, and the leader that could have said so may be gone: it asked for ever."""
     core = joined(LARGE, "another")
     assert isinstance(core.take_step(), Enter)
-    assert core.over() == ""
+    assert core.end_reason() == ""
     core.observe(
         replace(LARGE, phase="Closed", outcome=outcome, message="all 40 members of round 3 succeeded")
     )
-    assert core.over() == "the job has ended: all 40 members of round 3 succeeded"
+    assert core.end_reason() == "the job has ended: all 40 members of round 3 succeeded"
     core.announce("again", "h:1", False, 1)
     assert core.take_step() == Stop(outcome == Outcome.COMPLETE.value, "all 40 members of round 3 succeeded")
 
@@ -107,16 +109,16 @@ def test_who_still_asks_for_its_rank_when_the_job_has_ended_stops(outcome: str) 
 def test_who_has_its_rank_is_not_disturbed_when_the_job_is_complete() -> None:
     core = joined(LARGE, "another")
     core.take_step()
-    core.placed(7)
+    core.set_group_rank(7)
     core.observe(replace(LARGE, phase="Closed", outcome=Outcome.COMPLETE.value))
-    assert core.over() == ""
+    assert core.end_reason() == ""
 
 
 def test_a_large_round_that_broke_before_its_leader_told_the_ranks_is_left() -> None:
     core = joined(LARGE, "other")
     core.take_step()
     core.observe(replace(LARGE, phase="Broken"))
-    assert core.over()
+    assert core.end_reason()
     assert isinstance(core.take_step(), AnnounceAgain)
     assert core.announce("other-2", "h:1", False, 1).from_round == 1, "it may come from there"
 
@@ -143,28 +145,28 @@ def test_over_if_and_only_if_the_record_says_so() -> None:
     ):
         core = running()
         core.observe(harmless)
-        assert core.over() == ""
+        assert core.end_reason() == ""
     for end in (
         replace(ROUND, phase="Broken", cause="PodLost", message="gone"),
-        replace(ROUND, number=2, members=("x", "y")),
+        replace(ROUND, number=2, member_ids=("x", "y")),
         replace(ROUND, phase="Closed", outcome="Failed"),
     ):
         core = running()
         core.observe(end)
-        assert core.over()
+        assert core.end_reason()
 
 
 def test_the_record_never_goes_back() -> None:
     core = running()
-    core.observe(replace(ROUND, number=2, members=("x", "y")))
+    core.observe(replace(ROUND, number=2, member_ids=("x", "y")))
     assert not core.observe(ROUND)
-    assert core.over()
+    assert core.end_reason()
 
 
 def test_a_job_made_again_is_another_job_and_the_old_one_does_not_come_back() -> None:
     core = running()
-    assert core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", members=()))
-    assert "created again" in core.over()
+    assert core.observe(replace(ROUND, job_uid="job-2", number=0, phase="Broken", member_ids=()))
+    assert "created again" in core.end_reason()
     assert not core.observe(replace(ROUND, number=9))
 
 

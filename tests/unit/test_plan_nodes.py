@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 
 from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import nodes
-from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import DeletePod, Job, JobSpec, Now, Observed, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Account, Charge, JobStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -41,7 +41,7 @@ def test_excluding_again_for_the_same_reason_changes_nothing() -> None:
     assert (said, len(p.events)) == (1, 0)
     nodes.exclude(p, "b", "it is worse")
     assert [(n.name, n.message) for n in p.status.excluded_nodes] == [("b", "it is worse")]
-    assert p.status.excluded_nodes[0].until == WALL + timedelta(minutes=65)
+    assert p.status.excluded_nodes[0].until_time == WALL + timedelta(minutes=65)
 
 
 def test_a_job_without_template_excludes_nothing() -> None:
@@ -104,7 +104,7 @@ def test_force_only_where_the_node_is_dead_for_sure() -> None:
         replace(stuck, node_ready=False),
         replace(stuck, node_ready=False, unreachable=True),
         replace(stuck, out_of_service=True),
-        replace(stuck, mine=False, node_gone=True),
+        replace(stuck, of_this_job=False, node_gone=True),
         replace(stuck, deleting=False, node_gone=True),
     )
     dead = (

@@ -17,14 +17,9 @@ SENTENCE = (
 
 def running(open_files: int, size: int | None = 8) -> World:
     """Two members train; the leader may open so many files."""
-    w = World()
-    w.do("job replicas=2")
-    w.make_passes()
-    w.do("start mnist-0-0 mnist-1-0")
-    w.make_passes()
+    w = World().play("job replicas=2", "start mnist-0-0 mnist-1-0")
     say(w, open_files, size)
-    w.do("establish")
-    w.make_passes()
+    w.play("establish")
     return w
 
 
@@ -39,11 +34,7 @@ def say(w: World, open_files: int, size: int | None) -> None:
 def scale(w: World, replicas: int) -> list[str]:
     """What is said when so many are wanted."""
     w.events.clear()
-    w.do(f"job replicas={replicas}")
-    for _ in range(3):
-        w.make_passes()
-        w.do("wait 2")
-    w.make_passes()
+    w.play(f"job replicas={replicas}", "wait 2", "wait 2", "wait 2")
     return [e.message for e in w.events if e.reason == "TooFewOpenFiles" and e.warning]
 
 
@@ -60,8 +51,7 @@ def test_a_limit_below_the_size_that_is_wanted_is_told_once() -> None:
     assert SENTENCE in message(w)
     assert w.status.current_round.number == 1
     assert w.status.current_round.phase == "Active", "it stops nothing"
-    w.do("exit mnist-1-0 137")
-    w.make_passes()
+    w.play("exit mnist-1-0 137")
     assert SENTENCE in message(w), "also while the next round forms"
     assert scale(w, 2) == []
     assert "may open" not in message(w)

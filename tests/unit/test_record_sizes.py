@@ -35,11 +35,11 @@ ranks = st.sets(st.integers(0, MAX_MEMBERS - 1)).map(lambda found: tuple(sorted(
 def test_a_report_names_any_members(missing: tuple[int, ...], silent: tuple[int, ...], message: str) -> None:
     report = RoundReport("n" * 64, True, missing, silent, True, True, True, MAX_NUMBER, message)
     read = RoundReport.parse(report.dump())
-    assert (read.missing, read.silent) == (missing, silent)
+    assert (read.unarrived_ranks, read.silent_ranks) == (missing, silent)
 
 
 def test_a_report_that_names_all_others_of_the_largest_job_is_short() -> None:
-    report = RoundReport("n", missing=tuple(range(1, MAX_MEMBERS)), message="did not arrive in time")
+    report = RoundReport("n", unarrived_ranks=tuple(range(1, MAX_MEMBERS)), message="did not arrive in time")
     assert len(report.dump()) < 300
 
 
@@ -78,7 +78,7 @@ def test_what_no_ranks_are(text: str) -> None:
 def test_the_list_of_the_largest_round_is_read_and_fits() -> None:
     ids = tuple(f"{i:0{MAX_ANNOUNCED_ID}d}" for i in range(MAX_MEMBERS))
     text = MemberList("u" * 64, MAX_NUMBER, "n" * 64, ids).dump()
-    assert MemberList.parse(text).members == ids
+    assert MemberList.parse(text).member_ids == ids
     assert len(text) < ANNOTATIONS_BYTES
 
 
@@ -89,7 +89,9 @@ def test_the_record_that_everybody_reads_is_as_long_for_any_number_of_members(se
         "u" * 64, MAX_NUMBER, "Active", "n" * 64, ids, "h" * 255 + ":65535", "c" * 64, sentence, sentence
     )
     assert RoundRecord.parse(record.dump()) == record
-    large = RoundRecord("uid", 3, "Active", "12345678", size=MAX_MEMBERS, leader_id="id-0", leader="h:1")
+    large = RoundRecord(
+        "uid", 3, "Active", "12345678", size=MAX_MEMBERS, leader_id="id-0", leader_endpoint="h:1"
+    )
     assert len(large.dump()) < 400
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from elasticjob_operator.act.attempts import STATUS
+from elasticjob_operator.act.write_backoff import STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.observe.errors import Forbidden
 from elasticjob_operator.observe.spec import MalformedJob
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus
 
 
@@ -86,10 +87,10 @@ def test_writes_that_failed_are_due_again_when_people_have_changed_the_job(
 ) -> None:
     scene = Scene()
     scene.registry.update(job(5))
-    attempts = scene.entry().memory.attempts
-    attempts.failed(STATUS, Forbidden("PATCH", 403, "Forbidden", "no"), now=0.0)
+    backoff = scene.entry().memory.write_backoff
+    backoff.failed(STATUS, Forbidden("PATCH", 403, "Forbidden", "no"), now=0.0)
     scene.registry.update(job(6, **change))
-    assert attempts.due(STATUS, now=0.0) == again
+    assert backoff.due(STATUS, now=0.0) == again
 
 
 def test_a_job_that_is_created_again_under_the_same_name_is_another_one() -> None:
@@ -172,7 +173,7 @@ def test_who_takes_over_relies_on_nothing_that_it_remembers() -> None:
     scene.registry.update(job(5))
     entry, memory = scene.entry(), scene.entry().memory
     status = replace(JobStatus(), restarts=1)
-    scene.registry.update(job(6, status=status.dump()))
+    scene.registry.update(job(6, status=status_json.dump(status)))
     assert entry.covered_status == JobStatus()
     scene.registry.start_afresh()
     assert entry.memory is not memory

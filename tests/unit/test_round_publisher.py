@@ -18,7 +18,7 @@ from elasticjob_operator.plan.model import Job, JobSpec
 
 JOB = Job("default", "mnist", "uid", 1, JobSpec())
 PLANNED = RoundRecord("uid", 2, "Active", "ours", ("id-1",), "10.0.0.1:4000")
-LARGE = replace(PLANNED, members=(), size=40)
+LARGE = replace(PLANNED, member_ids=(), size=40)
 LIST = MemberList("uid", 2, "ours", ("id-1", "id-2"))
 LIST_LEASE = "mnist.members-round"
 

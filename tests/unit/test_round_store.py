@@ -40,7 +40,7 @@ def test_a_call_on_a_closed_connection_is_answered(connection: StoreConnection) 
 def test_the_exit_barrier_is_passed_though_the_job_is_complete_already(
     connection: StoreConnection, server: TCPStore
 ) -> None:
-    """The operator may be quicker than the barrier: nobody is in a hurry, and the leader can still count."""
+    """The operator may be quicker than the barrier: there is no hurry, and the leader can still count."""
     store = leaders(connection)
     last = StoreConnection(lambda: server, "round", threading.Condition())
     arrival = threading.Timer(0.5, last.submit, [lambda store: store.set(KEY, "1")])

@@ -22,33 +22,35 @@ def candidate_lists(draw: st.DrawFn) -> list[Candidate]:
 
 @given(candidate_lists(), st.integers(1, 12))
 def test_seats_are_distinct_and_as_many_as_possible(candidates: list[Candidate], size: int) -> None:
-    seats = assign_ranks(candidates, size)
-    assert len(seats) == min(size, len(candidates)) == len({c.id for c in seats})
-    assert set(seats) <= set(candidates)
+    ranked = assign_ranks(candidates, size)
+    assert len(ranked) == min(size, len(candidates)) == len({c.id for c in ranked})
+    assert set(ranked) <= set(candidates)
 
 
 @given(candidate_lists())
 def test_a_survivor_keeps_its_rank_when_newcomers_fill_every_gap(candidates: list[Candidate]) -> None:
-    candidates = [Candidate(c.id, c.name, c.slot, c.last_rank) for c in candidates]
-    seats = assign_ranks(candidates, len(candidates))
-    survivors = [c for c in candidates if c.last_rank is not None]
-    gaps = max((c.last_rank or 0 for c in survivors), default=-1) + 1 - len(survivors)
+    candidates = [Candidate(c.id, c.name, c.slot, c.last_group_rank) for c in candidates]
+    ranked = assign_ranks(candidates, len(candidates))
+    survivors = [c for c in candidates if c.last_group_rank is not None]
+    gaps = max((c.last_group_rank or 0 for c in survivors), default=-1) + 1 - len(survivors)
     if len(candidates) - len(survivors) >= gaps:
-        assert all(seats[c.last_rank or 0] is c for c in survivors)
+        assert all(ranked[c.last_group_rank or 0] is c for c in survivors)
 
 
 @given(candidate_lists())
 def test_the_order_of_survivors_never_changes(candidates: list[Candidate]) -> None:
-    candidates = [Candidate(c.id, c.name, c.slot, c.last_rank) for c in candidates]
-    order = [c.last_rank for c in assign_ranks(candidates, len(candidates)) if c.last_rank is not None]
+    candidates = [Candidate(c.id, c.name, c.slot, c.last_group_rank) for c in candidates]
+    order = [
+        c.last_group_rank for c in assign_ranks(candidates, len(candidates)) if c.last_group_rank is not None
+    ]
     assert order == sorted(order)
 
 
 @given(candidate_lists())
 def test_who_may_not_lead_leads_only_if_nobody_may(candidates: list[Candidate]) -> None:
-    seats = assign_ranks(candidates, len(candidates))
+    ranked = assign_ranks(candidates, len(candidates))
     if any(c.may_lead for c in candidates):
-        assert seats[0].may_lead
+        assert ranked[0].may_lead
 
 
 def test_a_spare_takes_over_the_lost_rank() -> None:
@@ -76,34 +78,47 @@ def test_a_round_is_never_smaller_than_minimum_nor_larger_than_replicas(
 
 def test_nobody_is_waited_for_once_all_wanted_are_there() -> None:
     candidates = [Candidate(f"id-{i}", f"p-{i}", i) for i in range(2)]
-    assert isinstance(
-        decide(candidates, [Expected("late", 40.0, "member of the previous round")], 1, 2), FormRound
-    )
+    assert isinstance(decide(candidates, [Expected("late", 40.0, "not rejoined yet")], 1, 2), FormRound)
 
 
 def test_a_spare_keeps_off_the_seat_of_a_member_that_is_on_its_way() -> None:
     candidates = [Candidate("a", "p-0", 0, 0), Candidate("s", "p-2", 2)]
-    late = Expected("p-1", 45.0, "member of the previous round", rank_held_seconds=1.5)
+    late = Expected("p-1", 45.0, "not rejoined yet", 1, rank_held_seconds=1.5)
     decision = decide(candidates, [late], 2, 2)
     assert decision == Defer(
         1.5, "enough replicas joined; waiting briefly for p-1 to rejoin with the same group rank"
     )
-    patience_is_over = Expected("p-1", 43.0, "member of the previous round", rank_held_seconds=0.0)
+    patience_is_over = Expected("p-1", 43.0, "not rejoined yet", 1, rank_held_seconds=0.0)
     assert isinstance(decide(candidates, [patience_is_over], 2, 2), FormRound)
     everybody = [Candidate("a", "p-0", 0, 0), Candidate("b", "p-1", 1, 1), Candidate("s", "p-2", 2)]
-    decision = decide(everybody, [Expected("p-3", 45.0, "member of the previous round", 1.5)], 2, 2)
+    decision = decide(everybody, [Expected("p-3", 45.0, "not rejoined yet", 3, 1.5)], 2, 2)
     assert isinstance(decision, FormRound), "no newcomer takes a seat: nothing is gained by waiting"
     assert [c.id for c in decision.members] == ["a", "b"]
 
 
+def test_a_member_that_leaves_does_not_take_the_place_of_one_with_a_lower_rank() -> None:
+    quick = [Candidate("c", "p-2", 2, 2), Candidate("d", "p-3", 3, 3)]
+    slow = [Expected(f"p-{rank}", 45.0, "not rejoined yet", rank, 14.0) for rank in range(2)]
+    decision = decide(quick, slow, 1, 2)
+    assert isinstance(decision, Defer)
+    assert "p-0, p-1" in decision.why
+    decision = decide([Candidate("b", "p-1", 1, 1), *quick], slow[:1], 1, 2)
+    assert decision == Defer(
+        14.0, "enough replicas joined; waiting briefly for p-0 to rejoin with the same group rank"
+    )
+    decision = decide([Candidate("a", "p-0", 0, 0), *quick], slow[1:], 1, 1)
+    assert isinstance(decision, FormRound), "the slow one would have no place"
+    assert [c.id for c in decision.members] == ["a"]
+
+
 def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:
-    members = [Expected(f"p-{i}", 40.0, "member of the previous round") for i in range(5)]
-    new = [Expected("slot 7", 5.0, "its pod is being created"), Expected("p-8", 9.0, "starting on node b")]
+    members = [Expected(f"p-{i}", 40.0, "not rejoined yet") for i in range(5)]
+    new = [Expected("slot 7", 5.0, "pod not created yet"), Expected("p-8", 9.0, "starting on node b")]
     decision = decide([Candidate("id", "p-9", 9)], [*members, *new], 2, 9)
     assert decision == Defer(
         5.0,
-        "1 of 9 replicas joined, at least 2 required; waiting for slot 7 (its pod is being created) "
-        "and p-8 (starting on node b) and p-0, p-1, p-2 and 2 more (member of the previous round)",
+        "1 of 9 replicas joined, at least 2 required; waiting for slot 7 (pod not created yet) "
+        "and p-8 (starting on node b) and p-0, p-1, p-2 and 2 more (not rejoined yet)",
     )
 
 

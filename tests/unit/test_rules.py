@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import Waits
-from elasticjob_operator.plan import failures, moves, rules
-from elasticjob_operator.plan.causes import ACCOUNTS, CAUSES, SCALING, Evidence
-from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.model import Action, Exit, Job, JobSpec, Now, Observed, Pod, Rule
+from elasticjob_operator.plan import charge_revision, charging, rules, status_json
+from elasticjob_operator.plan.evidence import ACCOUNTS, CAUSES, SCALING, Evidence
+from elasticjob_operator.plan.model import Exit, Job, JobSpec, Now, Observed, Pod, Rule, RuleAction
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Charge, JobStatus, RoundEnd, RoundHistory, RoundStatus
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
-BROKEN = RoundStatus(number=3, phase="Broken", established=WALL, end=RoundEnd(WALL))
+BROKEN = RoundStatus(number=3, phase="Broken", established_time=WALL, end=RoundEnd(WALL))
 
 
 def a_pass(
@@ -29,71 +29,71 @@ def a_pass(
     now = Now(WALL + timedelta(seconds=after), after, "nonce")
     job = Job("default", "mnist", "uid", 1, spec or JobSpec(template={}))
     p = Pass(job, status, Observed(pods=pods), now, Waits({}, after), status)
-    failures.refresh_accounts(p)
+    charging.refresh_accounts(p)
     return p
 
 
 def worker_failed(pod: str = "mnist-0-0", **fields: object) -> Evidence:
-    return replace(Evidence(Cause.WORKER_FAILED, f"a worker of {pod} failed", pod, uid=pod), **fields)  # type: ignore[arg-type]
+    return replace(Evidence(Cause.WORKER_FAILED, f"a worker of {pod} failed", pod, pod_uid=pod), **fields)  # type: ignore[arg-type]
 
 
 evidence = st.builds(
     Evidence,
     cause=st.sampled_from(sorted(CAUSES)),
     message=st.text(max_size=300),
-    pod=st.sampled_from(["mnist-0-0", "mnist-1-0", ""]),
+    pod_name=st.sampled_from(["mnist-0-0", "mnist-1-0", ""]),
     exit_code=st.none() | st.integers(-64, 255),
-    uid=st.just("uid"),
-    node=st.sampled_from(["a", "b", ""]),
+    pod_uid=st.just("uid"),
+    node_name=st.sampled_from(["a", "b", ""]),
     reasons=st.lists(st.sampled_from(["OOMKilled", "Evicted", "Error"]), max_size=2).map(tuple),
-    error=st.text(st.characters(), max_size=300),
+    error_text=st.text(st.characters(), max_size=300),
     milliseconds=st.none() | st.integers(0, 10**6),
 ).map(lambda e: e if e.cause == Cause.WORKER_FAILED else replace(e, milliseconds=None))
 rule = st.one_of(
     st.builds(
         Rule,
         st.just("codes"),
-        st.sampled_from([a.value for a in Action]),
+        st.sampled_from([a.value for a in RuleAction]),
         on_worker_exit_codes=st.lists(st.integers(-64, 255), min_size=1).map(tuple),
     ),
     st.builds(
         Rule,
         st.just("words"),
-        st.sampled_from([a.value for a in Action]),
+        st.sampled_from([a.value for a in RuleAction]),
         on_pod_reasons=st.lists(st.sampled_from(["OOMKilled", "Evicted"]), min_size=1).map(tuple),
     ),
     st.builds(
         Rule,
         st.just("pattern"),
-        st.sampled_from([a.value for a in Action]),
+        st.sampled_from([a.value for a in RuleAction]),
         on_error_pattern=st.text(st.characters(), min_size=1, max_size=40),
     ),
 )
 
 
 @given(st.lists(rule, max_size=6), evidence)
-def test_the_first_rule_that_matches_alone_decides(among: list[Rule], sign: Evidence) -> None:
+def test_the_first_rule_that_matches_alone_decides(among: list[Rule], evidence: Evidence) -> None:
     """And none raises, whatever stands in a pattern or in a worker's message."""
-    alone = [rule for rule in among if rules.match([rule], sign) is not None]
-    assert rules.match(among, sign) is (alone[0] if alone else None)
-    assert not alone or sign.account != SCALING
+    alone = [rule for rule in among if rules.match([rule], evidence) is not None]
+    assert rules.match(among, evidence) is (alone[0] if alone else None)
+    assert not alone or evidence.account != SCALING
     rules.problems(among)
 
 
 @given(st.lists(evidence, min_size=1, max_size=6), st.lists(rule, max_size=3))
-def test_a_failure_is_charged_once_and_says_why(signs: list[Evidence], among: list[Rule]) -> None:
+def test_a_failure_is_charged_once_and_says_why(found: list[Evidence], among: list[Rule]) -> None:
     p = a_pass(JobSpec(template={}, rules=tuple(among)))
-    failures.note(p, signs)
+    charging.record_evidence(p, found)
     for _ in range(2):
         if p.round.next_cause.account:
-            failures.charge_round(p)
+            charging.charge_round(p)
     charges = [(a.name, c) for a in p.status.accounts for c in a.charges]
     assert len(charges) == p.status.restarts == (1 if p.round.next_cause.account else 0)
     for account, charge in charges:
         assert account in ACCOUNTS
         assert (charge.cause, charge.round) == (p.round.next_cause.cause, 3)
-        assert len(charge.message) <= failures.MAX_MESSAGE
-    assert JobStatus.parse(p.status.dump()) == p.status
+        assert len(charge.message) <= charging.MAX_MESSAGE
+    assert status_json.parse(status_json.dump(p.status)) == p.status
 
 
 @given(
@@ -101,31 +101,31 @@ def test_a_failure_is_charged_once_and_says_why(signs: list[Evidence], among: li
         lambda found: Cause.HANG not in {e.cause for e in found}
     )
 )
-def test_the_root_does_not_depend_on_the_order_in_which_evidence_comes(signs: list[Evidence]) -> None:
+def test_the_root_does_not_depend_on_the_order_in_which_evidence_comes(found: list[Evidence]) -> None:
     """But for a hang, which a worker's failure precedes only if a rule matches it."""
     roots = set()
-    for order in itertools.permutations(signs):
+    for order in itertools.permutations(found):
         p = a_pass()
-        failures.note(p, list(order))
+        charging.record_evidence(p, list(order))
         roots.add((p.round.next_cause.cause, p.round.failure_offset_milliseconds))
     assert len(roots) == 1
 
 
 def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
     hang = Evidence(Cause.HANG, "no step for 600 s")
-    ecc = worker_failed(error="ECC", exit_code=1)
+    ecc = worker_failed(error_text="ECC", exit_code=1)
     spec = JobSpec(template={}, rules=(Rule("gpu", "ExcludeNode", on_error_pattern="ECC"),))
     for order in ([hang, ecc], [ecc, hang]):
         with_rule, without = a_pass(spec), a_pass()
-        failures.note(with_rule, order)
-        failures.note(without, order)
+        charging.record_evidence(with_rule, order)
+        charging.record_evidence(without, order)
         first, second = with_rule.round.next_cause, without.round.next_cause
         assert (first.cause, first.rule_name) == (Cause.WORKER_FAILED, "gpu")
         assert (second.cause, second.rule_name) == (Cause.HANG, "")
 
 
 @pytest.mark.parametrize(
-    ("sign", "code", "matches"),
+    ("evidence", "code", "matches"),
     [
         (worker_failed(exit_code=-9), -9, True),
         (worker_failed(exit_code=-9), 137, False),
@@ -135,8 +135,8 @@ def test_a_worker_failure_that_a_rule_matches_comes_before_a_hang() -> None:
         (Evidence("Preempted", "it was preempted", exit_code=143), 143, False),
     ],
 )
-def test_exit_codes_are_those_of_what_ended_by_itself(sign: Evidence, code: int, matches: bool) -> None:
-    found = rules.match([Rule("it", "FailJob", on_worker_exit_codes=(code,))], sign)
+def test_exit_codes_are_those_of_what_ended_by_itself(evidence: Evidence, code: int, matches: bool) -> None:
+    found = rules.match([Rule("it", "FailJob", on_worker_exit_codes=(code,))], evidence)
     assert (found is not None) == matches
 
 
@@ -151,8 +151,8 @@ def test_a_pattern_that_is_none_is_named_with_what_is_wrong() -> None:
 
 
 def test_half_a_character_in_a_message_is_no_obstacle() -> None:
-    sign = worker_failed(error="\ud800 ECC")
-    assert rules.match([Rule("gpu", "FailJob", on_error_pattern="ECC$")], sign) is not None
+    evidence = worker_failed(error_text="\ud800 ECC")
+    assert rules.match([Rule("gpu", "FailJob", on_error_pattern="ECC$")], evidence) is not None
 
 
 @given(
@@ -180,8 +180,8 @@ def test_a_charge_that_moves_stays_one(
     p = a_pass(pods=(pod,), after=after)
     before = replace(p.now, wall=WALL)
     p.now, now = before, p.now
-    failures.note(p, [Evidence(cause, "it ended", pod.name, 0, uid=pod.uid, node="a")])
-    failures.charge_round(p)
+    charging.record_evidence(p, [Evidence(cause, "it ended", pod.name, 0, pod_uid=pod.uid, node_name="a")])
+    charging.charge_round(p)
     charged = _charge_of(p)
     end = p.round.next_cause
     p.set(
@@ -192,7 +192,7 @@ def test_a_charge_that_moves_stays_one(
     )
     p.now = now
     for _ in range(2 if again else 1):
-        moves.revise(p)
+        charge_revision.revise(p)
     moved = _charge_of(p)
     assert p.status.restarts == 1
     assert (moved.round, moved.time) == (charged.round, charged.time)
@@ -202,7 +202,7 @@ def test_a_charge_that_moves_stays_one(
     assert p.round.message == f"{over.message}; b took over"
     assert over.account == p.round.account == next(a.name for a in p.status.accounts if a.charges)
     if moved.cause != cause:
-        assert after <= moves.MOVE_SECONDS
+        assert after <= charge_revision.REVISION_WINDOW_SECONDS
         assert p.status.last_failure is not None
         assert over.message == p.status.last_failure.message
         assert [e.reason for e in p.events].count("ChargeRevised") >= 1
@@ -232,14 +232,14 @@ def _charge_of(p: Pass) -> Charge:
 )
 def test_the_last_failure_says_how_to_read_on(template: dict[str, object] | None, command: str) -> None:
     p = a_pass(JobSpec(template=template))
-    failures.note(p, [worker_failed()])
+    charging.record_evidence(p, [worker_failed()])
     assert p.status.last_failure is not None
     assert p.status.last_failure.logs_command == command
 
 
 def test_a_hang_is_everybodys_log() -> None:
     p = a_pass(JobSpec(template={"spec": {"containers": [{"name": "train"}]}}))
-    failures.note(p, [Evidence(Cause.HANG, "no step for 600 s")])
+    charging.record_evidence(p, [Evidence(Cause.HANG, "no step for 600 s")])
     assert p.status.last_failure is not None
     assert p.status.last_failure.logs_command == (
         "kubectl -n default logs -l elasticjob.dev/job-name=mnist -c train --prefix --tail=200"

@@ -8,6 +8,7 @@ import pytest
 
 from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.spec import MalformedJob, read_job, read_spec
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import JobSpec, Limit, Rule
 from elasticjob_operator.plan.status import JobStatus, RoundStatus
 from elasticjob_operator.plan.status_json import VERSION
@@ -52,6 +53,7 @@ def test_full_spec() -> None:
                 "maxRoundsWithoutProgress": 9,
                 "hangTimeoutSeconds": 10,
                 "idleDeadlineSeconds": 6,
+                "fencing": {"type": "AfterSeconds", "afterSeconds": 120},
             },
             "scaling": {"scaleUpDelaySeconds": 0},
             "suspend": True,
@@ -81,6 +83,7 @@ def test_full_spec() -> None:
         ),
         max_rounds_without_progress=9,
         idle_deadline=6,
+        fencing_after=120,
         scale_up_delay=0,
         suspend=True,
         active_deadline=11,
@@ -90,8 +93,24 @@ def test_full_spec() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "fencing",
+    [
+        {},
+        {"type": "WaitForProof"},
+        {"type": "WaitForProof", "afterSeconds": 60},
+        {"type": "AfterSeconds"},
+        {"type": "AfterSeconds", "afterSeconds": "60"},
+        {"type": "Newer", "afterSeconds": 60},
+        "AfterSeconds",
+    ],
+)
+def test_who_does_not_ask_for_another_fencing_waits_for_proof(fencing: object) -> None:
+    assert read_spec({"failurePolicy": {"fencing": fencing}}) == JobSpec()
+
+
 def test_pods_of_others_are_neither_suspended_nor_kept_in_reserve() -> None:
-    """The schema refuses both; an operator that meets them must not wait for what nobody does."""
+    """The schema refuses both; an operator that meets them must not wait for what never happens."""
     assert read_spec({"suspend": True, "spares": 2}) == JobSpec()
 
 
@@ -133,7 +152,7 @@ def test_job() -> None:
     view = read_job(raw())
     assert (view.job.namespace, view.job.name, view.job.uid, view.job.generation) == ("a", "j", "u", 3)
     assert view.version == 41
-    assert view.ours
+    assert view.managed_here
     assert not view.deleting
     assert view.status == JobStatus()
 
@@ -150,8 +169,8 @@ def test_spec_is_read_once_per_generation() -> None:
 
 
 def test_managed_by_others_and_deleting() -> None:
-    assert not read_job(raw(spec={"managedBy": "kueue.x-k8s.io/multikueue"})).ours
-    assert read_job(raw(spec={"managedBy": "elasticjob.dev/operator"})).ours
+    assert not read_job(raw(spec={"managedBy": "kueue.x-k8s.io/multikueue"})).managed_here
+    assert read_job(raw(spec={"managedBy": "elasticjob.dev/operator"})).managed_here
     assert read_job(raw(meta={"deletionTimestamp": "2026-01-01T00:00:00Z"})).deleting
 
 
@@ -161,15 +180,15 @@ def test_foreign_status_is_an_error_with_a_sentence() -> None:
 
 
 def test_a_status_without_what_is_internal_is_an_error() -> None:
-    written = JobStatus(current_round=RoundStatus(number=3, nonce="n"), attempts=(0, 2)).dump()
-    assert JobStatus.parse(written).attempts == (0, 2)
+    written = status_json.dump(JobStatus(current_round=RoundStatus(number=3, nonce="n"), attempts=(0, 2)))
+    assert status_json.parse(written).attempts == (0, 2)
     del written["internal"]
     with pytest.raises(MalformedJob, match="internal is missing"):
         read_job(raw(status=written))
 
 
 def test_a_status_of_a_newer_operator_is_read_if_it_says_that_this_one_may() -> None:
-    written = JobStatus(current_round=RoundStatus(number=3, nonce="n")).dump()
+    written = status_json.dump(JobStatus(current_round=RoundStatus(number=3, nonce="n")))
     newer = {**written, "internal": {**written["internal"], "version": VERSION + 1, "new": {"field": 1}}}
     assert read_job(raw(status=newer)).status.current_round.nonce == "n"
     newer["internal"]["minReaderVersion"] = VERSION + 1

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Any, cast
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Api, Json, WatchBatch
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Gone
-from elasticjob_operator.observe.world import World
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.model import Job, JobSpec
 
 
@@ -39,7 +39,7 @@ class Server:
     """Lists ``pods`` and ``leases`` as of ``version``; each watch ends with a 410 when ``too_old`` is set."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.pods: list[Json] = []
         self.leases: list[Json] = []
         self.version = 100
@@ -66,11 +66,11 @@ class Scene:
 
     def __init__(self, *namespaces: str) -> None:
         self.server = Server()
-        self.world = World(cast(Api, self.server), namespaces, lambda *_: None, lambda: 1000.0)
+        self.cache = ClusterCache(cast(Api, self.server), namespaces, lambda *_: None, lambda: 1000.0)
 
     async def __aenter__(self) -> Scene:
-        self._tasks = [asyncio.create_task(informer.run()) for informer in self.world.informers()]
-        await self.world.synced()
+        self._tasks = [asyncio.create_task(informer.run()) for informer in self.cache.informers()]
+        await self.cache.synced()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -91,79 +91,63 @@ class Scene:
 
     def pods(self, namespace: str) -> list[str]:
         job = Job(namespace, "job", f"job-{namespace}", 1, JobSpec(template={"spec": {}}))
-        return [seen.name for seen in self.world.observe(job).pods]
+        return [seen.name for seen in self.cache.observe(job).pods]
 
     def leases(self, namespace: str) -> list[str]:
         job = Job(namespace, "job", f"job-{namespace}", 1, JobSpec(template={"spec": {}}))
-        return list(self.world.observe(job).leases)
+        return list(self.cache.observe(job).leases)
 
 
-def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
+async def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
     """An operator of two namespaces lists each by itself, when it starts and after a 410."""
-
-    async def scenario() -> None:
-        scene = Scene("ours", "theirs")
-        scene.server.pods = [pod("ours", 7), pod("theirs", 8)]
-        scene.server.leases = [lease("ours", 9), lease("theirs", 10)]
-        async with scene:
-            for namespace in ("ours", "theirs"):
-                assert scene.pods(namespace) == scene.leases(namespace) == ["job-0-0"], namespace
-            await scene.list_again("/api/v1/namespaces/theirs/pods")
-            assert scene.pods("ours") == ["job-0-0"]
-            scene.server.pods = []
-            await scene.list_again("/api/v1/namespaces/theirs/pods")
-            assert (scene.pods("ours"), scene.pods("theirs")) == (["job-0-0"], [])
-
-    asyncio.run(scenario())
+    scene = Scene("ours", "theirs")
+    scene.server.pods = [pod("ours", 7), pod("theirs", 8)]
+    scene.server.leases = [lease("ours", 9), lease("theirs", 10)]
+    async with scene:
+        for namespace in ("ours", "theirs"):
+            assert scene.pods(namespace) == scene.leases(namespace) == ["job-0-0"], namespace
+        await scene.list_again("/api/v1/namespaces/theirs/pods")
+        assert scene.pods("ours") == ["job-0-0"]
+        scene.server.pods = []
+        await scene.list_again("/api/v1/namespaces/theirs/pods")
+        assert (scene.pods("ours"), scene.pods("theirs")) == (["job-0-0"], [])
 
 
-def test_an_answer_that_is_later_than_a_list_brings_no_pod_back() -> None:
+async def test_an_answer_that_is_later_than_a_list_brings_no_pod_back() -> None:
     """The pod was made by us and deleted by somebody at once, and the watch was broken meanwhile. The list
     said nothing of it before our answer came: no event would ever end it again."""
-
-    async def scenario() -> None:
-        async with Scene() as scene:
-            made = pod("ns", 105)
-            scene.server.version = 110
-            await scene.list_again("/api/v1/pods")
-            scene.world.saw_pod(made)
-            assert scene.pods("ns") == []
-            scene.world.saw_pod(pod("ns", 111))
-            assert scene.pods("ns") == ["job-0-0"], "one that was made since is there"
-            scene.world.saw_lease(lease("ns", 55))
-            assert scene.leases("ns") == [], "so is a Lease"
-
-    asyncio.run(scenario())
+    async with Scene() as scene:
+        made = pod("ns", 105)
+        scene.server.version = 110
+        await scene.list_again("/api/v1/pods")
+        scene.cache.saw_pod(made)
+        assert scene.pods("ns") == []
+        scene.cache.saw_pod(pod("ns", 111))
+        assert scene.pods("ns") == ["job-0-0"], "one that was made since is there"
+        scene.cache.saw_lease(lease("ns", 55))
+        assert scene.leases("ns") == [], "so is a Lease"
 
 
-def test_a_look_that_is_later_than_a_list_brings_no_pod_back() -> None:
+async def test_a_look_that_is_later_than_a_list_brings_no_pod_back() -> None:
     """What the API server was asked for one job may be answered after the list that came later."""
+    async with Scene() as scene:
+        listed: dict[str, Any] = {"metadata": {"resourceVersion": "105"}, "items": [pod("ns", 104)]}
+        scene.server.version = 110
+        await scene.list_again("/api/v1/pods")
 
-    async def scenario() -> None:
-        async with Scene() as scene:
-            listed: dict[str, Any] = {"metadata": {"resourceVersion": "105"}, "items": [pod("ns", 104)]}
-            scene.server.version = 110
-            await scene.list_again("/api/v1/pods")
+        async def late(path: str, _query: Mapping[str, str] | None = None) -> Json:
+            return listed if path.endswith("/pods") else {"metadata": listed["metadata"], "items": []}
 
-            async def late(path: str, _query: Mapping[str, str] | None = None) -> Json:
-                return listed if path.endswith("/pods") else {"metadata": listed["metadata"], "items": []}
-
-            scene.server.get = late  # type: ignore[method-assign]
-            await scene.world.read_again(Job("ns", "job", "job-ns", 1, JobSpec(template={"spec": {}})))
-            assert scene.pods("ns") == []
-
-    asyncio.run(scenario())
+        scene.server.get = late  # type: ignore[method-assign]
+        await scene.cache.read_again(Job("ns", "job", "job-ns", 1, JobSpec(template={"spec": {}})))
+        assert scene.pods("ns") == []
 
 
-def test_versions_of_an_etcd_that_was_restored_are_believed() -> None:
+async def test_versions_of_an_etcd_that_was_restored_are_believed() -> None:
     """They begin lower again. A list is always right about what is there."""
-
-    async def scenario() -> None:
-        async with Scene() as scene:
-            scene.server.version, scene.server.pods = 50, [pod("ns", 40)]
-            await scene.list_again("/api/v1/pods")
-            assert scene.pods("ns") == ["job-0-0"]
-            scene.world.saw_pod(pod("ns", 51, "job-1-0"))
-            assert scene.pods("ns") == ["job-0-0", "job-1-0"]
-
-    asyncio.run(scenario())
+    async with Scene() as scene:
+        scene.server.version, scene.server.pods = 50, [pod("ns", 40)]
+        await scene.list_again("/api/v1/pods")
+        assert scene.pods("ns") == ["job-0-0"]
+        scene.cache.saw_pod(pod("ns", 51, "job-1-0"))
+        assert scene.pods("ns") == ["job-0-0", "job-1-0"]

@@ -15,10 +15,11 @@ import pytest
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
 from elasticjob_operator.observe.lists import PAGE, read_list
+from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
@@ -40,7 +41,7 @@ TEMPLATE: Json = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
 class Cluster:
     """Collections that are served in pages; ``gone`` says how often a page that continues one is refused."""
 
-    answers = Answers()
+    write_health = WriteHealth()
 
     def __init__(self) -> None:
         self.items: dict[str, list[Json]] = {path: [] for path in (JOBS, PODS, LEASES, *OWNED.values())}
@@ -134,8 +135,8 @@ def status_of(name: str, finished: bool) -> Json:
             "terminalState": "Complete",
             "internal": {"minReaderVersion": 1, "attempts": [0]},
         }
-        before = JobStatus.parse(over)
-    return plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status.dump()
+        before = status_json.parse(over)
+    return status_json.dump(plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status)
 
 
 def take_over(cluster: Cluster, then: Callable[[Controller], Awaitable[None]]) -> None:
@@ -143,7 +144,7 @@ def take_over(cluster: Cluster, then: Callable[[Controller], Awaitable[None]]) -
         controller = Controller(cluster, Settings())  # type: ignore[arg-type]
         controller.start(leading=False)
         try:
-            await controller.world.synced()
+            await controller.cache.synced()
             cluster.asked.clear()
             await controller.lead()
             await quiet(controller)
@@ -226,7 +227,7 @@ def test_jobs_that_have_ended_cost_nothing_at_a_takeover_or_a_relist() -> None:
     take_over(cluster, then)
 
 
-def test_five_thousand_pods_come_in_pages_and_let_others_have_their_turn() -> None:
+async def test_five_thousand_pods_come_in_pages_and_let_others_have_their_turn() -> None:
     cluster = Cluster()
     for number in range(5_000):
         cluster.pod("job", number)
@@ -240,13 +241,10 @@ def test_five_thousand_pods_come_in_pages_and_let_others_have_their_turn() -> No
 
     taken: list[str] = []
 
-    async def main() -> None:
-        beating = asyncio.create_task(beat())
-        present, _ = await read_list(cluster, PODS, lambda raw: taken.append(raw["metadata"]["name"]))  # type: ignore[arg-type]
-        beating.cancel()
-        assert len(present) == 5_000
-
-    asyncio.run(main())
+    beating = asyncio.create_task(beat())
+    present, _ = await read_list(cluster, PODS, lambda raw: taken.append(raw["metadata"]["name"]))  # type: ignore[arg-type]
+    beating.cancel()
+    assert len(present) == 5_000
     assert len(taken) == 5_000
     assert cluster.largest == PAGE
     assert len(late) > 5_000 / 50, "others had as many turns"

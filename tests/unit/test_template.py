@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from elasticjob_operator.act.template import (
+    SAFE_TO_EVICT_VOLUMES,
+    TEMPORARY_VOLUME,
     TOKEN_DIR,
     TOKEN_VOLUME,
     pod_of,
@@ -69,7 +71,8 @@ RICH: dict[str, Any] = {
     },
 }
 IMAGE = "handler:1"
-TOUCHED_IN_SPEC = {"restartPolicy", "containers"}
+TOUCHED_IN_SPEC = {"restartPolicy", "containers", "initContainers"}
+LAST_WORDS = {"terminationMessagePolicy": "FallbackToLogsOnError"}
 
 
 def a_job(template: dict[str, Any] | None, **spec: Any) -> Job:
@@ -98,7 +101,9 @@ def test_what_need_not_be_touched_is_equal() -> None:
     for key, value in RICH["spec"]["containers"][1].items():
         if key != "env":
             assert trainer[key] == value, key
-    assert set(trainer) == set(RICH["spec"]["containers"][1])
+    assert trainer == {**RICH["spec"]["containers"][1], "env": trainer["env"], **LAST_WORDS}
+    fetch, proxy = RICH["spec"]["initContainers"]
+    assert pod["spec"]["initContainers"] == [{**fetch, **LAST_WORDS}, proxy], "a sidecar's log is its own"
     assert pod["metadata"]["annotations"] == RICH["metadata"]["annotations"]
     for key, value in RICH["metadata"]["labels"].items():
         assert pod["metadata"]["labels"][key] == value
@@ -199,6 +204,58 @@ def test_grace_is_only_raised(given: int | None, expected: int) -> None:
     if given is not None:
         template["spec"]["terminationGracePeriodSeconds"] = given
     assert pod_of(a_job(template), 0, 0, IMAGE)["spec"]["terminationGracePeriodSeconds"] == expected
+
+
+@pytest.mark.parametrize(
+    "given", [{"terminationMessagePolicy": "File"}, {"terminationMessagePath": "/dev/shm/words"}]
+)
+def test_what_the_template_says_of_termination_messages_holds(given: dict[str, str]) -> None:
+    template = simple(**given)
+    template["spec"]["initContainers"] = [{"name": "fetch", **given}]
+    spec = pod_of(a_job(template), 0, 0, IMAGE)["spec"]
+    for container in (spec["containers"][0], spec["initContainers"][0]):
+        assert container.get("terminationMessagePolicy") == given.get("terminationMessagePolicy")
+
+
+READ_ONLY = {"securityContext": {"readOnlyRootFilesystem": True}}
+
+
+def test_a_root_that_is_read_only_gets_a_folder_for_temporary_files() -> None:
+    pod = pod_of(a_job(simple(**READ_ONLY)), 0, 0, IMAGE)
+    assert pod["spec"]["volumes"] == [{"name": TEMPORARY_VOLUME, "emptyDir": {}}]
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [{"name": TEMPORARY_VOLUME, "mountPath": "/tmp"}]
+    assert pod["metadata"]["annotations"] == {SAFE_TO_EVICT_VOLUMES: TEMPORARY_VOLUME}
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {},
+        {"securityContext": {"readOnlyRootFilesystem": False}},
+        {**READ_ONLY, "volumeMounts": [{"name": "mine", "mountPath": "/tmp/"}]},
+        {**READ_ONLY, "env": [{"name": "TMPDIR", "value": "/scratch"}]},
+    ],
+)
+def test_no_folder_for_temporary_files_is_added_where_there_is_one(container: dict[str, Any]) -> None:
+    pod = pod_of(a_job(simple(**container)), 0, 0, IMAGE)
+    assert "volumes" not in pod["spec"]
+    assert pod["spec"]["containers"][0].get("volumeMounts") == container.get("volumeMounts")
+    assert "annotations" not in pod["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", "elasticjob-handler"),
+        ("a,b", "a,b,elasticjob-handler"),
+        ("elasticjob-handler", "elasticjob-handler"),
+    ],
+)
+def test_the_autoscaler_may_remove_a_node_with_what_is_injected(given: str, expected: str) -> None:
+    template = simple()
+    template["metadata"] = {"annotations": {SAFE_TO_EVICT_VOLUMES: given}} if given else {}
+    job = Job("team-a", "mnist", "uid-1", 1, JobSpec(template=template))
+    assert pod_of(job, 0, 0, IMAGE)["metadata"]["annotations"] == {SAFE_TO_EVICT_VOLUMES: expected}
 
 
 def test_first_container_trains_by_default() -> None:
@@ -313,7 +370,7 @@ def test_nodes_are_avoided_in_each_of_the_templates_alternatives() -> None:
 
 
 def test_what_a_pod_avoids_is_the_operators_word_alone() -> None:
-    """The template's own affinity, and an annotation of somebody else's, is no exclusion that may be over."""
+    """The template's own affinity, and an annotation that others set, is no exclusion that may be over."""
     template = simple()
     template["metadata"] = {"annotations": {"elasticjob.dev/avoid-nodes": "x", "mine": "1"}}
     template["spec"]["affinity"] = {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvou
 
 from elasticjob.contract import names
 from elasticjob.entry import create_handler, get_handler
-from elasticjob.stores import HeldPort
+from elasticjob.stores import HeldPort, connect, has_libuv, serve, use_libuv
 from elasticjob.torch_version import release, shortfall, workers_may_share_agent_store
 
 
@@ -109,6 +111,50 @@ def test_a_held_port_is_for_a_store_alone(libuv: bool) -> None:
     served.set("who", "rank 0")
     client = TCPStore("127.0.0.1", held.port, 2, False, timedelta(seconds=20), use_libuv=libuv)
     assert client.get("who") == b"rank 0"
+
+
+@pytest.fixture
+def _asked_anew() -> Iterator[None]:
+    has_libuv.cache_clear()
+    yield
+    has_libuv.cache_clear()
+
+
+@pytest.mark.usefixtures("_asked_anew")
+@pytest.mark.parametrize("word", ["build", "built"])  # torch 2.4 and later ones
+def test_a_torch_without_libuv_serves_and_connects(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("USE_LIBUV", raising=False)
+
+    def store(host: str, port: int, use_libuv: bool = True, **options: Any) -> TCPStore:
+        if use_libuv:
+            raise RuntimeError(f"use_libuv was requested but PyTorch was {word} without libuv support")
+        return TCPStore(host, port, use_libuv=False, **options)
+
+    monkeypatch.setattr("elasticjob.stores.TCPStore", store)
+    server = serve()
+    server.set("who", "rank 0")
+    assert connect(f"127.0.0.1:{server.port}").get("who") == b"rank 0"
+    assert not has_libuv()
+
+
+@pytest.mark.usefixtures("_asked_anew")
+def test_another_error_says_nothing_of_libuv(monkeypatch: pytest.MonkeyPatch) -> None:
+    def store(*_: Any, **__: Any) -> TCPStore:
+        raise RuntimeError("Too many open files")
+
+    monkeypatch.setattr("elasticjob.stores.TCPStore", store)
+    assert has_libuv()
+
+
+@pytest.mark.parametrize("value", ["0", "1", None])
+def test_stores_use_libuv_as_torchs_own_do(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if value is None:
+        monkeypatch.delenv("USE_LIBUV", raising=False)
+    else:
+        monkeypatch.setenv("USE_LIBUV", value)
+    assert use_libuv() == (value != "0")
+    server = serve()
+    assert server.libuvBackend == (value != "0")  # type: ignore[attr-defined]
 
 
 def test_two_held_ports_differ() -> None:

@@ -1,4 +1,4 @@
-"""Many wait at once, or the operator is behind: nobody is taken for silent who may have spoken."""
+"""Many wait at once, or the operator is behind: no pod is taken for silent that may have spoken."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
 from elasticjob_operator.act.memory import Renewals
-from elasticjob_operator.observe import world as world_module
-from elasticjob_operator.observe.answers import Answers
+from elasticjob_operator.observe import cluster_cache as cache_module
 from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import Unavailable
 from elasticjob_operator.observe.objects import read_lease
-from elasticjob_operator.observe.world import World
+from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.model import Job, JobSpec, Now, Observed, Participant, Plan, Pod
 from elasticjob_operator.plan.planner import plan
 from elasticjob_operator.plan.status import JobStatus
@@ -52,7 +52,7 @@ def planned(before: Plan | None, silent: float = 0.0, mono: float = 0.0, **obser
     ("waiting", "seconds"), [(0, 5), (250, 5), (251, 10), (1_000, 20), (8_000, 160), (100_000, 2_560)]
 )
 def test_renewals_are_fifty_a_second_whoever_waits(waiting: int, seconds: int) -> None:
-    assert planned(None, waiting=waiting).record.wait_renew_seconds == seconds
+    assert planned(None, waiting=waiting).record.wait_renew_period_seconds == seconds
     assert waiting / seconds <= 50
 
 
@@ -62,7 +62,7 @@ def test_another_interval_waits_for_a_write_that_is_due_anyway() -> None:
     second = planned(first, waiting=8_000, mono=11.0)
     assert second.record == first.record
     late = planned(second, waiting=8_000, mono=42.0)
-    assert late.record == replace(first.record, wait_renew_seconds=160)
+    assert late.record == replace(first.record, wait_renew_period_seconds=160)
 
 
 def test_the_first_member_of_a_large_round_that_rejoins_is_told_what_holds_when_all_wait() -> None:
@@ -87,32 +87,32 @@ def test_the_first_member_of_a_large_round_that_rejoins_is_told_what_holds_when_
     first = plan(job, empty, seen(0, None, size), Now(NOW, 0.0, "nonce"), {})
     assert (first.record.phase, first.record.size) == ("Active", size)
     broken = plan(job, first.status, seen(1, first.record, 0), Now(NOW, 1.0, "nonce"), first.timers)
-    assert (broken.record.phase, broken.record.wait_renew_seconds) == ("Broken", 20)
+    assert (broken.record.phase, broken.record.wait_renew_period_seconds) == ("Broken", 20)
     later = plan(job, broken.status, seen(size - 1, broken.record, size - 1), Now(NOW, 60.0, "nonce"), {})
-    assert (later.record.phase, later.record.wait_renew_seconds) == ("Broken", 20)
+    assert (later.record.phase, later.record.wait_renew_period_seconds) == ("Broken", 20)
 
 
 @pytest.mark.parametrize(("renew_seconds", "judged"), [(5, ("job-0-0",)), (160, ())])
 def test_who_waits_is_judged_by_the_interval_that_it_was_told(renew_seconds: int, judged: tuple[str]) -> None:
     decided = planned(planned(None), silent=100.0, renew_seconds=renew_seconds)
-    assert decided.silent == judged
+    assert decided.judged_silent == judged
     assert any("has not renewed its Lease" in event.message for event in decided.events) is bool(judged)
 
 
 def test_a_shorter_interval_holds_when_the_longer_is_over() -> None:
     renewals = Renewals()
-    assert renewals.told(160, 0.0) == 160
-    assert renewals.told(5, 100.0) == 160
-    assert renewals.told(5, 400.0) == 160, "the last renewal by the longer one may be this late"
-    assert renewals.told(5, 421.0) == 5
-    assert renewals.told(10, 422.0) == 10
+    assert renewals.update(160, 0.0) == 160
+    assert renewals.update(5, 100.0) == 160
+    assert renewals.update(5, 400.0) == 160, "the last renewal by the longer one may be this late"
+    assert renewals.update(5, 421.0) == 5
+    assert renewals.update(10, 422.0) == 10
 
 
 class Server:
     """Lists of no pods and one Lease, and what it is like to ask for them."""
 
     def __init__(self) -> None:
-        self.answers = Answers()
+        self.write_health = WriteHealth()
         self.version = 10
         self.seconds = 0.0
         self.fails = False
@@ -133,12 +133,12 @@ class Server:
         }
 
 
-def world_of(server: Server) -> World:
-    world = World(cast(Api, server), (), lambda *_: None, lambda: server.now)
-    for informer in world.informers():
+def world_of(server: Server) -> ClusterCache:
+    cache = ClusterCache(cast(Api, server), (), lambda *_: None, lambda: server.now)
+    for informer in cache.informers():
         informer.good_since = 900.0
-    world.leases.put(read_lease(server.lease()))
-    return world
+    cache.leases.put(read_lease(server.lease()))
+    return cache
 
 
 @pytest.mark.parametrize(
@@ -150,41 +150,41 @@ def test_the_lease_is_looked_at_before_anybody_is_judged_silent(
     version: int, seconds: float, fails: bool, spoken: bool
 ) -> None:
     server = Server()
-    world = world_of(server)
+    cache = world_of(server)
     for _ in range(40):
         server.now += 1.0
-        world.continuity("ns")
-    assert world.observe(JOB).leases["job-0-0"].silent == 40.0
+        cache.continuity("ns")
+    assert cache.observe(JOB).leases["job-0-0"].silent == 40.0
     server.version, server.seconds, server.fails = version, seconds, fails
     with pytest.raises(Unavailable) if fails else nullcontext():
-        asyncio.run(world.look(JOB, ["job-0-0"]))
-    silent = world.observe(JOB).leases["job-0-0"].silent
+        asyncio.run(cache.confirm_silence(JOB, ["job-0-0"]))
+    silent = cache.observe(JOB).leases["job-0-0"].silent
     assert silent == (0.0 if spoken else pytest.approx(40.0 + 2 * seconds))
 
 
 def test_while_a_watch_is_late_nobody_is_silent_and_all_waits_begin_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(world_module, "_PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(cache_module, "_PULSE_SECONDS", 0.0)
     server = Server()
-    world = world_of(server)
-    before = world.continuity("ns")
+    cache = world_of(server)
+    before = cache.continuity("ns")
     server.version = 20
-    world.saw_lease(server.lease())
+    cache.saw_lease(server.lease())
     for _ in range(20):
         server.now += 1.0
-        world.continuity("ns")
-    assert world.behind()
+        cache.continuity("ns")
+    assert cache.behind()
 
     async def pulse() -> None:
-        task = asyncio.create_task(world.pulse())
+        task = asyncio.create_task(cache.pulse())
         await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(pulse())
-    assert world.observe(JOB).leases["job-0-0"].silent == 0.0
-    assert world.continuity("ns") != before
+    assert cache.observe(JOB).leases["job-0-0"].silent == 0.0
+    assert cache.continuity("ns") != before
 
 
 def test_the_plan_lists_what_it_waits_for_with_limits_and_reasons() -> None:

@@ -14,8 +14,8 @@ MODULES = sorted(
     [*(ROOT / "operator/elasticjob_operator").rglob("*.py"), *(ROOT / "handler/elasticjob").rglob("*.py")]
 )
 PRIVATE = re.compile(
-    r"\b(?:who|whom|whoever|anew|bears?|beats?|for so long|so many|can't|are needed|are wanted"
-    r"|pods of others|nobody else is on the way|let in|given up on)\b",
+    r"\b(?:who|whom|whoever|somebody|nobody|everybody|anybody|anew|bears?|beats?|for so long|so many|can't"
+    r"|are needed|are wanted|pods of others|let in|given up on)\b",
     re.IGNORECASE,
 )
 

@@ -26,8 +26,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError
 
 from elasticjob import worker_failures
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
-from elasticjob.torch_agent import Call, Failed, caller, given_up
-from elasticjob.worker_ends import WorkerEnds
+from elasticjob.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures
+from elasticjob.worker_exits import WorkerExitWatcher
 from elasticjob.worker_failures import RoundWorkers, describe, first_noticed, oom_kills
 
 DEADLINE = 60.0
@@ -58,9 +58,9 @@ def test_of_those_that_have_ended_before_a_look_the_stopped_one_was_not_the_firs
     stopped, first = shell("kill -TERM $$"), shell("exit 6")
     for process in (stopped, first):
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    ends = WorkerEnds(lambda: {0: stopped.pid, 1: first.pid})
+    ends = WorkerExitWatcher(lambda: {0: stopped.pid, 1: first.pid})
     ends.start()
-    assert [(end.local_rank, end.exit_code) for end in ends.ended(DEADLINE)] == [(1, 6), (0, -signal.SIGTERM)]
+    assert [(end.local_rank, end.exit_code) for end in ends.exits(DEADLINE)] == [(1, 6), (0, -signal.SIGTERM)]
 
 
 def forbid_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_ends_in_their_order_with_their_status(
         forbid_pidfds(monkeypatch)
     lines = ["read; exit 3", "read; kill -9 $$", "read; kill -SEGV $$", "read; exit 0"]
     processes = [shell(line) for line in lines]
-    ends = WorkerEnds(lambda: {rank: process.pid for rank, process in enumerate(processes)})
+    ends = WorkerExitWatcher(lambda: {rank: process.pid for rank, process in enumerate(processes)})
     ends.start()
     before = time.monotonic()
     for count, rank in enumerate((2, 0, 3, 1)):
@@ -86,9 +86,9 @@ def test_ends_in_their_order_with_their_status(
         assert stdin is not None
         stdin.write(b"\n")
         stdin.flush()
-        while len(ends.ended(0.05)) <= count:
+        while len(ends.exits(0.05)) <= count:
             assert time.monotonic() - before < DEADLINE
-    found = ends.ended(DEADLINE)
+    found = ends.exits(DEADLINE)
     assert [(end.local_rank, end.exit_code) for end in found] == [(2, -11), (0, 3), (3, 0), (1, -9)]
     assert before < found[0].at < found[1].at < found[2].at < found[3].at <= time.monotonic()
     assert [p.wait(DEADLINE) for p in processes] == [3, -9, -11, 0], "every status is left for torch"
@@ -98,10 +98,10 @@ def test_a_status_that_was_taken_before(shell: Callable[[str], subprocess.Popen[
     """Its end is seen, its status is torch's to tell."""
     process = shell("exit 3")
     process.wait(DEADLINE)
-    ends = WorkerEnds(lambda: {0: process.pid})
+    ends = WorkerExitWatcher(lambda: {0: process.pid})
     ends.start()
     ends._thread.join(DEADLINE)
-    assert [(end.local_rank, end.exit_code) for end in ends.ended(0)] == [(0, None)]
+    assert [(end.local_rank, end.exit_code) for end in ends.exits(0)] == [(0, None)]
 
 
 @pytest.mark.parametrize("pidfds", [True, False], ids=["pidfd", "no pidfd"])
@@ -115,25 +115,25 @@ def test_a_process_of_another_parent(
     assert parent.stdout is not None
     assert parent.stdin is not None
     pid = int(parent.stdout.readline())
-    ends = WorkerEnds(lambda: {0: pid})
+    ends = WorkerExitWatcher(lambda: {0: pid})
     ends.start()
     parent.stdin.write(b"\n")
     parent.stdin.flush()
     parent.wait(DEADLINE)
     ends._thread.join(DEADLINE)
-    assert [end.exit_code for end in ends.ended(0)] == [None] * pidfds
+    assert [end.exit_code for end in ends.exits(0)] == [None] * pidfds
 
 
 def test_the_thread_ends_when_it_is_told(shell: Callable[[str], subprocess.Popen[bytes]]) -> None:
     """Also while the workers are not there yet, and while they run."""
     process = shell("read")
     for find in (lambda: None, lambda: {0: process.pid}):
-        ends = WorkerEnds(find)
+        ends = WorkerExitWatcher(find)
         ends.start()
         ends.stop()
         ends._thread.join(DEADLINE)
         assert not ends._thread.is_alive()
-        assert ends.ended(0) == []
+        assert ends.exits(0) == []
 
 
 # -- torch's agent -----------------------------------------------------------------------------------------
@@ -145,14 +145,14 @@ class OneAgent(RendezvousHandler):
     def __init__(self, blind: bool = False) -> None:
         self.workers: RoundWorkers | None = None
         self.report: FailureReport | None = None
-        self.call = Call()
+        self.call = AgentCall()
         self.over = threading.Event()
         self._blind = blind
 
     use_agent_store = True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        self.call = caller(sys._getframe(1))
+        self.call = calling_agent(sys._getframe(1))
         if self.workers is not None:
             self.report = self.workers.failure(1, 0, self.call.failures)
             raise RendezvousGracefulExitError("seen enough")
@@ -163,8 +163,8 @@ class OneAgent(RendezvousHandler):
         if not self.over.is_set():
             return 0
         assert self.workers is not None
-        self.workers.over()
-        self.workers.stopping()
+        self.workers.round_ended()
+        self.workers.mark_stopping()
         return 1
 
     def get_backend(self) -> str:
@@ -242,13 +242,13 @@ ERROR_FILE = """echo '{"message": {"message": "ValueError: bad input 7", "extraI
 )
 def test_one_worker(tmp_path: Path, line: str, code: int, message: str, blind: bool) -> None:
     report = failure_of(tmp_path, line, blind=blind)
-    assert (report.exit_code, report.local_rank, report.late) == (code, 0, False)
+    assert (report.exit_code, report.local_rank, report.after_round_end) == (code, 0, False)
     assert report.message.startswith(message)
     if blind:
-        assert report.milliseconds is None
+        assert report.offset_milliseconds is None
     else:
-        assert report.milliseconds is not None
-        assert 0 <= report.milliseconds < DEADLINE * 1000
+        assert report.offset_milliseconds is not None
+        assert 0 <= report.offset_milliseconds < DEADLINE * 1000
 
 
 @pytest.mark.parametrize("ends", ["exit 7", "kill -9 $$", "kill -TERM $$"])
@@ -309,20 +309,20 @@ def test_workers_that_are_functions(
     assert report is not None
     assert (report.exit_code, report.local_rank) == (code, 0)
     assert report.message.startswith(message)
-    assert report.milliseconds is not None
+    assert report.offset_milliseconds is not None
 
 
 def test_without_an_agent_on_the_stack() -> None:
-    assert caller(sys._getframe()) == Call()
-    assert caller(None) == Call()
+    assert calling_agent(sys._getframe()) == AgentCall()
+    assert calling_agent(None) == AgentCall()
 
 
 def test_an_agent_that_gives_up() -> None:
     failure = ProcessFailure(1, 4711, -9, "/nowhere/error.json")
-    assert given_up(ChildFailedError("train.py", {3: failure})) == (
-        Failed(1, 4711, -9, "", failure.timestamp),
+    assert final_failures(ChildFailedError("train.py", {3: failure})) == (
+        FailedWorker(1, 4711, -9, "", failure.timestamp),
     )
-    assert given_up(None) == given_up(SignalException("", signal.SIGTERM)) == ()
+    assert final_failures(None) == final_failures(SignalException("", signal.SIGTERM)) == ()
 
 
 # -- putting the witnesses together ------------------------------------------------------------------------
@@ -334,23 +334,23 @@ def test_late_is_what_ended_after_the_record_had_said_that_the_round_was_over(tm
     run_agent(early, tmp_path / "early", "bash", "-c", "exit 3")
     assert early.workers is not None
     assert early.report is not None
-    early.workers.over()
+    early.workers.round_ended()
     again = early.workers.failure(1, 0, early.call.failures)
     assert again is not None
-    assert not again.late
+    assert not again.after_round_end
 
     real = late.next_rendezvous
 
     def over_at_once() -> RendezvousInfo:
         info = real()
         assert late.workers is not None
-        late.workers.over()
+        late.workers.round_ended()
         return info
 
     late.next_rendezvous = over_at_once  # type: ignore[method-assign]
     run_agent(late, tmp_path / "late", "bash", "-c", "exit 3")
     assert late.report is not None
-    assert (late.report.exit_code, late.report.late) == (3, True)
+    assert (late.report.exit_code, late.report.after_round_end) == (3, True)
 
 
 def test_nothing_is_known() -> None:
@@ -358,17 +358,17 @@ def test_nothing_is_known() -> None:
 
 
 def test_a_witness_that_breaks_down_leaves_the_failure_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(failures: Sequence[Failed]) -> Failed | None:
+    def broken(failures: Sequence[FailedWorker]) -> FailedWorker | None:
         raise TypeError(f"another torch: {failures}")
 
     monkeypatch.setattr(worker_failures, "first_noticed", broken)
     workers = RoundWorkers(None)
-    workers.over()
-    assert workers.failure(4, 2, ()) == FailureReport(4, 2, "exit code unknown", late=True)
+    workers.round_ended()
+    assert workers.failure(4, 2, ()) == FailureReport(4, 2, "exit code unknown", after_round_end=True)
 
 
 def test_a_signal_is_never_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def terminated(failures: Sequence[Failed]) -> Failed | None:
+    def terminated(failures: Sequence[FailedWorker]) -> FailedWorker | None:
         raise SignalException(f"{failures}", signal.SIGTERM)
 
     monkeypatch.setattr(worker_failures, "first_noticed", terminated)
@@ -377,7 +377,7 @@ def test_a_signal_is_never_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_torch_alone_names_no_worker_that_it_has_stopped_itself() -> None:
-    stopped, failed = Failed(0, 11, -15, "", 100), Failed(1, 12, 7, "", 100)
+    stopped, failed = FailedWorker(0, 11, -15, "", 100), FailedWorker(1, 12, 7, "", 100)
     assert first_noticed([stopped, failed]) == failed
     assert first_noticed([stopped]) == stopped
     assert first_noticed([]) is None

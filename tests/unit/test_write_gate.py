@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -65,43 +64,37 @@ async def talking(gate: Gate) -> AsyncIterator[tuple[Client, Server]]:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_of_one_that_may_is_sent(write: Callable[[Client], Awaitable[object]]) -> None:
-    async def scenario() -> None:
-        gate = Gate()
-        async with talking(gate) as (client, server):
-            await write(client)
-            assert len(server.seen) == 1
-            assert gate.asked == 2, "when it is made, and when it is handed over"
-
-    asyncio.run(scenario())
+async def test_a_write_of_one_that_may_is_sent(write: Callable[[Client], Awaitable[object]]) -> None:
+    gate = Gate()
+    async with talking(gate) as (client, server):
+        await write(client)
+        assert len(server.seen) == 1
+        assert gate.asked == 2, "when it is made, and when it is handed over"
 
 
 @pytest.mark.parametrize("connected", [False, True], ids=["new connection", "kept connection"])
 @pytest.mark.parametrize("after", [0, 1], ids=["at once", "between request and connection"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_of_one_that_may_not_is_not(
+async def test_a_write_of_one_that_may_not_is_not(
     write: Callable[[Client], Awaitable[object]], after: int, connected: bool
 ) -> None:
-    async def scenario() -> None:
-        gate = Gate()
-        async with talking(gate) as (client, server):
-            if connected:
-                await client.get("/pods")
-            gate.left = after
-            with pytest.raises(NotLeading, match="nothing was sent"):
-                await write(client)
-            assert server.seen == ["GET"] * connected
-            assert client.answers.doubted_since("ns") is None, "the API server is not to blame"
-            await client.get("/pods")  # reading goes on
-            gate.left = 2
+    gate = Gate()
+    async with talking(gate) as (client, server):
+        if connected:
+            await client.get("/pods")
+        gate.left = after
+        with pytest.raises(NotLeading, match="nothing was sent"):
             await write(client)
-            assert len(server.seen) == connected + 2
-
-    asyncio.run(scenario())
+        assert server.seen == ["GET"] * connected
+        assert client.write_health.uncertain_since("ns") is None, "the API server is not to blame"
+        await client.get("/pods")  # reading goes on
+        gate.left = 2
+        await write(client)
+        assert len(server.seen) == connected + 2
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
-def test_what_is_not_taken_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_taken_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[socket.socket] = []
     real = socket.socket
 
@@ -111,15 +104,12 @@ def test_what_is_not_taken_in_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -
             if not named:  # else it is the server's, accepted
                 made.append(self)
 
-    async def scenario() -> None:
-        async with talking(Gate()) as (client, _server):
-            monkeypatch.setattr("elasticjob_operator.observe.client.socket.socket", Noted)
-            await client.get("/pods")
-            monkeypatch.undo()
-            (one,) = made
-            assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
-            # And an idle one, as a watch is, is asked after by the kernel.
-            assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
-
-    asyncio.run(scenario())
+    async with talking(Gate()) as (client, _server):
+        monkeypatch.setattr("elasticjob_operator.observe.client.socket.socket", Noted)
+        await client.get("/pods")
+        monkeypatch.undo()
+        (one,) = made
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
+        # And an idle one, as a watch is, is asked after by the kernel.
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5

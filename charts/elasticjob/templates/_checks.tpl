@@ -1,4 +1,4 @@
-{{/* What values.schema.json can't say of values that belong together, or could not say in words. */}}
+{{/* What values.schema.json can't say about values that belong together, or could not say in words. */}}
 {{- define "elasticjob.checks" -}}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}
 {{- fail "serviceAccount.create is false and serviceAccount.name is empty: the operator's rights would be those of every pod in the namespace (its account `default`); name the account" }}

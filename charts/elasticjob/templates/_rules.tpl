@@ -1,7 +1,7 @@
 {{/*
 What the operator does in the namespaces that it serves, verb by verb.
 
-It grants rights, to the pods of jobs, and Kubernetes lets nobody grant what he does not hold: get, list, watch,
+It grants rights, to the pods of jobs, and Kubernetes lets no client grant rights that it does not have: get, list, watch,
 create and patch on Leases must stay here whatever the operator itself does with them. A server-side apply that
 makes the object needs create as well as patch.
 */}}

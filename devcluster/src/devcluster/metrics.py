@@ -1,10 +1,10 @@
 """Metrics for an autoscaler, through the API server's aggregation layer as in a production cluster.
 
-A HorizontalPodAutoscaler reads external.metrics.k8s.io from the API server, which asks whoever an
+A HorizontalPodAutoscaler reads external.metrics.k8s.io from the API server, which asks the server that an
 APIService names: here `devcluster.metrics_server`, behind a Service of type ExternalName, since Endpoints
 refuse loopback addresses. The API server verifies its certificate.
 
-The APIService is there only while somebody wants it: an API group that nobody serves holds up the deletion of
+The APIService exists only while it is in use: an API group without a server holds up the deletion of
 every namespace.
 """
 
@@ -44,7 +44,7 @@ class ExternalMetrics:
         _expect(self._control.request("PUT", f"/values/{namespace}/{metric}", {"value": str(value)}))
 
     def unset(self, namespace: str, metric: str) -> None:
-        """Let nobody know this metric: an autoscaler then does nothing and says so."""
+        """Remove this metric: an autoscaler then does nothing and says so."""
         _expect(self._control.request("DELETE", f"/values/{namespace}/{metric}"))
 
     @contextlib.contextmanager

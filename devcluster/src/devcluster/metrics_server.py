@@ -6,7 +6,7 @@ Run as
 
 and control with `PUT /values/NAMESPACE/METRIC` and a body of `{"value": "3"}`, or DELETE. It does not ask who
 its clients are: authentication and authorization have been done by the API server in front of it, and
-everybody else is on this machine.
+all clients are on this machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ports of one cluster: free when taken, and taken by nobody else of ours while the cluster lives.
+"""Ports of one cluster: free when taken, and taken by no other cluster of ours while the cluster lives.
 
 A port found by binding port 0 is out of the range that the kernel hands to outgoing connections, so a
 stranger can have it before the component binds it, or between a component's stop and its restart. Ports

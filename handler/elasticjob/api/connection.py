@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import ssl
 import threading
 import time
@@ -140,10 +141,8 @@ def _keepalive() -> list[tuple[int, int, int]]:
     """A connection that lost its peer without a word ends within about ten seconds, idle or not.
 
     Only the kernels speak, so that it costs the API server no request. What ends a connection before the API
-    server, as a load balancer does, may go on answering: see ``HttpLeaseApi.renew_watch``.
+    server, as a load balancer does, may go on answering: see ``HttpLeaseApi.reopen_watch``.
     """
-    import socket
-
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in (
         ("TCP_KEEPIDLE", 5),
@@ -159,7 +158,7 @@ def _keepalive() -> list[tuple[int, int, int]]:
 def bound_pod(authorization: str) -> tuple[str, str]:
     """(name, uid) of the pod that a service account token is bound to, or two empty strings.
 
-    The claims are read, not verified: they tell who we are, the API server decides what we may.
+    The claims are read, not verified: they tell this pod's identity, the API server decides what it may do.
     """
     parts = authorization.removeprefix("Bearer ").split(".")
     if len(parts) != 3:

@@ -17,7 +17,7 @@ class Unavailable(ApiError):
 
 
 class Unauthorized(ApiError):
-    """401: the token is not, or no longer, anybody's. It passes when kubelet has written a new one."""
+    """401: the token is not valid, or no longer. It passes when the kubelet has written a new one."""
 
 
 class Forbidden(ApiError):

@@ -22,7 +22,7 @@ from elasticjob.contract import names
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 12.0
 """A connection that is dead must not cost a member its place: this is well below ``rejoinTimeoutSeconds``."""
-PATIENT_SECONDS = 30.0
+RETRY_ANSWER_SECONDS = 30.0
 """After a request that had no answer, on a new connection: the server may be that slow."""
 WATCH_SECONDS = (200, 280)
 """Seconds after which the server ends a watch; a new one begins with the current state. Each gets a time of
@@ -64,7 +64,7 @@ class LeaseApi(Protocol):
     def job_exists(self, job: str) -> bool | None:
         """Whether there is an ElasticJob of that name; None if this identity may not know."""
 
-    def renew_watch(self) -> None:
+    def reopen_watch(self) -> None:
         """Give the watch under way up, from another thread: it ends, and the next has a new connection."""
 
     def stop(self) -> None:
@@ -80,8 +80,8 @@ class HttpLeaseApi:
         self._jobs = f"{connection.base}/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
         self._watch: urllib3.BaseHTTPResponse | None = None
         self._stopped = False
-        self._patience = ANSWER_SECONDS
-        self._told_socket = True
+        self._answer_timeout = ANSWER_SECONDS
+        self._has_socket = True
 
     def watch(self, name: str) -> Iterator[Lease | None]:
         """See ``LeaseApi``."""
@@ -90,9 +90,9 @@ class HttpLeaseApi:
             f"&fieldSelector=metadata.name%3D{name}"
         )
         # The server answers at once that it watches, and may then be silent for long.
-        opening = ANSWER_SECONDS if self._told_socket else SILENT_WATCH_SECONDS
+        opening = ANSWER_SECONDS if self._has_socket else SILENT_WATCH_SECONDS
         response = self._request("GET", self._base + query, read_timeout=opening, stream=True)
-        self._told_socket = _be_patient(response, SILENT_WATCH_SECONDS)
+        self._has_socket = _set_read_timeout(response, SILENT_WATCH_SECONDS)
         self._watch = response
         try:
             yield None
@@ -139,7 +139,7 @@ class HttpLeaseApi:
             return None
         return True
 
-    def renew_watch(self) -> None:
+    def reopen_watch(self) -> None:
         """See ``LeaseApi``."""
         # What is idle may be as dead as what is given up.
         self._connection.pool.clear()
@@ -182,14 +182,14 @@ class HttpLeaseApi:
                     **self._connection.headers(),
                     **(headers or {}),
                 },
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_timeout or self._patience),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_timeout or self._answer_timeout),
                 preload_content=not stream,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            self._patience = PATIENT_SECONDS
+            self._answer_timeout = RETRY_ANSWER_SECONDS
             self._connection.pool.clear()
             raise Unavailable(f"{method} {url}: {error}") from None
-        self._patience = ANSWER_SECONDS
+        self._answer_timeout = ANSWER_SECONDS
         if response.status >= 400:
             if response.status == 401:
                 self._connection.forget_token()
@@ -201,7 +201,7 @@ class HttpLeaseApi:
         return response
 
 
-def _be_patient(response: urllib3.BaseHTTPResponse, seconds: float) -> bool:
+def _set_read_timeout(response: urllib3.BaseHTTPResponse, seconds: float) -> bool:
     """Let what is still to come of an answer take longer. False if its socket can't be had."""
     connection: Any = response.connection
     sock = getattr(connection, "sock", None)

@@ -38,8 +38,8 @@ def client_context(ca_file: str | None, verify: bool = True) -> ssl.SSLContext:
 
 
 def relax(context: ssl.SSLContext, ca_file: str | None) -> None:
-    """Let a client's context accept what Go accepts, and tell what another would not have. It was made from
-    ``ca_file``."""
+    """Let a client's context, created from ``ca_file``, accept what Go accepts, and log what a strict client
+    would reject."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.sslsocket_class = _Socket

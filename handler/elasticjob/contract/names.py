@@ -50,13 +50,13 @@ AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 
 UNTRACKED: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
-"""Part of a Lease's metadata in a merge patch: the API server forgets who has set which field, and from then
+"""Part of a Lease's metadata in a merge patch: the API server forgets which client set a field, and from then
 on keeps no account of it. That is a third of what a write costs it, and 40 % of the object."""
 
 POD_NAME_ENV = "ELASTICJOB_POD_NAME"
 POD_UID_ENV = "ELASTICJOB_POD_UID"
 JOB_UID_ENV = "ELASTICJOB_JOB_UID"
-"""Which job the pod was made for; records of another job of the same name are ignored."""
+"""Which job the pod was created for; records of another job of the same name are ignored."""
 ROUND_ENV = "ELASTICJOB_ROUND"
 """Set in the workers' environment: the round's number, a fencing token for checkpoints."""
 PROGRESS_DIR_ENV = "ELASTICJOB_PROGRESS_DIR"
@@ -106,12 +106,12 @@ def members_object(job: str) -> str:
 
 
 def pod_name(job: str, slot: int, attempt: int) -> str:
-    """The name of a pod that the operator makes, and of that pod's Lease."""
+    """The name of a pod that the operator creates, and of that pod's Lease."""
     return f"{job}-{slot}-{attempt}"
 
 
 def slot_and_attempt(job: str, pod: str) -> tuple[int, int] | None:
-    """What ``pod_name`` has made this name of; None if it is no name that the operator gives."""
+    """What ``pod_name`` has built this name from; None if the operator gives no such name."""
     head, _, attempt = pod.rpartition("-")
     head, _, slot = head.rpartition("-")
     if head != job or not (slot.isascii() and slot.isdigit() and attempt.isascii() and attempt.isdigit()):

@@ -1,6 +1,6 @@
 """The records in the Leases: what the operator and the participants tell each other.
 
-Everything in a Lease is input from somebody else: each ``parse`` checks size, types and ranges, and
+Everything in a Lease is untrusted input: each ``parse`` checks size, types and ranges, and
 raises :class:`RecordError` with a sentence, never anything else. Unknown fields are ignored and an
 unknown phase is kept as it is, so that old handlers meet new operators.
 
@@ -28,8 +28,8 @@ LEADER_RENEW_SECONDS, MEMBER_RENEW_SECONDS = 10.0, 60.0
 
 MAX_ROUND_BYTES = 65_536
 INLINE_MEMBERS = 32
-"""So many ids stand in the round record itself. Everybody reads it: of a longer list, which only the leader
-reads, each member would be sent every other's id, for every change of the record."""
+"""At most this many ids are in the round record itself. Every member reads it: a longer list, which only the
+leader reads, would send each member the ids of all others with every change of the record."""
 MAX_LIST_BYTES = 200_000
 """A list of 5,000 ids of 32 signs is 175 KB; all annotations of an object share 256 KiB."""
 MAX_PARTICIPANT_BYTES = 4_096
@@ -59,7 +59,7 @@ _PHASE_ORDER = {Phase.ACTIVE.value: 1, Phase.BROKEN.value: 3, Phase.CLOSED.value
 """2 is free for a phase between a round that runs and one that is over."""
 
 
-class State(str, enum.Enum):
+class AnnouncedState(str, enum.Enum):
     """What a participant says of itself."""
 
     JOINING = "Joining"
@@ -78,24 +78,24 @@ class Outcome(str, enum.Enum):
 class RoundRecord:
     """The round, as the operator publishes it in the Lease ``<job>-round``.
 
-    ``size`` is the number of members, ``leader_id`` the id of rank 0 and ``leader`` ``host:port`` of the
-    TCPStore that it serves. ``members`` are the ids in rank order if they are few; else they stand in a
+    ``size`` is the number of members, ``leader_id`` the id of rank 0 and ``leader_endpoint`` ``host:port`` of
+    the TCPStore that it serves. ``member_ids`` are the ids in rank order if they are few; else they are in a
     ``MemberList``, and the leader's store tells each its rank. ``number`` 0 with phase Broken is the record
-    before the first round. ``waiting`` is the operator's sentence on what the next round waits for; it alone
-    may change without a new phase.
+    before the first round. ``waiting_message`` is the operator's sentence on what the next round waits for;
+    it alone may change without a new phase.
     """
 
     job_uid: str
     number: int
     phase: str
     nonce: str = ""
-    members: tuple[str, ...] = ()
-    leader: str = ""
+    member_ids: tuple[str, ...] = ()
+    leader_endpoint: str = ""
     cause: str = ""
     message: str = ""
-    waiting: str = ""
+    waiting_message: str = ""
     outcome: str = ""
-    wait_renew_seconds: int = 5
+    wait_renew_period_seconds: int = 5
     limits: Limits = Limits()
     size: int = 0
     leader_id: str = ""
@@ -103,10 +103,10 @@ class RoundRecord:
 
     def __post_init__(self) -> None:
         """What the members tell need not be said again."""
-        if self.members and not self.size:
-            object.__setattr__(self, "size", len(self.members))
-        if self.members and not self.leader_id:
-            object.__setattr__(self, "leader_id", self.members[0])
+        if self.member_ids and not self.size:
+            object.__setattr__(self, "size", len(self.member_ids))
+        if self.member_ids and not self.leader_id:
+            object.__setattr__(self, "leader_id", self.member_ids[0])
 
     @property
     def order(self) -> tuple[int, int]:
@@ -127,14 +127,14 @@ class RoundRecord:
                 "phase": self.phase,
                 "nonce": self.nonce,
                 "size": self.size,
-                "memberIDs": list(self.members),
+                "memberIDs": list(self.member_ids),
                 "leaderID": self.leader_id,
-                "leaderEndpoint": self.leader,
+                "leaderEndpoint": self.leader_endpoint,
                 "cause": self.cause,
                 "message": self.message,
-                "waitingMessage": self.waiting,
+                "waitingMessage": self.waiting_message,
                 "outcome": self.outcome,
-                "waitRenewPeriodSeconds": self.wait_renew_seconds,
+                "waitRenewPeriodSeconds": self.wait_renew_period_seconds,
                 "limits": self.limits.fields(),
             }
         )
@@ -150,27 +150,30 @@ class RoundRecord:
             number=fields.integer("round", 0),
             phase=fields.string("phase"),
             nonce=fields.string("nonce", ""),
-            members=fields.strings("memberIDs"),
-            leader=fields.string("leaderEndpoint", ""),
+            member_ids=fields.strings("memberIDs"),
+            leader_endpoint=fields.string("leaderEndpoint", ""),
             cause=fields.string("cause", ""),
             message=fields.string("message", ""),
-            waiting=fields.string("waitingMessage", ""),
+            waiting_message=fields.string("waitingMessage", ""),
             outcome=fields.string("outcome", ""),
-            wait_renew_seconds=fields.integer("waitRenewPeriodSeconds", 1, 5, MAX_INT32),
+            wait_renew_period_seconds=fields.integer("waitRenewPeriodSeconds", 1, 5, MAX_INT32),
             limits=Limits.read(lambda key, least, default: limits.integer(key, least, default, MAX_INT32)),
             size=fields.integer("size", 0, 0, MAX_MEMBERS),
             leader_id=fields.token("leaderID", MAX_ID, ""),
         )
-        if len(set(record.members)) != len(record.members):
+        if len(set(record.member_ids)) != len(record.member_ids):
             raise RecordError("round record: an id appears twice in memberIDs")
-        if record.members and (record.size, record.leader_id) != (len(record.members), record.members[0]):
+        if record.member_ids and (record.size, record.leader_id) != (
+            len(record.member_ids),
+            record.member_ids[0],
+        ):
             raise RecordError("round record: size and leaderID do not match memberIDs")
         if record.phase == Phase.ACTIVE.value and not (
-            record.size and record.leader_id and record.nonce and record.leader
+            record.size and record.leader_id and record.nonce and record.leader_endpoint
         ):
             raise RecordError("round record: an Active round needs size, leaderID, nonce and leaderEndpoint")
-        if record.leader:
-            parse_endpoint(record.leader)
+        if record.leader_endpoint:
+            parse_endpoint(record.leader_endpoint)
         return record
 
 
@@ -182,7 +185,7 @@ class MemberList:
     job_uid: str
     number: int
     nonce: str
-    members: tuple[str, ...]
+    member_ids: tuple[str, ...]
     version: int = RECORD_VERSION
 
     @property
@@ -198,7 +201,7 @@ class MemberList:
                 "jobUID": self.job_uid,
                 "round": self.number,
                 "nonce": self.nonce,
-                "memberIDs": list(self.members),
+                "memberIDs": list(self.member_ids),
             }
         )
 
@@ -211,9 +214,9 @@ class MemberList:
             job_uid=fields.string("jobUID"),
             number=fields.integer("round", 1),
             nonce=fields.string("nonce"),
-            members=fields.strings("memberIDs"),
+            member_ids=fields.strings("memberIDs"),
         )
-        if len(set(found.members)) != len(found.members):
+        if len(set(found.member_ids)) != len(found.member_ids):
             raise RecordError("member list: an id appears twice in memberIDs")
         return found
 
@@ -224,12 +227,13 @@ class ParticipantRecord:
 
     ``id`` is new for each announcement and fences the agent from all its former selves. It is for one round:
     for that after round ``seen_round`` of job ``seen_job_uid``, the newest whose record the agent had seen
-    (0: none). So an id can be in one round at most, and nobody has to remember those that were spent.
+    (0: none). So an id can be in one round at most, and used ids need not be remembered.
     ``from_job_uid`` and ``from_round`` say which round it comes from, or has succeeded in.
     ``endpoint`` is ``host:port`` of the store that it would serve as rank 0; the operator takes the
     host from the pod's status unless ``endpoint_fixed`` says that the user chose it (``--local-addr``).
     ``local_world_size`` is how many workers it starts (None: not known), ``open_files`` how many files the
-    agent may open (0: not said), which limits what it can lead.
+    agent may open (0: not said), which limits what it can lead. ``oom_kills``: how many processes of its
+    container had been killed for want of memory by then: a mark for which the container itself did not end.
     """
 
     id: str
@@ -242,6 +246,7 @@ class ParticipantRecord:
     seen_job_uid: str = ""
     seen_round: int = 0
     open_files: int = 0
+    oom_kills: int = 0
     version: int = RECORD_VERSION
 
     def seen(self, job_uid: str) -> int:
@@ -263,6 +268,7 @@ class ParticipantRecord:
                 "seenJobUID": self.seen_job_uid,
                 "seenRound": self.seen_round,
                 "openFiles": self.open_files,
+                "oomKills": self.oom_kills,
             }
         )
 
@@ -282,35 +288,36 @@ class ParticipantRecord:
             seen_job_uid=fields.token("seenJobUID", MAX_ID, ""),
             seen_round=fields.integer("seenRound", 0, 0),
             open_files=fields.integer("openFiles", 0, 0, MAX_INT32),
+            oom_kills=fields.integer("oomKills", 0, 0, MAX_INT32),
         )
         if not 4 <= len(record.id) <= MAX_ANNOUNCED_ID:
             raise RecordError(f"participant record: id has {len(record.id)} characters, expected 4 to 32")
         if '"' in record.id or "\\" in record.id:  # in the record of a round it would stand as two
             raise RecordError("participant record: id has a character that JSON escapes")
-        if record.state == State.JOINING.value:
+        if record.state == AnnouncedState.JOINING.value:
             parse_endpoint(record.endpoint)
         return record
 
 
 @dataclass(frozen=True)
 class FailureReport:
-    """A worker of this pod failed in round ``number``. Joining again does not touch it.
+    """A worker of this pod failed in round ``round_number``. Joining again does not touch it.
 
-    ``rank`` is the agent's rank in the round (torch's group rank), ``local_rank`` the worker's on that agent;
-    ``exit_code`` is negative for a signal, as in :mod:`subprocess`, and None where it could not be learnt.
-    ``milliseconds`` is how long after the round's barrier the first of this agent's workers ended, by the
-    agent's own clock: everybody leaves the barrier together, so the smallest of a round is its root failure
-    and the others are echoes, and no two clocks are compared (I9). ``late``: the record had said already
-    that the round was over when the worker ended; this explains, and is no cause.
+    ``group_rank`` is the agent's rank in the round, ``local_rank`` the worker's on that agent; ``exit_code``
+    is negative for a signal, as in :mod:`subprocess`, and None where it could not be learnt.
+    ``offset_milliseconds`` is how long after the round's barrier the first of this agent's workers ended, by
+    the agent's own clock: all leave the barrier together, so the smallest of a round is its root
+    failure and the others are echoes, and no two clocks are compared (I9). ``after_round_end``: the record
+    had said already that the round was over when the worker ended; this explains, and is no cause.
     """
 
-    number: int
-    rank: int
+    round_number: int
+    group_rank: int
     message: str = ""
     exit_code: int | None = None
     local_rank: int | None = None
-    milliseconds: int | None = None
-    late: bool = False
+    offset_milliseconds: int | None = None
+    after_round_end: bool = False
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -318,12 +325,12 @@ class FailureReport:
         return dump_fields(
             {
                 "version": self.version,
-                "round": self.number,
-                "groupRank": self.rank,
+                "round": self.round_number,
+                "groupRank": self.group_rank,
                 "exitCode": self.exit_code,
                 "localRank": self.local_rank,
-                "offsetMilliseconds": self.milliseconds,
-                "afterRoundEnd": self.late,
+                "offsetMilliseconds": self.offset_milliseconds,
+                "afterRoundEnd": self.after_round_end,
                 "message": self.message[:MAX_MESSAGE],
             }
         )
@@ -334,12 +341,12 @@ class FailureReport:
         fields = Fields.read("failure report", text, MAX_REPORT_BYTES)
         return FailureReport(
             version=fields.integer("version", 1),
-            number=fields.integer("round", 0),
-            rank=fields.integer("groupRank", 0, None, MAX_INT32),
+            round_number=fields.integer("round", 0),
+            group_rank=fields.integer("groupRank", 0, None, MAX_INT32),
             exit_code=fields.optional_integer("exitCode", -(2**31), MAX_INT32),
             local_rank=fields.optional_integer("localRank", 0, MAX_INT32),
-            milliseconds=fields.optional_integer("offsetMilliseconds", 0),
-            late=fields.boolean("afterRoundEnd"),
+            offset_milliseconds=fields.optional_integer("offsetMilliseconds", 0),
+            after_round_end=fields.boolean("afterRoundEnd"),
             message=fields.string("message", "")[:MAX_MESSAGE],
         )
 
@@ -348,18 +355,19 @@ class FailureReport:
 class RoundReport:
     """What a member says of its round; ``nonce`` ties it to that round.
 
-    From the leader: ``established``, ``missing`` (ranks that did not arrive in time), ``silent`` (ranks that
-    sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the others: ``leader_lost``,
-    and ``refused`` if the machine answers that nobody listens on the leader's port any more. ``message`` is
-    the evidence in words; ``silent_milliseconds`` is how long the silence or the hang had lasted.
+    From the leader: ``established``, ``unarrived_ranks`` (those that did not arrive in time),
+    ``silent_ranks`` (those that sent no heartbeat) and ``hung`` (no step for ``hang_timeout``). From the
+    others: ``leader_lost``, and ``connection_refused`` if the machine answers that the
+    leader's port is closed now. ``message`` is the evidence in words; ``silent_milliseconds`` is how long the
+    silence or the hang had lasted.
     """
 
     nonce: str
     established: bool = False
-    missing: tuple[int, ...] = ()
-    silent: tuple[int, ...] = ()
+    unarrived_ranks: tuple[int, ...] = ()
+    silent_ranks: tuple[int, ...] = ()
     leader_lost: bool = False
-    refused: bool = False
+    connection_refused: bool = False
     hung: bool = False
     silent_milliseconds: int | None = None
     message: str = ""
@@ -372,10 +380,10 @@ class RoundReport:
                 "version": self.version,
                 "nonce": self.nonce,
                 "established": self.established,
-                "unarrivedRanks": dump_ranks(self.missing),
-                "silentRanks": dump_ranks(self.silent),
+                "unarrivedRanks": dump_ranks(self.unarrived_ranks),
+                "silentRanks": dump_ranks(self.silent_ranks),
                 "leaderLost": self.leader_lost,
-                "connectionRefused": self.refused,
+                "connectionRefused": self.connection_refused,
                 "hung": self.hung,
                 "silentMilliseconds": self.silent_milliseconds,
                 "message": self.message[:MAX_MESSAGE],
@@ -390,10 +398,10 @@ class RoundReport:
             version=fields.integer("version", 1),
             nonce=fields.string("nonce"),
             established=fields.boolean("established"),
-            missing=fields.ranks("unarrivedRanks"),
-            silent=fields.ranks("silentRanks"),
+            unarrived_ranks=fields.ranks("unarrivedRanks"),
+            silent_ranks=fields.ranks("silentRanks"),
             leader_lost=fields.boolean("leaderLost"),
-            refused=fields.boolean("connectionRefused"),
+            connection_refused=fields.boolean("connectionRefused"),
             hung=fields.boolean("hung"),
             silent_milliseconds=fields.optional_integer("silentMilliseconds", 0),
             message=fields.string("message", "")[:MAX_MESSAGE],
@@ -468,7 +476,7 @@ def endpoint_at(record: ParticipantRecord, host: str) -> str:
     """The endpoint of a joining participant at the address that its pod's status gives, unless the user chose
     one.
 
-    torch >= 2.14 compares addresses as strings: everybody must spell the leader's address alike.
+    torch >= 2.14 compares addresses as strings: all members must spell the leader's address alike.
     """
     if record.endpoint_fixed or not host:
         return record.endpoint

@@ -26,6 +26,20 @@ def one_line(text: str, limit: int) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in head).split())[:limit]
 
 
+def last_words(text: str, limit: int) -> str:
+    """The last lines of a log that say something, as many as fit; of one that is too long its beginning."""
+    said = ""
+    for line in reversed(text[-16 * limit :].splitlines()):
+        words = one_line(line, limit).strip()
+        if not any(sign.isalnum() for sign in words):
+            continue
+        longer = f"{words} | {said}" if said else words
+        if len(longer) > limit:
+            break
+        said = longer
+    return said
+
+
 def is_token(text: str, longest: int) -> bool:
     """Whether this is a word of printable ASCII: ids, states, names."""
     return len(text) <= longest and _TOKEN.fullmatch(text) is not None

@@ -1,1 +1,3 @@
-"""The protocol without I/O: the participant's state machine, and the judges of heartbeats and of progress."""
+"""The member's side of the protocol, without I/O: the participant's state machine, and the judges of
+heartbeats and of progress.
+"""

@@ -9,29 +9,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import Outcome, ParticipantRecord, Phase, RoundRecord, State
+from elasticjob.contract.records import AnnouncedState, Outcome, ParticipantRecord, Phase, RoundRecord
 
 HANG = "Hang"
 """The cause of a round that did not get on any more, as the record names it."""
 
-ASK = -1
+RANK_UNKNOWN = -1
 """The rank of a participant that may be a member: the leader's store knows."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """A place in one round. ``rank`` is the position in the member list, 0 leads; ``ASK`` until the leader's
-    store has told it. Of a round whose record does not have them the leader reads the ``members``."""
+    """A place in one round. ``group_rank`` is the position in the member list, 0 leads; ``RANK_UNKNOWN``
+    until the leader's store has told it. Of a round whose record does not have them the leader reads the
+    ``member_ids``."""
 
     job_uid: str
     number: int
     nonce: str
     id: str
-    rank: int
+    group_rank: int
     size: int
-    leader: str
+    leader_endpoint: str
     limits: Limits
-    members: tuple[str, ...] = ()
+    member_ids: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -64,10 +65,10 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Go on waiting; ``what`` is the operator's sentence on what the next round waits for."""
+class KeepWaiting:
+    """Go on waiting; ``waiting_message`` is the operator's sentence on what the next round waits for."""
 
-    what: str
+    waiting_message: str
 
 
 class Participant:
@@ -106,6 +107,7 @@ class Participant:
         endpoint_fixed: bool,
         local_world_size: int | None,
         open_files: int = 0,
+        oom_kills: int = 0,
     ) -> ParticipantRecord:
         """Leave whatever round this was a member of and ask for a place in the next."""
         last = self.membership
@@ -117,7 +119,7 @@ class Participant:
         seen_uid, seen = (self.latest.job_uid, self.latest.number) if self.latest is not None else ("", 0)
         self.announced = ParticipantRecord(
             new_id,
-            State.JOINING.value,
+            AnnouncedState.JOINING.value,
             endpoint,
             endpoint_fixed,
             last_uid,
@@ -126,32 +128,33 @@ class Participant:
             seen_uid,
             seen,
             open_files,
+            oom_kills,
         )
         return self.announced
 
-    def next_step(self) -> Enter | AnnounceAgain | Stop | Wait:
-        """What an announced participant shall do now.
+    def next_step(self) -> Enter | AnnounceAgain | Stop | KeepWaiting:
+        """What an announced participant has to do now.
 
         An announcement is for one round, so a participant without a place in it makes the next at once: then
         it can be added whenever this round ends. Asking changes nothing.
         """
         record, announced = self.latest, self.announced
         if record is None or announced is None:
-            return Wait("")
+            return KeepWaiting("")
         if record.phase == Phase.CLOSED.value:
             return Stop(record.outcome == Outcome.COMPLETE.value, record.message)
         seen, running = announced.seen(record.job_uid), record.phase == Phase.ACTIVE.value
         if seen >= record.number or not (running or record.phase == Phase.BROKEN.value):
-            return Wait(record.waiting)
-        rank = self._rank(record, announced.id) if seen == record.number - 1 else None
+            return KeepWaiting(record.waiting_message)
+        rank = self._group_rank(record, announced.id) if seen == record.number - 1 else None
         if rank is None:
             return AnnounceAgain(f"round {record.number} was formed without this pod")
-        place = self._place(record, announced, rank)
+        place = self._make_membership(record, announced, rank)
         if not running:
             return AnnounceAgain(f"round {record.number} ended before this pod could enter it", place)
         return Enter(place)
 
-    def take_step(self) -> Enter | AnnounceAgain | Stop | Wait:
+    def take_step(self) -> Enter | AnnounceAgain | Stop | KeepWaiting:
         """The next step, which is taken: the place that it gives in a round is this participant's."""
         step = self.next_step()
         if isinstance(step, (Enter, AnnounceAgain)) and step.membership is not None:
@@ -159,43 +162,43 @@ class Participant:
         return step
 
     @staticmethod
-    def _rank(record: RoundRecord, own_id: str) -> int | None:
+    def _group_rank(record: RoundRecord, own_id: str) -> int | None:
         """The rank in this round, as far as its record tells; None: no member."""
         if record.leader_id == own_id:
             return 0
-        if not record.members:
-            return ASK
-        return record.members.index(own_id) if own_id in record.members else None
+        if not record.member_ids:
+            return RANK_UNKNOWN
+        return record.member_ids.index(own_id) if own_id in record.member_ids else None
 
     @staticmethod
-    def _place(record: RoundRecord, announced: ParticipantRecord, rank: int) -> Membership:
+    def _make_membership(record: RoundRecord, announced: ParticipantRecord, rank: int) -> Membership:
         return Membership(
             job_uid=record.job_uid,
             number=record.number,
             nonce=record.nonce,
             id=announced.id,
-            rank=rank,
+            group_rank=rank,
             size=record.size,
-            leader=record.leader,
+            leader_endpoint=record.leader_endpoint,
             limits=record.limits,
-            members=record.members,
+            member_ids=record.member_ids,
         )
 
-    def placed(self, rank: int) -> None:
-        """The leader's store has told the rank."""
+    def set_group_rank(self, rank: int) -> None:
+        """The leader's store knows the rank."""
         if self.membership is not None:
-            self.membership = replace(self.membership, rank=rank)
+            self.membership = replace(self.membership, group_rank=rank)
 
-    def no_member(self) -> None:
+    def drop_membership(self) -> None:
         """The leader's store does not know the announced id: announce again, for the next round."""
         self.membership = None
 
-    def over(self) -> str:
+    def end_reason(self) -> str:
         """Why the round that this is a member of is over, or "" while the record does not say so.
 
         No record, an unknown phase, and a job that has closed well all change nothing: a
-        running round is broken by nobody's absence (I5). But who still asks for its rank when the job has
-        closed well was no member: all of those have succeeded.
+        running round is not broken by any absence (I5). But an agent that still asks for its rank when the
+        job has closed well was no member: all members have succeeded.
         """
         record, mine = self.latest, self.membership
         if record is None or mine is None:
@@ -208,11 +211,11 @@ class Participant:
             if record.phase == Phase.BROKEN.value:
                 return f"{record.cause}: {record.message}" if record.cause else "the round is broken"
             well = record.outcome == Outcome.COMPLETE.value
-            if record.phase == Phase.CLOSED.value and (not well or mine.rank == ASK):
+            if record.phase == Phase.CLOSED.value and (not well or mine.group_rank == RANK_UNKNOWN):
                 return f"the job has ended: {record.message}"
         return ""
 
-    def hung(self) -> bool:
+    def round_hung(self) -> bool:
         """Whether the round that this is a member of was ended because it did not get on any more."""
         record, mine = self.latest, self.membership
         return (
@@ -223,7 +226,7 @@ class Participant:
             and record.cause == HANG
         )
 
-    def closed_well(self) -> bool:
+    def job_complete(self) -> bool:
         """Whether the job is Complete."""
         record = self.latest
         return (
@@ -238,14 +241,14 @@ class Participant:
         if mine is None or announced is None:
             return None
         self.announced = replace(
-            announced, state=State.SUCCEEDED.value, from_job_uid=mine.job_uid, from_round=mine.number
+            announced, state=AnnouncedState.SUCCEEDED.value, from_job_uid=mine.job_uid, from_round=mine.number
         )
         return self.announced
 
     def leaving(self) -> ParticipantRecord | None:
         """The record that says that this agent ends on a signal."""
         announced = self.announced
-        if announced is None or announced.state == State.SUCCEEDED.value:
+        if announced is None or announced.state == AnnouncedState.SUCCEEDED.value:
             return None
-        self.announced = replace(announced, state=State.LEAVING.value)
+        self.announced = replace(announced, state=AnnouncedState.LEAVING.value)
         return self.announced

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport
-from elasticjob.core.beats import OWN_STALL_SECONDS
+from elasticjob.core.heartbeats import OWN_STALL_SECONDS
 
 
 class Steps(NamedTuple):
@@ -30,10 +30,10 @@ class Hang(NamedTuple):
     """The evidence: how long nothing has moved, in words and in seconds."""
 
     text: str
-    silent: float
+    silent_seconds: float
 
 
-class ProgressJudge:
+class ProgressMonitor:
     """Follows one round on its leader. ``began`` is when the barrier was passed."""
 
     def __init__(self, nonce: str, began: float, limits: Limits) -> None:
@@ -43,7 +43,7 @@ class ProgressJudge:
         self._last_tick = began
         self._steps: Steps | None = None
         self._quiet_since = began
-        self._said = False
+        self._reported = False
 
     @property
     def report(self) -> ProgressReport | None:
@@ -59,7 +59,7 @@ class ProgressJudge:
             round((steps.at - steps.first_at) * 1000),
         )
 
-    def see(self, now: float, own: Steps | None, others: int) -> None:
+    def update(self, now: float, own: Steps | None, others: int) -> None:
         """Take in what the leader's own workers have said, and the highest step of all others (-1: none).
 
         The moments of the own ones are known; a step of the others counts from when it has come in.
@@ -81,7 +81,7 @@ class ProgressJudge:
             self._steps, self._quiet_since = steps, max(self._quiet_since, steps.at)
 
     def tick(self, now: float, own: Steps | None, others: int | None) -> Hang | None:
-        """``see``, and judge: the evidence if the round hangs, once.
+        """``update``, and judge: the evidence if the round hangs, once.
 
         ``others`` None means that the others' steps are not known at this time: nothing is judged. After a
         stall of its own the judge counts from its end: it can't tell what the workers would have done.
@@ -89,11 +89,11 @@ class ProgressJudge:
         if now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS:
             self._quiet_since = now
         self._last_tick = now
-        self.see(now, own, -1 if others is None else others)
+        self.update(now, own, -1 if others is None else others)
         silent = now - self._quiet_since
-        if self._steps is None or self._said or not self._limits.hang_timeout or others is None:
+        if self._steps is None or self._reported or not self._limits.hang_timeout or others is None:
             return None
         if silent < self._limits.hang_timeout:
             return None
-        self._said = True
+        self._reported = True
         return Hang(f"no step after step {self._steps.step} for {silent:.0f} s", silent)

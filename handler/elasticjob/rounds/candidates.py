@@ -18,7 +18,7 @@ _REASONS = 3
 class Candidate:
     """A live participant that has announced itself and may be a member.
 
-    ``last_rank`` is its rank in the round before, None for a newcomer; ``slot`` orders newcomers
+    ``last_group_rank`` is its rank in the round before, None for a newcomer; ``slot`` orders newcomers
     (those without one come last, by name). ``may_lead`` is False for one that members could not
     reach as leader.
     """
@@ -26,18 +26,21 @@ class Candidate:
     id: str
     name: str
     slot: int | None = None
-    last_rank: int | None = None
+    last_group_rank: int | None = None
     may_lead: bool = True
 
 
 @dataclass(frozen=True)
 class Expected:
     """A participant that is on its way. ``wait_seconds``: how long to wait for it still.
-    ``rank_held_seconds``: how long no newcomer gets its rank."""
+
+    ``last_group_rank`` is its rank in the round before, None for a newcomer; ``rank_held_seconds``: how long
+    neither a newcomer nor a member of a higher rank takes its place."""
 
     name: str
     wait_seconds: float
     why: str
+    last_group_rank: int | None = None
     rank_held_seconds: float = 0.0
 
 
@@ -64,20 +67,20 @@ def decide(
 ) -> FormRound | Defer:
     """Complete the round as soon as every participant that can be expected has joined, up to ``replicas``.
 
-    Below ``minimum`` it waits without limit. The answer carries its sentence. A spare that is quicker than a
-    member of the round before does not take its rank at once.
+    Below ``minimum`` it waits without limit. The answer carries its sentence. Where a member of the round
+    before is still on its way, its place is kept for a while: neither a spare nor, if the round shrinks, a
+    member of a higher rank takes it at once.
     """
     joined = len(candidates)
     if joined >= replicas:
-        ranked = assign_ranks(candidates, replicas)
-        held = [e for e in expected if e.rank_held_seconds > 0]
-        if held and any(c.last_rank is None for c in ranked):
+        held = _with_a_place(candidates, [e for e in expected if e.rank_held_seconds > 0], replicas)
+        if held:
             return Defer(
                 min(e.rank_held_seconds for e in held),
                 f"enough replicas joined; waiting briefly for {_names(held)} to rejoin with the same group "
                 f"rank{'s' * (len(held) != 1)}",
             )
-        return FormRound(ranked)
+        return FormRound(assign_ranks(candidates, replicas))
     outstanding = sorted((e for e in expected if e.wait_seconds > 0), key=lambda e: e.wait_seconds)
     if joined >= minimum and not outstanding:
         return FormRound(assign_ranks(candidates, replicas))
@@ -100,11 +103,14 @@ def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate,
     Members of the round before come first, lowest rank first, then newcomers by slot. A survivor keeps
     its rank while the size allows it; newcomers fill the vacated ranks, lowest first; what stays vacant
     closes up, so that the order stays when a round shrinks. One that may not lead swaps places with
-    the first that may, where there is one.
+    the first that may; if none of the chosen may lead, the first of the others that may replaces the last.
     """
-    ordered = sorted(candidates, key=_preference)[:size]
-    survivors = {c.last_rank: c for c in ordered if c.last_rank is not None}
-    newcomers = [c for c in ordered if c.last_rank is None]
+    by_preference = sorted(candidates, key=_preference)
+    ordered = by_preference[:size]
+    if ordered and not any(c.may_lead for c in ordered):
+        ordered[-1] = next((c for c in by_preference[size:] if c.may_lead), ordered[-1])
+    survivors = {c.last_group_rank: c for c in ordered if c.last_group_rank is not None}
+    newcomers = [c for c in ordered if c.last_group_rank is None]
     ranked: list[Candidate] = []
     for rank in range(max(survivors, default=-1) + 1):
         if rank in survivors:
@@ -119,8 +125,15 @@ def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate,
     return tuple(ranked)
 
 
+def _with_a_place(candidates: Iterable[Candidate], held: Iterable[Expected], size: int) -> list[Expected]:
+    """Those of ``held`` that would be members if all of them joined now."""
+    coming = {Candidate("", e.name, None, e.last_group_rank): e for e in held}
+    chosen = sorted((*candidates, *coming), key=_preference)[:size]
+    return [coming[c] for c in chosen if c in coming]
+
+
 def _preference(c: Candidate) -> tuple[bool, int, bool, int, str]:
-    return (c.last_rank is None, c.last_rank or 0, c.slot is None, c.slot or 0, c.name)
+    return (c.last_group_rank is None, c.last_group_rank or 0, c.slot is None, c.slot or 0, c.name)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -138,7 +151,7 @@ def reasons(expected: Sequence[Expected]) -> str:
     groups: dict[str, list[str]] = {}
     for one in expected:
         groups.setdefault(one.why, []).append(one.name)
-    said = list(groups.items())[:_REASONS]
-    more = len(expected) - sum(len(names) for _, names in said)
-    parts = [f"{listed(names)} ({why})" for why, names in said]
+    shown = list(groups.items())[:_REASONS]
+    more = len(expected) - sum(len(names) for _, names in shown)
+    parts = [f"{listed(names)} ({why})" for why, names in shown]
     return " and ".join(parts) + (f" and {more} more" if more else "")

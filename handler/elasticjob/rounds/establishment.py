@@ -26,34 +26,34 @@ def take_established(look: Look) -> bool:
 def find_not_established(look: Look) -> list[Finding]:
     """What speaks against a round that is not established in time.
 
-    Members that have not reached their leader twice in a row are lost. A leader that reports nothing shall
-    not lead the next round.
+    Members that have not reached their leader twice in a row are lost. A leader that reports nothing
+    does not lead the next round.
     """
     r, leader = look.state, look.state.leader
     if r.established is not None or leader is None:
         return []
     heard = look.hear(leader)
     report = heard.report if heard is not None else None
-    missing = set(report.missing) if report is not None else set()
-    absent = [m for m in r.members if m.rank in missing]
-    if absent:
-        suspect_leader(look, leader, len(absent), len(r.members) - 1)
+    unarrived_ranks = set(report.unarrived_ranks) if report is not None else set()
+    unarrived = [m for m in r.members if m.group_rank in unarrived_ranks]
+    if unarrived:
+        suspect_leader(look, leader, len(unarrived), len(r.members) - 1)
         again = f"did not reach the leader {leader.name} in two rounds in a row"
         look.set_members(
             {
                 m.id: replace(m, state=MemberState.LOST.value, message=f"{m.name} {again}")
-                for m in absent
+                for m in unarrived
                 if m.name in r.unarrived
             }
         )
-        look.set(unarrived=tuple(m.name for m in absent))
-        names = listed([m.name for m in absent])
+        look.set(unarrived=tuple(m.name for m in unarrived))
+        names = listed([m.name for m in unarrived])
         text = f"{names} did not reach the leader {leader.name} in time"
-        return [Finding(Cause.NOT_ESTABLISHED, text, absent[0])]
+        return [Finding(Cause.NOT_ESTABLISHED, text, unarrived[0])]
     limit = 2 * look.limits.establish_timeout
     if look.left(RoundWait.ESTABLISHMENT, limit) > 0:
         return []
-    look.bar_from_leading(leader.name)
+    look.exclude_from_leading(leader.name)
     look.judged_unheard.add(leader.name)
     if heard is not None and heard.unreadable:
         # It has reported something, perhaps missing members: an unreadable report is no evidence against it.
@@ -72,5 +72,5 @@ def continues_series(r: RoundState, formed_for: str, failed: str) -> bool:
         return True
     if r.start is None or formed_for not in CUT_OFF:
         return False
-    absent = set(r.unarrived) if r.cause == Cause.NOT_ESTABLISHED else {failed} - {""}
-    return bool(absent) and absent <= {n.name for n in r.unreachable_reports if n.time <= r.start}
+    unarrived = set(r.unarrived) if r.cause == Cause.NOT_ESTABLISHED else {failed} - {""}
+    return bool(unarrived) and unarrived <= {n.name for n in r.unreachable_reports if n.time <= r.start}

@@ -12,15 +12,15 @@ from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.state import Finding, Look, Member, MemberState, RoundState
 from elasticjob.rounds.waits import RoundWait
 
-UNREACHABLE_SECONDS = 3.0
+UNREACHABLE_GRACE_SECONDS = 3.0
 """How long a member that was reported unreachable may still rejoin when there are too few without it."""
 
-DOUBTFUL_LEADER_SECONDS = 15.0
+DOUBTFUL_LEADER_GRACE_SECONDS = 15.0
 """The same where the leader that has reported it is itself in doubt: its word alone takes no participant that
 only needs the time that the handler gives workers to stop."""
 
 RANK_HELD_SECONDS = 2.0
-"""How long no spare gets the rank of a member that is on its way: members rejoin within milliseconds of each
+"""How long the rank of a member that is on its way is kept for it: members rejoin within milliseconds of each
 other, and a spare is there at once."""
 
 PLANNED_RANK_HELD_SECONDS = 15.0
@@ -28,7 +28,7 @@ PLANNED_RANK_HELD_SECONDS = 15.0
 
 
 def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
-    """The members of the last round that are on their way, and those that are given up because they have not
+    """The members of the last round that are on their way, and those that are lost because they have not
     rejoined in time."""
     r, limit = look.state, look.limits.rejoin_timeout
     awaited = any(m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) for m in r.members)
@@ -36,14 +36,16 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
     expected, found, lost = [], [], {}
     for m in r.members:
         if m.state in (MemberState.MEMBER, MemberState.UNREACHABLE) and left == 0:
-            text = f"{m.name} (group rank {m.rank}) did not rejoin within {limit} s (rejoinTimeoutSeconds)"
+            text = (
+                f"{m.name} (group rank {m.group_rank}) did not rejoin within {limit} s (rejoinTimeoutSeconds)"
+            )
             look.judged_unheard.add(m.name)
             found.append(Finding(Cause.DID_NOT_REJOIN, text, m))
             lost[m.id] = replace(m, state=MemberState.LOST.value, message=text)
         elif m.state == MemberState.MEMBER:
             held = PLANNED_RANK_HELD_SECONDS if r.cause in PLANNED else RANK_HELD_SECONDS
             rank_held = max(0.0, held - (limit - left))
-            expected.append(Expected(m.name, left, "member of the previous round", rank_held))
+            expected.append(Expected(m.name, left, "not rejoined yet", m.group_rank, rank_held))
     look.set_members(lost)
     return expected, found
 
@@ -51,7 +53,7 @@ def expect_members(look: Look) -> tuple[list[Expected], list[Finding]]:
 def last_call(look: Look, enough: bool) -> float:
     """For how many seconds newcomers on their way are still waited for, once enough have joined.
 
-    Minutes before the first round are counted from the state: restarts and gaps do not begin them anew.
+    Minutes before the first round are counted from the state: restarts and gaps do not start them again.
     """
     r = look.state
     first = r.number == 0 or r.resumed
@@ -74,21 +76,21 @@ def form(
     wanted: int,
 ) -> FormRound | Defer:
     """Whether the next round can begin, and with which members in which order. Where too few are left without
-    the unreachable members, those are soon given up."""
+    the unreachable members, those are soon lost."""
     if len(candidates) + len(expected) < minimum:
-        _give_up_unreachable(look)
+        _expire_unreachable(look)
     decision = decide(candidates, expected, minimum, wanted)
     if isinstance(decision, Defer) and decision.seconds is not None:
         look.waits.wake(decision.seconds)
     return decision
 
 
-def _give_up_unreachable(look: Look) -> None:
+def _expire_unreachable(look: Look) -> None:
     r, leader = look.state, look.state.leader
     doubtful = (
         leader is not None and leader.state != MemberState.UNREACHABLE and leader.name in r.ineligible_leaders
     )
-    limit = DOUBTFUL_LEADER_SECONDS if doubtful else UNREACHABLE_SECONDS
+    limit = DOUBTFUL_LEADER_GRACE_SECONDS if doubtful else UNREACHABLE_GRACE_SECONDS
     unreachable = [m for m in r.members if m.state == MemberState.UNREACHABLE]
     if look.left(RoundWait.UNREACHABLE, limit, bool(unreachable)) > 0:
         return
@@ -98,13 +100,13 @@ def _give_up_unreachable(look: Look) -> None:
 
 def published(state: RoundState, chosen: Sequence[Member], nonce: str, wall: datetime) -> RoundState:
     """The next round, with these members in rank order. What concerns a path that stays broken goes on:
-    failed establishments, who was not reached, and who was reported unreachable."""
+    failed establishments, participants that were not reached, and those reported unreachable."""
     return replace(
         state,
         number=state.number + 1,
         phase=Phase.ACTIVE.value,
         nonce=nonce,
-        members=tuple(replace(m, rank=rank) for rank, m in enumerate(chosen)),
+        members=tuple(replace(m, group_rank=rank) for rank, m in enumerate(chosen)),
         cause="",
         start=wall,
         established=None,

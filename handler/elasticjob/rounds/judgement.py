@@ -1,4 +1,4 @@
-"""What speaks against a round, by what its members report. Pure."""
+"""What speaks against a round, according to its members' reports. Pure."""
 
 from __future__ import annotations
 

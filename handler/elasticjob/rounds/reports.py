@@ -1,7 +1,7 @@
-"""What members report of each other: the leader of members, and members of the leader.
+"""What members report about each other: the leader about members, and members about the leader.
 
-If more than half of the other members cannot reach the leader, they are right; if fewer, they are cut off
-themselves. In a round of two, the leader's port and its signs of life decide.
+If more than half of the other members cannot reach the leader, they are believed. If fewer cannot, they are
+taken to be cut off themselves. In a round of two, the leader's port and its signs of life decide.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import GONE, Finding, Look, Member, MemberState, UnreachableReport
 from elasticjob.rounds.waits import RoundWait
 
-ACCUSED_SECONDS = 2.0
+ACCUSER_GRACE_SECONDS = 2.0
 """How long fewer than half of the members may accuse the leader before they are given up themselves."""
 
 LEADER_STALE_SECONDS = 1.2 * LEADER_RENEW_SECONDS
@@ -37,10 +37,10 @@ def accuses(report: RoundReport | None, state: str) -> bool:
 
 
 def suspect_leader(look: Look, leader: Member, missed: int, others: int) -> None:
-    """A leader that reaches fewer than half of several others may be the one that is cut off: it shall not
+    """A leader that reaches fewer than half of several others may be the one that is cut off: it must not
     lead the next round."""
     if others >= 2 and 2 * missed > others:
-        look.bar_from_leading(leader.name)
+        look.exclude_from_leading(leader.name)
 
 
 def _reported_by_leader(look: Look) -> list[Finding]:
@@ -51,13 +51,13 @@ def _reported_by_leader(look: Look) -> list[Finding]:
     report = look.report_of(leader)
     if report is None:
         return []
-    silent = set(report.silent)
+    silent = set(report.silent_ranks)
     why = report.message or "its heartbeats stopped"
     others = look.state.members[1:]
     reported = {
-        m.id: f"{m.name} (group rank {m.rank}) is unreachable: {why}"
+        m.id: f"{m.name} (group rank {m.group_rank}) is unreachable: {why}"
         for m in others
-        if m.rank in silent and m.state == MemberState.MEMBER
+        if m.group_rank in silent and m.state == MemberState.MEMBER
     }
     suspect_leader(look, leader, len(reported), len(others))
     return _unreachable(look, reported, report.silent_milliseconds)
@@ -72,20 +72,20 @@ def _accusations(look: Look) -> list[Finding]:
     waited = look.waits.elapsed(RoundWait.ACCUSATION, number)
     believed = 2 * len(accusers) > others
     if others == 1:
-        verdict = _one_against_the_leader(look, leader, accusers[0], waited)
-        if verdict is None:
+        accuser_is_right = _one_against_the_leader(look, leader, accusers[0], waited)
+        if accuser_is_right is None:
             return []
-        believed = verdict
+        believed = accuser_is_right
     if believed:
         return _believe(look, leader, accusers, others)
-    if not look.state.active or look.waits.left(RoundWait.ACCUSATION, number, ACCUSED_SECONDS) > 0:
+    if not look.state.active or look.waits.left(RoundWait.ACCUSATION, number, ACCUSER_GRACE_SECONDS) > 0:
         return []
     look.judged_unheard.update(m.name for m in accusers)
     proof = ", but other members can" if others > 1 else ", which still renews its Lease"
     return _unreachable(
         look,
         {
-            m.id: f"{m.name} (group rank {m.rank}) cannot reach the leader {leader.name}{proof}"
+            m.id: f"{m.name} (group rank {m.group_rank}) cannot reach the leader {leader.name}{proof}"
             for m in accusers
             if m.state == MemberState.MEMBER
         },
@@ -93,10 +93,10 @@ def _accusations(look: Look) -> list[Finding]:
 
 
 def _believe(look: Look, leader: Member, accusers: list[Member], others: int) -> list[Finding]:
-    said = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
+    reason = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
     who = f"{len(accusers)} of {others} other members" if others > 1 else "the other member"
     text = f"{who} cannot reach the leader {leader.name}"
-    look.bar_from_leading(leader.name)
+    look.exclude_from_leading(leader.name)
     look.set_members(
         {
             m.id: replace(m, state=MemberState.MEMBER.value, message="")
@@ -106,7 +106,7 @@ def _believe(look: Look, leader: Member, accusers: list[Member], others: int) ->
     )
     if not look.state.active and look.state.cause == Cause.UNREACHABLE:
         look.set(cause="")  # that was its word
-    return _unreachable(look, {leader.id: f"{text}: {said}" if said else text})
+    return _unreachable(look, {leader.id: f"{text}: {reason}" if reason else text})
 
 
 def _one_against_the_leader(look: Look, leader: Member, accuser: Member, waited: float) -> bool | None:
@@ -116,17 +116,17 @@ def _one_against_the_leader(look: Look, leader: Member, accuser: Member, waited:
     A leader that has renewed it since the accusation is well, and the accuser's path is not.
     """
     report = look.report_of(accuser)
-    if report is not None and report.refused:
+    if report is not None and report.connection_refused:
         return True
     heard = look.hear(leader)
-    if heard is None or heard.silent > LEADER_STALE_SECONDS:
+    if heard is None or heard.silent_seconds > LEADER_STALE_SECONDS:
         if heard is not None:
             look.judged_silent.add(leader.name)
         look.judged_unheard.add(leader.name)
         return True
-    if heard.silent < waited:
+    if heard.silent_seconds < waited:
         return False
-    left = LEADER_STALE_SECONDS - heard.silent + 0.1
+    left = LEADER_STALE_SECONDS - heard.silent_seconds + 0.1
     look.waits.declare(RoundWait.LEADER_SIGN, look.state.number, LEADER_STALE_SECONDS, left)
     look.waits.wake(left)  # silence makes no event
     return None
@@ -147,7 +147,7 @@ def _unreachable(look: Look, reported: dict[str, str], silent: int | None = None
         text = reported[m.id] + " (second report within ten minutes)" * twice
         if twice:
             look.avoid.append((m.place, text))
-        cause = Cause.LEADER_UNREACHABLE if m.rank == 0 else Cause.UNREACHABLE
+        cause = Cause.LEADER_UNREACHABLE if m.group_rank == 0 else Cause.UNREACHABLE
         found.append(Finding(cause, text, m, silent))
         state = MemberState.LOST if twice else MemberState.UNREACHABLE
         changed[m.id] = replace(m, state=state.value, message=text)

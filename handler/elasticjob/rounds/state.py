@@ -1,4 +1,4 @@
-"""What is known of a round and of its members, and one look at it. Pure data."""
+"""What is known of a round and its members, and ``Look``: the kernel's input and output. Pure data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemberState(Word):
 
     * Member: nothing speaks against it.
     * Succeeded: its workers have finished this round well.
-    * Left: it has left the round and lives: it has announced itself again, or says that it ends.
+    * Left: it has left the round and is alive: it has announced itself again, or is shutting down.
     * Unreachable: a peer that must know has reported it; it may still come back by itself.
     * Lost: it will not come back.
 
@@ -45,7 +45,7 @@ class Member:
     id: str
     name: str
     key: str
-    rank: int
+    group_rank: int
     state: str = MemberState.MEMBER.value
     message: str = ""
     place: str = ""
@@ -53,7 +53,7 @@ class Member:
 
 @dataclass(frozen=True)
 class UnreachableReport:
-    """Somebody that must know has reported this participant unreachable."""
+    """A peer that must know has reported this participant unreachable."""
 
     name: str
     time: datetime
@@ -100,11 +100,11 @@ class RoundState:
 @dataclass(frozen=True)
 class Heard:
     """What was heard from a member. ``report``: what it says of this very round. ``unreadable``: it has made
-    a report that can't be read. ``silent``: for how many seconds nothing was heard of it."""
+    a report that can't be read. ``silent_seconds``: for how many seconds nothing was heard of it."""
 
     report: RoundReport | None = None
     unreadable: bool = False
-    silent: float = 0.0
+    silent_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Look:
     """One look at a round: the state, how to ask what was heard from a member, and what came of it.
 
     ``hear`` returns None for a member that is not known any more. ``readable``: whether the participants can
-    read this state: nobody is judged by what it could not read. ``wall`` is for what people read and for
+    read this state: none is judged by what it could not read. ``wall`` is for what people read and for
     windows; ``waits`` has the clock for judgements.
     """
 
@@ -147,7 +147,8 @@ class Look:
     def left(self, kind: RoundWait, limit: float, awaited: bool = True) -> float:
         """Declare a wait for what this round's participants have to do. It begins when they can read the
         state. Until then all of ``limit`` is left, and another look is due: the write that makes the state
-        readable need not bring an event. Unless somebody is ``awaited`` the time runs, and nothing waits."""
+        readable need not bring an event. Unless a participant is ``awaited`` the time runs, and nothing
+        waits."""
         number = self.state.number
         if not self.readable:
             self.waits.wake(max(1.0, self.waits.elapsed(RoundWait.RECORD, number)))
@@ -171,9 +172,9 @@ class Look:
         heard = self.hear(member)
         return heard.report if heard is not None else None
 
-    def bar_from_leading(self, name: str) -> None:
-        """This participant shall not lead the next round. Those that are gone are forgotten."""
-        barred = {
+    def exclude_from_leading(self, name: str) -> None:
+        """This participant must not lead the next round. Those that are gone are forgotten."""
+        ineligible = {
             other for other in self.state.ineligible_leaders if self.present is None or other in self.present
         }
-        self.set(ineligible_leaders=tuple(sorted({*barred, name})))
+        self.set(ineligible_leaders=tuple(sorted({*ineligible, name})))

@@ -1,7 +1,7 @@
 """Waits: what a decision waits for, for how long at most, and since when. Pure.
 
-Every wait is declared where it is decided on, with a typed key, a limit and a reason. A question about the
-world starts none.
+The code that decides on a wait declares it, with a typed key, a limit and a reason. Asking how things are
+never starts a wait.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Waits:
     """The waits of one pass, by the caller's monotonic clock (I9).
 
     ``began`` says when each wait of the pass before began. A wait that a pass does not declare is forgotten:
-    it begins anew when it is declared again.
+    it starts again when it is declared again.
     """
 
     def __init__(self, began: Mapping[WaitKey, float], now: float) -> None:
@@ -74,7 +74,7 @@ class Waits:
         return left
 
     def declare(self, kind: enum.Enum, about: str | int, limit: float, left: float) -> None:
-        """Declare a wait whose time is kept elsewhere: in the state, or by who hears of the participants.
+        """Declare a wait whose time is kept elsewhere: in the state, or by the caller of the kernel.
         It schedules nothing."""
         key = WaitKey(kind, about)
         self._declared[key] = Wait(key, limit, left)

@@ -2,7 +2,7 @@
 
 A pod's identity may read the job's round Lease and its member list, and write the Leases that have the names
 of the job's pods (docs/operate/permissions.md); an admission policy in the chart narrows the latter to the
-pod's own name. What was written is remembered, so that a pass that changes nothing asks nothing.
+pod's own name. What was written is remembered, so that a pass that changes nothing sends no request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Access:
 
 def access_of(job: Job, pod_names: tuple[str, ...], accounts_seen: tuple[str, ...]) -> Access:
     """The access that a job needs. ``accounts_seen`` are the service accounts of its pods: they count for
-    a job without template, whose pods are somebody else's. Whoever makes such a pod chooses its name: one
+    a job without template, whose pods the operator does not create. Their creator chooses the names: a name
     that could be a round Lease's, of this job or another, gives no right."""
     names = tuple(sorted(name for name in pod_names if not name.endswith(_ROUND_ENDING)))
     if job.spec.template is None:

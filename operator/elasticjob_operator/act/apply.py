@@ -1,9 +1,9 @@
 """Carrying out a plan: status, then access and the round Lease, then pods and Leases, then Events.
 
 The order is the protocol (docs/internals/writes.md): the status is the write-ahead log, the round Lease its
-projection, and a pod's name stands in the status and in its Role before the pod is made. A process that dies
-between any two of these writes leaves something from which the next pass resumes. A write that fails holds up
-nothing but itself and what could do no good without it.
+projection, and a pod's name is in the status and in its Role before the pod is created. A process that dies
+between any two of these writes leaves something from which the next pass resumes. A failed write delays only
+itself and what depends on it.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.act import network, template
 from elasticjob_operator.act.access import Access, Rule, access_of, grant
-from elasticjob_operator.act.attempts import POLICY, RIGHTS, ROUND, Target, made
-from elasticjob_operator.act.batch import Batch, Spawn, note
+from elasticjob_operator.act.batch import Batch, Spawn, record_write_failure
 from elasticjob_operator.act.events import Recorder
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
-from elasticjob_operator.act.pace import Pace
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.act.pod_creation_limiter import PodCreationLimiter
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher, Published, RoundPublisher
+from elasticjob_operator.act.write_backoff import POLICY, RIGHTS, ROUND, Target, creation_of
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView
-from elasticjob_operator.observe.world import World
-from elasticjob_operator.plan import rules
-from elasticjob_operator.plan.model import CreatePod, Do, Event, Job, Plan
+from elasticjob_operator.plan import rules, status_json
+from elasticjob_operator.plan.model import Action, CreatePod, Event, Job, Plan
 
-TELL_SECONDS = 1.0
-"""How soon there is another pass when other writes fail than this one knew of: the condition says which."""
+FAILING_WRITES_SHOWN_SECONDS = 1.0
+"""How soon there is another pass when other writes fail than this one knew of: the condition names them."""
 MISSED_SECONDS = 5.0
 """How long members may take to come back until their rights are in doubt."""
 UNNEEDED_SECONDS = 5.0
-"""How long a name that nobody needs may stay in the Role before a write is made for its removal alone."""
+"""How long a name that is not needed may stay in the Role before a write is made for its removal alone."""
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +55,15 @@ class Applier:
     """Carries out plans, of any job. ``spawn`` runs what may outlive a pass."""
 
     def __init__(
-        self, api: Api, world: World, clock: Callable[[], float], handler_image: str, spawn: Spawn
+        self, api: Api, cache: ClusterCache, clock: Callable[[], float], handler_image: str, spawn: Spawn
     ) -> None:
         self._api = api
-        self._world = world
+        self._cache = cache
         self._clock = clock
         self._spawn = spawn
-        self._publisher: RoundPublisher = LeaseRoundPublisher(api, world, clock)
-        self._pods = PodWriter(api, world, handler_image)
-        self._pace = Pace(clock, world.behind)
+        self._publisher: RoundPublisher = LeaseRoundPublisher(api, cache, clock)
+        self._pods = PodWriter(api, cache, handler_image)
+        self._creation_limiter = PodCreationLimiter(clock, cache.behind)
         self._recorder = Recorder(api, clock)
 
     def published(self, job: Job) -> Published:
@@ -85,7 +85,7 @@ class Applier:
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": view.job.uid},
             {"op": "test", "path": "/metadata/resourceVersion", "value": str(view.version)},
-            {"op": "add", "path": "/status", "value": plan.status.dump()},
+            {"op": "add", "path": "/status", "value": status_json.dump(plan.status)},
         ]
         path = job_path(view.job.namespace, view.job.name) + "/status"
         try:
@@ -100,8 +100,8 @@ class Applier:
     async def write_rest(
         self, job: Job, plan: Plan, memory: Memory, may_project: bool, hurried: bool
     ) -> Written:
-        """The second half; what fails waits for itself (``attempts``). Raises Stale."""
-        troubles = memory.attempts.troubles()
+        """The second half; what fails waits for itself (``write_backoff``). Raises Stale."""
+        failing_writes = memory.write_backoff.failing_writes()
         before = self._batch(job, memory)
         postponed: list[float | None] = []
 
@@ -111,52 +111,52 @@ class Applier:
         if may_project:
             before.add(ROUND, project, hurried)
         else:
-            memory.attempts.done(ROUND)
-        doubt = self._doubt_rights(plan, memory)
-        access = access_of(job, plan.pod_names, self._world.service_accounts(job))
+            memory.write_backoff.done(ROUND)
+        rights_left = self._rewrite_rights(plan, memory)
+        access = access_of(job, plan.pod_names, self._cache.service_accounts(job))
         unneeded = self._unneeded(access, memory)
         # A job that had ended before this process looked needs nothing more: no writes, at any takeover.
         over = plan.status.finished and memory.access is None
         if access != memory.access and unneeded is None and not over:
             before.add(RIGHTS, lambda: self._grant(job, access, memory))
         else:
-            memory.attempts.done(RIGHTS)
+            memory.write_backoff.done(RIGHTS)
         if network.is_due(job, memory.network_policy) and not plan.status.finished:
             before.add(POLICY, lambda: self._restrict(job, memory))
         else:
-            memory.attempts.done(POLICY)
+            memory.write_backoff.done(POLICY)
         # None needs another, and all come before the pods.
-        await before.settle()
+        await before.wait()
 
         due, wait = self._due(job, self._possible(job, plan, memory), memory, plan)
         then = self._batch(job, memory)
         for target, write in self._pods.writes(job, due, memory):
             then.add(target, write, gated=True)
-        await then.settle()
+        await then.wait()
         warnings = () if plan.status.finished else self._warnings(job, memory)
         events = (*warnings, *before.events, *then.events)
-        if memory.attempts.troubles() != troubles:
-            postponed.append(TELL_SECONDS)
-        again = memory.attempts.wake_after(self._clock(), memory.under_way)
-        return Written(events, earliest(*postponed, doubt, unneeded, wait, again))
+        if memory.write_backoff.failing_writes() != failing_writes:
+            postponed.append(FAILING_WRITES_SHOWN_SECONDS)
+        again = memory.write_backoff.wake_after(self._clock(), memory.under_way)
+        return Written(events, earliest(*postponed, rights_left, unneeded, wait, again))
 
-    def note(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
-        """Take note of a write or a reading that has failed, and tell of it."""
-        self.tell(job, memory, note(job, memory, target, error, self._clock()))
+    def record_write_failure(self, job: Job, memory: Memory, target: Target, error: ApiError) -> None:
+        """Record a write or a read that has failed, and send its Events."""
+        self.send_events(job, memory, record_write_failure(job, memory, target, error, self._clock()))
 
     def _batch(self, job: Job, memory: Memory) -> Batch:
         def late(events: list[Event]) -> None:
-            self.tell(job, memory, events)
-            self._world.retry(job)
+            self.send_events(job, memory, events)
+            self._cache.retry(job)
 
         return Batch(job, memory, self._clock, self._spawn, late)
 
-    def tell(self, job: Job, memory: Memory, events: Sequence[Event]) -> None:
-        """Send Events, behind the back of the pass."""
+    def send_events(self, job: Job, memory: Memory, events: Sequence[Event]) -> None:
+        """Send Events. The pass does not wait for it."""
         if events:
             self._spawn(self._recorder.send(job, events, memory), "events")
 
-    def _possible(self, job: Job, plan: Plan, memory: Memory) -> Sequence[Do]:
+    def _possible(self, job: Job, plan: Plan, memory: Memory) -> Sequence[Action]:
         """The actions without the making of pods that could not train, or would be open to others.
 
         A pod must find the round's Lease and may write its own only when its name is in the Role. The network
@@ -178,7 +178,7 @@ class Applier:
     def _made(self, job: Job) -> set[str]:
         """The job's pods that are there. A plan may be older than some: they were still being made, behind
         the back of the pass before (``Batch``)."""
-        pods = self._world.pods.of_job(job.namespace, job.name)
+        pods = self._cache.pods.of_job(job.namespace, job.name)
         return {name for name, pod in pods.items() if pod.owner == job.uid and pod.made}
 
     def makes_pods(self, job: Job, plan: Plan, memory: Memory) -> bool:
@@ -186,27 +186,27 @@ class Applier:
         new = self._new(job, plan.actions, memory)
         return bool(new) and not {target.name for target in new} <= self._made(job)
 
-    def _new(self, job: Job, actions: Sequence[Do], memory: Memory) -> dict[Target, CreatePod]:
+    def _new(self, job: Job, actions: Sequence[Action], memory: Memory) -> dict[Target, CreatePod]:
         """The making of pods that is neither under way nor to be tried again."""
         creations = {
-            made(pod_name(job.name, action.slot, action.attempt)): action
+            creation_of(pod_name(job.name, action.slot, action.attempt)): action
             for action in actions
             if isinstance(action, CreatePod)
         }
         return {
             target: action
             for target, action in creations.items()
-            if target not in memory.attempts and target not in memory.under_way
+            if target not in memory.write_backoff and target not in memory.under_way
         }
 
     def _due(
-        self, job: Job, actions: Sequence[Do], memory: Memory, plan: Plan
-    ) -> tuple[Sequence[Do], float | None]:
-        """The actions without the making of pods that are not yet due (``pace``), and after how many seconds
-        the next are. One that has been tried has a pause of its own."""
+        self, job: Job, actions: Sequence[Action], memory: Memory, plan: Plan
+    ) -> tuple[Sequence[Action], float | None]:
+        """The actions without the creation of pods whose turn has not come (``pod_creation_limiter``), and
+        after how many seconds the next are due. A creation that has failed has a back-off of its own."""
         new = list(self._new(job, actions, memory).values())
         trained = plan.status.current_round.number > 0 and len(new) < job.spec.pods
-        due, memory.pods_reserved, wait = self._pace.due(
+        due, memory.pods_reserved, wait = self._creation_limiter.due(
             job.namespace, len(new), trained, memory.pods_reserved
         )
         later = set(new[due:])
@@ -216,13 +216,13 @@ class Applier:
         """Read the round Lease from the API server."""
         await self._publisher.refresh(job)
 
-    def _doubt_rights(self, plan: Plan, memory: Memory) -> float | None:
-        """Members that don't come back may have lost their rights: somebody may have deleted the Role, and
-        the next look at it (``survey``) may be minutes away. So it is written anew, once for each round.
+    def _rewrite_rights(self, plan: Plan, memory: Memory) -> float | None:
+        """Members that do not rejoin may have lost their rights: the Role may have been deleted, and the
+        next look at it (``owned_snapshot``) may be minutes away. So it is written again, once for each round.
         Seconds until then."""
         r = plan.status.current_round
         missed = r.phase == "Broken" and any(m.state == "Member" for m in plan.status.members())
-        if not missed or memory.rights_doubted == r.number:
+        if not missed or memory.rights_rewritten_for == r.number:
             memory.missed_since = None
             return None
         if memory.missed_since is None:
@@ -230,7 +230,7 @@ class Applier:
         left = memory.missed_since + MISSED_SECONDS - self._clock()
         if left > 0:
             return left
-        memory.rights_doubted, memory.access = r.number, None
+        memory.rights_rewritten_for, memory.access = r.number, None
         return None
 
     def _unneeded(self, access: Access, memory: Memory) -> float | None:

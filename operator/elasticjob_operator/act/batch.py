@@ -11,16 +11,16 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from elasticjob_operator.act.attempts import Target
 from elasticjob_operator.act.memory import Memory, Stale
+from elasticjob_operator.act.write_backoff import Target
 from elasticjob_operator.observe.errors import ApiError, NotLeading
 from elasticjob_operator.plan.model import Event, Job
 
-PATIENCE = 1.0
+NO_PROGRESS_SECONDS = 1.0
 """Seconds without one of the writes having come to its end."""
-LONGEST = 5.0
-_NEVER_TOLD = 1
-"""A write that may succeed in a moment is told of from the second failure on."""
+MAX_WAIT_SECONDS = 5.0
+_QUIET_FAILURES = 1
+"""A write that may succeed in a moment is reported from the second failure on."""
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
@@ -49,7 +49,7 @@ class Batch:
         """By verb: one that has failed in this batch. Its likes that were not begun are put off."""
         self._waited_for = True
         self._wrong: Exception | None = None
-        """That something is to be read again, or what nobody has foreseen."""
+        """That something has to be read again, or an unexpected error."""
         self.events: list[Event] = []
 
     def add(
@@ -57,7 +57,7 @@ class Batch:
     ) -> None:
         """Begin this write, unless it is under way or has to wait. ``gated``: a few of those at a time."""
         memory = self._memory
-        if target in memory.under_way or not memory.attempts.due(target, self._clock(), hurried):
+        if target in memory.under_way or not memory.write_backoff.due(target, self._clock(), hurried):
             return
         memory.under_way.add(target)
         who = f"{self._job.namespace}/{self._job.name}"
@@ -66,13 +66,15 @@ class Batch:
         task.add_done_callback(lambda _: memory.under_way.discard(target))
         self._tasks.add(task)
 
-    async def settle(self) -> None:
+    async def wait(self) -> None:
         """Wait for the writes as long as they get on. Raises Stale if one has found that out, and what is no
         ApiError."""
         began = self._clock()
         pending = self._tasks
-        while pending and self._clock() - began < LONGEST:
-            done, pending = await asyncio.wait(pending, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        while pending and self._clock() - began < MAX_WAIT_SECONDS:
+            done, pending = await asyncio.wait(
+                pending, timeout=NO_PROGRESS_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
             if not done:
                 break
         self._waited_for = False
@@ -88,7 +90,7 @@ class Batch:
                 async with memory.gate:
                     like = self._failed.get(target.verb)
                     if like is not None:
-                        memory.attempts.put_off(target, like, self._clock())
+                        memory.write_backoff.put_off(target, like, self._clock())
                         return
                     await write()
         except Stale as stale:
@@ -96,26 +98,28 @@ class Batch:
         except NotLeading as error:
             log.info("%s/%s: %s", self._job.namespace, self._job.name, error)
         except ApiError as error:
-            self._note(target, error)
+            self._record_failure(target, error)
         except Exception as error:
             self._wrong = error
             if not self._waited_for:
                 log.exception("%s/%s: %s", self._job.namespace, self._job.name, target.name)
         else:
-            memory.attempts.done(target)
+            memory.write_backoff.done(target)
         if not self._waited_for:
             events, self.events = self.events, []
             self._late(events)
 
-    def _note(self, target: Target, error: ApiError) -> None:
+    def _record_failure(self, target: Target, error: ApiError) -> None:
         self._failed[target.verb] = target
-        self.events += note(self._job, self._memory, target, error, self._clock())
+        self.events += record_write_failure(self._job, self._memory, target, error, self._clock())
 
 
-def note(job: Job, memory: Memory, target: Target, error: ApiError, now: float) -> list[Event]:
-    """Take note of a write that has failed; what people are to be told of it."""
-    failing = memory.attempts.failed(target, error, now)
-    quiet = failing.passing and failing.failures <= _NEVER_TOLD
+def record_write_failure(
+    job: Job, memory: Memory, target: Target, error: ApiError, now: float
+) -> list[Event]:
+    """Record a write that has failed; returns the Events that it deserves."""
+    failing = memory.write_backoff.failed(target, error, now)
+    quiet = failing.passing and failing.failures <= _QUIET_FAILURES
     level = logging.DEBUG if quiet or failing.failures % 10 > 2 else logging.WARNING
     log.log(level, "%s/%s: %s cannot be %s: %s", job.namespace, job.name, target.name, target.verb, error)
     if quiet:

@@ -1,7 +1,8 @@
 """Kubernetes Events on the ElasticJob: what the planner decided, in its own sentences.
 
 A sentence that is repeated within ten minutes counts up one Event. After a burst, the rate of Events of a job
-is limited. An Event that cannot be sent is dropped: status and logs have the sentence, too.
+is limited; those of a kind of which there may be very many leave a part of it to the others. An Event that
+cannot be sent is dropped: status and logs have the sentence, too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ COMPONENT = "elasticjob-operator"
 
 _AGGREGATE_SECONDS = 600.0
 _BURST = 25.0
+_KEPT_FOR_OTHERS = 10.0
+"""Of the burst, by Events that are ``frequent``."""
 _REFILL_SECONDS = 60.0
 _MAX_MESSAGE = 1_024
 _MAX_REMEMBERED = 256
@@ -59,7 +62,7 @@ class Recorder:
         sent = memory.events.get(key)
         if sent is not None and now - sent.sent_at > _AGGREGATE_SECONDS:
             sent = None
-        if not _allowed(memory, now):
+        if not _allowed(memory, now, _KEPT_FOR_OTHERS if event.frequent else 0.0):
             return
         wall = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         if sent is not None:
@@ -101,11 +104,11 @@ class Recorder:
         }
 
 
-def _allowed(memory: Memory, now: float) -> bool:
+def _allowed(memory: Memory, now: float, kept: float) -> bool:
     refill = (now - memory.event_tokens_at) / _REFILL_SECONDS
     memory.event_tokens = min(_BURST, memory.event_tokens + max(0.0, refill))
     memory.event_tokens_at = now
-    if memory.event_tokens < 1.0:
+    if memory.event_tokens < kept + 1.0:
         return False
     memory.event_tokens -= 1.0
     return True

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from elasticjob_operator.act.init_resources import modest
 from elasticjob_operator.plan.model import HandlerSource, Job
 
 VOLUME = "elasticjob-handler"
@@ -27,9 +28,6 @@ ORIGINAL_PYTHONPATH = "ELASTICJOB_ORIGINAL_PYTHONPATH"
 
 USER = 65532
 _SIZE_LIMIT = "32Mi"
-_RESOURCES = {"cpu": "250m", "memory": "64Mi"}
-"""Requests and limits are the same, so that a pod of class Guaranteed remains one. Beside a container that
-trains they ask for nothing: a pod is given the larger of the two."""
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PREPEND = f'export PYTHONPATH="{HANDLER_DIR}' + '${PYTHONPATH:+:$PYTHONPATH}"; exec "$0" "$@"'
 """For ``sh -c``: the words after it are the user's own, and become the process."""
@@ -46,7 +44,7 @@ def inject(spec: dict[str, Any], container: dict[str, Any], image: str) -> None:
         *(spec.get("volumes") or []),
         {"name": VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}},
     ]
-    spec["initContainers"] = [_copies(spec, image), *(spec.get("initContainers") or [])]
+    spec["initContainers"] = [_copies(spec, container, image), *(spec.get("initContainers") or [])]
     mount = {"name": VOLUME, "mountPath": HANDLER_DIR, "readOnly": True}
     container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
     _extend_path(container)
@@ -69,7 +67,7 @@ def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _copies(spec: Mapping[str, Any], image: str) -> dict[str, Any]:
+def _copies(spec: Mapping[str, Any], container: Mapping[str, Any], image: str) -> dict[str, Any]:
     """It inherits the pod's user, so that a platform which demands one of its own (OpenShift) is content; a
     pod without has the image's, which is not root either."""
     context: dict[str, Any] = {
@@ -85,8 +83,9 @@ def _copies(spec: Mapping[str, Any], image: str) -> dict[str, Any]:
         "name": VOLUME,
         "image": image,
         "command": ["cp", "-R", f"{IMAGE_DIR}/.", HANDLER_DIR],
-        "resources": {"requests": dict(_RESOURCES), "limits": dict(_RESOURCES)},
+        "resources": modest(container),
         "securityContext": context,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": VOLUME, "mountPath": HANDLER_DIR}],
     }
 

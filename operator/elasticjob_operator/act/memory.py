@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.access import Access
-from elasticjob_operator.act.attempts import Attempts, Target
-from elasticjob_operator.act.pace import Reservation
-from elasticjob_operator.plan.budget import BUDGET_BYTES
+from elasticjob_operator.act.pod_creation_limiter import Reservation
+from elasticjob_operator.act.write_backoff import Target, WriteBackoff
 from elasticjob_operator.plan.model import WAIT_RENEW_SECONDS
+from elasticjob_operator.plan.status_size import MAX_STATUS_BYTES
 
 _LAST_RENEWAL = 2.0
 """In intervals: by then the last renewal has come that was due by the old one, jitter and all."""
@@ -43,7 +43,7 @@ class Renewals:
     seconds: int = WAIT_RENEW_SECONDS
     shorter_since: float | None = None
 
-    def told(self, seconds: int, now: float) -> int:
+    def update(self, seconds: int, now: float) -> int:
         """The round Lease has this many seconds."""
         if seconds >= self.seconds:
             self.seconds, self.shorter_since = seconds, None
@@ -66,8 +66,8 @@ class Memory:
     access: Access | None = None
     missed_since: float | None = None
     """Since when members of a round that has ended have not come back (monotonic)."""
-    rights_doubted: int = 0
-    """The round after which ``access`` was last written anew for that."""
+    rights_rewritten_for: int = 0
+    """The round after which ``access`` was last written again for that."""
     unneeded_since: float | None = None
     """Since when ``access`` has been more than is needed (monotonic)."""
     owned_written_at: float = float("-inf")
@@ -77,7 +77,7 @@ class Memory:
     unmade: set[Target] = field(default_factory=set)
     """The rights and the policy of a new job: they are made, and not looked for first."""
     renewals: Renewals = field(default_factory=Renewals)
-    silent: Mapping[str, int] = field(default_factory=dict)
+    checked_silence: Mapping[str, int] = field(default_factory=dict)
     """The participants whose silence has been checked, and the version of their Leases then."""
     leases_seen: set[str] = field(default_factory=set)
     """Which of the round Lease and the Lease of its member list have been there, by name."""
@@ -88,12 +88,14 @@ class Memory:
     granted: frozenset[str] = frozenset()
     """The pods whose names this process last wrote into the Role."""
     protected: bool = False
-    """Whether the job's pods have had the network policy that they shall have."""
-    status_budget: int = BUDGET_BYTES
+    """Whether the job's pods have the network policy that they should have."""
+    max_status_bytes: int = MAX_STATUS_BYTES
     """What the status may have: less where the API server has found the whole object too large."""
+    confirmed: object = None
+    """What was published when it was last read again together with the job (``Published``)."""
     stale: bool = False
-    """A write that nobody waited for has found that something is to be read again."""
-    attempts: Attempts = field(default_factory=Attempts)
+    """A write for which no pass waited has found that something has to be read again."""
+    write_backoff: WriteBackoff = field(default_factory=WriteBackoff)
     under_way: set[Target] = field(default_factory=set)
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     """For writes of which there may be thousands."""

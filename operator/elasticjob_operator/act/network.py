@@ -1,11 +1,12 @@
-"""The NetworkPolicy of a job: who may connect to its pods.
+"""The NetworkPolicy of a job: what may connect to its pods.
 
-The TCPStores of a round have no authentication. Whoever connects to one can end the training or read what its
-members exchange. With ``JobOnly`` the job's pods accept connections only from each other, on all ports,
-because torch chooses its ports itself. Policies add up: to open a port, users add a policy of their own.
+The TCPStores of a round have no authentication. Any process that connects to one can end the training or read
+what its members exchange. With ``JobOnly`` the job's pods accept connections only from each other, on all
+ports, because torch chooses its ports itself. Policies add up: to open a port, users add a policy of their
+own.
 
-What was written is remembered, as for the Role, so that a pass that changes nothing sends no request. If
-somebody changes the policy, the operator restores it at the next comparison (``survey``), within about five
+What was written is remembered, as for the Role, so that a pass that changes nothing sends no request. If the
+policy is changed, the operator restores it at the next comparison (``owned_snapshot``), within about five
 minutes. A job without template has no policy.
 """
 

@@ -1,9 +1,9 @@
 """What a job owns beside its pods, one of each: ServiceAccount, Role, RoleBinding and NetworkPolicy.
 
 They are called ``<job>-elasticjob``. An object of this name that belongs to something else is neither
-overwritten nor adopted. Otherwise anybody who may create ElasticJobs could make the operator change or delete
-other people's objects. Each write of an existing object is a JSON patch that tests the owner's UID, so no
-right to read is needed.
+overwritten nor adopted. Otherwise a user who may create ElasticJobs could make the operator change or delete
+other users' objects. Each write of an existing object is a JSON patch that tests the owner's UID, so no right
+to read is needed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def remove(api: Api, job: Job, api_version: str, kind: str) -> None:
         found = await _patch(api, job, collection, [])
         await api.delete(f"{collection}/{job_identity(job)}", uid=str(found["metadata"]["uid"]))
     except (NotFound, Conflict):
-        pass  # gone, or somebody else's
+        pass  # gone, or not this job's
 
 
 async def _patch(api: Api, job: Job, collection: str, changes: list[dict[str, Any]]) -> dict[str, Any]:

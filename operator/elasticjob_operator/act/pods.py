@@ -1,4 +1,4 @@
-"""Making and deleting pods, and the Leases of pods that are gone.
+"""Creates and deletes pods, and deletes the Leases of pods that are gone.
 
 Every answer goes into the informer's store at once, so that the next pass does not repeat what this one
 did.
@@ -13,12 +13,13 @@ from dataclasses import replace
 from functools import partial
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL, STANDBY_LABEL, pod_name
-from elasticjob_operator.act.attempts import VERBS, Target, target_of
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.template import pod_of
+from elasticjob_operator.act.write_backoff import VERBS, Target, target_of
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import (
     AlreadyExists,
     Conflict,
@@ -26,13 +27,12 @@ from elasticjob_operator.observe.errors import (
     Invalid,
     NotFound,
 )
-from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import (
+    Action,
     CreatePod,
     DeleteJob,
     DeleteLease,
     DeletePod,
-    Do,
     Job,
     LabelStandby,
 )
@@ -46,20 +46,20 @@ Write = tuple[Target, Callable[[], Awaitable[None]]]
 class PodWriter:
     """Carries out the planner's actions."""
 
-    def __init__(self, api: Api, world: World, handler_image: str) -> None:
+    def __init__(self, api: Api, cache: ClusterCache, handler_image: str) -> None:
         self._api = api
         self._handler_image = handler_image
-        self._world = world
+        self._cache = cache
 
-    def writes(self, job: Job, actions: Sequence[Do], memory: Memory) -> Iterator[Write]:
+    def writes(self, job: Job, actions: Sequence[Action], memory: Memory) -> Iterator[Write]:
         """Each action as a write that raises ApiError; what failed and is no longer wanted is forgotten."""
         wanted = [(target_of(job, action), action) for action in actions]
         for verb in VERBS:
-            memory.attempts.keep(verb, [target for target, _ in wanted])
+            memory.write_backoff.keep(verb, [target for target, _ in wanted])
         for target, action in wanted:
             yield target, partial(self._do, job, action, memory)
 
-    async def _do(self, job: Job, action: Do, memory: Memory) -> None:
+    async def _do(self, job: Job, action: Action, memory: Memory) -> None:
         if isinstance(action, CreatePod):
             await self._create(job, action, memory)
         elif isinstance(action, DeletePod):
@@ -84,7 +84,7 @@ class PodWriter:
             memory.access = None  # it may have been the service account that is missing
             raise
         else:
-            self._world.saw_pod(answer)
+            self._cache.saw_pod(answer)
             log.info("%s/%s: created pod %s", job.namespace, job.name, name)
 
     async def _look_at(self, job: Job, name: str) -> None:
@@ -92,17 +92,17 @@ class PodWriter:
         try:
             raw = await self._api.get(f"/api/v1/namespaces/{job.namespace}/pods/{name}")
         except NotFound:
-            self._world.retry(job)
+            self._cache.retry(job)
             return
         seen = objects.read_pod(raw)
         if seen.owner == job.uid and seen.made and seen.job != job.name:
             await self._label_again(job, seen)
             return
         if seen.job == job.name:
-            self._world.pods.answered(seen)
+            self._cache.pods.answered(seen)
         else:
-            self._world.pods.put(replace(seen, job=job.name))  # no list of ours tells of it
-        self._world.retry(job)
+            self._cache.pods.put(replace(seen, job=job.name))  # no list of ours tells of it
+        self._cache.retry(job)
 
     async def _label_again(self, job: Job, seen: objects.SeenPod) -> None:
         """A pod of this job that no watch shows, since it lacks the job's label: put it back."""
@@ -110,9 +110,9 @@ class PodWriter:
         path = f"/api/v1/namespaces/{job.namespace}/pods/{seen.name}"
         with contextlib.suppress(NotFound, Conflict):
             change = {"metadata": {"uid": seen.uid, "labels": labels}}
-            self._world.saw_pod(await self._api.patch(path, change, MERGE_PATCH))
+            self._cache.saw_pod(await self._api.patch(path, change, MERGE_PATCH))
             log.warning("%s/%s: restored the labels of pod %s", job.namespace, job.name, seen.name)
-        self._world.retry(job)
+        self._cache.retry(job)
 
     async def _delete(self, job: Job, action: DeletePod) -> None:
         path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}"
@@ -120,18 +120,18 @@ class PodWriter:
         try:
             answer = await self._api.delete(path, action.uid, 0 if action.force else None)
         except (NotFound, Conflict):
-            self._world.pods.remove(job.namespace, action.name, uid=action.uid)
+            self._cache.pods.remove(job.namespace, action.name, uid=action.uid)
             return
         if answer.get("kind") == "Pod":
-            self._world.saw_pod(answer, deleting=True)
+            self._cache.saw_pod(answer, deleting=True)
         else:
-            self._world.pods.remove(job.namespace, action.name, uid=action.uid)
+            self._cache.pods.remove(job.namespace, action.name, uid=action.uid)
 
     async def _label(self, job: Job, action: LabelStandby) -> None:
         path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}"
         labels = {STANDBY_LABEL: "true" if action.standby else None}
         with contextlib.suppress(NotFound, Conflict):
-            self._world.saw_pod(
+            self._cache.saw_pod(
                 await self._api.patch(path, {"metadata": {"uid": action.uid, "labels": labels}}, MERGE_PATCH)
             )
 
@@ -141,10 +141,10 @@ class PodWriter:
             log.info("%s/%s: deleted the job: its time to live expired", job.namespace, job.name)
 
     async def _delete_lease(self, job: Job, action: DeleteLease) -> None:
-        seen = self._world.leases.get(job.namespace, action.name)
+        seen = self._cache.leases.get(job.namespace, action.name)
         if seen is None:
             return
         path = f"/apis/coordination.k8s.io/v1/namespaces/{job.namespace}/leases/{action.name}"
         with contextlib.suppress(NotFound, Conflict):
             await self._api.delete(path, seen.uid)
-        self._world.leases.remove(job.namespace, action.name, uid=seen.uid)
+        self._cache.leases.remove(job.namespace, action.name, uid=seen.uid)

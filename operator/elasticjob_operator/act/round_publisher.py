@@ -5,8 +5,8 @@ The record is a projection of the status that never goes back.
 Participants read nothing else. So before it is written, it is compared with what is there: a Lease that
 is ahead of the plan means that the plan's status was stale (status and Leases arrive over two watches).
 
-The members of a large round stand in a Lease of their own, which is written first: so the leader, the only
-one who reads it, finds in it the round that it has seen, or a later one.
+The members of a large round are in a Lease of their own, which is written first: so the leader, which alone
+reads it, finds in it the round that it has seen, or a later one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.owned import NotOurs
 from elasticjob_operator.act.template import owner_reference
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound
 from elasticjob_operator.observe.objects import SeenLease, read_lease
-from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import Job
 
 WAITING_SECONDS = 10.0
@@ -46,7 +46,7 @@ class Published(NamedTuple):
     the round of which the members are listed apart, 0 for none."""
 
     record: RoundRecord | None
-    listed: int
+    member_list_round: int
 
 
 class RoundPublisher(Protocol):
@@ -80,14 +80,14 @@ class RoundPublisher(Protocol):
 class LeaseRoundPublisher:
     """Writes round Leases."""
 
-    def __init__(self, api: Api, world: World, clock: Callable[[], float]) -> None:
+    def __init__(self, api: Api, cache: ClusterCache, clock: Callable[[], float]) -> None:
         self._api = api
-        self._world = world
+        self._cache = cache
         self._clock = clock
 
     def published(self, job: Job) -> Published:
         """What the Leases say."""
-        there, listed = self._world.round_lease(job), self._world.members_lease(job)
+        there, listed = self._cache.round_lease(job), self._cache.members_lease(job)
         record = there.record if there is not None else None
         return Published(
             record if record is not None and record.job_uid == job.uid else None,
@@ -113,10 +113,10 @@ class LeaseRoundPublisher:
         ``fresh``: job and Lease were read from the API server for this very pass. A Lease that is ahead
         even then (restored, or edited by hand) is left alone until the planner has numbered above it.
         """
-        listed = self._world.members_lease(job)
+        listed = self._cache.members_lease(job)
         if listed is not None and not fresh and _list_ahead(listed, job, record.number):
             raise Stale(f"the member list belongs to round {listed.listed[1]}, planned was {_name(record)}")
-        there = self._world.round_lease(job)
+        there = self._cache.round_lease(job)
         if there is None or there.record is None or there.record.job_uid != job.uid:
             return True
         old = there.record
@@ -138,12 +138,12 @@ class LeaseRoundPublisher:
     ) -> float | None:
         """Bring the Leases up to date. Returns seconds until a postponed write is due, if there is one.
 
-        Raises Stale when somebody else has written or removed one, and NotOurs when it is no round's.
+        Raises Stale when another writer has changed or removed one, and NotOurs when it is no round's.
         """
         if members is not None:
             await self._list(job, members, memory)
         name = round_lease(job.name)
-        there = await self._ours(job, name, self._world.round_lease(job), memory)
+        there = await self._ours(job, name, self._cache.round_lease(job), memory)
         if there is None:
             await self._create(job, name, ROUND_ANNOTATION, record.dump())
             memory.leases_seen.add(name)
@@ -166,7 +166,7 @@ class LeaseRoundPublisher:
     async def _list(self, job: Job, members: MemberList, memory: Memory) -> None:
         """Let the member list be that of this round."""
         name = members_lease(job.name)
-        there = await self._ours(job, name, self._world.members_lease(job), memory)
+        there = await self._ours(job, name, self._cache.members_lease(job), memory)
         if there is None:
             await self._create(job, name, MEMBERS_ANNOTATION, members.dump())
         elif _list_ahead(there, job, members.number):
@@ -179,7 +179,7 @@ class LeaseRoundPublisher:
 
     async def _ours(self, job: Job, name: str, there: SeenLease | None, memory: Memory) -> SeenLease | None:
         """The Lease if it is this job's, None if it is to be made. One of a former job is deleted; raises
-        NotOurs for one of somebody else."""
+        NotOurs for one that was never a job's."""
         if there is None and name in memory.leases_seen:
             # It may have gone with the job. Made again before that is known, the garbage collector would take
             # it as often as we make it.
@@ -195,13 +195,13 @@ class LeaseRoundPublisher:
     async def refresh(self, job: Job) -> None:
         """Read the Leases from the API server."""
         names = [round_lease(job.name)]
-        if self._world.members_lease(job) is not None:
+        if self._cache.members_lease(job) is not None:
             names.append(members_lease(job.name))
         for name in names:
             try:
-                self._world.saw_lease(await self._api.get(_path(job, name)))
+                self._cache.saw_lease(await self._api.get(_path(job, name)))
             except NotFound:
-                self._world.leases.remove(job.namespace, name)
+                self._cache.leases.remove(job.namespace, name)
 
     async def _create(self, job: Job, name: str, annotation: str, text: str) -> None:
         body: dict[str, Any] = {
@@ -217,7 +217,7 @@ class LeaseRoundPublisher:
             "spec": {},
         }
         try:
-            self._world.saw_lease(await self._api.create(_path(job), body))
+            self._cache.saw_lease(await self._api.create(_path(job), body))
         except AlreadyExists as error:
             if _unknown(await self._read(job, name), job):
                 raise NotOurs(job, "Lease", name) from error
@@ -240,7 +240,7 @@ class LeaseRoundPublisher:
         if there.owner != job.uid:
             meta["ownerReferences"] = [owner_reference(job)]
         try:
-            self._world.saw_lease(
+            self._cache.saw_lease(
                 await self._api.patch(_path(job, there.name), {"metadata": meta}, MERGE_PATCH)
             )
         except (Conflict, NotFound) as error:
@@ -255,12 +255,17 @@ class LeaseRoundPublisher:
             pass
         except Conflict as error:
             raise Stale(str(error)) from error
-        self._world.leases.remove(there.namespace, there.name, uid=there.uid)
+        self._cache.leases.remove(there.namespace, there.name, uid=there.uid)
 
 
 def _says_the_same(old: RoundRecord, new: RoundRecord) -> bool:
-    """But for what nobody acts on at once: the sentence on what is waited for, and the pace of renewals."""
-    return replace(old, waiting=new.waiting, wait_renew_seconds=new.wait_renew_seconds) == new
+    """Except for what has no effect at once: the sentence on what is waited for, and the pace of renewals."""
+    return (
+        replace(
+            old, waiting_message=new.waiting_message, wait_renew_period_seconds=new.wait_renew_period_seconds
+        )
+        == new
+    )
 
 
 def _unknown(lease: SeenLease, job: Job) -> bool:

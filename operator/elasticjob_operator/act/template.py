@@ -1,8 +1,9 @@
 """From a job's pod template to the pod of one slot and attempt. Pure; the input is never changed.
 
-What the operator does to a template is all here, and it is little (docs/operate/pods.md): labels, the owner,
-a name, ``restartPolicy: Never``, environment for the training container alone, an identity, a grace period
-that is only ever raised, and the handler (``injection``). Everything else is the user's, field by field.
+Everything that the operator changes in a template is here (docs/operate/pods.md): labels, the owner, a name,
+``restartPolicy: Never``, environment for the training container alone, an identity, a grace period that is
+only ever raised, the end of a failed container's log in the pod's status, a folder for temporary files where
+there would be none, and the handler (``injection``). Everything else is the user's, field by field.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ MAX_RESTARTS = "1000000"
 """torchrun's own count is set out of the way; the job's accounts decide."""
 TOKEN_DIR = "/var/run/secrets/elasticjob.dev/serviceaccount"
 TOKEN_VOLUME = "elasticjob-token"
+TEMPORARY_VOLUME = "elasticjob-tmp"
+TEMPORARY_DIR = "/tmp"
+SAFE_TO_EVICT_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+"""Names the volumes on a node's disk that may be lost: others keep the autoscaler from removing the node."""
 TOKEN_SECONDS = 3607
 """What Kubernetes itself asks for in its own token volumes."""
 
@@ -82,8 +87,6 @@ def pod_of(
     annotations = {k: v for k, v in (given.get("annotations") or {}).items() if k != AVOID_NODES_ANNOTATION}
     if avoid:
         annotations[AVOID_NODES_ANNOTATION] = ",".join(avoid)
-    if annotations:
-        meta["annotations"] = annotations
     if given.get("finalizers"):
         meta["finalizers"] = given["finalizers"]
     spec["restartPolicy"] = "Never"
@@ -97,8 +100,14 @@ def pod_of(
         _project_token(spec, container)
         forced.append({"name": SERVICE_ACCOUNT_DIR_ENV, "value": TOKEN_DIR})
     container["env"] = _merged(container.get("env") or [], forced, offered)
+    _keep_last_words(spec, container)
+    added = _add_temporary_folder(spec, container)
     if injection.wanted(job):
         injection.inject(spec, container, handler_image)
+        added.append(injection.VOLUME)
+    _let_evict(annotations, added)
+    if annotations:
+        meta["annotations"] = annotations
     _keep_off(spec, avoid)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
@@ -222,6 +231,36 @@ def _project_token(spec: dict[str, Any], container: dict[str, Any]) -> None:
     ]
     mount = {"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True}
     container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+
+
+def _keep_last_words(spec: dict[str, Any], container: dict[str, Any]) -> None:
+    """Let the kubelet put the end of a failed container's log into the pod's status: its log goes with the
+    pod. Where the template says how, it says so."""
+    ending = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") != "Always"]
+    for one in (container, *ending):
+        if one and not one.get("terminationMessagePolicy") and not one.get("terminationMessagePath"):
+            one["terminationMessagePolicy"] = "FallbackToLogsOnError"
+
+
+def _add_temporary_folder(spec: dict[str, Any], container: dict[str, Any]) -> list[str]:
+    """torchrun needs a folder for temporary files, which a root that is read-only does not have. Returns the
+    volumes that were added."""
+    mounts = container.get("volumeMounts") or []
+    named = any(entry.get("name") == "TMPDIR" for entry in container.get("env") or ())
+    mounted = any(str(mount.get("mountPath", "")).rstrip("/") == TEMPORARY_DIR for mount in mounts)
+    read_only = (container.get("securityContext") or {}).get("readOnlyRootFilesystem") is True
+    if not read_only or named or mounted:
+        return []
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": TEMPORARY_VOLUME, "emptyDir": {}}]
+    container["volumeMounts"] = [*mounts, {"name": TEMPORARY_VOLUME, "mountPath": TEMPORARY_DIR}]
+    return [TEMPORARY_VOLUME]
+
+
+def _let_evict(annotations: dict[str, str], volumes: list[str]) -> None:
+    """Tell the cluster autoscaler that nothing is lost with these volumes, beside what the template names."""
+    named = [name for name in annotations.get(SAFE_TO_EVICT_VOLUMES, "").split(",") if name]
+    if volumes:
+        annotations[SAFE_TO_EVICT_VOLUMES] = ",".join(dict.fromkeys([*named, *volumes]))
 
 
 def _keep_off(spec: dict[str, Any], nodes: tuple[str, ...]) -> None:

@@ -23,9 +23,9 @@ from elasticjob_operator.controller.reconciler import Planner, Reconciler
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.controller.tasks import Tasks
 from elasticjob_operator.observe.client import Api
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, Unavailable
-from elasticjob_operator.observe.turns import Turns
-from elasticjob_operator.observe.world import World
+from elasticjob_operator.observe.fair_limiter import FairLimiter
 from elasticjob_operator.plan.model import Event
 from elasticjob_operator.plan.planner import plan as real_plan
 from elasticjob_operator.settings import Settings
@@ -59,15 +59,15 @@ class Controller:
         call_later = asyncio.get_running_loop().call_later
         self.queue: WorkQueue[Request] = WorkQueue(clock, call_later, self._start_worker)
         self.registry = Registry(changed=self.queue.add, forgotten=self.queue.discard)
-        self.world = World(api, settings.namespaces, self.enqueue, clock)
-        applier = Applier(api, self.world, clock, settings.handler_image, self._workers.spawn)
-        self.source = JobSource(api, settings, self.registry, self.queue, self.world, applier, clock)
+        self.cache = ClusterCache(api, settings.namespaces, self.enqueue, clock)
+        applier = Applier(api, self.cache, clock, settings.handler_image, self._workers.spawn)
+        self.source = JobSource(api, settings, self.registry, self.queue, self.cache, applier, clock)
         self.reconciler = Reconciler(
-            api, self.registry, self.world, applier, plan, clock, self.source.changed
+            api, self.registry, self.cache, applier, plan, clock, self.source.changed
         )
         self._api = api
         self._applier = applier
-        self._turns = Turns(settings.max_passes, _MAX_SLOW_PASSES, _MAX_SLOW_PASSES)
+        self._limiter = FairLimiter(settings.max_passes, _MAX_SLOW_PASSES, _MAX_SLOW_PASSES)
 
     @property
     def passes(self) -> int:
@@ -80,7 +80,7 @@ class Controller:
             self._background.spawn(self._take_over(), "first lists")
         else:
             self._watch()
-        self.keep_running(self.world.pulse(), "pulse")
+        self.keep_running(self.cache.pulse(), "pulse")
         self.keep_running(self.source.run(), "relist")
 
     def keep_running(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -99,7 +99,7 @@ class Controller:
 
         Returns when they have begun. May be cancelled; call ``follow`` then.
         """
-        await self.world.synced()
+        await self.cache.synced()
         await self._take_over()
 
     async def follow(self) -> None:
@@ -122,32 +122,32 @@ class Controller:
     def under_way(self) -> dict[str, float]:
         """The jobs with a pass under way, and for how many seconds. Time during an outage of the API server
         does not count."""
-        now, answers = self.clock(), self._api.answers
+        now, health = self.clock(), self._api.write_health
         return {
-            str(request): now - max(since, answers.good_since(request.namespace))
+            str(request): now - max(since, health.good_since(request.namespace))
             for request, since in self.queue.working.items()
-            if not answers.is_outage(request.namespace, now)
+            if not health.is_outage(request.namespace, now)
         }
 
     async def _take_over(self) -> None:
         """List the jobs, and then all pods and Leases: these are at least as new as what any status tells of
-        them, whoever wrote it. Nothing is read for one job alone."""
+        them, whichever operator wrote it. Nothing is read for one job alone."""
         await self.source.list_all()
         self.registry.start_afresh()
         # A watch that died while this operator stood by shows it only by its silence, and so late.
         try:
             await self._watches.cancel()
         finally:
-            self.world.anew()
+            self.cache.reset()
             self._watch()
-        await self.world.synced()
+        await self.cache.synced()
         await self.source.compare_all_owned()
         self.queue.open()
         for entry in self.registry:
             self.queue.add(entry.request)
 
     def _watch(self) -> None:
-        for informer in self.world.informers():
+        for informer in self.cache.informers():
             self._watches.spawn(informer.run(), f"informer {informer.path}")
 
     def _start_worker(self, request: Request) -> None:
@@ -155,7 +155,7 @@ class Controller:
 
     async def _work(self, request: Request) -> None:
         """Wait for a turn, then make a pass over this job if it still needs one."""
-        async with self._turns.of(request.namespace):
+        async with self._limiter.turn(request.namespace):
             entry, work = self.registry.find(request), self.queue.get(request)
             if entry is None or work is None:
                 return
@@ -175,9 +175,9 @@ class Controller:
             # The first, then every tenth: an outage must not fill the log with every try of every job.
             level = logging.WARNING if self.queue.failures(request) % 10 == 0 else logging.DEBUG
             log.log(level, "%s: reconciliation failed and will be retried: %s", request, error)
-            trouble = str(error) if isinstance(error, (Forbidden, Invalid)) else ""
+            problem = str(error) if isinstance(error, (Forbidden, Invalid)) else ""
             retry_after = error.retry_after if isinstance(error, Unavailable) else None
-            self._retry(entry, trouble, retry_after or 0.0)
+            self._retry(entry, problem, retry_after or 0.0)
         except Exception as error:
             # One job must not end the service for all the others.
             log.exception("%s: reconciliation failed and will be retried", request)
@@ -187,11 +187,11 @@ class Controller:
             if after is not None and not entry.gone:
                 self.queue.add_after(request, after)
 
-    def _retry(self, entry: JobEntry, trouble: str, at_least: float = 0.0) -> None:
+    def _retry(self, entry: JobEntry, problem: str, at_least: float = 0.0) -> None:
         """Try again later. Every tenth time an Event says so, for users who do not see our log."""
-        if trouble and self.queue.failures(entry.request) % 10 == 0:
-            text = f"reconciliation failed and will be retried with back-off: {trouble}"
+        if problem and self.queue.failures(entry.request) % 10 == 0:
+            text = f"reconciliation failed and will be retried with back-off: {problem}"
             event = Event("ReconcileFailed", text, warning=True)
-            self._applier.tell(entry.view.job, entry.memory, [event])
+            self._applier.send_events(entry.view.job, entry.memory, [event])
         if not entry.gone:
             self.queue.add_rate_limited(entry.request, at_least)

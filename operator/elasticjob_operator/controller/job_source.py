@@ -1,7 +1,7 @@
 """What brings jobs to the registry: the watch, which is kopf's, and lists.
 
 Jobs are listed when an operator begins to lead and about every five minutes: a list finds jobs that came or
-went unseen. What jobs own is compared at the same time, because somebody may have changed it.
+went unseen. What jobs own is compared at the same time, because it may have been changed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.apply import Applier
 from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.act.owned_snapshot import list_owned
 from elasticjob_operator.act.paths import jobs_path
-from elasticjob_operator.act.survey import survey
 from elasticjob_operator.controller.queue import WorkQueue
 from elasticjob_operator.controller.registry import JobEntry, Key, Registry, Request, key_of
 from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError
 from elasticjob_operator.observe.lists import read_list
 from elasticjob_operator.observe.spec import MalformedJob
-from elasticjob_operator.observe.world import World
 from elasticjob_operator.plan.model import Event, Job, JobSpec
 from elasticjob_operator.settings import Settings
 
@@ -44,7 +44,7 @@ class JobSource:
         settings: Settings,
         registry: Registry,
         queue: WorkQueue[Request],
-        world: World,
+        cache: ClusterCache,
         applier: Applier,
         clock: Callable[[], float],
     ) -> None:
@@ -52,7 +52,7 @@ class JobSource:
         self._settings = settings
         self._registry = registry
         self._queue = queue
-        self._world = world
+        self._cache = cache
         self._applier = applier
         self._clock = clock
 
@@ -64,7 +64,7 @@ class JobSource:
     def changed(self, raw: Json) -> None:
         """An ElasticJob was created or changed, or was found in a list."""
         namespace, name = key_of(raw)
-        if not self._world.covers(namespace):
+        if not self._cache.covers(namespace):
             return
         try:
             self._registry.update(raw)
@@ -140,7 +140,7 @@ class JobSource:
         return len(there)
 
     async def _compare_owned(self, namespace: str) -> None:
-        """Somebody may have deleted or changed what a pod's identity needs, or what protects it."""
+        """What a pod's identity needs, or what protects it, may have been deleted or changed."""
 
         def unfinished() -> list[JobEntry]:
             return [entry for entry in self._registry.of(namespace) if not entry.view.status.finished]
@@ -148,7 +148,7 @@ class JobSource:
         if not unfinished():
             return
         try:
-            found = await survey(self._api, namespace, self._clock)
+            found = await list_owned(self._api, namespace, self._clock)
         except ApiError as error:
             log.warning("cannot list the objects that jobs own: %s", error)
             return
@@ -157,14 +157,14 @@ class JobSource:
                 job = entry.view.job
                 found.compare(job, entry.memory, self._applier.reading(job))
 
-    def _unreadable(self, raw: Json, trouble: str, reason: str = MalformedJob.event) -> None:
+    def _unreadable(self, raw: Json, problem: str, reason: str = MalformedJob.event) -> None:
         """No condition can be written into a status that can't be read: the log has it, and an Event."""
         namespace, name = key_of(raw)
-        log.error("%s", one_line(trouble, 1_000))
+        log.error("%s", one_line(problem, 1_000))
         if self._queue.is_open:
             job = Job(namespace, name, str(raw["metadata"]["uid"]), 0, JobSpec())
             memory = self._registry.unreadable.setdefault((namespace, name), Memory())
-            self._applier.tell(job, memory, [Event(reason, trouble, warning=True)])
+            self._applier.send_events(job, memory, [Event(reason, problem, warning=True)])
 
     def _namespaces(self) -> tuple[str, ...]:
         return self._settings.namespaces or ("",)

@@ -18,18 +18,18 @@ from typing import NamedTuple
 from elasticjob.contract.text import counted
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
-from elasticjob_operator.act.attempts import POLICY, READING, RIGHTS, STATUS
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.act.write_backoff import POLICY, READING, RIGHTS, STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry
 from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, NotFound, NotLeading, TooLarge
 from elasticjob_operator.observe.spec import JobView, MalformedJob
-from elasticjob_operator.observe.world import World
-from elasticjob_operator.plan.budget import BUDGET_BYTES, trim
 from elasticjob_operator.plan.model import WAIT_RENEW_SECONDS, CreatePod, Event, Job, Now, Observed, Plan
-from elasticjob_operator.plan.planner import meanwhile
+from elasticjob_operator.plan.planner import plan_without_status_write
 from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status_size import MAX_STATUS_BYTES, trim
 
 Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[WaitKey, float]], Plan]
 
@@ -58,7 +58,7 @@ class Reconciler:
         self,
         api: Api,
         registry: Registry,
-        world: World,
+        cache: ClusterCache,
         applier: Applier,
         plan: Planner,
         clock: Callable[[], float],
@@ -66,7 +66,7 @@ class Reconciler:
     ) -> None:
         self._api = api
         self._registry = registry
-        self._world = world
+        self._cache = cache
         self._applier = applier
         self._plan = plan
         self._clock = clock
@@ -83,13 +83,14 @@ class Reconciler:
             entry.memory.stale = False
         for attempt in range(_REREADS):
             view = entry.view
-            if entry.gone or view.deleting or not view.ours:
+            if entry.gone or view.deleting or not view.managed_here:
                 return None
             if view.status != entry.covered_status:
-                # Somebody else wrote it: a predecessor, or another operator that leads or believes so. It may
-                # tell of Leases and pods that our watches have not brought yet.
-                await self._world.read_again(view.job)
+                # Another operator wrote it: a predecessor, or one that leads or believes so. It may tell of
+                # Leases and pods that our watches have not brought yet.
+                await self._cache.read_again(view.job)
                 entry.covered_status = view.status
+            fresh = fresh or entry.memory.confirmed == self._applier.published(view.job)
             try:
                 decision = await self._decide(entry, view)
                 return await self._act(entry, view, decision, fresh, hurried)
@@ -98,47 +99,53 @@ class Reconciler:
                 if attempt == _REREADS - 1:
                     raise
                 await self._read_again(entry)
+                entry.memory.confirmed = self._applier.published(entry.view.job)
                 fresh = True
         return None
 
     async def _decide(self, entry: JobEntry, view: JobView) -> Decision:
-        """Observe and plan; once more if a verdict rests on what was not heard."""
+        """Observe and plan; once more if a member is judged by its silence."""
         self.passes += 1
         memory, job = entry.memory, view.job
         decision = self._observe_and_plan(entry, view)
-        silent = decision.plan.silent
-        if decision.plan.given_up or self._world.versions(job, silent).items() - memory.silent.items():
+        silent = decision.plan.judged_silent
+        if (
+            decision.plan.judged_unheard
+            or self._cache.versions(job, silent).items() - memory.checked_silence.items()
+        ):
             # What they have not said may be what we have not heard: our watch may be late, or dead.
-            await self._world.look(job, silent)
+            await self._cache.confirm_silence(job, silent)
             if entry.gone or entry.view is not view:
                 raise Stale("the job changed while its participants were read again")
             decision = self._observe_and_plan(entry, view)
-            memory.silent = self._world.versions(job, decision.plan.silent)
+            memory.checked_silence = self._cache.versions(job, decision.plan.judged_silent)
         plan = decision.plan
         memory.waits, memory.planned_at = plan.waits, decision.now.mono
         self._registry.set_waiting(entry, plan.waiting)
-        if memory.status_budget < BUDGET_BYTES:
-            plan = replace(plan, status=trim(plan.status, memory.status_budget))
+        if memory.max_status_bytes < MAX_STATUS_BYTES:
+            plan = replace(plan, status=trim(plan.status, memory.max_status_bytes))
         return decision._replace(plan=plan)
 
     def _observe_and_plan(self, entry: JobEntry, view: JobView) -> Decision:
         memory, job = entry.memory, view.job
-        continuity = self._world.continuity(job.namespace)
-        if memory.continuity != continuity or not self._world.trusted(job.namespace):
+        continuity = self._cache.continuity(job.namespace)
+        if memory.continuity != continuity or not self._cache.trusted(job.namespace):
             memory.timers = {}
         if memory.continuity != continuity:
-            memory.attempts.again(passing=True)
+            memory.write_backoff.again(passing=True)
         memory.continuity = continuity
         if view.status == JobStatus():
             memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
         now = Now(wall=datetime.now(timezone.utc), mono=self._clock(), nonce=secrets.token_hex(4))
-        observed = replace(self._world.observe(job), **self._applier.published(job)._asdict())
-        told = observed.record.wait_renew_seconds if observed.record is not None else WAIT_RENEW_SECONDS
+        observed = replace(self._cache.observe(job), **self._applier.published(job)._asdict())
+        published = (
+            observed.record.wait_renew_period_seconds if observed.record is not None else WAIT_RENEW_SECONDS
+        )
         observed = replace(
             observed,
-            troubles=memory.attempts.troubles(),
+            failing_writes=memory.write_backoff.failing_writes(),
             waiting=self._registry.waiting,
-            renew_seconds=memory.renewals.told(told, now.mono),
+            renew_seconds=memory.renewals.update(published, now.mono),
         )
         began = time.thread_time()
         plan = self._plan(job, view.status, observed, now, memory.timers)
@@ -158,7 +165,7 @@ class Reconciler:
         if written is None:
             # What was decided is not; what waits for its time goes on waiting.
             memory.timers = {**decided.timers, **memory.timers}
-            decided = meanwhile(job, view.status, observed, now, decided)
+            decided = plan_without_status_write(job, view.status, observed, now, decided)
             may_project = self._applier.may_project(job, decided.record, True) and view.status.seen
         else:
             memory.timers = decided.timers
@@ -168,33 +175,33 @@ class Reconciler:
         if written in (None, view) and self._makes_pods(job, decided, memory):
             decided = await self._check_job(entry, view, decided)
         else:
-            memory.attempts.done(READING)
+            memory.write_backoff.done(READING)
         events: tuple[Event, ...] = decided.events
         try:
             rest = await self._applier.write_rest(job, decided, memory, may_project, hurried)
             events += rest.events
         finally:
-            self._applier.tell(job, memory, events)
+            self._applier.send_events(job, memory, events)
         return earliest(decided.wake_after, rest.wake_after)
 
     async def _write_status(
         self, entry: JobEntry, view: JobView, decided: Plan, hurried: bool
     ) -> JobView | None:
         """The job after the write, None if the status could not be written, or has to wait."""
-        attempts = entry.memory.attempts
-        if decided.status != view.status and not attempts.due(STATUS, self._clock(), hurried):
+        backoff = entry.memory.write_backoff
+        if decided.status != view.status and not backoff.due(STATUS, self._clock(), hurried):
             return None
         try:
             written = await self._applier.write_status(view, decided)
         except NotLeading:
             raise
         except ApiError as error:
-            if isinstance(error, TooLarge) and entry.memory.status_budget > _SMALLEST_STATUS:
-                # The spec, or what else stands in the object, has taken the room.
-                entry.memory.status_budget //= 2
-            self._applier.note(view.job, entry.memory, STATUS, error)
+            if isinstance(error, TooLarge) and entry.memory.max_status_bytes > _SMALLEST_STATUS:
+                # The spec, or what else is in the object, has taken the room.
+                entry.memory.max_status_bytes //= 2
+            self._applier.record_write_failure(view.job, entry.memory, STATUS, error)
             return None
-        attempts.done(STATUS)
+        backoff.done(STATUS)
         self._registry.wrote(entry, written)
         return written
 
@@ -202,16 +209,16 @@ class Reconciler:
         """Pods are about to be made, and no write has tested that the job is as we know it: pods that vanish
         may be the first that our watches tell of its deletion. Where it can't be read, none are made."""
         others = tuple(action for action in decided.actions if not isinstance(action, CreatePod))
-        if not entry.memory.attempts.due(READING, self._clock()):
+        if not entry.memory.write_backoff.due(READING, self._clock()):
             return replace(decided, actions=others)
         try:
             await self._read_again(entry)
         except NotLeading:
             raise
         except ApiError as error:
-            self._applier.note(view.job, entry.memory, READING, error)
+            self._applier.record_write_failure(view.job, entry.memory, READING, error)
             return replace(decided, actions=others)
-        entry.memory.attempts.done(READING)
+        entry.memory.write_backoff.done(READING)
         if entry.view.version != view.version:
             raise Stale("the job changed before its pods were created")
         return decided
@@ -219,7 +226,7 @@ class Reconciler:
     def _makes_pods(self, job: Job, decided: Plan, memory: Memory) -> bool:
         """Whether the plan makes a pod whose turn has come."""
         reserved = memory.pods_reserved
-        if reserved is not None and (reserved.at > self._clock() or self._world.behind()):
+        if reserved is not None and (reserved.at > self._clock() or self._cache.behind()):
             return False
         return self._applier.makes_pods(job, decided, memory)
 

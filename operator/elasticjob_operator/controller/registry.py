@@ -5,7 +5,7 @@ Four notions of a version:
 * ``view.version``: the newest one seen: brought by the watch or a list, or returned by our own write;
 * ``watched_version``: the newest one that the watch of jobs has brought;
 * ``expected_version``: one that was seen otherwise, and that the watch is to bring as well;
-* ``covered_status``: the caches of pods and Leases are at least as new as what this status tells of them.
+* ``covered_status``: the caches of pods and Leases are at least as new as what this status says about them.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Registry:
             entry.view = view
             if revision != entry.user_revision:
                 entry.user_revision = revision
-                entry.memory.attempts.again()
+                entry.memory.write_backoff.again()
         else:
             if entry is not None:
                 self.forget(entry)
@@ -167,7 +167,7 @@ class Registry:
         return others
 
     def set_waiting(self, entry: JobEntry, number: int) -> None:
-        """So many of its participants wait for a round."""
+        """How many of its participants wait for a round."""
         number = 0 if entry.gone else number
         self.waiting += number - entry.waiting
         entry.waiting = number

@@ -10,7 +10,7 @@ The rules, for a Lease that is written with a resourceVersion each time:
   renew_deadline`` lie between the end of one leadership and the next, whatever the clocks of the two
   machines show (I9).
 * An outdated view does no harm: the write that takes over is for the version that was seen.
-* A Lease that somebody has deleted is waited out like one that is held, because its holder may still act.
+* A Lease that was deleted is waited out like one that is held, because its holder may still act.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Record:
-    """What stands in the Lease. The times in it are for people: nobody judges by them."""
+    """What is in the Lease. The times in it are for people: no decision uses them."""
 
     holder: str = ""
     """Empty: it was released."""
@@ -77,7 +77,7 @@ class Record:
 
     @classmethod
     def read(cls, lease: Mapping[str, Any]) -> Record:
-        """Of a Lease that anybody may have written: what is absent is empty."""
+        """Of a Lease with any content: what is absent is empty."""
         spec: Mapping[str, Any] = lease.get("spec") or {}
         return cls(
             holder=str(spec.get("holderIdentity") or ""),
@@ -102,7 +102,7 @@ class Candidate:
     """What one process knows. Each method returns the candidate after something has happened."""
 
     me: str
-    """Unique for each process, so that a restarted one is somebody else."""
+    """Unique for each process, so that a restarted one is another candidate."""
     timing: Timing = field(default_factory=Timing)
     looked: bool = False
     """Whether the Lease has been read at all."""
@@ -136,7 +136,7 @@ class Candidate:
         if self.leading:
             return self.renewed_at + self.timing.retry_period
         if self.record is None:
-            # Never there: nobody holds it. Vanished: see the module.
+            # Never there: it has no holder. Vanished: see the module.
             return self.seen_at + self.timing.lease_duration
         if self.record.holder in ("", self.me):
             return _NEVER
@@ -186,5 +186,5 @@ class Candidate:
         return replace(self, leading=False, renewed_at=_NEVER)
 
     def _holds(self) -> bool:
-        # Who leads and finds no Lease makes it again; meanwhile nobody else may.
+        # A leader that finds no Lease creates it again; meanwhile no other candidate may.
         return self.record is None or self.record.holder == self.me

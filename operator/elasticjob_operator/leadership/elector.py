@@ -46,7 +46,7 @@ def identity() -> str:
 
 
 class Elector:
-    """See the module. ``api`` is for the Lease alone and asks nobody before it writes."""
+    """See the module. ``api`` is for the Lease alone; its writes need no leadership."""
 
     def __init__(self, api: Api, place: Place, me: str, now: Callable[[], float] = clock) -> None:
         self.place = place
@@ -115,7 +115,7 @@ class Elector:
             try:
                 await self._patch(free)
             except Conflict:
-                await self._read()  # a renewal whose answer nobody waited for
+                await self._read()  # a renewal whose answer was not waited for
             except ApiError as error:
                 log.warning("cannot release the Lease: %s", error)
                 return
@@ -180,7 +180,7 @@ class Elector:
         record = self._candidate.record
         holder = record.holder if record else ""
         other = holder != self._candidate.me
-        why = f"{holder or 'nobody'} holds the Lease" if other else "the Lease was not renewed in time"
+        why = f"{holder or 'no operator'} holds the Lease" if other else "the Lease was not renewed in time"
         log.warning("no longer the leader: %s; writing nothing from now on", why)
         await _ended(self._service)
         self._service = None
@@ -218,7 +218,7 @@ class Elector:
         if self._candidate.record != before.record:
             holder = record.holder if record else ""
             if holder != (before.record.holder if before.record else "") and holder != before.me:
-                log.info("the leader is %s", holder or "nobody")
+                log.info("the leader is %s", holder or "no operator")
             self._changed.set()
 
     def _follow_lease(self) -> None:

@@ -1,0 +1,1 @@
+"""What the operator sees: its client, watches and caches, and whether they can be trusted."""

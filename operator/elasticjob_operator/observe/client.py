@@ -5,7 +5,8 @@ Promises:
 * There is one keep-alive pool, and a limited number of concurrent writes and of reads of one object. There
   is no other throttle: the operator is judged by its latency, and the API server's priority and fairness
   answers 429 when there is too much. Statuses and Leases do not wait for pods, namespaces do not wait for
-  each other, and nothing waits for a slow webhook (``turns``). Lists and watches are few and do not wait.
+  each other, and nothing waits for a slow webhook (``fair_limiter``). Lists and watches are few and do not
+  wait.
 * Every request has a time limit; a watch has a limit on its silence (bookmarks come every 60 s).
 * A write whose kept-alive connection turned out to be closed is sent once more. Each of our writes is
   guarded by a resourceVersion, a UID or a name, so that a repetition does no harm.
@@ -36,10 +37,10 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 
-from elasticjob_operator.observe.answers import Answers
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable, error_of
-from elasticjob_operator.observe.turns import Turns
+from elasticjob_operator.observe.fair_limiter import FairLimiter
+from elasticjob_operator.observe.write_health import WriteHealth
 
 Json = dict[str, Any]
 """A JSON object at the edge; what is behind the edge has types of its own."""
@@ -102,7 +103,7 @@ class Api(Protocol):
         """Stream events. The first item is empty: the server has accepted the watch."""
 
     @property
-    def answers(self) -> Answers:
+    def write_health(self) -> WriteHealth:
         """Whether requests got proper answers."""
 
 
@@ -110,8 +111,8 @@ class Client:
     """See the module. Make it and use it inside one running event loop.
 
     ``unsent_seconds``: what the network does not take in that time is dropped with its connection. A write
-    that was in the kernel's hands when the link was cut does not arrive minutes later. ``answers``: to be
-    shared by clients of one API server.
+    that was in the kernel's hands when the link was cut does not arrive minutes later. ``write_health`` is
+    shared by the clients of one API server.
     """
 
     def __init__(
@@ -120,15 +121,15 @@ class Client:
         timeout: float = _TIMEOUT,
         may_write: Callable[[], bool] | None = None,
         unsent_seconds: float | None = None,
-        answers: Answers | None = None,
+        write_health: WriteHealth | None = None,
     ) -> None:
-        self.answers = answers or Answers()
+        self.write_health = write_health or WriteHealth()
         self._credentials = credentials
         self._may_write = may_write
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT)
-        self._records = Turns(_RECORDS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
-        self._others = Turns(_OTHERS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
-        self._readings = Turns(_READINGS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
+        self._records = FairLimiter(_RECORDS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
+        self._others = FairLimiter(_OTHERS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
+        self._readings = FairLimiter(_READINGS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
         asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
         self._reloading = asyncio.Lock()
         self._ssl: ssl.SSLContext = credentials.ssl_context()
@@ -271,19 +272,19 @@ class Client:
                     problem = error_of(name, status, answer_headers, answer, content_type == JSON_PATCH)
                     if isinstance(problem, Unavailable):
                         stored = _NOT_STORED in problem.message
-                        self.answers.failed(path, began, time.monotonic(), stored)
+                        self.write_health.failed(path, began, time.monotonic(), stored)
                     raise problem
                 if method != "GET":
-                    self.answers.got_through(path, time.monotonic(), stored=params != DRY_RUN)
+                    self.write_health.got_through(path, time.monotonic(), stored=params != DRY_RUN)
                 return _object(name, answer)
 
     def _turn(self, method: str, path: str) -> AbstractAsyncContextManager[None]:
-        turns = self._records if path.startswith(_RECORDS) else self._others
-        turns = self._readings if method == "GET" else turns
-        return turns.of(path.partition("/namespaces/")[2].partition("/")[0])
+        limiter = self._records if path.startswith(_RECORDS) else self._others
+        limiter = self._readings if method == "GET" else limiter
+        return limiter.turn(path.partition("/namespaces/")[2].partition("/")[0])
 
     def _no_answer(self, name: str, path: str, began: float, error: Exception) -> Unavailable:
-        self.answers.no_answer(path, began, time.monotonic())
+        self.write_health.no_answer(path, began, time.monotonic())
         return Unavailable(name, 0, type(error).__name__, str(error) or "time limit")
 
     def _leave(self, session: aiohttp.ClientSession, began: float) -> None:

@@ -1,4 +1,4 @@
-"""How to reach the API server and who we are: the official client's config loaders do the reading.
+"""How to reach the API server, and with which identity: the official client's config loaders do the reading.
 
 They know every kind of kubeconfig (exec plugins, OIDC, client certificates) and the in-cluster files;
 we take nothing else from that package. An explicit ``KUBECONFIG`` wins over the service account of the

@@ -1,6 +1,6 @@
 """What can go wrong with a request to the API server, as types that callers act upon.
 
-Each error says what was asked and what the server answered, so that its text can stand in a log alone.
+Each error says what was asked and what the server answered, so that its text makes sense in a log by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409, or the 422 of a JSON patch whose ``test`` failed: somebody else was quicker; read again."""
+    """409, or the 422 of a JSON patch whose ``test`` failed: another writer was quicker; read again."""
 
 
 class AlreadyExists(Conflict):
@@ -76,8 +76,8 @@ class Unavailable(ApiError):
 
 class NotLeading(ApiError):
     """This process does not lead, or its leadership's deadline has passed: nothing was sent. Or the API
-    server says so (the chart's policy); its view is some milliseconds old, so who has just taken over tries
-    again."""
+    server says so (the chart's policy); its view is some milliseconds old, so an operator that has just
+    taken over tries again."""
 
     def __init__(
         self,

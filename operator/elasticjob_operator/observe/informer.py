@@ -12,7 +12,7 @@ Promises:
 
 The server ends each watch after 4 to 5 minutes. Continuing from the same resource version within a second is
 no gap. Nor is a watch that we end ourselves: the missed events come first, and silence counts only after the
-API server itself was asked (``World.look``).
+API server itself was asked (``ClusterCache.confirm_silence``).
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Informer(Generic[T]):
         """Set once the first list is in, or known to be forbidden to an optional informer."""
         self.good_since: float | None = None
         """Monotonic time from which on this watch has missed nothing; None while there is none."""
-        self.heard_at: float = float("-inf")
+        self.last_event_at: float = float("-inf")
         """Monotonic time of the last sign of life: a list, an event, a bookmark."""
         self.gaps = 0
         """How often something may have been missed."""
         self.forbidden = False
-        self._owed: deque[tuple[int, float]] = deque()
+        self._expected: deque[tuple[int, float]] = deque()
         """Versions that answers to our own requests have shown, and when; not yet brought by the watch."""
         self._opened_at = float("-inf")
         self._limit: asyncio.Timeout | None = None
@@ -124,21 +124,21 @@ class Informer(Generic[T]):
             self.good_since = self._clock()
             self.gaps += 1
 
-    def owes(self, version: int) -> None:
+    def expects(self, version: int) -> None:
         """The answer to a request of ours has shown this version: the watch is to bring it, too."""
         if version > self._version:
-            self._owed.append((version, self._clock()))
+            self._expected.append((version, self._clock()))
 
     def late(self) -> float:
         """For how many seconds the watch has not brought what is known to have happened."""
-        while self._owed and self._owed[0][0] <= self._version:
-            self._owed.popleft()
-        return self._clock() - self._owed[0][1] if self._owed else 0.0
+        while self._expected and self._expected[0][0] <= self._version:
+            self._expected.popleft()
+        return self._clock() - self._expected[0][1] if self._expected else 0.0
 
     def reopen(self, unless_since: float) -> None:
         """The watch may be dead: open another that goes on from here, unless this one has given a sign of
         life since then, or was opened since."""
-        if self._limit is not None and max(self.heard_at, self._opened_at) < unless_since:
+        if self._limit is not None and max(self.last_event_at, self._opened_at) < unless_since:
             log.info("%s: the watch may be dead; reopening it", self._path)
             self._limit.reschedule(asyncio.get_running_loop().time())
             self._limit = None
@@ -147,13 +147,13 @@ class Informer(Generic[T]):
         """``run`` was cancelled and will be called again: it goes on from what it knows, after a gap."""
         self.good_since = self._interrupted_at = None
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """The same, and nothing that was known is relied on: ``synced`` is set by the next list."""
         self._lost()
         self.synced.clear()
 
     def _interrupted(self, clean: bool) -> None:
-        """The watch has ended: by the server's own timer (``clean``), or nobody knows since when."""
+        """The watch has ended: by the server's own timer (``clean``), or at an unknown time."""
         if self.good_since is not None:
             self._interrupted_at = self._clock() if clean else None
             self._before = self.good_since
@@ -167,7 +167,7 @@ class Informer(Generic[T]):
 
     def _connected(self) -> None:
         now = self._clock()
-        self.heard_at = now
+        self.last_event_at = now
         if self._interrupted_at is not None and now - self._interrupted_at < _NO_GAP_SECONDS:
             self.good_since = self._before
         else:
@@ -185,7 +185,7 @@ class Informer(Generic[T]):
     async def _list(self) -> None:
         present, self._version = await read_list(self._api, self._path, self._put, self._query)
         self.store.drop_others(present, self._version, self._namespace)
-        self.heard_at = self._clock()
+        self.last_event_at = self._clock()
         self.forbidden = False
         self.synced.set()
 
@@ -211,7 +211,7 @@ class Informer(Generic[T]):
             self._limit = None
 
     def _take(self, batch: WatchBatch) -> None:
-        self.heard_at = self._clock()
+        self.last_event_at = self._clock()
         for kind, raw in batch:
             version = version_of(raw["metadata"])
             if kind == "DELETED":

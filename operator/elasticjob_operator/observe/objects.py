@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -42,15 +43,17 @@ from elasticjob.contract.records import (
     RoundRecord,
     RoundReport,
 )
-from elasticjob.contract.text import is_token, one_line
+from elasticjob.contract.text import is_token, last_words, one_line
 from elasticjob_operator.plan.containers import training_container
-from elasticjob_operator.plan.model import Exit, Participant, Pod
+from elasticjob_operator.plan.model import OOM_KILLED, Exit, Participant, Pod
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
 _MAX_TEXT = 1_024
 """Characters kept of any message that another component wrote."""
+_MAX_LAST_WORDS = 300
+"""Characters kept of the end of a container's log."""
 _MAX_INDEX = 1_000_000
 _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
@@ -107,7 +110,8 @@ class SeenLease(Seen):
 @dataclass(frozen=True, slots=True)
 class SeenNode(Seen):
     """A node. ``unreachable`` and ``out_of_service`` are taints: the control plane puts the first there when
-    it has not heard of the kubelet for a while, and somebody who knows that the machine is off the second."""
+    it has not heard of the kubelet for a while; a person or a controller that knows that the machine is off
+    sets the second."""
 
     ready: bool
     unreachable: bool = False
@@ -126,7 +130,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
     slot, attempt, mislabeled = labelled, _first_index(labels, ATTEMPT_LABEL) or 0, ""
     made = slot_and_attempt(_elasticjob_of(meta), name)
     if made is not None:
-        slot, attempt = made  # anybody may change a label, and nobody a name
+        slot, attempt = made  # labels can be changed, a name cannot
         mislabeled = ", ".join(
             f"{key}={_text(labels.get(key)) or 'none'}"
             for key, value in ((SLOT_LABEL, slot), (ATTEMPT_LABEL, attempt))
@@ -158,7 +162,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             ip=_address(status),
             running=phase == "Running" and (state is None or "running" in state),
             ended=phase in ("Succeeded", "Failed"),
-            accompanied=_accompanied(status, container),
+            sidecar_running=_sidecar_running(status, container),
             exit=_exit(state) or failed_init[1],
             failed_init=failed_init[0],
             last_exit=_exit(_state(status, container, "lastState")),
@@ -176,7 +180,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
 
 
 def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLease:
-    """Slim a Lease. Texts that ``old`` had are not parsed again. Never raises for what stands in them."""
+    """Slim a Lease. Texts that ``old`` had are not parsed again. Never raises, whatever they contain."""
     meta, spec = _map(raw, "metadata"), _map(raw, "spec")
     annotations = _map(meta, "annotations")
     name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
@@ -339,7 +343,7 @@ def _restarts(status: Mapping[str, Any], container: str) -> int:
     return next((count for count in counts if isinstance(count, int)), 0)
 
 
-def _accompanied(status: Mapping[str, Any], container: str) -> bool:
+def _sidecar_running(status: Mapping[str, Any], container: str) -> bool:
     """Whether another container has not ended. Init containers that run on (restartPolicy Always) are ended
     by the kubelet when the others have."""
     others = (s for s in _maps(status, "containerStatuses") if s.get("name") != container)
@@ -350,12 +354,23 @@ def _exit(state: Mapping[str, Any] | None) -> Exit | None:
     if state is None or "terminated" not in state:
         return None
     end = _map(state, "terminated")
-    code = end.get("exitCode")
+    code, reason = end.get("exitCode"), _text(end.get("reason"))
+    if code == 0 and reason == OOM_KILLED:
+        reason = "Completed"  # containerd's mark stays from a process that was killed while the container ran
     return Exit(
         code=code if isinstance(code, int) else -1,
-        reason=_text(end.get("reason")),
-        message=_text(end.get("message")),
+        reason=reason,
+        message=last_words(str(end.get("message") or ""), _MAX_LAST_WORDS),
+        finished=_time(end.get("finishedAt")),
     )
+
+
+def _time(value: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
 
 
 def _waiting(status: Mapping[str, Any], container: str) -> str:
@@ -391,7 +406,7 @@ def _unschedulable(condition: Mapping[str, Any]) -> str:
 
 
 def _avoids(annotations: Mapping[str, Any]) -> tuple[str, ...]:
-    """The nodes that the operator keeps the pod off. Whoever may change the pod may write here, too."""
+    """The nodes that the operator keeps the pod off. Users who may change the pod may write here, too."""
     text = annotations.get(AVOID_NODES_ANNOTATION)
     names = text.split(",", _MAX_AVOIDS)[:_MAX_AVOIDS] if isinstance(text, str) else []
     return tuple(sorted(name for name in names if is_token(name, _MAX_NAME)))

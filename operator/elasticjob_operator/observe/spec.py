@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
-    Action,
     CleanPodPolicy,
+    FencingType,
     HandlerSource,
     Job,
     JobSpec,
     Limit,
     NetworkPolicy,
     Rule,
+    RuleAction,
 )
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
@@ -39,12 +41,12 @@ class JobView:
     job: Job
     status: JobStatus
     version: int
-    ours: bool
+    managed_here: bool
     deleting: bool
 
 
 class MalformedJob(Exception):
-    """The status of a job can't be read: somebody other than an operator, or a newer one, has written it.
+    """The status of a job cannot be read: it was not written by an operator, or by a newer one.
 
     ``event`` is the reason of the Event that says so.
     """
@@ -77,7 +79,7 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
             spec=read_spec(spec),
         )
     try:
-        status = JobStatus.parse(_mapping(raw.get("status")))
+        status = status_json.parse(_mapping(raw.get("status")))
     except StatusTooNewError as error:
         raise TooNewJob(
             f"{job.namespace}/{job.name}: its status was written by a newer operator ({error}, and this one "
@@ -92,7 +94,7 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
         job=job,
         status=status,
         version=version_of(meta),
-        ours=spec.get("managedBy", MANAGER) == MANAGER,
+        managed_here=spec.get("managedBy", MANAGER) == MANAGER,
         deleting=bool(meta.get("deletionTimestamp")),
     )
 
@@ -118,6 +120,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         rules=_rules(policy.get("rules")),
         max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
         idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
+        fencing_after=_fencing(_mapping(policy.get("fencing"))),
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),
@@ -146,6 +149,11 @@ def _limit(fields: Mapping[str, Any]) -> Limit:
     )
 
 
+def _fencing(fields: Mapping[str, Any]) -> int | None:
+    after = fields.get("type") == FencingType.AFTER_SECONDS.value
+    return _optional(fields, "afterSeconds", 1) if after else None
+
+
 def _rules(value: object) -> tuple[Rule, ...]:
     """The rules that can be used, in order."""
     rules = (_rule(_mapping(fields)) for fields in (value if isinstance(value, list) else []))
@@ -154,7 +162,7 @@ def _rules(value: object) -> tuple[Rule, ...]:
 
 def _rule(fields: Mapping[str, Any]) -> Rule | None:
     """A rule; None where its action is unknown (a newer schema's) or there is not exactly one criterion."""
-    action = _word(fields.get("action"), Action)
+    action = _word(fields.get("action"), RuleAction)
     codes = _entries(fields.get("onWorkerExitCodes"), int)
     reasons = _entries(fields.get("onPodReasons"), str)
     pattern = fields.get("onErrorPattern")

@@ -50,7 +50,7 @@ class Store(Generic[T]):
         return self._items.get((namespace, name))
 
     def of_job(self, namespace: str, job: str) -> Mapping[str, T]:
-        """The objects that bear the job's label, by name."""
+        """The objects with the job's label, by name."""
         return self._jobs.get((namespace, job), {})
 
     def all(self) -> Iterable[T]:

@@ -6,18 +6,22 @@ Establishing, Suspended, Complete, Failed.
 
 from __future__ import annotations
 
-from elasticjob.contract.names import pod_name
+from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan import ignored, lifecycle, open_files, suspension
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan import ignored_pods, lifecycle, open_files, suspension
 from elasticjob_operator.plan.model import CreatePod, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Condition, with_condition
 from elasticjob_operator.plan.waits import JobWait
 
+UNSCHEDULED_SECONDS = 30.0
+"""How long a pod may have neither a node nor a word from a scheduler until the condition says so."""
+
+_UNSCHEDULED_TEXT = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s; check schedulerName"
+
 UNJOINED_SECONDS = 60.0
 """How long a container may run without joining before the status names it."""
-
 
 MAX_TOOL_MESSAGE = 1_000
 """Of a sentence in the conditions for tools: they show it to people in a line."""
@@ -38,7 +42,7 @@ def _describe_for_tools(p: Pass) -> None:
     if training is None or failed is None:
         return
     suspended = p.status.is_true("Suspended")
-    suspending = suspended and any(pod.mine and not pod.ended for pod in p.observed.pods)
+    suspending = suspended and bool(suspension.running(p))
     works = training.status != "True" and not p.status.terminal_state and (not suspended or suspending)
     reason = "Suspending" if suspending else training.reason
     _set(p, "Reconciling", str(works), reason, training.message[:MAX_TOOL_MESSAGE])
@@ -72,8 +76,7 @@ def _describe(p: Pass) -> None:
 def _describe_suspension(p: Pass) -> None:
     before = p.status.condition("Suspended")
     if suspension.wanted(p) and not p.status.terminal_state:
-        text = "spec.suspend is true: the job has no pods, its status is kept; set it to false to resume"
-        _set(p, "Suspended", "True", "Suspended", text)
+        _set(p, "Suspended", "True", "Suspended", suspension.sentence(p))
     elif before is None:
         _set(p, "Suspended", "False", "NotSuspended", "the job was never suspended")
     elif before.status == "True" and not suspension.wanted(p):
@@ -86,43 +89,59 @@ def _training(p: Pass) -> tuple[str, str, str]:
         wanted = p.job.spec.replicas
         desired = f" ({wanted} desired)" if wanted != r.members else ""
         who = f"round {r.number} with {counted(r.members, 'member')}{desired}, leader {r.leader_pod_name}"
-        if r.established is None:
-            return "False", "Establishing", f"{who}; waiting for the members to reach the leader{_short(p)}"
+        if r.established_time is None:
+            return (
+                "False",
+                "Establishing",
+                f"{who}; waiting for the members to reach the leader{_shortage(p)}",
+            )
         done = sum(m.succeeded for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
-        return "True", "Training", f"{who}{more}{_short(p)}{_held_up(p)}"
+        return "True", "Training", f"{who}{more}{_shortage(p)}{_held_up(p)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
     why = f"{ended}{r.next_cause.message}; " if r.number else ""
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)
-    reason = "WaitingForPods" if not running or _nobody_comes(p) else "FormingRound"
-    return "False", reason, f"{why}{p.waiting}{_short(p)}{_held_up(p)}"
+    reason = "WaitingForPods" if not running or _none_starting(p) else "FormingRound"
+    return "False", reason, f"{why}{p.waiting}{_shortage(p)}{_held_up(p)}"
 
 
-def _short(p: Pass) -> str:
+def _shortage(p: Pass) -> str:
     text = open_files.shortage(p)
     return f"; {text}" if text else ""
 
 
-def _nobody_comes(p: Pass) -> bool:
+def _none_starting(p: Pass) -> bool:
     """Whether there are too few pods, and this pass makes none that the API server would take."""
     made = (pod_name(p.job.name, a.slot, a.attempt) for a in p.actions if isinstance(a, CreatePod))
-    return p.nobody_comes and all(name in p.observed.refusals for name in made)
+    return p.none_starting and all(name in p.observed.rejected_pods for name in made)
 
 
 def _held_up(p: Pass) -> str:
-    """Pods that can't be made, scheduled or started, in the words of the API server, the scheduler or the
-    kubelet, those that run and do not join, and those that are ignored."""
-    return _stuck(p) + ignored.sentence(p)
+    """How the last pod ended before it joined, pods that can't be made, scheduled or started, in the words of
+    the API server, the scheduler or the kubelet, those that run and do not join, and those that are
+    ignored."""
+    return _early_end(p) + _stuck(p) + ignored_pods.sentence(p)
+
+
+def _early_end(p: Pass) -> str:
+    """Of the last pod that ended before it joined, while no other of its slot has: its log goes with it."""
+    failure = p.status.last_failure
+    place = slot_and_attempt(p.job.name, failure.pod_name) if failure is not None else None
+    if failure is None or failure.round is not None or place is None:
+        return ""
+    own = [pod for pod in p.observed.pods if pod.slot == place[0] and p.alive(pod)]
+    awaited = any(p.participant(pod) is None for pod in own) if own else place[0] in p.missing_slots()
+    return f"; {failure.message}" if awaited and p.job.spec.template is not None else ""
 
 
 def _stuck(p: Pass) -> str:
     members = p.status.member_uids
     stuck: dict[str, list[str]] = {}
-    for trouble in sorted(p.observed.troubles, key=lambda trouble: trouble.name):
-        stuck.setdefault(f"cannot be {trouble.verb}: {trouble.why}", []).append(trouble.name)
+    for write in sorted(p.observed.failing_writes, key=lambda write: write.name):
+        stuck.setdefault(f"cannot be {write.verb}: {write.why}", []).append(write.name)
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             off = (
@@ -131,6 +150,8 @@ def _stuck(p: Pass) -> str:
                 else ""
             )
             stuck.setdefault((pod.unschedulable or pod.waiting) + off, []).append(pod.name)
+        elif _is_unknown_to_schedulers(p, pod):
+            stuck.setdefault(_UNSCHEDULED_TEXT, []).append(pod.name)
     if stuck:
         return "".join(f"; {listed(names)}: {why}" for why, names in list(stuck.items())[:3])
     cut_off = [pod.name for pod in p.observed.pods if _waits_for_node(p, pod)]
@@ -145,6 +166,11 @@ def _stuck(p: Pass) -> str:
                 f"check that its command runs {_torchrun(p)}"
             )
     return ""
+
+
+def _is_unknown_to_schedulers(p: Pass, pod: Pod) -> bool:
+    waits = p.alive(pod) and not pod.node and not pod.running
+    return waits and p.waits.left(JobWait.UNSCHEDULED, pod.uid, UNSCHEDULED_SECONDS) == 0
 
 
 def _waits_for_node(p: Pass, pod: Pod) -> bool:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Failure
 from elasticjob_operator.plan.waits import JobWait
 
 
-def tell(p: Pass, failure: Failure) -> None:
+def report(p: Pass, failure: Failure) -> None:
     """Say it once for each generation of the job. ``failure``: one that no rule matched."""
     names = [rule.name for rule in p.job.spec.rules if rule.on_error_pattern]
     if not names or not failure.message.endswith(NO_ERROR_TEXT):
         return
-    if not p.waits.begins(JobWait.NO_ERROR_TEXT_TOLD, p.job.generation):
+    if not p.waits.begins(JobWait.NO_ERROR_TEXT_REPORTED, p.job.generation):
         return
     which = f"rule{'s' * (len(names) != 1)} {listed(names)}"
     p.event(
@@ -27,4 +27,4 @@ def tell(p: Pass, failure: Failure) -> None:
 
 def remember(p: Pass) -> None:
     """Keep in mind that it was said."""
-    p.waits.continues(JobWait.NO_ERROR_TEXT_TOLD, p.job.generation)
+    p.waits.continues(JobWait.NO_ERROR_TEXT_REPORTED, p.job.generation)

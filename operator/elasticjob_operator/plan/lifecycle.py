@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from elasticjob.contract.records import Outcome, Phase, State
+from elasticjob.contract.records import AnnouncedState, Outcome, Phase
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan import ends, progress
-from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import exhausted, short
+from elasticjob.rounds.causes import PLANNED
+from elasticjob.rounds.state import MemberState
+from elasticjob_operator.plan import progress, termination
+from elasticjob_operator.plan.charging import exhausted, slot_attempt
 from elasticjob_operator.plan.members import started_again
 from elasticjob_operator.plan.model import DeleteJob
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.pods import LINGER_SECONDS
 from elasticjob_operator.plan.rounds import projection
 from elasticjob_operator.plan.status import ParticipantStatus
@@ -31,12 +33,10 @@ CLOSING_SECONDS = 1.0
 
 def check_success(p: Pass) -> bool:
     """Complete the job if every member of the running round has succeeded. Where the operator makes the pods,
-    their commands may go on after torchrun: there the training containers must have ended with 0."""
+    their commands may go on after torchrun: there the training containers must have ended with 0. A planned
+    change that ends a round while its members finish makes no difference, if all have."""
     members = p.status.members()
-    own = p.job.spec.template is not None
-    if p.round.phase != "Active" or not members:
-        return False
-    if not all(m.completed if own else m.succeeded for m in members):
+    if not members or not all(_is_done(p, m) for m in members):
         return False
     who = f"all {len(members)} members" if len(members) > 1 else "the only member"
     text = f"{who} of round {p.round.number} succeeded"
@@ -44,10 +44,19 @@ def check_success(p: Pass) -> bool:
     return True
 
 
+def _is_done(p: Pass, member: ParticipantStatus) -> bool:
+    own = p.job.spec.template is not None
+    if p.round.phase == Phase.ACTIVE:
+        return member.completed if own else member.succeeded
+    if p.round.phase != Phase.BROKEN or p.round.next_cause.cause not in PLANNED:
+        return False
+    return _ended_well(p, member) if own else member.succeeded
+
+
 def check_accounts(p: Pass) -> bool:
     """Fail the job if a rule says so, or an account is used up."""
-    if p.verdict:
-        _close(p, Outcome.FAILED, "FailureRule", p.verdict)
+    if p.failed_by_rule:
+        _close(p, Outcome.FAILED, "FailureRule", p.failed_by_rule)
         return True
     account = exhausted(p)
     if account is not None:
@@ -84,7 +93,8 @@ def check_failure(p: Pass) -> bool:
             "--standalone or --rdzv-* flags (with these flags, or with plain python, each pod trains alone)",
         )
         return True
-    if p.job.spec.template is None and p.round.phase == "Broken" and _some_had_succeeded(p):
+    over = p.job.spec.template is None and p.round.phase == Phase.BROKEN
+    if over and _some_had_succeeded(p) and not _may_all_succeed(p):
         _close(
             p,
             Outcome.FAILED,
@@ -107,7 +117,7 @@ def expire(p: Pass) -> None:
     if seconds is None or end is None:
         return
     own = p.job.spec.template is not None
-    ending = own and any(pod.mine and not pod.ended for pod in p.observed.pods)
+    ending = own and any(pod.of_this_job and not pod.ended for pod in p.observed.pods)
     limit = max(seconds, LINGER_SECONDS) if ending else seconds
     left = max(0.0, _left(p, end, limit))
     p.waits.declare(JobWait.TIME_TO_LIVE, "", limit, left)
@@ -165,7 +175,7 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
 
 def _check_deadline(p: Pass) -> bool:
     """Fail a job that has been active for too long."""
-    seconds, since = p.job.spec.active_deadline, p.status.start
+    seconds, since = p.job.spec.active_deadline, p.status.start_time
     if seconds is None or since is None:
         return False
     left = _left(p, since, seconds)
@@ -181,8 +191,8 @@ def _check_deadline(p: Pass) -> bool:
 def _check_idle_deadline(p: Pass) -> bool:
     """Fail a job whose pods have held nodes for too long without a round.
 
-    Time in which none had a node does not count: a job may wait in a queue for longer. What counts stands in
-    the status, so that neither restarts nor gaps in a watch begin it anew. It is written down ten times in
+    Time in which none had a node does not count: a job may wait in a queue for longer. What counts is in
+    the status, so that neither restarts nor gaps in a watch start it again. It is written down ten times in
     the limit, and no piece counts for more than twice its length: a wall clock that is set forward, or that
     of another operator, ends no job.
     """
@@ -192,24 +202,25 @@ def _check_idle_deadline(p: Pass) -> bool:
         return False
     piece = max(1.0, min(LONGEST_PIECE_SECONDS, limit / 10))
     passed, latest = float(r.idle_seconds), 0.0
-    if r.idle_since is not None:
-        by_wall = (p.now.wall - r.idle_since).total_seconds()
-        own = p.waits.elapsed(JobWait.IDLE, f"{r.idle_since:%Y%m%d%H%M%S}")
+    if r.idle_since_time is not None:
+        by_wall = (p.now.wall - r.idle_since_time).total_seconds()
+        own = p.waits.elapsed(JobWait.IDLE, f"{r.idle_since_time:%Y%m%d%H%M%S}")
         latest = min(max(by_wall, own, 0.0), 2 * piece)
         passed += latest
     if holds and passed >= limit:
-        p.given_up.update(pod.name for pod in p.observed.pods if p.alive(pod))
+        p.judged_unheard.update(pod.name for pod in p.observed.pods if p.alive(pod))
         _close(
             p,
             Outcome.FAILED,
             "IdleDeadlineExceeded",
-            f"pods were scheduled for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
+            f"pods held nodes for {limit} s (idleDeadlineSeconds) without a round: {p.waiting}",
         )
         return True
-    if holds != (r.idle_since is not None) or latest >= piece:
+    if holds != (r.idle_since_time is not None) or latest >= piece:
         whole = int(passed)
         p.set_round(
-            idle_since=p.now.wall - timedelta(seconds=passed - whole) if holds else None, idle_seconds=whole
+            idle_since_time=p.now.wall - timedelta(seconds=passed - whole) if holds else None,
+            idle_seconds=whole,
         )
         latest = passed - whole
     if holds:
@@ -219,7 +230,7 @@ def _check_idle_deadline(p: Pass) -> bool:
 
 
 def _left(p: Pass, since: datetime, seconds: float) -> float:
-    """Seconds until so many have passed since then, by wall time: the start of the wait is in the status."""
+    """Seconds until this many have passed since then, by wall time: the wait's start is in the status."""
     return seconds - (p.now.wall - since).total_seconds()
 
 
@@ -233,16 +244,23 @@ def _never_joined(p: Pass) -> str:
         return ""
     members = p.status.member_uids
     for pod in p.observed.pods:
-        if not pod.mine or not pod.exited_well or p.superseded(pod):
+        if not pod.of_this_job or not pod.exited_well or p.is_replaced(pod):
             continue
-        if pod.uid in members or p.participant(pod) is not None or short(pod) in p.before.charged_pods:
+        if pod.uid in members or p.participant(pod) is not None or slot_attempt(pod) in p.before.charged_pods:
             continue
-        if ends.taken_away(p, pod, pod.name) is not None or ends.node_trouble(p, pod):
+        if termination.disruption_of(p, pod, pod.name) is not None or termination.node_problem(p, pod):
             continue
-        if ends.unexplained(p, pod) == 0:
-            p.given_up.add(pod.name)
+        if termination.explanation_left(p, pod) == 0:
+            p.judged_unheard.add(pod.name)
             return pod.name
     return ""
+
+
+def _may_all_succeed(p: Pass) -> bool:
+    """Whether a planned change ended the round just as its members finished, as far as is known by now."""
+    return p.round.next_cause.cause in PLANNED and all(
+        m.succeeded or m.state == MemberState.MEMBER for m in p.status.members()
+    )
 
 
 def _some_had_succeeded(p: Pass) -> bool:
@@ -259,7 +277,7 @@ def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
         return False
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
-    return record is None or (record.id == member.id and record.state != State.LEAVING.value)
+    return record is None or (record.id == member.id and record.state != AnnouncedState.LEAVING.value)
 
 
 def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
@@ -268,6 +286,6 @@ def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
     p.set_round(phase=Phase.CLOSED.value, resumed=False)  # no other follows
     p.set_end(time=end.time if end is not None else wall, message=message)
     p.status = p.status.stopped(wall)
-    p.set(completion=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)
+    p.set(completion_time=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)
     p.reason = reason
     p.event(f"Job{outcome.value}", message, warning=outcome is Outcome.FAILED)

@@ -1,4 +1,6 @@
-"""The round kernel looks at the round of a job: status, pods and Leases in, status and evidence out."""
+"""Runs the round kernel on a job's round: makes a ``Look`` of status, pods and Leases, and takes its result
+into status and evidence.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from functools import partial
 
 from elasticjob.rounds.state import Finding, Heard, Look, Member, RoundState
 from elasticjob_operator.plan import nodes
-from elasticjob_operator.plan.causes import Evidence
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.evidence import Evidence
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 
 
@@ -24,7 +26,7 @@ def look(p: Pass) -> Iterator[Look]:
         waits=p.waits,
         wall=p.now.wall,
         hear=partial(_hear, p),
-        readable=p.told,
+        readable=p.record_is_current,
         present=p.pods_by_name,
     )
     yield one
@@ -41,8 +43,8 @@ def round_state(status: JobStatus) -> RoundState:
         nonce=r.nonce,
         members=status.kernel_members,
         cause=r.next_cause.cause if broken else "",
-        start=r.start,
-        established=r.established,
+        start=r.start_time,
+        established=r.established_time,
         resumed=broken and r.resumed,
         quorum_time=r.quorum_time,
         establish_failures=r.establish_failures,
@@ -59,9 +61,9 @@ def evidence(findings: Iterable[Finding]) -> list[Evidence]:
             f.cause.value,
             f.message,
             f.member.name if f.member is not None else "",
-            f.member.rank if f.member is not None else None,
-            uid=f.member.key if f.member is not None else "",
-            node=f.member.place if f.member is not None else "",
+            f.member.group_rank if f.member is not None else None,
+            pod_uid=f.member.key if f.member is not None else "",
+            node_name=f.member.place if f.member is not None else "",
             detect_milliseconds=f.detect_milliseconds,
         )
         for f in findings
@@ -85,8 +87,8 @@ def _take_over(p: Pass, before: RoundState, one: Look) -> None:
     after = one.state
     for place, why in one.avoid:
         nodes.exclude(p, place, why)
-    p.given_up |= one.judged_unheard
-    p.silent |= one.judged_silent
+    p.judged_unheard |= one.judged_unheard
+    p.judged_silent |= one.judged_silent
     if after is before:
         return
     if after.members is not before.members:
@@ -96,12 +98,12 @@ def _take_over(p: Pass, before: RoundState, one: Look) -> None:
             tuple(_taken_over(m, *changed[m.id]) if m.id in changed else m for m in p.status.members())
         )
     p.set_round(
-        established=after.established,
+        established_time=after.established,
         establish_failures=after.establish_failures,
         quorum_time=after.quorum_time,
         unarrived_pods=after.unarrived,
         ineligible_leaders=after.ineligible_leaders,
         unreachable_reports=after.unreachable_reports,
     )
-    if before.cause and not after.cause and p.round.charged is None:
+    if before.cause and not after.cause and p.round.charged_time is None:
         p.set_end(cause="")

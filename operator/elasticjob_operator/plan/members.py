@@ -3,13 +3,13 @@
 A member is in one of these states (``status.participants[].state``):
 
 * Member: nothing speaks against it.
-* Succeeded: its workers have finished this round well. It is done when its container has ended with 0; where
-  the operator makes the pods, the loss of one that is not done is a loss like others.
-* Left: it is known to have left the round and lives: it has announced itself again, or says that it ends.
+* Succeeded: its workers have finished this round. Completed: its container has ended with 0, too. Where
+  the operator creates the pods, a member that is lost before it is Completed is lost like any other.
+* Left: it has left the round and is alive: it has announced itself again, or is shutting down.
 * Unreachable: the leader, or most members, report it silent; it may still come back by itself.
 * Lost: it will not come back; its pod is replaced.
 
-Lost and Unreachable are verdicts and stay: the witness may be gone at the next pass.
+Lost and Unreachable stay: the witness may be gone at the next pass.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MAX_MESSAGE,
     MEMBER_RENEW_SECONDS,
+    AnnouncedState,
     FailureReport,
-    State,
 )
 from elasticjob.contract.text import NO_ERROR_TEXT, one_line
-from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import ends
-from elasticjob_operator.plan.causes import Evidence
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan import termination
+from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look
-from elasticjob_operator.plan.model import Participant, Pod
+from elasticjob_operator.plan.model import OOM_KILLED, Participant, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -47,8 +47,9 @@ _AGAIN_TEXT = "its command has started torchrun again"
 
 MAX_MEMBER_MESSAGE = 200
 """Characters that stand with each member: a thousand workers' messages would not fit into the status."""
+SILENT_LEADER_SECONDS = 3 * LEADER_RENEW_SECONDS
 LATE_RENEWALS = 1.5
-"""A member whose Lease is older than so many intervals may be cut off from the API server: it is no witness
+"""A member whose Lease is older than this many intervals may be cut off from the API server: it is no witness
 for its leader, and would not hear of the end of its round."""
 
 
@@ -66,18 +67,17 @@ def examine(p: Pass) -> list[Evidence]:
         same = (state, message) == (member.state, member.message)
         members.append(member if same else replace(member, state=state, message=message))
     p.set_members(tuple(members))
+    evidence += _lost_with_the_leader(p)
     failed = _worker_failures(p)
-    reported = {sign.uid for sign in failed}
+    reported = {e.pod_uid for e in failed}
     # A container that ended because its worker did is that worker's failure, and perhaps an echo.
-    evidence = [
-        sign for sign in evidence if sign.cause != Cause.POD_FAILED or sign.uid not in reported
-    ] + failed
+    evidence = [e for e in evidence if e.cause != Cause.POD_FAILED or e.pod_uid not in reported] + failed
     with look(p) as one:
         findings = judge(one, bool(evidence))
     return evidence + of_findings(findings)
 
 
-def departed(p: Pass) -> bool:
+def fencing_satisfied(p: Pass) -> bool:
     """Whether one member of the last round at least can be shown to have left it (fencing).
 
     One is enough where training needs all of them. Without members there is nothing to fence.
@@ -92,7 +92,7 @@ def departed(p: Pass) -> bool:
         lease = p.participant(pod)
         record = lease.record if lease is not None else None
         if record is not None and record.id != member.id:
-            return True  # also one that was given up, and has announced itself again all the same
+            return True  # also one that was marked lost, and has announced itself again all the same
         if record is None and member.state == MemberState.LEFT:
             return True
     return False
@@ -106,7 +106,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     if member.state == MemberState.LOST:
         if pod is None or not member.message:  # the latter: it had succeeded
             return MemberState.LOST, None
-        return MemberState.LOST, ends.second_thoughts(
+        return MemberState.LOST, termination.later_evidence(
             p, pod, who, p.round.next_cause.cause, member.group_rank
         )
     own = p.job.spec.template is not None
@@ -115,7 +115,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     )
     if member.completed or (member.state == MemberState.SUCCEEDED and not goes_on):
         # What it has done stays done, whatever becomes of its pod; but not for another round.
-        return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
+        return _done(p, own, over), None
     if pod is None:
         return MemberState.LOST, _vanished(p, member, who)
     if member.state == MemberState.SUCCEEDED:
@@ -124,38 +124,42 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
     record = lease.record if lease is not None else None
     left = record is not None and record.id != member.id
     leaving = p.leaving(pod) and not left
-    if record is not None and not left and record.state == State.SUCCEEDED.value:
+    if record is not None and not left and record.state == AnnouncedState.SUCCEEDED.value:
         if own and not over:
             return _after_success(p, member, pod, who)
-        return (MemberState.LOST if over else MemberState.SUCCEEDED), None
+        return _done(p, own, over), None
     if pod.exit is not None or pod.ended:
         if pod.exited_well and not left and not leaving:
-            # A process that is told to stop may end with 0, too. The pod says who stopped it when all of it
+            # A process that is told to stop may end with 0, too. The pod says what stopped it when all of it
             # has ended.
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return member.state, None
-            if ends.taken_away(p, pod, who, member.group_rank) is None:
-                return (MemberState.LOST if over else COMPLETED if own else MemberState.SUCCEEDED), None
-        found = ends.ended(p, pod, who, member.group_rank)
+            if termination.disruption_of(p, pod, who, member.group_rank) is None:
+                return _done(p, own, over), None
+        found = termination.explain(p, pod, who, member.group_rank)
         if leaving and found.cause in (Cause.POD_FAILED, Cause.POD_LOST):
-            # It was told to stop, and nothing says by whom. Its exit code is the echo.
-            how = f"its {ends.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
+            # It was told to stop, and nothing says why. Its exit code is the echo.
+            how = (
+                f"its {termination.describe_end(pod, pod.exit)}" if pod.exit is not None else "its pod failed"
+            )
             found = _evidence(Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down; {how}")
         return MemberState.LOST, found
     if pod.deleting:
-        return MemberState.LOST, ends.taken_away(p, pod, who, member.group_rank)
+        return MemberState.LOST, termination.disruption_of(p, pod, who, member.group_rank)
     if p.on_dead_node(pod) or (
-        ends.node_trouble(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)
+        termination.node_problem(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)
     ):
-        return MemberState.LOST, ends.node_lost(p, pod, who, member.group_rank)
+        return MemberState.LOST, termination.node_lost(p, pod, who, member.group_rank)
     if record is None:
         return member.state, None
     if left and member.state == MemberState.LEFT and member.message == _AGAIN_TEXT:
         return MemberState.LEFT, None
+    if left and over and record.state == AnnouncedState.JOINING.value and not p.in_time(record):
+        return MemberState.MEMBER, None  # the round has another number since: it has to announce itself again
     if left:
         if not p.is_of_round(record.from_round) or record.from_job_uid != p.job.uid:
-            again = own and not over and record.state == State.JOINING.value
+            again = own and not over and record.state == AnnouncedState.JOINING.value
             if again and (_has_finished(p, lease) or _others_have_finished(p)):
                 return MemberState.SUCCEEDED, None  # no operator was there to see it say so
             killed = (
@@ -173,6 +177,14 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down"
         )
     return member.state, None
+
+
+def _done(p: Pass, own: bool, over: bool) -> str:
+    """The state of a member that has done its part. For another round it is lost; but if a planned change
+    ended a round of others' pods, perhaps all have done theirs."""
+    if not over:
+        return COMPLETED if own else MemberState.SUCCEEDED
+    return MemberState.SUCCEEDED if not own and p.round.next_cause.cause in PLANNED else MemberState.LOST
 
 
 def _has_finished(p: Pass, lease: Participant | None) -> bool:
@@ -199,8 +211,8 @@ def _how_it_has_finished(p: Pass, member: ParticipantStatus) -> str:
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     if record is None or record.id == member.id:
-        return "well" if record is not None and record.state == State.SUCCEEDED.value else ""
-    if record.state != State.JOINING.value or record.from_round == p.round.number:
+        return "well" if record is not None and record.state == AnnouncedState.SUCCEEDED.value else ""
+    if record.state != AnnouncedState.JOINING.value or record.from_round == p.round.number:
         return ""
     return "well" if _has_finished(p, lease) else "again"
 
@@ -211,15 +223,15 @@ def started_again(p: Pass, member: ParticipantStatus) -> bool:
     pod = p.pods_by_uid.get(member.pod_uid)
     lease = p.participant(pod) if pod is not None and p.job.spec.template is not None else None
     record = lease.record if lease is not None else None
-    again = record is not None and record.id != member.id and record.state == State.JOINING.value
+    again = record is not None and record.id != member.id and record.state == AnnouncedState.JOINING.value
     return member.state == MemberState.SUCCEEDED and again
 
 
 def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tuple[str, Evidence | None]:
     """The state of a member whose workers have finished, and whose container goes on or has ended.
 
-    What its command does now is nobody else's business, and no Lease tells of it: that a node is not ready
-    convicts it no more, only what ends it for certain does.
+    What its command does now concerns no other member, and no Lease tells of it: a node that is not ready no
+    longer counts against it, only what ends it for certain does.
     """
     found: Evidence | None = None
     if pod.last_exit is not None and pod.last_exit.code == 0:
@@ -229,13 +241,13 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
             waits = not pod.ended and not pod.deleting
             if waits and p.waits.left(JobWait.EXIT_EXPLAINED, pod.uid, ENDED_WELL_SECONDS) > 0:
                 return MemberState.SUCCEEDED, None
-            if ends.taken_away(p, pod, who, member.group_rank) is None:
+            if termination.disruption_of(p, pod, who, member.group_rank) is None:
                 return COMPLETED, None
-        found = ends.ended(p, pod, who, member.group_rank)
+        found = termination.explain(p, pod, who, member.group_rank)
     elif pod.deleting:
-        found = ends.taken_away(p, pod, who, member.group_rank)
+        found = termination.disruption_of(p, pod, who, member.group_rank)
     elif p.on_dead_node(pod):
-        found = ends.node_lost(p, pod, who, member.group_rank)
+        found = termination.node_lost(p, pod, who, member.group_rank)
     if found is not None:
         return MemberState.LOST, replace(found, message=f"{found.message}; its workers had finished")
     return (MemberState.SUCCEEDED if p.round.phase == "Active" else _AGAIN), None
@@ -246,9 +258,9 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
 
     The pod's object is gone, and with it what it said last; the node may still say something.
 
-    A pod that fails stays. One that is gone from a node that is well was deleted by somebody, and the end of
-    its grace period came while no operator looked; where a controller of others makes the pods, it may have
-    removed a failed one.
+    A pod that fails stays. One that is gone from a node that is well was deleted, and the end of its grace
+    period came while no operator looked; where another controller creates the pods, it may have removed a
+    failed one.
     """
     there = p.pods_by_name.get(member.pod_name)
     if there is not None and there.uid == member.pod_uid:
@@ -265,34 +277,34 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     return _evidence(Cause.POD_LOST, member, f"{who} was lost: its pod is gone")
 
 
-def worker_failure(report: FailureReport, pod: str, rank: int | None, uid: str, node: str) -> Evidence:
+def worker_failure(report: FailureReport, pod: str, group_rank: int | None, uid: str, node: str) -> Evidence:
     """The evidence that a worker of this pod failed."""
     return Evidence(
         Cause.WORKER_FAILED,
-        f"a worker of {pod} (group rank {rank}) failed: {_said(report)}",
+        f"a worker of {pod} (group rank {group_rank}) failed: {_message_of(report)}",
         pod,
-        rank,
+        group_rank,
         report.exit_code,
         uid,
         node,
-        error=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
-        milliseconds=report.milliseconds,
+        error_text=report.message.removesuffix(f"; {NO_ERROR_TEXT}"),
+        milliseconds=report.offset_milliseconds,
     )
 
 
-def _said(report: FailureReport) -> str:
+def _message_of(report: FailureReport) -> str:
     """A worker's message for a sentence. Rules look for their pattern in the text as it is, in all lines."""
     return one_line(report.message, MAX_MESSAGE) or "exit code unknown"
 
 
-def killed_for_memory(pod: Pod, who: str, rank: int | None) -> Evidence | None:
+def killed_for_memory(pod: Pod, who: str, group_rank: int | None) -> Evidence | None:
     """The evidence that the container was restarted in place because it took too much memory."""
     end = pod.last_exit
-    if end is None or end.reason != "OOMKilled":
+    if end is None or end.reason != OOM_KILLED:
         return None
     text = f"{who} was restarted in place: its container was OOMKilled"
     return Evidence(
-        Cause.OUT_OF_MEMORY, text, pod.name, rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
+        Cause.OUT_OF_MEMORY, text, pod.name, group_rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
     )
 
 
@@ -302,7 +314,7 @@ def _worker_failures(p: Pass) -> list[Evidence]:
     found = []
     for member in p.status.members():
         report = _failure_report(p, member)
-        if report is not None and not report.late:
+        if report is not None and not report.after_round_end:
             found.append(
                 worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
             )
@@ -319,7 +331,7 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
     if lease is None or lease.holder != member.pod_uid or lease.failure is None:
         return None
     record = lease.record
-    if lease.failure.number != p.round.number or record is None:
+    if lease.failure.round_number != p.round.number or record is None:
         return None  # what failed in one that has got another number may be the echo of its end
     if record.id != member.id:
         same = record.from_round == p.round.number and record.from_job_uid == p.job.uid
@@ -330,12 +342,12 @@ def _failure_report(p: Pass, member: ParticipantStatus) -> FailureReport | None:
 
 
 def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
-    """The member has announced itself again: for the failure of a worker, or for what nobody says."""
+    """The member has announced itself again: for the failure of a worker, or for no known reason."""
     report = _failure_report(p, member)
     if report is None:
         return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round without giving a reason")
-    if report.late:
-        text = f"{who} left the round; later one of its workers failed: {_said(report)}"
+    if report.after_round_end:
+        text = f"{who} left the round; later one of its workers failed: {_message_of(report)}"
         return _evidence(Cause.MEMBER_LEFT, member, text)
     return worker_failure(report, member.pod_name, member.group_rank, member.pod_uid, member.node_name)
 
@@ -347,25 +359,52 @@ def _evidence(cause: str, member: ParticipantStatus, message: str, exit_code: in
         member.pod_name,
         member.group_rank,
         exit_code,
-        uid=member.pod_uid,
-        node=member.node_name,
+        pod_uid=member.pod_uid,
+        node_name=member.node_name,
     )
 
 
-def _silent(p: Pass, member: ParticipantStatus, lease: Participant | None) -> bool:
-    """The second witness against a pod on a node that is not ready: it was named lost, or its Lease was
-    not renewed three times. A kubelet that died alone takes no training with it."""
+def _lost_with_the_leader(p: Pass) -> list[Evidence]:
+    """Mark the silent members on the node of a leader that is lost with it as lost.
+
+    A member renews its Lease only once a minute, because the leader watches its heartbeats. If that is lost
+    with the node that both are on, no participant watches, and the member would be waited for much longer.
+    So the silence that is enough for a leader is enough for the member.
+    """
+    members = p.status.members()
+    if not members or members[0].state != MemberState.LOST:
+        return []
+    leader = p.pods_by_uid.get(members[0].pod_uid)
+    if leader is None or leader.ended or leader.exit is not None or not termination.node_problem(p, leader):
+        return []
+    found = []
+    for member in members[1:]:
+        pod = p.pods_by_uid.get(member.pod_uid)
+        if member.state != MemberState.MEMBER or pod is None or pod.node != leader.node:
+            continue
+        if _silent(p, member, p.participant(pod), SILENT_LEADER_SECONDS):
+            who = f"{member.pod_name} (group rank {member.group_rank})"
+            found.append(termination.node_lost(p, pod, who, member.group_rank))
+    p.mark_lost({e.pod_uid: e.message[:MAX_MEMBER_MESSAGE] for e in found})
+    return found
+
+
+def _silent(
+    p: Pass, member: ParticipantStatus, lease: Participant | None, limit: float | None = None
+) -> bool:
+    """The second witness against a pod on a node that is not ready: it was reported unreachable, or its Lease
+    was not renewed three times. A kubelet that died alone takes no training with it."""
     if member.state == MemberState.UNREACHABLE:
         return True
     silent = lease.silent if lease is not None else p.waits.elapsed(JobWait.SILENCE, member.pod_uid)
-    limit = 3 * renew_seconds(member)
+    limit = 3 * renew_seconds(member) if limit is None else limit
     left = limit - silent
     if left >= 0:
         p.waits.declare(JobWait.SILENCE, member.pod_uid, limit, left)
         p.waits.wake(left + 1)  # silence makes no event
     else:
-        p.silent.add(member.pod_name)
-        p.given_up.add(member.pod_name)
+        p.judged_silent.add(member.pod_name)
+        p.judged_unheard.add(member.pod_name)
     return left < 0
 
 
@@ -378,7 +417,7 @@ def _vouched_for(p: Pass, member: ParticipantStatus) -> bool:
     """Whether a member that watches this one's heartbeats is heard of and does not miss them: a node that is
     not ready and a silent Lease may be one and the same path to the API server, and training goes on by
     another."""
-    if p.round.phase != "Active" or p.round.established is None or member.state != MemberState.MEMBER:
+    if p.round.phase != "Active" or p.round.established_time is None or member.state != MemberState.MEMBER:
         return False
     leader, *others = p.status.members()
     witnesses = others if member.group_rank == 0 else [leader]
@@ -395,7 +434,11 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     lease = p.participant(pod) if pod is not None and member.state == MemberState.MEMBER else None
     if pod is None or lease is None or lease.record is None or lease.record.id != member.id:
         return False
-    if not p.alive(pod) or ends.node_trouble(p, pod) or lease.record.state != State.JOINING.value:
+    if (
+        not p.alive(pod)
+        or termination.node_problem(p, pod)
+        or lease.record.state != AnnouncedState.JOINING.value
+    ):
         return False
     late = LEADER_STALE_SECONDS if member.group_rank == 0 else LATE_RENEWALS * MEMBER_RENEW_SECONDS
     left = late - lease.silent

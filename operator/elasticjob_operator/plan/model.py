@@ -1,7 +1,7 @@
 """The planner's view of the world: frozen data, no behaviour, no I/O.
 
 ``Observed`` is what the informers saw; times in it are durations judged by the observer's own
-monotonic clock (I9). ``Plan`` is what shall be done about it, in order: write the status,
+monotonic clock (I9). ``Plan`` is what is to be done about it, in order: write the status,
 then access, then project the round, then pods, Leases and Events.
 """
 
@@ -27,7 +27,7 @@ from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.status import JobStatus
 
 WAIT_RENEW_SECONDS = 5
-"""Who waits renews its Lease so often, unless many do."""
+"""A pod that waits renews its Lease this often, unless many wait."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Limit:
     window_seconds: int | None = None
 
 
-class Action(str, enum.Enum):
+class RuleAction(str, enum.Enum):
     """What a failure rule does: end the job; charge as usual; charge nothing; keep off the node."""
 
     FAIL_JOB = "FailJob"
@@ -66,6 +66,14 @@ class HandlerSource(str, enum.Enum):
     IMAGE = "Image"
 
 
+class FencingType(str, enum.Enum):
+    """What has to be known of a round before the next one begins: that a member has stopped, or only that
+    none was heard of for a while."""
+
+    WAIT_FOR_PROOF = "WaitForProof"
+    AFTER_SECONDS = "AfterSeconds"
+
+
 class CleanPodPolicy(str, enum.Enum):
     """Which pods are deleted at the end of the job."""
 
@@ -75,7 +83,7 @@ class CleanPodPolicy(str, enum.Enum):
 
 
 class NetworkPolicy(str, enum.Enum):
-    """Who may connect to the job's pods."""
+    """Which pods may connect to the job's pods."""
 
     JOB_ONLY = "JobOnly"
     NONE = "None"
@@ -83,8 +91,8 @@ class NetworkPolicy(str, enum.Enum):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """``spec``, with what is absent made explicit. ``template`` is None when the pods are somebody else's.
-    Times are seconds, None is never."""
+    """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
+    pods. Times are seconds, None is never."""
 
     replicas: int = 1
     min_replicas: int | None = None
@@ -101,6 +109,7 @@ class JobSpec:
     rules: tuple[Rule, ...] = ()
     max_rounds_without_progress: int | None = None
     idle_deadline: int | None = None
+    fencing_after: int | None = None
     suspend: bool = False
     active_deadline: int | None = None
     ttl_after_finished: int | None = None
@@ -124,35 +133,42 @@ class Job:
     spec: JobSpec
 
 
+OOM_KILLED = "OOMKilled"
+"""The kubelet's reason for the end of a container that had no memory left."""
+
+
 @dataclass(frozen=True)
 class Exit:
-    """How the training container ended. ``code`` is 128+n for a signal, as the kubelet says it."""
+    """How the training container ended. ``code`` is 128+n for a signal, as the kubelet says it; ``message``
+    the last lines of its log, or what it has left for the kubelet; ``finished`` when it ended, in whole
+    seconds by its node's clock."""
 
     code: int
     reason: str = ""
     message: str = ""
+    finished: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Pod:
     """A pod that has the job's label.
 
-    ``mine``: owned by this job (same UID), or the job has no template and the pod is somebody else's.
+    ``of_this_job``: this job owns it (same UID), or has no template and takes all pods with its label.
     ``slot`` is None where no label tells it; of a pod that the operator has made its name tells, and
     ``mislabeled`` are the labels that say something else. ``exit`` is the end of the training container, or
     of the init container ``failed_init`` that has kept it from starting; ``ended`` means that the pod is
     terminal (Succeeded or Failed) whatever its containers say; ``last_exit`` is how the training container
     ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` is the words of
-    the scheduler while it finds no node. ``accompanied`` means that another container, no init container,
+    the scheduler while it finds no node. ``sidecar_running`` means that another container, no init container,
     has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
-    DisruptionTarget, which says who takes the pod away.
-    ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it bears the label of
-    who stands by. ``unreachable`` and ``out_of_service`` are taints of its node.
+    DisruptionTarget, which says what takes the pod away.
+    ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the label of a
+    standby. ``unreachable`` and ``out_of_service`` are taints of its node.
     """
 
     name: str
     uid: str
-    mine: bool = True
+    of_this_job: bool = True
     slot: int | None = None
     attempt: int = 0
     mislabeled: str = ""
@@ -164,7 +180,7 @@ class Pod:
     ip: str = ""
     running: bool = False
     ended: bool = False
-    accompanied: bool = False
+    sidecar_running: bool = False
     exit: Exit | None = None
     last_exit: Exit | None = None
     restarts: int = 0
@@ -204,8 +220,8 @@ class Participant:
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """A write that fails: ``name`` can't be ``verb``, and the API server's words for it."""
+class FailingWrite:
+    """A write that keeps failing: ``name`` cannot be ``verb``, and the API server's words for it."""
 
     name: str
     verb: str
@@ -215,25 +231,25 @@ class Trouble:
 @dataclass(frozen=True)
 class Observed:
     """What the informers know of one job. ``record`` is the round Lease's, if it is this job's
-    (same UID) and can be read; ``listed`` the round of its member list, 0 without one; ``leases`` are by pod
-    name. ``nodes`` are the names of the nodes that are ready, None where they can't be seen. ``troubles`` are
-    the operator's writes for this job that were refused or fail. ``waiting`` is how many participants of all
-    jobs wait for a round, and ``renew_seconds`` the interval at which this job's renew their Leases
-    meanwhile: the longest that any of them may still go by."""
+    (same UID) and can be read; ``member_list_round`` the round of its member list, 0 without one; ``leases``
+    are by pod name. ``nodes`` are the names of the nodes that are ready, None where they can't be seen.
+    ``failing_writes`` are the operator's writes for this job that were rejected or fail. ``waiting`` is how
+    many participants of all jobs wait for a round, and ``renew_seconds`` the interval at which this job's
+    renew their Leases meanwhile: the longest that any of them may still go by."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
     record: RoundRecord | None = None
     nodes: frozenset[str] | None = None
-    troubles: tuple[Trouble, ...] = ()
+    failing_writes: tuple[FailingWrite, ...] = ()
     waiting: int = 0
     renew_seconds: int = WAIT_RENEW_SECONDS
-    listed: int = 0
+    member_list_round: int = 0
 
     @cached_property
-    def refusals(self) -> frozenset[str]:
+    def rejected_pods(self) -> frozenset[str]:
         """The pods that the API server would not make."""
-        return frozenset(trouble.name for trouble in self.troubles if trouble.verb == "created")
+        return frozenset(write.name for write in self.failing_writes if write.verb == "created")
 
 
 @dataclass(frozen=True)
@@ -289,33 +305,34 @@ class DeleteLease:
     name: str
 
 
-Do = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
+Action = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
 """What a plan may ask for beside its two records."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A Kubernetes Event on the ElasticJob."""
+    """A Kubernetes Event on the ElasticJob. ``frequent``: there may be very many of its kind."""
 
     reason: str
     message: str
     warning: bool = False
+    frequent: bool = False
 
 
 @dataclass(frozen=True)
 class Plan:
     """What one pass decided.
 
-    ``status``: to be written first if it differs from what is there. ``pod_names``: who may write a
+    ``status``: to be written first if it differs from what is there. ``pod_names``: the pods that may write a
     Lease (the Role's resourceNames). ``record``: the projection of ``status`` for the round Lease, and
     ``members`` that for the Lease of a large round's member list, to be written before it;
     ``actions`` in order. ``wake_after``: seconds until the next pass is due without any event, or None.
     ``waits``: what is waited for, those that end first in front. ``timers``: when each wait began
     (monotonic); handed back with the next pass, lost without harm. ``waiting``: how many of this job's
-    participants wait for a round. ``silent``: the pods against which it is used that they have not renewed
-    their Leases. ``given_up``: those on which it passes a verdict for what has not been heard of them. All of
+    participants wait for a round. ``judged_silent``: the pods against which it is used that they have not
+    renewed their Leases. ``judged_unheard``: those that are judged by what has not been heard of them. All of
     them may have spoken, and our watch be late or dead: before it is carried out, the job's pods and Leases
-    are listed and it is planned again; for the silent once for each version of their Leases, for a verdict
+    are listed and it is planned again; for the silent once for each version of their Leases, for the others
     always.
     """
 
@@ -323,11 +340,11 @@ class Plan:
     record: RoundRecord
     members: MemberList | None = None
     pod_names: tuple[str, ...] = ()
-    actions: tuple[Do, ...] = ()
+    actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     wake_after: float | None = None
     waits: tuple[Wait, ...] = ()
     timers: Mapping[WaitKey, float] = field(default_factory=dict)
     waiting: int = 0
-    silent: tuple[str, ...] = ()
-    given_up: tuple[str, ...] = ()
+    judged_silent: tuple[str, ...] = ()
+    judged_unheard: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Nodes that new pods avoid, because they have failed this job: ``status.excludedNodes``.
 
-A node has failed when a restart was charged to infrastructure and its root failure was on that node. A round
-that has just ended counts before it is charged, so that the replacement goes elsewhere at once. Pods that run
-on an excluded node are left alone.
+A node has failed when a restart was charged to infrastructure and its root failure was on that node, unless
+somebody had told a process there to end. A round that has just ended counts before it is charged, so that the
+replacement goes elsewhere at once. Pods that run on an excluded node are left alone.
 
 An exclusion never keeps a job from training: if fewer than ``minReplicas`` pods are scheduled, and a pod that
 avoids nodes cannot be, the oldest exclusion is lifted. It stays in the status until it expires, with the
@@ -16,21 +16,23 @@ from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.text import counted
-from elasticjob_operator.plan.causes import INFRASTRUCTURE
-from elasticjob_operator.plan.context import Pass
+from elasticjob.rounds.causes import Cause
+from elasticjob_operator.plan import termination
+from elasticjob_operator.plan.evidence import INFRASTRUCTURE
 from elasticjob_operator.plan.model import DeletePod, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ExcludedNode, JobStatus
 from elasticjob_operator.plan.waits import JobWait
 
 FAILURES = 2
-"""So many failures within ``WINDOW`` exclude a node: one may be anybody's bad luck, and a job that loses the
-same node twice in an hour has lost more time than another node costs."""
+"""This many failures within ``WINDOW`` exclude a node: one may be bad luck, and a job that loses the same
+node twice in an hour has lost more time than another node costs."""
 
 WINDOW = timedelta(hours=1)
 
 EXCLUDED_FOR = timedelta(hours=1)
-"""Long enough for somebody to look at the node, or for whoever drains bad nodes; what still ails it then
-shows again. Charges before the exclusion have left the window when it is over: two new ones are needed."""
+"""Long enough for people or a controller to look at the node; what is still wrong with it then shows again.
+Charges before the exclusion have left the window when it is over: two new ones are needed."""
 
 MAX_EXCLUDED = 20
 """Nodes excluded at a time; each is a requirement in the pod, which the scheduler checks for each node. A job
@@ -57,7 +59,7 @@ def exclude(p: Pass, name: str, message: str) -> None:
     if not name or p.job.spec.template is None or (known is not None and known.message.endswith(message)):
         return
     others = tuple(n for n in p.status.excluded_nodes if n is not known)
-    avoided = {n.name for n in others if n.lifted is None}
+    avoided = {n.name for n in others if n.lifted_time is None}
     if p.observed.nodes is not None and not p.observed.nodes - avoided - {name}:
         p.event(
             "NodeNotExcluded", f"node {name} is not excluded because no other node is left: {message}", True
@@ -68,10 +70,17 @@ def exclude(p: Pass, name: str, message: str) -> None:
     p.event("NodeExcluded", f"new pods avoid node {name} for {_words(EXCLUDED_FOR)}: {message}", True)
 
 
+def suspected(cause: str, exit_code: int | None, node: str) -> str:
+    """The node that a failure there speaks against, if it does."""
+    return "" if cause == Cause.MEMBER_LEFT or termination.by_request(exit_code) else node
+
+
 def excluded(p: Pass) -> tuple[str, ...]:
-    """The nodes that a pod made now shall avoid."""
+    """The nodes that a pod created now must avoid."""
     wall = p.now.wall
-    return tuple(sorted(n.name for n in p.status.excluded_nodes if n.lifted is None and n.until > wall))
+    return tuple(
+        sorted(n.name for n in p.status.excluded_nodes if n.lifted_time is None and n.until_time > wall)
+    )
 
 
 def keep_nodes(p: Pass) -> None:
@@ -81,9 +90,9 @@ def keep_nodes(p: Pass) -> None:
         if p.status.excluded_nodes:
             p.set(excluded_nodes=())
         return
-    _drop(p)
-    _judge(p)
-    _lift(p)
+    _drop_expired(p)
+    _exclude_failing_nodes(p)
+    _lift_oldest(p)
     _replace_pending(p)
     _replace_unheard(p)
 
@@ -91,13 +100,13 @@ def keep_nodes(p: Pass) -> None:
 def clear_dead_nodes(p: Pass) -> None:
     """Remove the objects of pods that were to go and whose node is dead: no kubelet will ever confirm it.
 
-    Only where the node's object is gone or somebody has declared it out of service: on one that is merely
-    not ready they may still run, and their objects say so.
+    Only where the node's object is gone or the node was declared out of service: on one that is merely not
+    ready they may still run, and their objects say so.
     """
     if p.job.spec.template is None:
         return
     for pod in p.observed.pods:
-        if not pod.mine or not pod.deleting or not p.on_dead_node(pod):
+        if not pod.of_this_job or not pod.deleting or not p.on_dead_node(pod):
             continue
         waited = p.waits.elapsed(JobWait.FORCED_DELETION, pod.uid)
         if waited >= FORCE_SECONDS:
@@ -116,16 +125,16 @@ def clear_dead_nodes(p: Pass) -> None:
         p.waits.wake(FORCE_SECONDS - waited)
 
 
-def _drop(p: Pass) -> None:
+def _drop_expired(p: Pass) -> None:
     wall = p.now.wall
-    kept = tuple(n for n in p.status.excluded_nodes if n.until > wall)
+    kept = tuple(n for n in p.status.excluded_nodes if n.until_time > wall)
     if kept != p.status.excluded_nodes:
         p.set(excluded_nodes=kept)
     for entry in kept:
-        p.waits.wake((entry.until - wall).total_seconds())
+        p.waits.wake((entry.until_time - wall).total_seconds())
 
 
-def _judge(p: Pass) -> None:
+def _exclude_failing_nodes(p: Pass) -> None:
     """A failure that is new in this pass may be one too many for its node."""
     failures = _failures(p, p.status)
     counts = Counter(failures.values())
@@ -149,12 +158,14 @@ def _failures(p: Pass, status: JobStatus) -> dict[tuple[int | None, str], str]:
     }
     last, r = status.last_failure, status.current_round
     over = r.phase == "Broken" and r.next_cause.account == INFRASTRUCTURE
-    if over and last is not None and last.round == r.number and last.node_name and last.time > since:
-        found.setdefault((r.number, ""), last.node_name)
+    if over and last is not None and last.round == r.number and last.time > since:
+        node = suspected(r.next_cause.cause, last.exit_code, last.node_name)
+        if node:
+            found.setdefault((r.number, ""), node)
     return found
 
 
-def _lift(p: Pass) -> None:
+def _lift_oldest(p: Pass) -> None:
     """Give the oldest exclusion up that pods can't be scheduled for, while too few have a place."""
     avoided = set(excluded(p))
     stuck = [pod for pod in p.observed.pods if _pending(p, pod) and pod.unschedulable]
@@ -168,13 +179,13 @@ def _lift(p: Pass) -> None:
         return
     p.waits.restart(JobWait.EXCLUSION_LIFTED)
     in_the_way = {name for pod in stuck for name in pod.avoids}
-    first = next(n for n in p.status.excluded_nodes if n.lifted is None and n.name in in_the_way)
+    first = next(n for n in p.status.excluded_nodes if n.lifted_time is None and n.name in in_the_way)
     text = (
         f"only {placed} of {counted(p.status.min_replicas, 'required pod')} {'is' if placed == 1 else 'are'} "
         f"scheduled, and {stuck[0].name} cannot be ({stuck[0].unschedulable})"
     )
     lifted = replace(
-        first, lifted=p.now.wall, message=f"lifted because {text}; was excluded for: {first.message}"
+        first, lifted_time=p.now.wall, message=f"lifted because {text}; was excluded for: {first.message}"
     )
     p.set(excluded_nodes=tuple(lifted if n is first else n for n in p.status.excluded_nodes))
     p.event("NodeExclusionLifted", f"new pods may run on node {first.name} again: {text}", True)
@@ -184,7 +195,7 @@ def _replace_pending(p: Pass) -> None:
     """A pod can't be changed: one that waits for a node and avoids one that it need not leaves its slot to
     the next attempt. Nothing is charged for it."""
     avoided = set(excluded(p))
-    p.supersede([pod for pod in p.observed.pods if _pending(p, pod) and set(pod.avoids) - avoided])
+    p.replace_pods([pod for pod in p.observed.pods if _pending(p, pod) and set(pod.avoids) - avoided])
 
 
 def _replace_unheard(p: Pass) -> None:
@@ -198,7 +209,7 @@ def _replace_unheard(p: Pass) -> None:
         if p.waits.left(JobWait.NODE_READY, pod.uid, NOT_READY_SECONDS) == 0:
             p.event("PodReplaced", f"{pod.name} has not joined, and its node {pod.node} is not ready", True)
             unheard.append(pod)
-    p.supersede(unheard)
+    p.replace_pods(unheard)
 
 
 def _pending(p: Pass, pod: Pod) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from elasticjob.contract.text import counted
 from elasticjob.core.open_files import needed
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
 
 
@@ -30,8 +30,8 @@ def shortage(p: Pass) -> str:
     )
 
 
-def tell(p: Pass) -> None:
+def report(p: Pass) -> None:
     """Say it once in an Event, for as long as it is so."""
     text = shortage(p)
-    if text and p.waits.begins(JobWait.OPEN_FILES_TOLD):
+    if text and p.waits.begins(JobWait.OPEN_FILES_REPORTED):
         p.event("TooFewOpenFiles", text, warning=True)

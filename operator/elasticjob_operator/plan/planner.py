@@ -13,36 +13,36 @@ from elasticjob.contract.names import JOB_LABEL, STANDBY_LABEL
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import (
-    budget,
+    backoff,
+    charge_revision,
+    charging,
     conditions,
     error_text,
-    failures,
-    ignored,
+    ignored_pods,
     lifecycle,
-    moves,
     nodes,
     open_files,
-    pacing,
     pods,
     progress,
     rounds,
     scaling,
+    status_size,
     suspension,
 )
-from elasticjob_operator.plan.context import Pass
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.waits import JobWait
 
 MAX_WAITING = 100
-"""Pods beyond those wanted that are listed with the participants: anybody may make pods with the label."""
+"""Pods beyond those wanted that are listed with the participants: users may create any with the label."""
 
-SOFT_SECONDS = 1.0
+THROTTLE_SECONDS = 1.0
 """Joins and messages reach the status at most once in this many seconds,"""
 
-SOFT_RATE = 400
-"""and in the time in which so many participants a second would be written: the status of thousands is a
-megabyte, which the API server parses, checks and hands to each watch while everybody joins."""
+PARTICIPANTS_PER_SECOND = 400
+"""and in the time that writing the participants takes at this many a second: the status of thousands is a
+megabyte, which the API server parses, checks and hands to each watch while all pods join."""
 
 
 def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[WaitKey, float]) -> Plan:
@@ -59,14 +59,14 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         pods.clean_up(p)
         lifecycle.expire(p)
     nodes.clear_dead_nodes(p)
-    pods.drop_orphans(p)
+    pods.delete_orphaned_leases(p)
     if not p.before.finished:
-        ignored.describe(p)
+        ignored_pods.describe(p)
     conditions.describe(p)
-    p.status = budget.trim(p.status)
-    _soften(p)
-    ignored.tell(p)
-    open_files.tell(p)
+    p.status = status_size.trim(p.status)
+    _throttle(p)
+    ignored_pods.report(p)
+    open_files.report(p)
     error_text.remember(p)
     return Plan(
         status=p.status,
@@ -79,17 +79,19 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         waits=p.waits.declared,
         timers=p.waits.began,
         waiting=0 if p.status.finished else p.waiting_participants(),
-        silent=tuple(sorted(p.silent)),
-        given_up=tuple(sorted(p.given_up)),
+        judged_silent=tuple(sorted(p.judged_silent)),
+        judged_unheard=tuple(sorted(p.judged_unheard)),
     )
 
 
-def meanwhile(job: Job, status: JobStatus, observed: Observed, now: Now, decided: Plan) -> Plan:
-    """What may be done while the status can't be written: what the one that stands has decided already.
+def plan_without_status_write(
+    job: Job, status: JobStatus, observed: Observed, now: Now, decided: Plan
+) -> Plan:
+    """What may be done while the status can't be written: what follows from the status as it is written.
 
-    Its round is projected, the pods that it names are made, those that it has given up are deleted.
+    Its round is projected, the pods that it has attempts for are made, those that it has as lost are deleted.
     """
-    p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting)
+    p = Pass(job, status, observed, now, Waits({}, now.mono), status, waiting=decided.record.waiting_message)
     known = status.seen
     return replace(
         decided,
@@ -97,38 +99,38 @@ def meanwhile(job: Job, status: JobStatus, observed: Observed, now: Now, decided
         record=rounds.projection(p),
         members=rounds.member_list(p),
         pod_names=pods.writers(p),
-        actions=tuple(action for action in decided.actions if known and pods.stands(p, action)),
+        actions=tuple(action for action in decided.actions if known and pods.is_recorded(p, action)),
         events=(),
-        wake_after=None if decided.wake_after is None else max(decided.wake_after, SOFT_SECONDS),
+        wake_after=None if decided.wake_after is None else max(decided.wake_after, THROTTLE_SECONDS),
     )
 
 
 def _advance(p: Pass) -> None:
     """One pass of an unfinished job."""
-    failures.refresh_accounts(p)
-    rounds.catch_up(p)
-    progress.take(p)
+    charging.refresh_accounts(p)
+    rounds.renumber_above_leases(p)
+    progress.update(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
-    scaling.bound(p)
+    scaling.update_min_replicas(p)
     if lifecycle.check_success(p):
         return
     if suspension.wanted(p):
         suspension.suspend(p)
-        moves.revise(p)
+        charge_revision.revise(p)
         if not lifecycle.check_accounts(p):
             suspension.hold(p)
         return
     suspension.resume(p)
     if p.round.phase == "Active":
         scaling.rescale(p)
-    pacing.note_setbacks(p)
+    backoff.record_early_pod_ends(p)
     if p.round.phase == "Broken":
-        lived = pacing.has_lived(p)
+        healthy = backoff.was_healthy(p)
         rounds.form(p)
-        if not lived:
-            pacing.note_given_up(p)
-    moves.revise(p)
+        if not healthy:
+            backoff.record_lost_members(p)
+    charge_revision.revise(p)
     pods.charge_early_ends(p)
     if lifecycle.check_failure(p):
         return
@@ -145,10 +147,10 @@ def _list_waiting(p: Pass) -> None:
         p.waits.wake(p.observed.renew_seconds)  # a renewal makes no event
 
 
-def _soften(p: Pass) -> None:
+def _throttle(p: Pass) -> None:
     """Keep the status as it was if nothing but joins and sentences changed less than a second ago, or nothing
     but progress less than a minute ago."""
-    if p.status is not p.before and _hard(p.status) != _hard(p.before):
+    if p.status is not p.before and _urgent(p.status) != _urgent(p.before):
         p.waits.restart(JobWait.STATUS_THROTTLE)
         p.waits.restart(JobWait.PROGRESS_THROTTLE)
         # What was decided may begin a wait that no event ends, and our own writes make none.
@@ -163,7 +165,11 @@ def _soften(p: Pass) -> None:
         p.waits.restart(JobWait.STATUS_THROTTLE)
         p.status = p.before
     elif (
-        p.waits.left(JobWait.STATUS_THROTTLE, "", max(SOFT_SECONDS, len(p.status.participants) / SOFT_RATE))
+        p.waits.left(
+            JobWait.STATUS_THROTTLE,
+            "",
+            max(THROTTLE_SECONDS, len(p.status.participants) / PARTICIPANTS_PER_SECOND),
+        )
         > 0
     ):
         p.status = p.before
@@ -171,7 +177,7 @@ def _soften(p: Pass) -> None:
         p.waits.restart(JobWait.STATUS_THROTTLE)
 
 
-def _hard(status: JobStatus) -> JobStatus:
+def _urgent(status: JobStatus) -> JobStatus:
     """The status without what may wait a second: joins, leaves, and messages about waiting."""
     return replace(
         progress.without(status),

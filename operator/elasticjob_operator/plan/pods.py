@@ -11,20 +11,21 @@ from itertools import islice
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.text import counted
+from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import ends, nodes, pacing
-from elasticjob_operator.plan.causes import PREEMPTION, Evidence
-from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import charge_pod, settle_pod, short
+from elasticjob_operator.plan import backoff, nodes, termination
+from elasticjob_operator.plan.charging import charge_pod, mark_charged, slot_attempt
+from elasticjob_operator.plan.evidence import PREEMPTION, Evidence
 from elasticjob_operator.plan.model import (
+    Action,
     CleanPodPolicy,
     CreatePod,
     DeleteLease,
     DeletePod,
-    Do,
     LabelStandby,
     Pod,
 )
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
 
 ORPHAN_SECONDS = 10.0
@@ -32,9 +33,10 @@ ORPHAN_SECONDS = 10.0
 MAX_ORPHANS = 200
 """How many Leases without a pod one pass looks at: a user who may create Leases can create very many."""
 LINGER_SECONDS = 30.0
-"""How long a pod may take to end by itself after its job is finished or its round gave it up."""
+"""How long a pod may take to end by itself after its job is finished or its round is over for it."""
 
-
+MAX_EARLY_END_EVENTS = 3
+"""How many Events on early ends one pass sends; each is about all pods that ended alike."""
 SIDECAR_LINGER_SECONDS = 5.0
 """How long a pod whose training container has ended in vain is left to the other containers in it: the pod
 that replaces it may need what it holds. They get their grace period besides."""
@@ -47,11 +49,11 @@ def keep_pods(p: Pass) -> None:
         nodes.keep_nodes(p)
         _delete_surplus(p)
         _create_missing(p)
-        _delete_given_up(p)
+        _delete_lost_and_replaced(p)
         _delete_held_by_sidecars(p)
         _delete_old_attempts(p)
     live = [pod for pod in p.observed.pods if p.alive(pod)]
-    _tell_labels(p, live)
+    _report_changed_labels(p, live)
     there = len(live) + sum(isinstance(a, CreatePod) for a in p.actions)
     p.set(
         replicas=min(there, max(p.job.spec.replicas, len(p.status.members()) * (p.round.phase == "Active")))
@@ -60,10 +62,10 @@ def keep_pods(p: Pass) -> None:
         _label_standbys(p, live)
 
 
-def _tell_labels(p: Pass, live: list[Pod]) -> None:
-    """Say once that somebody has changed labels which say what a pod's name says."""
+def _report_changed_labels(p: Pass, live: list[Pod]) -> None:
+    """Say once that labels were changed which say what a pod's name says."""
     for pod in live:
-        if pod.mislabeled and p.waits.begins(JobWait.LABELS_TOLD, f"{pod.uid}:{pod.mislabeled}"):
+        if pod.mislabeled and p.waits.begins(JobWait.LABELS_REPORTED, f"{pod.uid}:{pod.mislabeled}"):
             text = f"labels of {pod.name} were changed ({pod.mislabeled}) and are ignored; by its name it is"
             p.event("PodLabelsIgnored", f"{text} attempt {pod.attempt} of slot {pod.slot}", warning=True)
 
@@ -90,7 +92,7 @@ def clean_up(p: Pass) -> None:
     if p.job.spec.template is None or policy == CleanPodPolicy.NONE.value:
         return
     for pod in p.observed.pods:
-        if not pod.mine or pod.deleting:
+        if not pod.of_this_job or pod.deleting:
             continue
         if pod.ended:
             if policy == CleanPodPolicy.ALL.value:
@@ -101,18 +103,20 @@ def clean_up(p: Pass) -> None:
             p.actions.append(DeletePod(pod.name, pod.uid, "the job is finished"))
 
 
-def drop_orphans(p: Pass) -> None:
+def delete_orphaned_leases(p: Pass) -> None:
     """Delete the Leases of pods that are gone."""
     orphans = (name for name in p.observed.leases if name not in p.pods_by_name)
     for name in islice(orphans, MAX_ORPHANS):
         if p.waits.left(JobWait.ORPHAN, name, ORPHAN_SECONDS) == 0:
-            p.given_up.add(name)
+            p.judged_unheard.add(name)
             p.actions.append(DeleteLease(name))
 
 
 def writers(p: Pass) -> tuple[str, ...]:
     """The pods that may write the Lease of their name: all that have not ended, and those being made."""
-    names = {pod.name for pod in p.observed.pods if pod.mine and not pod.ended and not p.superseded(pod)}
+    names = {
+        pod.name for pod in p.observed.pods if pod.of_this_job and not pod.ended and not p.is_replaced(pod)
+    }
     if p.job.spec.template is not None:
         names |= {
             pod_name(p.job.name, slot, attempt)
@@ -122,75 +126,101 @@ def writers(p: Pass) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def stands(p: Pass, action: Do) -> bool:
+def is_recorded(p: Pass, action: Action) -> bool:
     """Whether this action follows from the status alone, so that it needs no other to be written first."""
     if isinstance(action, CreatePod):
         there = p.status.attempts[action.slot] if action.slot < len(p.status.attempts) else -1
         return there == action.attempt
     if isinstance(action, DeletePod):
         pod = p.pods_by_name.get(action.name)
-        given_up = pod is not None and (p.superseded(pod) or pod.uid in p.status.lost)
-        return given_up or p.status.finished or p.status.is_true("Suspended")
+        unwanted = pod is not None and (p.is_replaced(pod) or pod.uid in p.status.lost_pod_uids)
+        return unwanted or p.status.finished or p.status.is_true("Suspended")
     return True
 
 
 def charge_early_ends(p: Pass) -> None:
-    """A pod that ended while it was no member hurt nobody else, but it must not go on for ever.
+    """A pod that ended while it was no member hurt no other pod, but that must not go on for ever.
 
-    The end of a member that was not waited for belongs to its round (``moves``).
+    The end of a member that was not waited for belongs to its round (``charge_revision``).
     """
     if p.job.spec.template is None:
         return
     others = p.status.member_uids.union(entry.pod_uid for entry in p.round.unaccounted_members)
     charged = set(p.status.charged_pods)
+    ended: dict[str, list[str]] = {}
     for pod in p.observed.pods:
-        if not pod.mine or pod.uid in others or pod.deleting or p.superseded(pod) or short(pod) in charged:
+        if (
+            not pod.of_this_job
+            or pod.uid in others
+            or pod.deleting
+            or p.is_replaced(pod)
+            or slot_attempt(pod) in charged
+        ):
             continue
-        if (pod.exit is None and not pod.ended) or ends.unexplained(p, pod) > 0:
+        if (pod.exit is None and not pod.ended) or termination.explanation_left(p, pod) > 0:
             continue
-        if ends.ended_well(p, pod) and ends.taken_away(p, pod, pod.name) is None:
-            settle_pod(p, pod.uid)
-        else:
-            charge_pod(p, _early_end(p, pod))
+        if termination.ended_well(p, pod) and termination.disruption_of(p, pod, pod.name) is None:
+            mark_charged(p, pod.uid)
+        elif text := charge_pod(p, _early_end(p, pod)):
+            ended.setdefault(text.removeprefix(pod.name), []).append(pod.name)
+    for how, names in islice(ended.items(), MAX_EARLY_END_EVENTS):
+        each = " each" * (len(names) > 1)
+        p.event("PodEndedEarly", f"{listed(names)}{each}{how}", warning=True, frequent=True)
 
 
 def _early_end(p: Pass, pod: Pod) -> Evidence:
-    sign = ends.ended(p, pod, pod.name)
-    if sign.account == PREEMPTION or sign.cause.startswith("Node"):
-        return replace(sign, message=f"{sign.message}; it was not yet a member of a round")
-    trouble = ends.node_trouble(p, pod) if pod.exited_well else ""
-    if trouble:  # a machine that is shut down may let a command end well
-        text = f"{pod.name} ended with exit code 0 before it joined, and node {pod.node} {trouble}"
-        return replace(ends.node_lost(p, pod, pod.name), message=text)
+    evidence = termination.explain(p, pod, pod.name)
+    if evidence.account == PREEMPTION or evidence.cause.startswith("Node"):
+        return replace(evidence, message=f"{evidence.message}; it was not yet a member of a round")
+    problem = termination.node_problem(p, pod) if pod.exited_well else ""
+    if problem:  # a machine that is shut down may let a command end well
+        text = f"{pod.name} ended with exit code 0 before it joined, and node {pod.node} {problem}"
+        return replace(termination.node_lost(p, pod, pod.name), message=text)
     how = pod.reason or "no reason given"
     if pod.exit is not None:
-        how = ends.describe_end(pod, pod.exit) if pod.failed_init else ends.describe_exit(pod.exit)
+        how = (
+            termination.describe_end(pod, pod.exit)
+            if pod.failed_init
+            else termination.describe_exit(pod.exit)
+        )
+        how += termination.said(pod.exit)
     lease = p.participant(pod)
     when = "before it joined" if lease is None else "while it was not in a round"
-    return replace(sign, message=f"{pod.name} ended {when}: {how}")
+    return replace(evidence, message=f"{pod.name} ended {when}: {how}")
 
 
 def _delete_surplus(p: Pass) -> None:
-    """More pods than wanted, beside a running round or before the first: standbys go, highest slot first.
+    """More pods than wanted, beside a running round or before the first: those that are furthest from
+    training go first, as in a ReplicaSet.
 
-    Members that a smaller round shall leave out are standbys once it is published.
+    Members that a smaller round will leave out are standbys once it is published.
     """
     if p.round.phase != "Active" and p.round.number > 0:
         return
     members = p.status.member_uids
     live = [pod for pod in p.observed.pods if p.alive(pod)]
     surplus = len(live) - max(p.job.spec.pods, len(members))
-    others = sorted((pod for pod in live if pod.uid not in members), key=lambda pod: -(pod.slot or 0))
+    others = [pod for pod in live if pod.uid not in members]
+    others.sort(key=lambda pod: (*_readiness(p, pod), -(pod.slot or 0)))
     for pod in others[: max(0, surplus)]:
-        pacing.note_surplus(p, pod)
+        backoff.record_surplus_deletion(p, pod)
         p.actions.append(
             DeletePod(pod.name, pod.uid, f"scaled down to {counted(p.job.spec.replicas, 'replica')}")
         )
 
 
+def _readiness(p: Pass, pod: Pod) -> tuple[bool, ...]:
+    """How near a pod is to training: it has a node, the node is ready, it runs, it has joined (perhaps
+    for the round that this pass has published without it)."""
+    lease = p.participant(pod)
+    record = lease.record if lease is not None else None
+    joined = record is not None and record.seen(p.job.uid) >= p.before.current_round.number
+    return bool(pod.node), pod.node_ready and not pod.unreachable, pod.running, joined
+
+
 def _replace_silent(p: Pass) -> None:
-    """Who has announced itself and stopped to renew its Lease is not picked; while it is needed, it gets as
-    long to come back as a member to rejoin."""
+    """A pod that has announced itself and stopped renewing its Lease is not picked; while it is needed, it
+    gets as long to come back as a member to rejoin."""
     if p.round.phase == "Active" and p.round.members >= p.job.spec.pods:
         return
     lost: dict[str, str] = {}
@@ -203,19 +233,13 @@ def _replace_silent(p: Pass) -> None:
             continue
         text = f"{pod.name} joined, but has not renewed its Lease for {silent:.0f} s"
         p.event("PodReplaced", text, warning=True)
-        p.given_up.add(pod.name)
+        p.judged_unheard.add(pod.name)
         if pod.uid in p.status.member_uids:
             lost[pod.uid] = text
         else:
             newcomers.append(pod)
-    p.supersede(newcomers)
-    if lost:
-        p.set_members(
-            tuple(
-                replace(m, state=MemberState.LOST, message=lost[m.pod_uid]) if m.pod_uid in lost else m
-                for m in p.status.members()
-            )
-        )
+    p.replace_pods(newcomers)
+    p.mark_lost(lost)
 
 
 def _create_missing(p: Pass) -> None:
@@ -230,10 +254,10 @@ def _create_missing(p: Pass) -> None:
         name = pod_name(p.job.name, slot, attempt) if attempt >= 0 else ""
         if name in known:
             ended = p.pods_by_name.get(name)
-            if ended is not None and ended.mine and ends.unexplained(p, ended) > 0:
+            if ended is not None and ended.of_this_job and termination.explanation_left(p, ended) > 0:
                 continue
             attempt += 1
-        if pacing.slot_left(p, slot) > 0:
+        if backoff.slot_backoff_left(p, slot) > 0:
             continue
         attempt = max(attempt, 0)
         while pod_name(p.job.name, slot, attempt) in p.pods_by_name:
@@ -247,21 +271,21 @@ def _known(p: Pass) -> set[str]:
     """The pods that are known to have existed. If that of a slot's newest attempt is none of them, an
     operator died before it made it."""
     known = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
-    known.update(setback.pod_name for setback in p.status.slot_backoffs)
+    known.update(backed_off.pod_name for backed_off in p.status.slot_backoffs)
     known.update(charge.pod_name for account in p.status.accounts for charge in account.charges)
     return known
 
 
-def _delete_given_up(p: Pass) -> None:
-    """Pods of members that were given up, and running pods of a slot that a later attempt has taken."""
+def _delete_lost_and_replaced(p: Pass) -> None:
+    """Pods of lost members, and running pods of a slot that a later attempt has taken."""
     lost = {m.pod_uid: m.message for m in p.status.members() if m.state == MemberState.LOST}
     for pod in p.observed.pods:
-        if not pod.mine or pod.ended or pod.exit is not None or pod.deleting:
+        if not pod.of_this_job or pod.ended or pod.exit is not None or pod.deleting:
             continue
         if pod.uid in lost:
             if lost[pod.uid] or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0:
                 p.actions.append(DeletePod(pod.name, pod.uid, lost[pod.uid] or "its round is over"))
-        elif p.superseded(pod) and (
+        elif p.is_replaced(pod) and (
             # One that says that it ends does so by itself, and whose doing that was is still to be seen.
             not p.leaving(pod) or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0
         ):
@@ -273,14 +297,14 @@ def _delete_held_by_sidecars(p: Pass) -> None:
 
     Those of members that have done their part, or may have, end with the job.
     """
-    done = p.status.member_uids - p.status.lost if p.round.phase == "Active" else frozenset()
+    done = p.status.member_uids - p.status.lost_pod_uids if p.round.phase == "Active" else frozenset()
     for pod in p.observed.pods:
-        if not pod.mine or pod.ended or pod.deleting or pod.exit is None or not pod.accompanied:
+        if not pod.of_this_job or pod.ended or pod.deleting or pod.exit is None or not pod.sidecar_running:
             continue
-        if pod.uid in done or ends.unexplained(p, pod) > 0:
+        if pod.uid in done or termination.explanation_left(p, pod) > 0:
             continue
         if p.waits.left(JobWait.SIDECAR, pod.uid, SIDECAR_LINGER_SECONDS) == 0:
-            how = ends.describe_exit(pod.exit)
+            how = termination.describe_exit(pod.exit)
             why = f"its training container ended with {how}, but other containers keep the pod running"
             p.actions.append(DeletePod(pod.name, pod.uid, why))
 
@@ -289,7 +313,7 @@ def _delete_old_attempts(p: Pass) -> None:
     """Of each slot's ended pods the newest is kept, so that its log can be read."""
     newest: dict[int, Pod] = {}
     for pod in sorted(p.observed.pods, key=lambda pod: pod.attempt):
-        if not pod.mine or pod.slot is None or not pod.ended or pod.deleting:
+        if not pod.of_this_job or pod.slot is None or not pod.ended or pod.deleting:
             continue
         older = newest.get(pod.slot)
         if older is not None:

@@ -14,23 +14,23 @@ from datetime import datetime, timedelta
 from elasticjob.contract.records import ProgressReport
 from elasticjob.contract.text import counted
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING, Evidence
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import JobStatus, LostTime, Progress, RoundStatus
 
 REPORT_SECONDS = 60.0
 """How often progress is written when nothing else is."""
 
 
-def take(p: Pass) -> None:
+def update(p: Pass) -> None:
     """Take in what the leader says of the current round."""
     r = p.round
     report = _report(p)
-    if report is None or r.established is None or not p.status.round_history:
+    if report is None or r.established_time is None or not p.status.round_history:
         _show(p)
         return
-    first_step_time = _later(r.established, report.first_step_milliseconds, p.now.wall)
-    progress = p.status.progress or Progress(counted=p.status.start)
+    first_step_time = _later(r.established_time, report.first_step_milliseconds, p.now.wall)
+    progress = p.status.progress or Progress(counted_time=p.status.start_time)
     if progress.round != r.number:
         progress = _first_step(p, progress, report, first_step_time)
         p.event("FirstStep", f"round {r.number} trains from step {report.first_step}")
@@ -42,7 +42,7 @@ def take(p: Pass) -> None:
             round(report.training_milliseconds / steps) if steps else progress.milliseconds_per_step
         ),
         training_milliseconds=report.training_milliseconds,
-        last_report=p.now.wall if report.step != progress.step else progress.last_report,
+        last_report_time=p.now.wall if report.step != progress.step else progress.last_report_time,
     )
     p.set(progress=progress)
     history = p.status.round_history[0]
@@ -55,7 +55,7 @@ def take(p: Pass) -> None:
     _show(p)
 
 
-def settle(p: Pass) -> None:
+def count_round_time(p: Pass) -> None:
     """The round is over and its successor is published: its time is counted for good."""
     progress, r = p.status.progress, p.round
     if progress is None or not p.status.round_history:
@@ -66,16 +66,18 @@ def settle(p: Pass) -> None:
             progress,
             trained_milliseconds=progress.trained_milliseconds + trained,
             training_milliseconds=0,
-            counted=None if progress.counted is None else _later(progress.counted, trained, p.now.wall),
+            counted_time=None
+            if progress.counted_time is None
+            else _later(progress.counted_time, trained, p.now.wall),
         )
     else:
         # It ended before its first step.
         why = r.next_cause
-        planned = r.established is not None and why.account in (SCALING, PREEMPTION)
-        progress = _lose(progress, r.cause, _milliseconds(progress.counted, why.time))
+        planned = r.established_time is not None and why.account in (SCALING, PREEMPTION)
+        progress = _add_lost_time(progress, r.cause, _milliseconds(progress.counted_time, why.time))
         progress = replace(
             progress,
-            counted=max(filter(None, (progress.counted, why.time)), default=None),
+            counted_time=max(filter(None, (progress.counted_time, why.time)), default=None),
             rounds_without_progress=progress.rounds_without_progress + (_failed(r) and not planned),
         )
     p.set(progress=progress)
@@ -125,9 +127,9 @@ def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetim
     """The first report of this round: what was lost until here, and what is done again."""
     again = max(0, before.step - report.first_step + 1) if before.round else 0
     redone = min(before.trained_milliseconds, again * (before.milliseconds_per_step or 0))
-    # Time in which the job was suspended is nobody's.
-    since = max(filter(None, (before.counted, p.status.start)), default=None)
-    progress = _lose(before, p.round.cause, _milliseconds(since, time) + redone)
+    # Time in which the job was suspended is neither training nor lost.
+    since = max(filter(None, (before.counted_time, p.status.start_time)), default=None)
+    progress = _add_lost_time(before, p.round.cause, _milliseconds(since, time) + redone)
     no_later = before.round > 0 and report.first_step <= before.first_step
     row = before.rounds_without_progress
     return replace(
@@ -136,7 +138,7 @@ def _first_step(p: Pass, before: Progress, report: ProgressReport, time: datetim
         first_step=report.first_step,
         step=report.first_step,
         trained_milliseconds=before.trained_milliseconds - redone,
-        counted=max(time, since) if since is not None else time,
+        counted_time=max(time, since) if since is not None else time,
         rounds_without_progress=(row + _failed(p.round)) if no_later else 0,
     )
 
@@ -154,7 +156,7 @@ def _show(p: Pass) -> None:
     trained = progress.trained_milliseconds + progress.training_milliseconds
     lost = sum(entry.milliseconds for entry in progress.lost_by_cause)
     if progress.round != p.round.number or p.round.phase != "Active":
-        counted = progress.counted
+        counted = progress.counted_time
         since = None if counted is None else _later(counted, progress.training_milliseconds, p.now.wall)
         end = None if p.job.spec.suspend else p.now.wall
         lost += _milliseconds(since, end)
@@ -168,14 +170,14 @@ def _show(p: Pass) -> None:
     )
 
 
-def _lose(progress: Progress, cause: str, milliseconds: int) -> Progress:
+def _add_lost_time(progress: Progress, cause: str, milliseconds: int) -> Progress:
     by_cause = {entry.cause: entry.milliseconds for entry in progress.lost_by_cause}
     by_cause[cause] = by_cause.get(cause, 0) + milliseconds
     return replace(progress, lost_by_cause=tuple(LostTime(*item) for item in sorted(by_cause.items())))
 
 
 def _later(time: datetime, milliseconds: int, now: datetime) -> datetime:
-    """So long after that time; what is reported can't lie in the future."""
+    """That long after that time; what is reported can't lie in the future."""
     return max(time, min(time + timedelta(milliseconds=milliseconds), now))
 
 

@@ -7,21 +7,28 @@ from dataclasses import replace
 
 from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
-from elasticjob.contract.records import MemberList, Phase, RoundRecord, State, endpoint_at
+from elasticjob.contract.records import AnnouncedState, MemberList, Phase, RoundRecord, endpoint_at
 from elasticjob.contract.text import counted
-from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed
+from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed, reasons
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
 from elasticjob.rounds.formation import ended, expect_members, last_call, published
 from elasticjob.rounds.formation import form as form_round
 from elasticjob.rounds.state import GONE, MemberState
-from elasticjob_operator.plan import members, moves, pacing, progress
-from elasticjob_operator.plan.causes import NEVER_CHARGED, SCALING, Evidence
-from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.failures import charge_round, detection, exhausted, note, renumber, root
+from elasticjob_operator.plan import backoff, charge_revision, fencing, members, progress
+from elasticjob_operator.plan.charging import (
+    charge_round,
+    detection,
+    exhausted,
+    record_evidence,
+    renumber,
+    root,
+)
+from elasticjob_operator.plan.evidence import NEVER_CHARGED, SCALING, Evidence
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look, round_state
 from elasticjob_operator.plan.model import Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import (
     MAX_NEWCOMERS,
     MAX_ROUNDS,
@@ -33,7 +40,7 @@ from elasticjob_operator.plan.status import (
 )
 from elasticjob_operator.plan.waits import JobWait
 
-VERDICT_SECONDS = 5.0
+SCHEDULING_GRACE_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
 
 _ENDS_ALONE = ESTABLISHING | {Cause.HANG, Cause.WORKER_FAILED}
@@ -54,51 +61,51 @@ def projection(p: Pass) -> RoundRecord:
         phase=r.phase,
         nonce=r.nonce,
         size=len(ids),
-        members=ids if len(ids) <= INLINE_MEMBERS else (),
+        member_ids=ids if len(ids) <= INLINE_MEMBERS else (),
         leader_id=ids[0] if ids else "",
-        leader=r.leader_endpoint,
+        leader_endpoint=r.leader_endpoint,
         cause=why.cause,
         message=why.message,
-        waiting=p.waiting,
+        waiting_message=p.waiting,
         outcome=p.status.terminal_state,
-        wait_renew_seconds=_wait_renew(p),
+        wait_renew_period_seconds=_wait_renew(p),
         limits=p.job.spec.limits,
     )
 
 
 def _wait_renew(p: Pass) -> int:
-    """The interval of renewals that the record shall say. It is what all jobs together make of it, so that it
-    may change for all at once: it goes with the next write, and has one of its own only where somebody
+    """The interval of renewals that the record should have. It follows from all jobs together, so that it
+    may change for all at once: it goes with the next write, and has one of its own only where a pod
     waits, and not at once."""
     wanted, record, r = p.wait_renew(), p.observed.record, p.round
-    if record is None or wanted == record.wait_renew_seconds:
+    if record is None or wanted == record.wait_renew_period_seconds:
         return wanted
-    if (record.number, record.phase, record.waiting) != (r.number, r.phase, p.waiting):
+    if (record.number, record.phase, record.waiting_message) != (r.number, r.phase, p.waiting):
         return wanted
     if r.phase == Phase.CLOSED.value or not p.waiting_participants():
-        return record.wait_renew_seconds
+        return record.wait_renew_period_seconds
     late = p.waits.left(JobWait.RENEWAL_CHANGE, "", RENEW_CHANGE_SECONDS) == 0
-    return wanted if late else record.wait_renew_seconds
+    return wanted if late else record.wait_renew_period_seconds
 
 
 def member_list(p: Pass) -> MemberList | None:
-    """Who the members of a running round are, if they are too many for its record."""
+    """The list of a running round's members, if they are too many for its record."""
     r, members = p.round, p.status.members()
     if r.phase != Phase.ACTIVE.value or len(members) <= INLINE_MEMBERS:
         return None
     return MemberList(p.job.uid, r.number, r.nonce, tuple(m.id for m in members))
 
 
-def catch_up(p: Pass) -> None:
+def renumber_above_leases(p: Pass) -> None:
     """Leases ahead even of a fresh status were restored or edited by hand: number above all of them."""
     record, r = p.observed.record, p.round
     if record is not None and record.ahead_of(projection(p)):
         what = f"{round_object(p.job.name)} says round {record.number} {record.phase}"
-    elif p.observed.listed > r.number:
-        what = f"{members_object(p.job.name)} says round {p.observed.listed}"
+    elif p.observed.member_list_round > r.number:
+        what = f"{members_object(p.job.name)} says round {p.observed.member_list_round}"
     else:
         return
-    number = max(p.observed.listed, record.number if record is not None else 0)
+    number = max(p.observed.member_list_round, record.number if record is not None else 0)
     text = f"{what}, the status says round {r.number} {r.phase}: one of them was restored or edited"
     end_round(p, [Evidence(Cause.RECORD_AHEAD, text)])
     renumber(p, number + 1)
@@ -113,7 +120,7 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
             phase=over.phase, failure_offset_milliseconds=None, establish_failures=over.establish_failures
         )
         p.set_end(time=wall)
-    note(p, evidence)
+    record_evidence(p, evidence)
     why = p.round.next_cause
     p.event("RoundBroken", f"round {p.round.number} ended: {why.message}", warning=why.account != SCALING)
 
@@ -123,7 +130,7 @@ def watch_active(p: Pass) -> None:
     with look(p) as one:
         established = take_established(one)
     if established:
-        _tell_established(p)
+        _report_established(p)
     evidence = members.examine(p)
     if not evidence:
         evidence = progress.hang(p)
@@ -136,13 +143,13 @@ def watch_active(p: Pass) -> None:
         end_round(p, [Evidence(Cause.STARTED_AGAIN, text)])
 
 
-def _tell_established(p: Pass) -> None:
+def _report_established(p: Pass) -> None:
     """The leader reports the round established, as of now."""
     r = p.round
     ended = next((h.end.time for h in p.status.round_history[1:2] if h.end is not None), None)
     if r.cause == Cause.RESUMED:
-        ended = p.status.start
-    since = ended or r.start or p.now.wall
+        ended = p.status.start_time
+    since = ended or r.start_time or p.now.wall
     milliseconds = max(0, round((p.now.wall - since).total_seconds() * 1000))
     first, *rest = p.status.round_history
     p.set(round_history=(replace(first, rendezvous_milliseconds=milliseconds), *rest))
@@ -154,18 +161,22 @@ def _tell_established(p: Pass) -> None:
 
 
 def form(p: Pass) -> None:
-    """Between rounds: gather evidence, give up members that do not rejoin, publish when it is time."""
+    """Between rounds: gather evidence, mark members lost that do not rejoin, publish when it is time."""
     evidence = members.examine(p)
-    note(p, evidence)
-    moves.revise(p, evidence)
+    record_evidence(p, evidence)
+    charge_revision.revise(p, evidence)
     with look(p) as one:
         expected, found = expect_members(one)
-    note(p, of_findings(found))
+    record_evidence(p, of_findings(found))
     last = p.status.members()
     if last and all(m.state != MemberState.MEMBER for m in last):
-        settle(p)
+        charge_last_round(p)
+    done = [m.pod_name for m in last if m.succeeded]
+    if done and p.job.spec.template is None:  # perhaps all have; their controller does not replace these
+        p.waiting = f"{listed(done)} succeeded; waiting for {reasons(expected)}"
+        return
     joined = p.joined()
-    ready = _let_in(p, candidates(p, (entry for _, entry in joined)), joined, len(expected))
+    ready = _admitted(p, candidates(p, (entry for _, entry in joined)), joined, len(expected))
     minimum, replicas = p.status.min_replicas, p.job.spec.replicas
     enough = len(ready) >= minimum
     with look(p) as one:
@@ -180,56 +191,58 @@ def form(p: Pass) -> None:
     if isinstance(decision, Defer):
         p.waiting = decision.why
         doubtful = any(m.state == MemberState.UNREACHABLE for m in p.status.members())
-        p.nobody_comes = decision.seconds is None and not doubtful
+        p.none_starting = decision.seconds is None and not doubtful
         return
-    settle(p)
-    if p.verdict or exhausted(p) is not None:
+    charge_last_round(p)
+    if p.failed_by_rule or exhausted(p) is not None:
         return
-    if p.job.spec.template is not None and p.status.lost & {pod.uid for pod, _ in joined}:
-        p.waiting = "a pod is being replaced on another node"  # a rule has just given up one that had joined
+    if p.job.spec.template is not None and p.status.lost_pod_uids & {pod.uid for pod, _ in joined}:
+        # A rule has just marked one lost that had joined.
+        p.waiting = "a pod is being replaced on another node"
         p.waits.wake(0.1)
         return
-    _replace_absent(p, {pod.uid for pod, _ in joined})
+    _replace_lost_pods(p, {pod.uid for pod, _ in joined})
     _publish(p, decision.members, {pod.uid: entry for pod, entry in joined})
 
 
 def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
     """These participants, as candidates for the next round."""
     ranks = {m.pod_uid: m.group_rank for m in p.status.members()}
-    barred = set(p.round.ineligible_leaders)
+    ineligible = set(p.round.ineligible_leaders)
     if p.job.spec.template is None:  # a pod that replaces a member may have its name
-        barred -= {m.pod_name for m in p.status.members() if m.pod_uid not in p.pods_by_uid}
+        ineligible -= {m.pod_name for m in p.status.members() if m.pod_uid not in p.pods_by_uid}
     return [
-        Candidate(e.id, e.pod_name, e.slot, ranks.get(e.pod_uid), e.pod_name not in barred) for e in entries
+        Candidate(e.id, e.pod_name, e.slot, ranks.get(e.pod_uid), e.pod_name not in ineligible)
+        for e in entries
     ]
 
 
-def _let_in(
+def _admitted(
     p: Pass, ready: list[Candidate], joined: Sequence[tuple[Pod, ParticipantStatus]], on_their_way: int
 ) -> list[Candidate]:
-    """Those of them who may be in the next round: without newcomers that have to be proven, if there are
-    enough without, or will be when the members that are on their way are back."""
-    held = pacing.held_off(p)
-    if not held:
+    """Those of them that may be in the next round: without newcomers on probation, if there are enough
+    without, or will be when the members that are on their way are back."""
+    on_probation = backoff.pods_on_probation(p)
+    if not on_probation:
         return ready
-    ids = {entry.id for pod, entry in joined if pod.uid in held}
-    proven = [c for c in ready if c.id not in ids]
-    return proven if len(proven) + on_their_way >= p.status.min_replicas else ready
+    ids = {entry.id for pod, entry in joined if pod.uid in on_probation}
+    admitted = [c for c in ready if c.id not in ids]
+    return admitted if len(admitted) + on_their_way >= p.status.min_replicas else ready
 
 
-def settle(p: Pass) -> None:
+def charge_last_round(p: Pass) -> None:
     """The end of the last round is charged: at its successor, or once every member is accounted for.
 
-    A suspension is charged to nobody, and of the failures that one broken path causes only the first: neither
+    A suspension is not charged, and of the failures that one broken path causes only the first: neither
     the members that go on to miss each other nor the round that ended before.
     """
     why = p.round.next_cause
     chargeable = why.account and why.cause not in NEVER_CHARGED
-    if p.round.number > 0 and chargeable and (why.rule_name or not _goes_on(p)):
+    if p.round.number > 0 and chargeable and (why.rule_name or not _continues_series(p)):
         charge_round(p)
 
 
-def _goes_on(p: Pass) -> bool:
+def _continues_series(p: Pass) -> bool:
     """Whether this round was never established for what ended the one before."""
     formed = p.status.round_history[0] if p.status.round_history else None
     formed_for = p.round.cause if formed is not None and formed.number == p.round.number else ""
@@ -239,61 +252,61 @@ def _goes_on(p: Pass) -> bool:
     )
 
 
-def _replace_absent(p: Pass, joined: set[str]) -> None:
-    """Who was lost, or named so and is not back when the round forms without it, leaves its slot to a new
-    pod; so its own has been charged for, whatever still becomes of it."""
+def _replace_lost_pods(p: Pass, joined: set[str]) -> None:
+    """A member that is lost, or reported unreachable and not back when the round forms without it, leaves its
+    slot to a new pod; so its own has been charged for, whatever still becomes of it."""
     absent = (m.pod_uid for m in p.status.members() if m.state in (MemberState.UNREACHABLE, MemberState.LOST))
-    p.supersede(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
+    p.replace_pods(p.pods_by_uid[uid] for uid in absent if uid not in joined and uid in p.pods_by_uid)
 
 
 def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expected]:
     """Pods on their way, but for those that have ``joined``. With a node they are waited for while there is
     time ``left``; without one never, but for the moment until the scheduler has spoken. Where there are
-    ``enough`` without them, nobody waits for a slot whose pods end early again and again."""
+    ``enough`` without them, no round waits for a slot whose pods end early again and again."""
     known = p.status.member_uids
-    held = pacing.held_off(p) if enough else frozenset()
+    on_probation = backoff.pods_on_probation(p) if enough else frozenset()
     expected = []
     for pod in p.observed.pods:
         if not p.alive(pod) or pod.uid in joined or pod.uid in known or _passed_over(p, pod):
             continue
-        if pod.uid in held:
+        if pod.uid in on_probation:
             continue
         if pod.node:
             if pod.node_ready:
                 expected.append(Expected(pod.name, left, f"starting on node {pod.node}"))
         elif not pod.unschedulable:
-            expected.append(Expected(pod.name, _verdict_left(p, pod.name), "not scheduled yet"))
+            expected.append(Expected(pod.name, _scheduling_left(p, pod.name), "not scheduled yet"))
     if p.job.spec.template is not None:
         expected += (
             _being_made(p, slot, enough)
             for slot in p.missing_slots()
-            if not (_refused_pod(p, slot) or (enough and pacing.unproven(p, slot) > 0))
+            if not (_is_rejected(p, slot) or (enough and backoff.probation_left(p, slot) > 0))
         )
     return expected
 
 
 def _being_made(p: Pass, slot: int, enough: bool) -> Expected:
-    pause = pacing.slot_left(p, slot)
-    if pause > 0:
+    left = backoff.slot_backoff_left(p, slot)
+    if left > 0:
         return Expected(
             f"slot {slot}",
-            0.0 if enough else pause,
-            f"its last pods ended early; next pod in {pause:.0f} s",
+            0.0 if enough else left,
+            f"last pods ended early; next pod in {left:.0f} s",
         )
-    return Expected(f"slot {slot}", _verdict_left(p, f"slot {slot}"), "its pod is being created")
+    return Expected(f"slot {slot}", _scheduling_left(p, f"slot {slot}"), "pod not created yet")
 
 
-def _refused_pod(p: Pass, slot: int) -> bool:
+def _is_rejected(p: Pass, slot: int) -> bool:
     """Whether the API server would not take the pod that this slot needs."""
     attempt = p.status.attempts[slot] if slot < len(p.status.attempts) else 0
-    return pod_name(p.job.name, slot, attempt) in p.observed.refusals
+    return pod_name(p.job.name, slot, attempt) in p.observed.rejected_pods
 
 
 def _passed_over(p: Pass, pod: Pod) -> bool:
     """Whether this pod has announced itself and can't be picked, other than for a round before the last: then
     it is about to do so again, unless it is silent."""
     lease = p.participant(pod)
-    if lease is None or lease.record is None or lease.record.state != State.JOINING.value:
+    if lease is None or lease.record is None or lease.record.state != AnnouncedState.JOINING.value:
         return False
     return p.in_time(lease.record) or p.silent_announcement(pod) is not None
 
@@ -306,30 +319,25 @@ def _endpoint(p: Pass, leader: ParticipantStatus) -> str:
     return endpoint_at(lease.record, p.pods_by_name[leader.pod_name].ip)
 
 
-def _verdict_left(p: Pass, name: str) -> float:
-    return p.waits.left(JobWait.SCHEDULING, name, VERDICT_SECONDS)
+def _scheduling_left(p: Pass, name: str) -> float:
+    return p.waits.left(JobWait.SCHEDULING, name, SCHEDULING_GRACE_SECONDS)
 
 
 def _hold_back(p: Pass) -> Defer | None:
     """Reasons not to publish although enough have joined: fencing, and rounds that get nowhere."""
-    if not members.departed(p):
-        pods = listed([m.pod_name for m in p.status.members()])
-        p.reason = "WaitingForFencing"
-        return Defer(
-            None,
-            f"no member of the previous round is known to have stopped ({pods}), and two rounds must not "
-            "train at once; if the machines are off, delete their Node objects or taint them out-of-service",
-        )
-    left = pacing.round_left(p)
+    unfenced = fencing.hold(p)
+    if unfenced is not None:
+        return unfenced
+    left = backoff.round_backoff_left(p)
     if left > 0:
-        count = pacing.early_ends(p)
+        count = backoff.early_end_streak(p)
         return Defer(left, f"{count} rounds in a row ended without progress; next attempt in {left:.0f} s")
     return None
 
 
 def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, ParticipantStatus]) -> None:
     """Write down the next round: its number, members in rank order, leader, and why it is formed."""
-    progress.settle(p)
+    progress.count_round_time(p)
     if progress.stuck(p):
         return
     before, wall = p.round, p.now.wall
@@ -348,9 +356,10 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     taken_over = _hand_over(p, chosen)
     if taken_over:
         message = f"{message}; {taken_over}"
+    message += fencing.tell(p, following.number)
     counts = [m.local_world_size for m in chosen if m.local_world_size is not None]
     chosen_ids = {m.id for m in chosen}
-    lost, lost_time = pacing.newcomers_lost(p)
+    lost, lost_time = backoff.newcomers_lost(p)
     p.set(
         current_round=RoundStatus(
             number=following.number,
@@ -360,19 +369,19 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
             leader_endpoint=_endpoint(p, leader),
             members=len(chosen),
             world_size=sum(counts) if len(counts) == len(chosen) else None,
-            start=following.start,
+            start_time=following.start,
             cause=why.cause,
             account=why.account,
             message=message,
             establish_failures=following.establish_failures,
-            early_end_streak=pacing.early_ends(p),
+            early_end_streak=backoff.early_end_streak(p),
             newcomers=_newcomers(ranked),
             newcomers_lost=lost,
             newcomers_lost_time=lost_time,
             unarrived_pods=following.unarrived,
             ineligible_leaders=following.ineligible_leaders,
             unreachable_reports=following.unreachable_reports,
-            unaccounted_members=moves.absent(p, set(entries)),
+            unaccounted_members=charge_revision.unaccounted_members(p, set(entries)),
         ),
         participants=chosen
         + tuple(replace(e, state="Standby") for e in entries.values() if e.id not in chosen_ids),
@@ -389,12 +398,12 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
 
 def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:
     """The members that were not in the round before, if others of them were."""
-    new = tuple(c.name for c in ranked if c.last_rank is None)
+    new = tuple(c.name for c in ranked if c.last_group_rank is None)
     return new[:MAX_NEWCOMERS] if len(new) < len(ranked) else ()
 
 
 def _hand_over(p: Pass, chosen: tuple[ParticipantStatus, ...]) -> str:
-    """Who took whose rank, in words."""
+    """Which pod took which rank, in words."""
     before = {m.group_rank: m for m in p.status.members()}
     said = []
     for member in chosen:

@@ -13,8 +13,8 @@ from typing import Any
 import re2
 
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan.causes import INFRASTRUCTURE, SCALING, Evidence
-from elasticjob_operator.plan.model import Action, Rule
+from elasticjob_operator.plan.evidence import INFRASTRUCTURE, SCALING, Evidence
+from elasticjob_operator.plan.model import Rule, RuleAction
 
 EXIT_CODE_CAUSES = frozenset({Cause.WORKER_FAILED, Cause.POD_FAILED, Cause.POD_LOST, Cause.OUT_OF_MEMORY})
 """Causes whose exit code is how a worker or the training container ended by itself."""
@@ -27,25 +27,25 @@ def match(rules: Iterable[Rule], evidence: Evidence) -> Rule | None:
     return next((rule for rule in rules if _matches(rule, evidence)), None)
 
 
-def named(rules: Iterable[Rule], name: str) -> Rule | None:
+def by_name(rules: Iterable[Rule], name: str) -> Rule | None:
     """The rule of this name, None if there is none (any more)."""
     return next((rule for rule in rules if name and rule.name == name), None)
 
 
 def account(rule: Rule | None, evidence: Evidence) -> str:
     """The account that the failure is charged to, "" for none."""
-    if rule is not None and rule.action == Action.IGNORE.value:
+    if rule is not None and rule.action == RuleAction.IGNORE.value:
         return ""
-    if rule is not None and rule.action == Action.EXCLUDE_NODE.value:
+    if rule is not None and rule.action == RuleAction.EXCLUDE_NODE.value:
         return INFRASTRUCTURE
     return evidence.account
 
 
 def effect(rule: Rule | None) -> str:
-    """What the rule does, to stand behind the sentence on the failure."""
+    """What the rule does, to be appended to the sentence on the failure."""
     if rule is None:
         return ""
-    nothing = " (not charged)" if rule.action == Action.IGNORE.value else ""
+    nothing = " (not charged)" if rule.action == RuleAction.IGNORE.value else ""
     return f"; rule {rule.name}: {rule.action}{nothing}"
 
 
@@ -69,7 +69,11 @@ def _matches(rule: Rule, evidence: Evidence) -> bool:
     if rule.on_pod_reasons:
         return not set(rule.on_pod_reasons).isdisjoint(evidence.reasons)
     pattern = _compiled(rule.on_error_pattern)[0]
-    return pattern is not None and bool(evidence.error) and pattern.search(_clean(evidence.error)) is not None
+    return (
+        pattern is not None
+        and bool(evidence.error_text)
+        and pattern.search(_clean(evidence.error_text)) is not None
+    )
 
 
 @lru_cache(maxsize=512)

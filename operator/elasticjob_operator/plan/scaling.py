@@ -1,19 +1,19 @@
-"""A running round grows or shrinks: a planned change, which breaks the round at once for now.
+"""Growing and shrinking a running round. There is no drain: a planned change breaks the round.
 
-It breaks the round only if the next one can be published as soon as the members have rejoined, with them and
+It does so only if the next round can be published as soon as the members have rejoined, with them and
 the pods that have joined (I10). ``decide``, which also forms that round, says whether it can.
 """
 
 from __future__ import annotations
 
-from elasticjob.contract.records import State
+from elasticjob.contract.records import AnnouncedState
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
-from elasticjob_operator.plan import members, pacing
-from elasticjob_operator.plan.causes import Evidence
-from elasticjob_operator.plan.context import Pass
+from elasticjob_operator.plan import backoff, members
+from elasticjob_operator.plan.evidence import Evidence
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.rounds import candidates, end_round, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
@@ -22,7 +22,7 @@ LOOK_AGAIN_SECONDS = 5.0
 """How soon a member that was not fit for a change is looked at again: its renewals make no event."""
 
 
-def bound(p: Pass) -> None:
+def update_min_replicas(p: Pass) -> None:
     """Bring ``status.minReplicas``, the lower bound in force, up to date.
 
     A job without one of its own is of a fixed size. It goes over to a larger one in one piece: until a round
@@ -31,7 +31,9 @@ def bound(p: Pass) -> None:
     wanted, own, r = p.job.spec.replicas, p.job.spec.min_replicas, p.round
     if own is not None:
         p.set(min_replicas=own)
-    elif r.number == 0 or not p.status.min_replicas or (r.established is not None and r.members >= wanted):
+    elif (
+        r.number == 0 or not p.status.min_replicas or (r.established_time is not None and r.members >= wanted)
+    ):
         p.set(min_replicas=wanted)
     else:
         p.set(min_replicas=min(p.status.min_replicas, wanted))
@@ -40,21 +42,21 @@ def bound(p: Pass) -> None:
 def rescale(p: Pass) -> None:
     """Shrink when there are more members than wanted; grow when newcomers have joined and wait.
 
-    New pods are brought up and joined as standbys before the running round is touched, and let in
+    New pods are brought up and joined as standbys before the running round is touched, and added
     together. Bounds that change under a running round break nothing by themselves (I3), and nothing planned
     breaks one of which a member has succeeded (I10).
     """
     wanted, have = p.job.spec.replicas, p.round.members
-    if have == wanted or p.round.established is None or _has_succeeded(p):
+    if have == wanted or p.round.established_time is None or _has_succeeded(p):
         return
-    unproven = {
-        entry.pod_name: left for pod, entry in p.joined() if (left := pacing.unproven(p, pod.slot)) > 0
+    on_probation = {
+        entry.pod_name: left for pod, entry in p.joined() if (left := backoff.probation_left(p, pod.slot)) > 0
     }
-    joined = [entry for _, entry in p.joined() if entry.pod_name not in unproven]
+    joined = [entry for _, entry in p.joined() if entry.pod_name not in on_probation]
     unfit = {m.id: why for m in p.status.members() if (why := _unfit(p, m))}
     staying = [m for m in p.status.members() if m.id not in unfit]
     missed = [
-        Expected(m.pod_name, RANK_HELD_SECONDS, unfit[m.id], RANK_HELD_SECONDS)
+        Expected(m.pod_name, RANK_HELD_SECONDS, unfit[m.id], m.group_rank, RANK_HELD_SECONDS)
         for m in p.status.members()
         if m.id in unfit
     ]
@@ -69,8 +71,8 @@ def rescale(p: Pass) -> None:
         fixed = have < wanted and not missed and p.job.spec.min_replicas is None
         how = f" to {wanted} members in one step, because minReplicas is not set" if fixed else ""
         p.growth = f"will {'grow' if have < wanted else 'shrink'}{how}: {why}"
-        if unproven:
-            name, left = min(unproven.items(), key=lambda item: item[1])
+        if on_probation:
+            name, left = min(on_probation.items(), key=lambda item: item[1])
             p.growth += (
                 f"; {name} is added in {left:.0f} s, "
                 "because earlier pods of its slot ended soon after they joined"
@@ -78,28 +80,28 @@ def rescale(p: Pass) -> None:
         if missed and (joined or have > wanted):
             p.waits.wake(LOOK_AGAIN_SECONDS)
         return
-    pause = pacing.change_left(p)
-    if pause > 0:
+    left = backoff.scaling_backoff_left(p)
+    if left > 0:
         change = "grow" if have < wanted else "shrink"
-        p.growth = f"will {change} in {pause:.0f} s, because spec.replicas changes too often"
+        p.growth = f"will {change} in {left:.0f} s, because spec.replicas changes too often"
         return
     if have > wanted:
         end_round(p, [Evidence(Cause.SCALED_DOWN, f"scaled down from {have} to {counted(wanted, 'member')}")])
         return
-    left = pacing.growth_left(p)
+    left = backoff.growth_backoff_left(p)
     if left > 0:
         p.growth = (
             f"will try to grow in {left:.0f} s; the pods for which the last round ended were lost before "
             "the next one started"
         )
         return
-    left = pacing.newcomers_left(p)
+    left = backoff.newcomer_backoff_left(p)
     if left > 0:
         p.growth = (
             f"will try to grow in {left:.0f} s; pods that were added before were lost soon after they joined"
         )
         return
-    left = pacing.larger_left(p)
+    left = backoff.larger_round_backoff_left(p)
     if left > 0:
         p.growth = f"will try to grow in {left:.0f} s; the last larger rounds ended soon after they started"
         return
@@ -129,13 +131,18 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
     """Why this member of the running round may not be there at once when it ends, or ""."""
     pod = p.pods_by_uid.get(member.pod_uid)
     if pod is None or not p.alive(pod) or not pod.running:
-        return "its pod is not running"
+        return "not running"
     if not pod.node_ready or pod.unreachable:
-        return f"its node {pod.node} is not ready"
+        return f"node {pod.node} is not ready"
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
-    if lease is None or record is None or record.id != member.id or record.state != State.JOINING.value:
-        return "its Lease does not show it as a participant"
+    if (
+        lease is None
+        or record is None
+        or record.id != member.id
+        or record.state != AnnouncedState.JOINING.value
+    ):
+        return "not announced in its Lease"
     if lease.silent > members.LATE_RENEWALS * members.renew_seconds(member):
-        return f"its Lease has not been renewed for {lease.silent:.0f} s"
+        return f"Lease not renewed for {lease.silent:.0f} s"
     return ""

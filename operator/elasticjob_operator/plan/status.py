@@ -1,14 +1,13 @@
 """``ElasticJob.status`` as frozen data.
 
 The status is the write-ahead log: all that the round Lease says, and the time of every charge
-inside a window, stand here first, so that an operator that dies between any two writes resumes.
-How it stands in JSON is in ``status_json``; a field's JSON name is its own in camel case, or that which
-``json_name`` gives it.
+inside a window, are here first, so that an operator that dies between any two writes resumes.
+How it is written as JSON is in ``status_json``; a field's JSON name is its own in camel case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import Any
 
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import Member, MemberState, UnreachableReport
-from elasticjob_operator.plan.causes import CAUSES
+from elasticjob_operator.plan.evidence import CAUSES
 
 MAX_ROUNDS = 20
 """Rounds kept in the history."""
@@ -31,19 +30,14 @@ MAX_OLDER = 102
 """Counts of those that are not listed: a hundred to a window."""
 
 
-def json_name(json: str, default: Any = None) -> Any:
-    """A field with a JSON name of its own."""
-    return field(default=default, metadata={"json": json})
-
-
 def always(default: Any) -> Any:
-    """A field that stands in the JSON also where it has its default."""
+    """A field that is written also where it has its default."""
     return field(default=default, metadata={"always": True})
 
 
-def internal(default: Any, json: str = "") -> Any:
+def internal(default: Any) -> Any:
     """A field of the machinery's: in the JSON it stands below ``status.internal``."""
-    return field(default=default, metadata={"internal": True, **({"json": json} if json else {})})
+    return field(default=default, metadata={"internal": True})
 
 
 @dataclass(frozen=True)
@@ -54,16 +48,16 @@ class Condition:
     status: str
     reason: str
     message: str = always("")
-    transition: datetime | None = json_name("lastTransitionTime")
+    last_transition_time: datetime | None = None
     observed_generation: int = always(0)
 
 
 @dataclass(frozen=True)
 class UnaccountedMember:
-    """A member of ``round`` that nobody had heard of when the next was published: a standby had its seat."""
+    """A member of ``round`` that was not heard of when the next was published: a standby took its rank."""
 
     pod_name: str
-    pod_uid: str = field(metadata={"json": "podUID"})
+    pod_uid: str
     round: int
     group_rank: int | None = None
 
@@ -91,8 +85,8 @@ class RoundStatus:
     ``cause``, ``account`` and ``message`` say why the round was formed, and ``end`` why it has ended.
     ``resumed``: the job was resumed after it had ended, and the next round waits like the first.
     ``failure_offset_milliseconds`` is how long after the round's barrier the root failure of its end was, and
-    ``charged`` when that was charged, if it was. ``quorum_time`` is since when enough have joined
-    for the first round; ``idle_since`` since when pods have held nodes without a round, and ``idle_seconds``
+    ``charged_time`` when that was charged, if it was. ``quorum_time`` is since when enough have joined for
+    the first round; ``idle_since_time`` since when pods have held nodes without a round, and ``idle_seconds``
     for how long they had before. ``establish_failures`` counts rounds in a row that were not established,
     ``early_end_streak`` those before this one that ended without progress; ``unarrived_pods`` are the pods
     that were absent in the last of them, ``ineligible_leaders`` those that could not be reached as leader.
@@ -100,7 +94,7 @@ class RoundStatus:
     ``newcomers_lost`` how many rounds in a row before this one have lost such pods, made by others, early,
     and ``newcomers_lost_time`` when the last of them did.
     ``unreachable_reports`` are those that were reported unreachable of late, in whatever round;
-    ``unaccounted_members`` those who may turn out to have been the root of a round before this one.
+    ``unaccounted_members`` those that may turn out to have been the root of a round before this one.
     """
 
     number: int = always(0)
@@ -110,10 +104,10 @@ class RoundStatus:
     leader_endpoint: str = internal("")
     members: int = always(0)
     world_size: int | None = None
-    start: datetime | None = json_name("startTime")
-    established: datetime | None = json_name("establishedTime")
+    start_time: datetime | None = None
+    established_time: datetime | None = None
     quorum_time: datetime | None = internal(None)
-    idle_since: datetime | None = internal(None, "idleSinceTime")
+    idle_since_time: datetime | None = internal(None)
     idle_seconds: int = internal(0)
     cause: str = ""
     account: str = ""
@@ -121,7 +115,7 @@ class RoundStatus:
     end: RoundEnd | None = None
     resumed: bool = internal(False)
     failure_offset_milliseconds: int | None = internal(None)
-    charged: datetime | None = internal(None, "chargedTime")
+    charged_time: datetime | None = internal(None)
     establish_failures: int = internal(0)
     early_end_streak: int = internal(0)
     newcomers: tuple[str, ...] = internal(())
@@ -151,13 +145,13 @@ class ParticipantStatus:
     ``container_restarts``: how often its container had been restarted when it joined.
     States: Member, Succeeded (member), Completed (member
     whose container has ended with 0, too: what a job of pods that the operator makes waits for), Lost
-    (member whose loss is established), Left (member that has left the round and lives), Unreachable (member
-    that was named lost), Standby, Joining.
+    (member whose loss is established), Left (member that left the round and is alive), Unreachable (member
+    that was reported unreachable), Standby, Joining.
     """
 
     id: str
     pod_name: str
-    pod_uid: str = field(metadata={"json": "podUID"})
+    pod_uid: str
     state: str
     slot: int | None = None
     group_rank: int | None = None
@@ -194,7 +188,7 @@ class RoundHistory:
     number: int
     cause: str
     members: int
-    start: datetime = field(metadata={"json": "startTime"})
+    start_time: datetime
     end: RoundEnd | None = None
     rendezvous_milliseconds: int | None = None
     first_step_milliseconds: int | None = None
@@ -220,9 +214,9 @@ class Charge:
 
 @dataclass(frozen=True)
 class OlderCharges:
-    """So many charges that are listed no more; ``until`` is when the newest of them was made."""
+    """How many charges are listed no more; ``until_time`` is when the newest of them was made."""
 
-    until: datetime = field(metadata={"json": "untilTime"})
+    until_time: datetime
     count: int = always(0)
 
 
@@ -235,20 +229,20 @@ class Account:
     max_restarts: int | None = None
     window_seconds: int | None = None
     charges: tuple[Charge, ...] = ()
-    older: tuple[OlderCharges, ...] = internal(())
+    older_charges: tuple[OlderCharges, ...] = internal(())
 
     @property
     def used(self) -> int:
         """How many charges are inside the window."""
         listed = sum(charge.during_round is None for charge in self.charges)
-        return listed + sum(entry.count for entry in self.older)
+        return listed + sum(entry.count for entry in self.older_charges)
 
     def charged(self, charge: Charge) -> Account:
         """With one more charge."""
         return replace(self, charges=tuple(sorted((*self.charges, charge), key=lambda c: c.time))).counted()
 
     def counted(self, listed: int = MAX_CHARGES) -> Account:
-        """With no more than so many of the newest charges listed, the others counted.
+        """With no more than this many of the newest charges listed, the others counted.
 
         What is counted leaves the window up to a hundredth of it late; without a window by the hour.
         """
@@ -256,26 +250,26 @@ class Account:
         if not spare:
             return self
         width = max(1.0, (self.window_seconds or 360_000) / 100)
-        older = list(self.older)
+        older = list(self.older_charges)
         for charge in spare:
             if charge.during_round is not None:
                 continue
             last = older[-1] if older else None
-            if last is not None and last.until.timestamp() // width >= charge.time.timestamp() // width:
-                older[-1] = OlderCharges(max(last.until, charge.time), last.count + 1)
+            if last is not None and last.until_time.timestamp() // width >= charge.time.timestamp() // width:
+                older[-1] = OlderCharges(max(last.until_time, charge.time), last.count + 1)
             else:
                 older.append(OlderCharges(charge.time, 1))
         while len(older) > MAX_OLDER:
             first, second, *others = older
-            older = [OlderCharges(second.until, first.count + second.count), *others]
-        return replace(self, charges=self.charges[-listed:], older=tuple(older))
+            older = [OlderCharges(second.until_time, first.count + second.count), *others]
+        return replace(self, charges=self.charges[-listed:], older_charges=tuple(older))
 
     def since(self, time: datetime) -> Account:
         """With the charges that are younger than ``time``."""
         return replace(
             self,
             charges=tuple(c for c in self.charges if c.time > time),
-            older=tuple(entry for entry in self.older if entry.until > time),
+            older_charges=tuple(entry for entry in self.older_charges if entry.until_time > time),
         )
 
 
@@ -291,7 +285,7 @@ class Failure:
     group_rank: int | None = None
     exit_code: int | None = None
     round: int | None = None
-    pod_uid: str = json_name("podUID", "")
+    pod_uid: str = ""
     node_name: str = ""
     logs_command: str = ""
     container_restarts: int = 0
@@ -303,14 +297,14 @@ class ExcludedNode:
     pods could be placed without it."""
 
     name: str
-    until: datetime = field(metadata={"json": "untilTime"})
+    until_time: datetime
     message: str = ""
-    lifted: datetime | None = json_name("liftedTime")
+    lifted_time: datetime | None = None
 
 
 @dataclass(frozen=True)
 class SlotBackoff:
-    """One of ``status.internal.slotBackoffs``: a slot whose pods lately ended early, the last of them and
+    """One of ``status.internal.slotBackoffs``: a slot whose pods recently ended early, the last of them and
     when. ``count`` is how many in a row, but for a first one that was a member; ``joined`` how many of them
     had joined."""
 
@@ -337,7 +331,7 @@ class Progress:
     the highest. ``trained_milliseconds`` is the time in steps of the rounds before it, without steps that
     were done again, ``training_milliseconds`` that of this round; ``lost_by_cause`` is the rest, by the
     cause of the round that followed. ``goodput_percent`` is the former as a share of all. Time in which the
-    job was suspended is in neither. ``counted`` is the moment up to which both are complete, but for
+    job was suspended is in neither. ``counted_time`` is the moment up to which both are complete, but for
     ``training_milliseconds``. ``rounds_without_progress`` counts rounds in a row that resumed from no later a
     step than the one before.
     """
@@ -346,13 +340,13 @@ class Progress:
     milliseconds_per_step: int | None = None
     goodput_percent: int | None = None
     lost_seconds: int | None = None
-    last_report: datetime | None = json_name("lastReportTime")
+    last_report_time: datetime | None = None
     round: int = internal(0)
     first_step: int = internal(0)
     training_milliseconds: int = internal(0)
     trained_milliseconds: int = internal(0)
     lost_by_cause: tuple[LostTime, ...] = ()
-    counted: datetime | None = internal(None, "countedTime")
+    counted_time: datetime | None = internal(None)
     rounds_without_progress: int = 0
 
 
@@ -360,15 +354,15 @@ class Progress:
 class JobStatus:
     """``status``. ``attempts[slot]`` is the newest attempt number of that slot's pod, -1 for none yet.
     ``charged_pods`` are pods that are there, have ended as no members, and are charged for: ``slot-attempt``.
-    ``start`` is when the job was started, or last resumed; None while it is suspended. ``completion`` is when
-    it became Complete. ``active_seconds`` is for how long it was active before its last suspension, or its
-    end. ``terminal_state`` is Complete or Failed once it has ended. ``omitted`` says what is not there for
-    its size (``budget``)."""
+    ``start_time`` is when the job was started, or last resumed; None while it is suspended.
+    ``completion_time`` is when it became Complete. ``active_seconds`` is for how long it was active before
+    its last suspension, or its end. ``terminal_state`` is Complete or Failed once it has ended. ``omitted``
+    says what is not there for its size (``status_size``)."""
 
     observed_generation: int = always(-1)
     conditions: tuple[Condition, ...] = always(())
-    start: datetime | None = json_name("startTime")
-    completion: datetime | None = json_name("completionTime")
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
     active_seconds: int | None = None
     terminal_state: str = ""
     replicas: int = always(0)
@@ -411,13 +405,13 @@ class JobStatus:
     def end_time(self) -> datetime | None:
         """When the job became Complete or Failed."""
         ends = (c for c in self.conditions if c.type in ("Complete", "Failed") and c.status == "True")
-        return next((c.transition for c in ends), None)
+        return next((c.last_transition_time for c in ends), None)
 
     def stopped(self, wall: datetime) -> JobStatus:
-        """With the time since ``start`` counted as active."""
-        if self.start is None:
+        """With the time since ``start_time`` counted as active."""
+        if self.start_time is None:
             return self
-        passed = max(0, int((wall - self.start).total_seconds()))
+        passed = max(0, int((wall - self.start_time).total_seconds()))
         return replace(self, active_seconds=(self.active_seconds or 0) + passed)
 
     def members(self) -> tuple[ParticipantStatus, ...]:
@@ -450,22 +444,9 @@ class JobStatus:
         return frozenset(m.pod_uid for m in self._members)
 
     @cached_property
-    def lost(self) -> frozenset[str]:
+    def lost_pod_uids(self) -> frozenset[str]:
         """The UIDs of the pods of the members whose loss is established."""
         return frozenset(m.pod_uid for m in self._members if m.state == MemberState.LOST)
-
-    def dump(self) -> dict[str, Any]:
-        """The status as JSON, without what is absent."""
-        from elasticjob_operator.plan.status_json import dump
-
-        return dump(self)
-
-    @staticmethod
-    def parse(fields: Mapping[str, Any] | None) -> JobStatus:
-        """Read what an operator wrote. Raises ValueError for anything else."""
-        from elasticjob_operator.plan.status_json import parse
-
-        return parse(fields or {})
 
 
 def kernel_members(members: Iterable[ParticipantStatus]) -> tuple[Member, ...]:
@@ -491,9 +472,11 @@ def with_condition(
         if old.type == condition.type:
             found = True
             same = old.status == condition.status
-            result.append(replace(condition, transition=old.transition if same else second))
+            result.append(
+                replace(condition, last_transition_time=old.last_transition_time if same else second)
+            )
         else:
             result.append(old)
     if not found:
-        result.append(replace(condition, transition=second))
+        result.append(replace(condition, last_transition_time=second))
     return tuple(result)

@@ -1,12 +1,12 @@
 """``JobStatus`` to and from the JSON of the custom resource.
 
-A field's JSON name is its own in camel case, or its ``metadata["json"]``; a field that has its default is
-left out, unless it is marked ``always``. Unknown fields are ignored: an older operator meets a newer
+A field's JSON name is its own in camel case; a field that has its default is left out, unless it is marked
+``always``. Unknown fields are ignored: an older operator meets a newer
 status.
 
-What is marked ``internal`` stands apart, below ``status.internal``: the resource definition knows nothing of
-what is in there, so that neither an older nor a newer one drops it. It says in which format it is, and which
-is the oldest whose readers may act on it.
+What is marked ``internal`` is kept apart, below ``status.internal``: the resource definition says nothing
+about its content, so that neither an older nor a newer one drops it. It has the version of its format, and
+the oldest version whose readers may act on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StatusTooNewError(ValueError):
 
 
 def dump(status: JobStatus) -> Fields:
-    """The status as JSON."""
+    """The status as JSON, without what is absent."""
     public: Fields = _converter.unstructure(status)
     internal: Fields = {"version": VERSION, "minReaderVersion": MIN_READER_VERSION}
     for part, cls, place in _PARTS:
@@ -45,15 +45,15 @@ def dump(status: JobStatus) -> Fields:
     older = [
         {"account": account["name"], **one}
         for account in public.get("accounts", ())
-        for one in account.pop("older", ())
+        for one in account.pop("olderCharges", ())
     ]
     return {**public, "internal": {**internal, **({"olderCharges": older} if older else {})}}
 
 
-def parse(fields: Mapping[str, Any]) -> JobStatus:
-    """Read a status. Raises ValueError for what no operator has written, and StatusTooNewError."""
+def parse(fields: Mapping[str, Any] | None) -> JobStatus:
+    """Read what an operator wrote. Raises ValueError for anything else, and StatusTooNewError."""
     try:
-        return _converter.structure(_joined(fields), JobStatus)
+        return _converter.structure(_joined(fields or {}), JobStatus)
     except StatusTooNewError:
         raise
     except cattrs.BaseValidationError as error:
@@ -96,13 +96,13 @@ def _joined(fields: Mapping[str, Any]) -> Fields:
     for one in internal.get("olderCharges", ()):
         older.setdefault(one["account"], []).append(one)
     if older:
-        status["accounts"] = [{**a, "older": older.get(a["name"], [])} for a in status["accounts"]]
+        status["accounts"] = [{**a, "olderCharges": older.get(a["name"], [])} for a in status["accounts"]]
     return status
 
 
 def _json_name(field: dataclasses.Field[Any]) -> str:
     first, *rest = field.name.split("_")
-    return str(field.metadata.get("json", first + "".join(word.title() for word in rest)))
+    return first + "".join("UID" if word == "uid" else word.title() for word in rest)
 
 
 def _write(cls: Any, converter: cattrs.Converter) -> Callable[[Any], dict[str, Any]]:
@@ -146,8 +146,10 @@ def _make() -> cattrs.Converter:
 
     def condition(c: Condition) -> dict[str, Any]:
         fields = plain_condition(c)
-        if c.transition is not None:  # metav1.Time has whole seconds
-            fields["lastTransitionTime"] = _time(c.transition.replace(microsecond=0)).replace(".000000", "")
+        if c.last_transition_time is not None:  # metav1.Time has whole seconds
+            fields["lastTransitionTime"] = _time(c.last_transition_time.replace(microsecond=0)).replace(
+                ".000000", ""
+            )
         return fields
 
     converter.register_unstructure_hook(Condition, condition)

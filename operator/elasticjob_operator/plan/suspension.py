@@ -3,7 +3,7 @@
 The round's number, attempts, accounts, history and excluded nodes are kept. Failures from before the
 suspension are charged as they would have been at the next round. The suspension itself, and the pods that end
 in the course of it, are not charged: each slot moves on to its next attempt at once, so that the old pods are
-superseded however fast the job is resumed.
+replaced however fast the job is resumed.
 
 Pods are deleted gracefully. Pods that had already ended are kept for their logs. The members stay in
 ``status.participants`` until their pods are gone, because a round that follows soon must be able to see that
@@ -14,21 +14,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan.causes import CAUSES, Evidence
-from elasticjob_operator.plan.context import Pass
-from elasticjob_operator.plan.model import DeletePod
+from elasticjob_operator.plan.evidence import CAUSES, Evidence
+from elasticjob_operator.plan.model import DeletePod, Pod
+from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.pods import charge_early_ends
-from elasticjob_operator.plan.rounds import end_round, settle
+from elasticjob_operator.plan.rounds import charge_last_round, end_round
 from elasticjob_operator.plan.status import RESUMED_MESSAGE
 
 _SUSPENDED = "the job was suspended"
 
 
 def wanted(p: Pass) -> bool:
-    """Whether the job shall be suspended; pods of others are not ours to delete."""
+    """Whether the job should be suspended; pods of others are not ours to delete."""
     return p.job.spec.suspend and p.job.spec.template is not None
 
 
@@ -39,39 +40,52 @@ def suspend(p: Pass) -> None:
     if p.round.phase == "Active":
         end_round(p, [Evidence(Cause.SUSPENDED, _SUSPENDED)])
     else:
-        settle(p)
+        charge_last_round(p)
         if p.round.resumed:  # and suspended again before there was a round
             p.set_round(resumed=False)
             p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_SUSPENDED)
     charge_early_ends(p)
-    _supersede(p)
+    _replace_all_pods(p)
     p.status = p.status.stopped(p.now.wall)
-    p.set(start=None)
+    p.set(start_time=None)
     p.event("JobSuspended", f"{_SUSPENDED}; its pods are being deleted, its status is kept")
 
 
 def hold(p: Pass) -> None:
     """Delete the pods of a suspended job, and say what is still there."""
-    running = [pod for pod in p.observed.pods if pod.mine and not pod.ended]
-    for pod in running:
+    pods = running(p)
+    for pod in pods:
         if not pod.deleting:
             p.actions.append(DeletePod(pod.name, pod.uid, _SUSPENDED))
-    there = {pod.uid for pod in running}
+    there = {pod.uid for pod in pods}
     members = p.status.members()
     p.set(participants=members if any(m.pod_uid in there for m in members) else (), replicas=0)
-    p.set_round(members=0, world_size=None, leader_pod_name="")  # nobody trains, and people look here
-    names = listed([pod.name for pod in running])
+    p.set_round(members=0, world_size=None, leader_pod_name="")  # no pod trains, and people look here
+    names = listed([pod.name for pod in pods])
     p.reason = "Suspended"
-    p.waiting = f"waiting for {names} to end" if running else "no pods until spec.suspend is false"
+    p.waiting = f"waiting for {names} to end" if pods else "no pods until spec.suspend is false"
+
+
+def running(p: Pass) -> list[Pod]:
+    """The job's pods that have not ended."""
+    return [pod for pod in p.observed.pods if pod.of_this_job and not pod.ended]
+
+
+def sentence(p: Pass) -> str:
+    """What is left of a suspended job."""
+    pods = len(running(p))
+    if pods:
+        return f"suspended; {counted(pods, 'pod')} {'is' if pods == 1 else 'are'} still terminating"
+    return "suspended: the job has no running pods, its status is kept; set spec.suspend to false to resume"
 
 
 def resume(p: Pass) -> None:
     """Start the job, or let it go on: it is active from now on, and its next round waits like the first."""
     if not p.status.is_true("Suspended"):
-        if p.status.start is None:
-            p.set(start=p.now.wall)
+        if p.status.start_time is None:
+            p.set(start_time=p.now.wall)
         return
-    p.set(start=p.now.wall)
+    p.set(start_time=p.now.wall)
     p.event("JobResumed", RESUMED_MESSAGE)
     if p.round.number > 0:
         p.set_round(
@@ -80,14 +94,14 @@ def resume(p: Pass) -> None:
             establish_failures=0,
             early_end_streak=0,
             quorum_time=None,
-            idle_since=None,
+            idle_since_time=None,
             idle_seconds=0,
             unarrived_pods=(),
             ineligible_leaders=(),
         )
 
 
-def _supersede(p: Pass) -> None:
+def _replace_all_pods(p: Pass) -> None:
     """No pod of now counts for its slot any more, and what becomes of it is no evidence."""
     p.set(attempts=tuple(attempt + 1 if attempt >= 0 else attempt for attempt in p.status.attempts))
     p.set_members(tuple(replace(m, state=MemberState.LOST, message=_SUSPENDED) for m in p.status.members()))

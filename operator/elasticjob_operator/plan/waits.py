@@ -1,4 +1,4 @@
-"""What an ElasticJob waits for beside its rounds, and all of its waits in words."""
+"""Kinds of waits of an ElasticJob, apart from those of its rounds, and all of its waits in words."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ class JobWait(enum.Enum):
     END_EXPLAINED = "for the reason why a pod ended with exit code 0 before it joined"
     EXIT_EXPLAINED = "for the reason why the container of a member ended with exit code 0"
     SILENCE = "for a sign of life from a member without a Lease on a node that is not ready"
+    FENCING = "for a sign of life from the members of the previous round (failurePolicy.fencing)"
     NODE_GONE = "for a deleted Node object to come back"
     FORCED_DELETION = "to delete a pod on a dead node again, with grace period 0"
     EXCLUSION_LIFTED = "for pods to be scheduled before another exclusion is lifted"
     NODE_READY = "for the node of a pod that has not joined to become ready"
     RENEWAL_CHANGE = "for the next write of the round Lease, which carries the new renewal interval"
     SCHEDULING = "for the scheduler to decide on a new pod"
+    UNSCHEDULED = "for a sign that a scheduler knows a pod"
     SCALE_UP = "for more new pods to join (scaleUpDelaySeconds)"
     ROUND_BACKOFF = "for the back-off after rounds that ended without progress"
     SLOT_BACKOFF = "for the back-off of a slot whose pods ended early"
@@ -31,7 +33,7 @@ class JobWait(enum.Enum):
     GROWTH_BACKOFF = "for the next attempt to grow"
     UNJOINED = "for a running pod to join"
     ACTIVE_DEADLINE = "for the job to end before it fails (activeDeadlineSeconds)"
-    IDLE = "for a round while pods are scheduled (idleDeadlineSeconds)"
+    IDLE = "for a round while pods hold nodes (idleDeadlineSeconds)"
     TIME_TO_LIVE = "to delete the job (ttlSecondsAfterFinished)"
     PODS_END = "for pods to end by themselves"
     SIDECAR = "for the other containers of a pod to end"
@@ -40,21 +42,23 @@ class JobWait(enum.Enum):
     STATUS_THROTTLE = "to write joins and messages to the status"
     PROGRESS_THROTTLE = "to write progress to the status"
     SURPLUS = "for a surplus pod to end"
-    LABELS_TOLD = "to repeat that labels of a pod were changed"
-    NO_ERROR_TEXT_TOLD = "to repeat that a failure has no error text"
-    OPEN_FILES_TOLD = "to repeat that too few files may be opened"
+    LABELS_REPORTED = "to repeat that labels of a pod were changed"
+    NO_ERROR_TEXT_REPORTED = "to repeat that a failure has no error text"
+    EARLY_END_TOLD = "to repeat that a pod ended before it joined"
+    OPEN_FILES_REPORTED = "to repeat that too few files may be opened"
 
 
-PACING_WRITES = frozenset(
+THROTTLES = frozenset(
     {
         JobWait.RENEWAL_CHANGE,
         JobWait.IGNORED_REFRESH,
         JobWait.STATUS_THROTTLE,
         JobWait.PROGRESS_THROTTLE,
         JobWait.SURPLUS,
-        JobWait.LABELS_TOLD,
-        JobWait.NO_ERROR_TEXT_TOLD,
-        JobWait.OPEN_FILES_TOLD,
+        JobWait.LABELS_REPORTED,
+        JobWait.NO_ERROR_TEXT_REPORTED,
+        JobWait.EARLY_END_TOLD,
+        JobWait.OPEN_FILES_REPORTED,
     }
 )
 """Kinds that decide nothing about the job, only how often something is written or said."""
@@ -64,7 +68,7 @@ def sentences(waits: Iterable[Wait], names: Mapping[str, str]) -> list[str]:
     """What a job waits for, a line for each reason, in the order of ``waits``. ``names``: its pods by UID."""
     about: dict[tuple[str, str], list[str]] = {}
     for wait in waits:
-        if wait.key.kind not in PACING_WRITES:
+        if wait.key.kind not in THROTTLES:
             # The next pass is due when nothing is left: it may take a moment.
             left = f"{math.ceil(round(max(0.0, wait.left), 3))} of {wait.limit:.0f} s left"
             about.setdefault((wait.reason, left), []).append(_subject(wait.key.about, names))

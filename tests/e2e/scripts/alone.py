@@ -1,4 +1,4 @@
-"""A training that needs nobody else."""
+"""A training that needs no other rank."""
 
 import torch.distributed as dist
 

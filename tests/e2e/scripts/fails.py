@@ -1,4 +1,4 @@
-"""The highest rank fails in the first round as it is told to; in later ones everybody waits for the test.
+"""The highest rank fails in the first round as it is told to; in later ones all ranks wait for the test.
 
 Usage: fails.py FOLDER HOW [record]. HOW is raise, exit, abort or kill. With several ranks the others are in a
 collective and die of it. The test makes FOLDER/stop.

@@ -1,4 +1,4 @@
-"""Steps that need nobody else: no collective, no torch, so no worker fails when another member is gone.
+"""Steps that need no other rank: no collective, no torch, so no worker fails when another member is gone.
 
 Usage: lone_steps.py FOLDER [MODULE]. Each worker appends JSON lines to FOLDER/steps-*.jsonl until the test
 makes FOLDER/stop. With MODULE a process of its own imports that module again and again beside the steps.

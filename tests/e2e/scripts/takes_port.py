@@ -1,4 +1,4 @@
-"""In round 1 somebody else listens on MASTER_PORT before global rank 0 does; then runs a script.
+"""In round 1 another process listens on MASTER_PORT before global rank 0 does; then runs a script.
 
 Usage: takes_port.py SCRIPT ARGS...
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from devcluster.access import ClusterAccess
 from devcluster.wait import wait_for
 from tests import operator_account
-from tests.integration.shell.scene import ACCOUNT, DEADLINE
+from tests.integration.shell.scene import ACCOUNT, DEADLINE, Scene
 
 CRD = Path(__file__).parents[3] / "crds" / "elasticjobs.elasticjob.dev.yaml"
 
@@ -37,3 +38,12 @@ def kubeconfig(api_server: ClusterAccess, account: Path, monkeypatch: pytest.Mon
     """The test is an administrator; its operators are not."""
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
     monkeypatch.setenv(ACCOUNT, str(account))
+
+
+@pytest.fixture
+async def scene(namespace: str, kubeconfig: None) -> AsyncIterator[Scene]:
+    """What a test plays in; its namespace has nothing in it yet."""
+    del kubeconfig
+    scene = Scene(namespace)
+    yield scene
+    await scene.admin.aclose()

@@ -14,6 +14,7 @@ import pytest
 from elasticjob.contract.names import JOB_LABEL, PARTICIPANT_ANNOTATION, ROUND_ANNOTATION
 from elasticjob.contract.records import ParticipantRecord, RoundRecord
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.act.write_backoff import MAX_BACKOFF_SECONDS
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.observe.client import MERGE_PATCH, Client, Json
 from elasticjob_operator.observe.credentials import Credentials
@@ -108,6 +109,15 @@ class Operator:
     def resume_feed(self) -> None:
         self._feed = asyncio.get_running_loop().create_task(self._watch_jobs())
 
+    @asynccontextmanager
+    async def one_more_pass(self) -> AsyncIterator[None]:
+        before = self.controller.passes
+        yield
+        await until(lambda: self.controller.passes > before, "one more pass")
+
+    def enqueue(self) -> None:
+        self.controller.enqueue(self.namespace, "mnist")
+
     def round(self) -> RoundStatus:
         return next(iter(self.controller.registry)).view.status.current_round
 
@@ -153,6 +163,14 @@ class Scene:
             yield operator
         finally:
             await operator.stop()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Operator]:
+        """An operator that knows the job; no round has been formed."""
+        await self.make_job()
+        async with self.operator() as operator:
+            await self.round_is(0, "Broken")
+            yield operator
 
     async def make_job(self, template: bool = True, **pod: str) -> Json:
         spec: Json = {"replicas": 2, "handlerSource": "Image"}
@@ -232,6 +250,15 @@ class Scene:
         await self.admin.patch(f"{self.leases}/{pod}", body, APPLY_PATCH, query)
 
 
+def most_tries(seconds: float, first: float = 1.0, longest: float = MAX_BACKOFF_SECONDS) -> int:
+    """How often a write that always fails may be tried within so many seconds, however often it is planned:
+    its pauses double, and jitter takes a quarter of each at most."""
+    tries, pause = 1, first
+    while seconds >= 0.75 * pause:
+        tries, seconds, pause = tries + 1, seconds - 0.75 * pause, min(2 * pause, longest)
+    return tries
+
+
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     deadline = time.monotonic() + DEADLINE
     while not await condition():
@@ -244,14 +271,3 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         return condition()
 
     await eventually(check, what)
-
-
-def play(namespace: str, scenario: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        scene = Scene(namespace)
-        try:
-            await scenario(scene)
-        finally:
-            await scene.admin.aclose()
-
-    asyncio.run(main())

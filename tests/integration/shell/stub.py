@@ -22,11 +22,13 @@ class StubPlanner:
     def __init__(self) -> None:
         self.number = 0
         self.phase = "Broken"
+        self.follows = True
+        """A round Lease that is ahead."""
         self.message = ""
         self.waiting = ""
         self.events: tuple[Event, ...] = ()
         self.actions: Callable[[Job, Observed], Actions] = lambda _job, _observed: ()
-        self.given_up: Callable[[Observed], tuple[str, ...]] = lambda _observed: ()
+        self.judged_unheard: Callable[[Observed], tuple[str, ...]] = lambda _observed: ()
         self.pod_names: tuple[str, ...] = ()
         self.participants: tuple[ParticipantStatus, ...] = ()
         self.seen: list[Observed] = []
@@ -40,10 +42,10 @@ class StubPlanner:
         self.seen_at.append(time.monotonic())
         self.timers.append(timers)
         number = max(self.number, status.current_round.number)
-        if observed.record is not None and observed.record.number > number:
+        if self.follows and observed.record is not None and observed.record.number > number:
             number = observed.record.number + 1
-        given_up = self.given_up(observed)
-        message = f"given up: {', '.join(given_up)}" if given_up else self.message
+        judged_unheard = self.judged_unheard(observed)
+        message = f"given up: {', '.join(judged_unheard)}" if judged_unheard else self.message
         wanted = RoundStatus(number=number, phase=self.phase, message=message)
         if self.phase == "Active":
             wanted = replace(
@@ -57,7 +59,7 @@ class StubPlanner:
             actions=self.actions(job, observed),
             events=self.events,
             timers={FIRST: now.mono, **timers},
-            given_up=given_up,
+            judged_unheard=judged_unheard,
         )
 
 
@@ -68,10 +70,10 @@ def project(job: Job, status: JobStatus, waiting: str = "") -> RoundRecord:
         number=status.current_round.number,
         phase=status.current_round.phase,
         nonce=status.current_round.nonce,
-        members=("abcd",) if active else (),
-        leader=status.current_round.leader_endpoint,
+        member_ids=("abcd",) if active else (),
+        leader_endpoint=status.current_round.leader_endpoint,
         message=status.current_round.message,
-        waiting=waiting,
+        waiting_message=waiting,
     )
 
 

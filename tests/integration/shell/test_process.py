@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from elasticjob_operator.act.paths import job_path
-from tests.integration.shell.scene import Scene, eventually, play
+from tests.integration.shell.scene import Scene, eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -30,9 +30,13 @@ __main__.main()
 """
 
 
-def test_the_process_writes_nothing_of_its_own_and_ends_on_sigterm(namespace: str, tmp_path: Path) -> None:
+async def test_the_process_writes_nothing_of_its_own_and_ends_on_sigterm(
+    scene: Scene, tmp_path: Path
+) -> None:
     log = tmp_path / "operator.log"
-    script = STUBBED.format(tests=str(Path(__file__).parents[3]), arguments=["-n", namespace, "--verbose"])
+    script = STUBBED.format(
+        tests=str(Path(__file__).parents[3]), arguments=["-n", scene.namespace, "--verbose"]
+    )
     with log.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, "-c", script],
@@ -41,24 +45,20 @@ def test_the_process_writes_nothing_of_its_own_and_ends_on_sigterm(namespace: st
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     try:
+        job = await scene.make_job()
+        await scene.round_is(2, "Broken")
+        after = await scene.job()
+        for meta in (job["metadata"], after["metadata"]):
+            del meta["resourceVersion"], meta["managedFields"]
+        assert after["metadata"] == job["metadata"], "nothing was written into the user's object"
+        await scene.admin.delete(job_path(scene.namespace, "mnist"))
+        second = await scene.make_job()
 
-        async def scenario(scene: Scene) -> None:
-            job = await scene.make_job()
-            await scene.round_is(2, "Broken")
-            after = await scene.job()
-            for meta in (job["metadata"], after["metadata"]):
-                del meta["resourceVersion"], meta["managedFields"]
-            assert after["metadata"] == job["metadata"], "nothing was written into the user's object"
-            await scene.admin.delete(job_path(scene.namespace, "mnist"))
-            second = await scene.make_job()
+        async def anew() -> bool:
+            record = await scene.record()
+            return record is not None and record.job_uid == second["metadata"]["uid"]
 
-            async def anew() -> bool:
-                record = await scene.record()
-                return record is not None and record.job_uid == second["metadata"]["uid"]
-
-            await eventually(anew, "the job made anew is served")
-
-        play(namespace, scenario)
+        await eventually(anew, "the job made anew is served")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, log.read_text()
         # Else it waits 5 s for what has not ended by itself.

@@ -1,4 +1,4 @@
-"""Who may do what: the rights that the shell grants to pods."""
+"""The rights that the shell grants to pods."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from devcluster.wait import wait_for
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob_operator.observe.errors import NotFound
 from elasticjob_operator.plan.status import ParticipantStatus
-from tests.integration.shell.scene import DEADLINE, Scene, eventually, play, until
+from tests.integration.shell.scene import DEADLINE, Scene, eventually
 from tests.integration.shell.stub import create_missing
 
 pytestmark = pytest.mark.cluster
 
 
-def test_a_pods_identity_may_do_two_things(namespace: str, api_server: ClusterAccess) -> None:
-    async def scenario(scene: Scene) -> None:
-        scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
-        scene.planner.actions = create_missing
-        await scene.make_job()
-        async with scene.operator():
-            await scene.pods_are("mnist-0-0", "mnist-1-0")
-        pod = await scene.admin.get(f"{scene.pods}/mnist-0-0")
-        assert pod["spec"]["serviceAccountName"] == "mnist-elasticjob"
-
-    play(namespace, scenario)
+async def test_a_pods_identity_may_do_two_things(
+    scene: Scene, namespace: str, api_server: ClusterAccess
+) -> None:
+    scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
+    scene.planner.actions = create_missing
+    await scene.make_job()
+    async with scene.operator():
+        await scene.pods_are("mnist-0-0", "mnist-1-0")
+    pod = await scene.admin.get(f"{scene.pods}/mnist-0-0")
+    assert pod["spec"]["serviceAccountName"] == "mnist-elasticjob"
 
     def may(verb: str, resource: str) -> bool:
         user = f"system:serviceaccount:{namespace}:mnist-elasticjob"
@@ -49,100 +48,85 @@ def test_a_pods_identity_may_do_two_things(namespace: str, api_server: ClusterAc
         assert not may(*denied), denied
 
 
-def test_pods_of_others_get_access_by_their_own_account(namespace: str) -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.make_job(template=False)
-        pod = {
-            "metadata": {"name": "theirs", "labels": {JOB_LABEL: "mnist"}},
-            "spec": {"containers": [{"name": "main", "image": "none"}]},
-        }
-        await scene.admin.create(scene.pods, pod)
-        scene.planner.pod_names = ("theirs",)
-        async with scene.operator():
+async def test_pods_of_others_get_access_by_their_own_account(scene: Scene) -> None:
+    await scene.make_job(template=False)
+    pod = {
+        "metadata": {"name": "theirs", "labels": {JOB_LABEL: "mnist"}},
+        "spec": {"containers": [{"name": "main", "image": "none"}]},
+    }
+    await scene.admin.create(scene.pods, pod)
+    scene.planner.pod_names = ("theirs",)
+    async with scene.operator():
 
-            async def bound() -> bool:
-                path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}/rolebindings"
-                page = await scene.admin.get(path)
-                return [b["subjects"][0]["name"] for b in page["items"]] == ["default"]
+        async def bound() -> bool:
+            path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}/rolebindings"
+            page = await scene.admin.get(path)
+            return [b["subjects"][0]["name"] for b in page["items"]] == ["default"]
 
-            await eventually(bound, "the Role is bound to the pods' account")
-        accounts = await scene.admin.get(f"/api/v1/namespaces/{scene.namespace}/serviceaccounts")
-        assert [a["metadata"]["name"] for a in accounts["items"]] == ["default"]
-
-    play(namespace, scenario)
+        await eventually(bound, "the Role is bound to the pods' account")
+    accounts = await scene.admin.get(f"/api/v1/namespaces/{scene.namespace}/serviceaccounts")
+    assert [a["metadata"]["name"] for a in accounts["items"]] == ["default"]
 
 
-def test_a_name_less_in_the_role_holds_nothing_up(namespace: str) -> None:
+async def test_a_name_less_in_the_role_holds_nothing_up(scene: Scene) -> None:
     """A lost pod's name leaves the Role with the next name that comes, or after a while."""
+    scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
+    await scene.make_job()
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}/roles/mnist-elasticjob"
 
-    async def scenario(scene: Scene) -> None:
-        scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
-        await scene.make_job()
-        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}/roles/mnist-elasticjob"
+    async def names() -> list[str]:
+        role = await scene.admin.get(path)
+        return [name for rule in role["rules"] if "create" in rule["verbs"] for name in rule["resourceNames"]]
 
-        async def names() -> list[str]:
-            role = await scene.admin.get(path)
-            return [
-                name for rule in role["rules"] if "create" in rule["verbs"] for name in rule["resourceNames"]
-            ]
+    async with scene.operator() as operator:
 
-        async with scene.operator() as operator:
+        async def granted() -> bool:
+            return "POST roles" in scene.wire.writes
 
-            async def granted() -> bool:
-                return "POST roles" in scene.wire.writes
-
-            await eventually(granted, "the Role")
-            writes = scene.wire.writes.count("PATCH roles/mnist-elasticjob")
-            passes = operator.controller.passes
+        await eventually(granted, "the Role")
+        writes = scene.wire.writes.count("PATCH roles/mnist-elasticjob")
+        async with operator.one_more_pass():
             scene.planner.pod_names = ("mnist-0-0",)
             await scene.poke()
-            await until(lambda: operator.controller.passes > passes, "a pass without one name")
-            scene.planner.pod_names = ("mnist-0-0", "mnist-1-1")
-            await scene.poke()
+        scene.planner.pod_names = ("mnist-0-0", "mnist-1-1")
+        await scene.poke()
 
-            async def replaced() -> bool:
-                return await names() == ["mnist-0-0", "mnist-1-1"]
+        async def replaced() -> bool:
+            return await names() == ["mnist-0-0", "mnist-1-1"]
 
-            await eventually(replaced, "the replacement's name in place of the lost pod's")
-            assert scene.wire.writes.count("PATCH roles/mnist-elasticjob") == writes + 1
-            scene.planner.pod_names = ("mnist-0-0",)
-            await scene.poke()
+        await eventually(replaced, "the replacement's name in place of the lost pod's")
+        assert scene.wire.writes.count("PATCH roles/mnist-elasticjob") == writes + 1
+        scene.planner.pod_names = ("mnist-0-0",)
+        await scene.poke()
 
-            async def removed() -> bool:
-                return await names() == ["mnist-0-0"]
+        async def removed() -> bool:
+            return await names() == ["mnist-0-0"]
 
-            await eventually(removed, "the name is gone without any further event")
-
-    play(namespace, scenario)
+        await eventually(removed, "the name is gone without any further event")
 
 
-def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_come_back(namespace: str) -> None:
+async def test_rights_that_somebody_has_deleted_are_written_when_members_do_not_come_back(
+    scene: Scene,
+) -> None:
     """They can't: with the Role gone they neither read the round nor write that they have joined. The next
     look at all jobs' Roles is minutes away, and after rejoinTimeoutSeconds their pods would be deleted."""
+    scene.planner.number, scene.planner.phase = 1, "Active"
+    scene.planner.pod_names = ("mnist-0-0",)
+    scene.planner.participants = (ParticipantStatus("abcd", "mnist-0-0", "uid-0", "Member", group_rank=0),)
+    await scene.make_job()
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}"
 
-    async def scenario(scene: Scene) -> None:
-        scene.planner.number, scene.planner.phase = 1, "Active"
-        scene.planner.pod_names = ("mnist-0-0",)
-        scene.planner.participants = (
-            ParticipantStatus("abcd", "mnist-0-0", "uid-0", "Member", group_rank=0),
-        )
-        await scene.make_job()
-        rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{scene.namespace}"
+    async def there(kind: str = "roles") -> bool:
+        with contextlib.suppress(NotFound):
+            return bool(await scene.admin.get(f"{rbac}/{kind}/mnist-elasticjob"))
+        return False
 
-        async def there(kind: str = "roles") -> bool:
-            with contextlib.suppress(NotFound):
-                return bool(await scene.admin.get(f"{rbac}/{kind}/mnist-elasticjob"))
-            return False
-
-        async with scene.operator() as operator:
-            await eventually(lambda: there("rolebindings"), "what is written after the Role")
-            await scene.admin.delete(f"{rbac}/roles/mnist-elasticjob")
-            passes = operator.controller.passes
+    async with scene.operator() as operator:
+        await eventually(lambda: there("rolebindings"), "what is written after the Role")
+        await scene.admin.delete(f"{rbac}/roles/mnist-elasticjob")
+        async with operator.one_more_pass():
             await scene.poke()
-            await until(lambda: operator.controller.passes > passes, "a pass while the round runs")
-            assert not await there()
-            scene.planner.phase = "Broken"
-            await scene.poke()
-            await eventually(there, "the Role again")
-
-    play(namespace, scenario)
+        assert not await there()
+        scene.planner.phase = "Broken"
+        await scene.poke()
+        await eventually(there, "the Role again")

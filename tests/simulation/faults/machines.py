@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticjob_operator.plan.causes import APPLICATION, INFRASTRUCTURE
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE
 from tests.simulation.agent import Agent
 from tests.simulation.cluster import Node
 from tests.simulation.world import World
@@ -41,7 +41,7 @@ def kill_leader(w: World) -> None:
     """kill -9 of rank 0's agent."""
     for agent in w.running():
         held = agent.core.membership
-        if held is not None and held.rank == 0:
+        if held is not None and held.group_rank == 0:
             w.disturb(f"the leader {agent.name} is killed", agent.uid)
             agent.end(137)
             return
@@ -78,7 +78,7 @@ def stop_kubelet(w: World) -> None:
     if node.kubelet:
         w.disturb(f"the kubelet of {node.name} is away")
         for uid in _on(w, node):
-            # It takes nobody's training, but with more than this it may look so, and it tells of no end.
+            # It stops no training, but with more than this it may look so, and it tells of no end.
             w.oracle.happens(uid, INFRASTRUCTURE, harmless=True)
         node.kubelet = False
         if w.api.weather.loses_answers:
@@ -138,6 +138,19 @@ def cut_node(w: World) -> None:
         node.peers = False
     w.cluster.changed(node)
     w.later(seconds, _mend_node, w, node)
+
+
+def cut_round_off(w: World) -> None:
+    """All nodes of a round lose their paths to the API server and to each other: its members train on, and
+    nothing tells whether they do."""
+    held = {agent.pod.node for agent in w.running() if agent.in_round is not None}
+    seconds = w.kernel.rng.choice((60.0, 150.0, 300.0))
+    for name in sorted(held):
+        node = w.cluster.nodes[name]
+        w.disturb(f"{node.name} is cut off with its round for {seconds:.0f} s", *_on(w, node))
+        node.api = node.peers = False
+        w.cluster.changed(node)
+        w.later(seconds, _mend_node, w, node)
 
 
 def _mend_node(w: World, node: Node) -> None:

@@ -71,7 +71,7 @@ def form_large(leases: Leases, number: int, *pods: str) -> RoundRecord:
         number,
         "Active",
         f"n{number}",
-        leader=records[0].endpoint,
+        leader_endpoint=records[0].endpoint,
         size=len(pods),
         leader_id=records[0].id,
     )

@@ -176,7 +176,7 @@ def test_what_is_left_of_the_workers_is_killed(leases: Leases, start: Start) -> 
 
 
 def test_workers_of_the_next_round_are_left_alone(leases: Leases, start: Start) -> None:
-    """torch has come back in time: whoever is a child of the agent now is a worker of the new round."""
+    """torch has come back in time: any child of the agent now is a worker of the new round."""
     handler = start("a", worker_stop=0.5)
     joining = Joining(handler)
     record = form(leases, 1, "a")
@@ -191,7 +191,7 @@ def test_workers_of_the_next_round_are_left_alone(leases: Leases, start: Start) 
         interval=0.01,
     )
     joining = Joining(handler)
-    leases.announced("a", but=record.members[0])
+    leases.announced("a", but=record.member_ids[0])
     form(leases, 2, "a")
     joining.result()
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)

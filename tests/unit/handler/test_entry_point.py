@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from elasticjob.settings import SettingsError, read_settings
 from elasticjob.torch_version import release
 
 
@@ -30,8 +31,6 @@ def test_torch_finds_the_backend_by_its_name() -> None:
 
 
 def test_unknown_settings_are_named() -> None:
-    from elasticjob.settings import SettingsError, read_settings
-
     with pytest.raises(SettingsError, match="unknown key join_timout"):
         read_settings("ns/job", {"join_timout": "3", "timeout": 900}, None)
     with pytest.raises(SettingsError, match="join_timeout is 'soon', expected a number of seconds"):
@@ -42,8 +41,6 @@ def test_unknown_settings_are_named() -> None:
 @pytest.mark.parametrize("name", ["Mnist", "m" * 46, "m" * 70, "my_job", "-job", "job-", "jöb"])
 def test_a_name_that_no_job_can_have_is_refused_at_once(name: str) -> None:
     """Not after some seconds of 403, which is all that the API server says of it."""
-    from elasticjob.settings import SettingsError, read_settings
-
     with pytest.raises(SettingsError, match="is not a valid ElasticJob name"):
         read_settings(f"ns/{name}", {}, None)
     with pytest.raises(SettingsError, match="is not a valid namespace name"):

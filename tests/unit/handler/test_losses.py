@@ -7,14 +7,19 @@ import subprocess
 import sys
 import textwrap
 import threading
+from typing import Any
 
 import pytest
+from torch.distributed import DistNetworkError, TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from devcluster.wait import wait_for
 from elasticjob.api.errors import Unavailable
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import RoundRecord
-from elasticjob.core.beats import Probe
+from elasticjob.core.heartbeats import ProbeResult
+from elasticjob.post_round_probe import PostRoundProbe
+from elasticjob.stores import serve
 from tests.unit.handler.joining import Joining, Start, form, two
 from tests.unit.memory_api import Leases, broken
 
@@ -22,10 +27,10 @@ from tests.unit.memory_api import Leases, broken
 def test_a_worker_failure_is_reported_with_the_join(leases: Leases, start: Start) -> None:
     handlers, _, record = two(leases, start)
     Joining(handlers[1])
-    again = leases.announced("b", but=record.members[1])
+    again = leases.announced("b", but=record.member_ids[1])
     failure = leases.failure("b")
     assert failure is not None
-    assert (failure.number, failure.rank) == (1, 1)
+    assert (failure.round_number, failure.group_rank) == (1, 1)
     assert (again.from_job_uid, again.from_round) == ("uid", 1)
 
 
@@ -34,7 +39,7 @@ def test_a_restart_for_a_broken_round_is_no_failure(leases: Leases, start: Start
     leases.publish(broken(record))
     wait_for(lambda: handlers[1].num_nodes_waiting() > 0, 60, "the end is seen", interval=0.01)
     Joining(handlers[1])
-    leases.announced("b", but=record.members[1])
+    leases.announced("b", but=record.member_ids[1])
     assert leases.failure("b") is None
 
 
@@ -42,7 +47,7 @@ def test_nothing_is_waiting_while_the_api_server_is_away(leases: Leases, start: 
     """I5."""
     handlers, _, _ = two(leases, start)
     with leases.changed:
-        leases.trouble = Unavailable("no answer")
+        leases.error = Unavailable("no answer")
         leases.leases.clear()
         leases.changed.notify_all()
     assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
@@ -56,7 +61,7 @@ def test_a_member_that_does_not_arrive_is_reported_and_the_round_left(leases: Le
         "uid", 1, "Active", "n1", (record.id, "absent"), record.endpoint, limits=Limits(establish_timeout=1)
     )
     leases.publish(first)
-    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.missing == (1,), "the report")
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.unarrived_ranks == (1,), "the report")
     leases.publish(broken(first, "NotEstablished"))
     leases.announced("a", but=record.id)
     form(leases, 2, "a")
@@ -78,15 +83,82 @@ def test_a_leader_that_cannot_be_reached_is_reported(leases: Leases, start: Star
     assert joining.waits()
 
 
+def test_a_process_that_can_connect_to_nobody_accuses_no_leader(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent ends, and says why: neither its leader nor a node has anything to do with it."""
+    server = serve()
+    client_fails(monkeypatch, RuntimeError("of its own making"))
+    joining = Joining(start("a"))
+    record = leases.announced("a")
+    leader = f"127.0.0.1:{server.port}"
+    leases.publish(RoundRecord("uid", 1, "Active", "n1", ("leader", record.id), leader))
+    with pytest.raises(RendezvousConnectionError, match="RuntimeError: of its own making"):
+        joining.result()
+    assert leases.report("a") is None
+    failure = leases.failure("a")
+    assert failure is not None
+    assert (failure.round_number, failure.group_rank) == (1, 1)
+    assert failure.message.endswith("RuntimeError: of its own making")
+
+
+def test_a_process_that_is_short_of_descriptors_tries_again_and_accuses_no_leader(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    tried = []
+
+    def one_probe(_: dict[int, str], seconds: float) -> dict[int, ProbeResult]:
+        tried.append(seconds)
+        return {}
+
+    monkeypatch.setattr("elasticjob.stores.probe", one_probe)
+    joining = Joining(start("a"))
+    record = leases.announced("a")
+    leader, limits = f"127.0.0.1:{server.port}", Limits(establish_timeout=1)
+    leases.publish(RoundRecord("uid", 1, "Active", "n1", ("leader", record.id), leader, limits=limits))
+    with pytest.raises(RendezvousConnectionError, match="cannot open more connections"):
+        joining.result()
+    assert len(tried) > 1
+    assert leases.report("a") is None
+
+
+@pytest.mark.parametrize("error", [DistNetworkError("reset"), TimeoutError("too late"), OSError("broken")])
+def test_what_comes_from_the_network_accuses_the_leader(
+    error: Exception, leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    client_fails(monkeypatch, error)
+    Joining(start("a"))
+    record = leases.announced("a")
+    leader, limits = f"127.0.0.1:{server.port}", Limits(establish_timeout=1)
+    leases.publish(RoundRecord("uid", 1, "Active", "n1", ("leader", record.id), leader, limits=limits))
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.leader_lost, "the report")
+    report = leases.report("a")
+    assert report is not None
+    assert str(error) in report.message
+
+
+def client_fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """No TCPStore can be a client any more."""
+
+    def store(host: str, port: int, is_master: bool, **options: Any) -> TCPStore:
+        if not is_master:
+            raise error
+        return TCPStore(host, port, is_master=True, **options)
+
+    monkeypatch.setattr("elasticjob.stores.TCPStore", store)
+
+
 def test_failures_of_workers_that_were_started_locally_are_not_reported(leases: Leases, start: Start) -> None:
     handlers, infos, record = two(leases, start)
     leases.publish(broken(record))
-    wait_for(lambda: handlers[1]._core.over(), 60, "the end is seen", interval=0.01)
+    wait_for(lambda: handlers[1]._core.end_reason(), 60, "the end is seen", interval=0.01)
     infos[1].store.set(
         "torchelastic/role_info/1", json.dumps({"role": "d", "rank": 1, "local_world_size": 1})
     )
     Joining(handlers[1])
-    leases.announced("b", but=record.members[1])
+    leases.announced("b", but=record.member_ids[1])
     assert leases.failure("b") is None
 
 
@@ -96,7 +168,7 @@ def test_a_silent_member_is_reported_by_the_leader(leases: Leases, start: Start)
     handlers[1]._stop_threads()
     handlers[1]._servers.close()
     infos.clear()
-    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.silent == (1,), "the report")
+    leases.wait_for(lambda: (r := leases.report("a")) is not None and r.silent_ranks == (1,), "the report")
 
 
 def test_members_report_a_leader_that_is_gone(leases: Leases, start: Start) -> None:
@@ -112,7 +184,7 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
     script = textwrap.dedent(
         """
         import os, resource
-        from elasticjob.stores import Unreachable, connect, probe, serve
+        from elasticjob.stores import CannotConnect, connect, probe, serve
         server = serve()
         endpoint = f"127.0.0.1:{server.port}"
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
@@ -128,8 +200,9 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
             assert probe({0: endpoint}, 1.0) == {}
             try:
                 connect(endpoint)
-            except Unreachable as error:
+            except CannotConnect as error:
                 assert "cannot open more" in str(error)
+                assert error.passing
             else:
                 raise AssertionError("connected")
         """
@@ -138,18 +211,16 @@ def test_ports_that_can_not_be_tried_accuse_nobody() -> None:
 
 
 def test_the_threads_that_watch_the_others_bear_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from elasticjob.looking_back import LookingBack
-
     lost, calls = threading.Event(), []
 
-    def one_probe(endpoints: dict[int, str], seconds: float) -> dict[int, Probe]:
+    def one_probe(endpoints: dict[int, str], seconds: float) -> dict[int, ProbeResult]:
         calls.append(seconds)
         if len(calls) == 1:
             raise OSError(24, "Too many open files")
-        return dict.fromkeys(endpoints, Probe.REFUSED)
+        return dict.fromkeys(endpoints, ProbeResult.REFUSED)
 
-    monkeypatch.setattr("elasticjob.looking_back.probe", one_probe)
-    looking_back = LookingBack({1: "127.0.0.1:1"}, Limits(heartbeat_timeout=0.1), lambda _: lost.set())
-    looking_back.start()
+    monkeypatch.setattr("elasticjob.post_round_probe.probe", one_probe)
+    post_round_probe = PostRoundProbe({1: "127.0.0.1:1"}, Limits(heartbeat_timeout=0.1), lambda _: lost.set())
+    post_round_probe.start()
     assert lost.wait(30)
-    looking_back.stop()
+    post_round_probe.stop()

@@ -1,4 +1,4 @@
-"""A handler that may not do what it must: missing rights, a token that nobody accepts, no such job."""
+"""A handler that may not do what it must: missing rights, a token that is not accepted, no such job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_missing_rights_end_with_advice(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elasticjob.handler.GRANT_SECONDS", 0.5)
-    leases.trouble = Forbidden("leases is forbidden", 403)
+    leases.error = Forbidden("leases is forbidden", 403)
     ends_with(start("a"), "job-round", "Lease a", "RoleBinding", "kubectl -n ns get ej job")
 
 
@@ -28,7 +28,7 @@ def test_a_token_that_nobody_accepts_ends_with_advice(
     """Not by the limit for missing rights: kubelet may be about to replace it."""
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.0)
     monkeypatch.setattr("elasticjob.handler.TOKEN_SECONDS", 0.5)
-    leases.trouble = Unauthorized("Unauthorized", 401)
+    leases.error = Unauthorized("Unauthorized", 401)
     ends_with(
         start("a"),
         "has rejected this pod's token",
@@ -52,18 +52,18 @@ def test_a_token_that_nobody_accepts_ends_no_round(
     monkeypatch.setattr("elasticjob.lease_writer.WARN_SECONDS", 0.0)
     handlers, _, record = two(leases, start)
     leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
-    leases.trouble = Unauthorized("Unauthorized", 401)
+    leases.error = Unauthorized("Unauthorized", 401)
     with caplog.at_level(logging.WARNING, "elasticjob"):
         for handler in handlers:
-            handler._lease.say()
+            handler._lease.write()
         wait_for(lambda: len(caplog.records) == 2, 60, "both say so")
     assert "the API server rejects this pod's token" in caplog.text
     assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
-    leases.trouble = None
+    leases.error = None
     leases.publish(broken(record))
     wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 60, "both hear of the round's end")
     again = [Joining(handler) for handler in handlers]
-    for pod, former in zip("ab", record.members, strict=True):
+    for pod, former in zip("ab", record.member_ids, strict=True):
         leases.announced(pod, former)
     form(leases, 2, "a", "b")
     assert [one.result().rank for one in again] == [0, 1]
@@ -81,13 +81,13 @@ def test_a_pod_that_was_never_granted_its_rights_waits_for_the_operator(
 ) -> None:
     """A pod of others that starts while the operator is away: each would end with exit code 1."""
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
-    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.handler.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
-    leases.trouble = Forbidden('User "x" cannot patch resource "leases"', 403)
+    leases.error = Forbidden('User "x" cannot patch resource "leases"', 403)
     joining = Joining(start("a"))
     wait_for(lambda: "for the operator to grant this pod its rights" in caplog.text, 20, "it says so")
     assert joining.waits()
-    leases.trouble = None
+    leases.error = None
     form(leases, 1, "a")
     assert joining.result(60).rank == 0
 
@@ -98,8 +98,8 @@ def test_what_no_operator_would_grant_is_an_error_soon(
 ) -> None:
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
     policy = "ValidatingAdmissionPolicy 'own' with binding 'own' denied request: not this pod's Lease"
-    leases.trouble = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
-    ends_with(start("a", elsewhere=why == "another namespace"), "denied access for")
+    leases.error = Forbidden(policy if why == "an admission policy" else "cannot get", 403)
+    ends_with(start("a", other_namespace=why == "another namespace"), "denied access for")
 
 
 def test_rights_that_were_taken_away_are_an_error_soon(
@@ -109,7 +109,7 @@ def test_rights_that_were_taken_away_are_an_error_soon(
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.5)
     handlers, _, _ = two(leases, start)
     with leases.changed:
-        leases.trouble = Forbidden("cannot get", 403)
+        leases.error = Forbidden("cannot get", 403)
         leases.changed.notify_all()
     ends_with(handlers[1], "denied access for")
 
@@ -120,7 +120,7 @@ def test_rights_that_were_taken_away_are_an_error_soon(
 def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """Somebody has deleted the Role, or rolled out a policy: each member would end with exit code 1, charged
+    """The Role was deleted, or a policy rolled out: each member would end with exit code 1, charged
     to its script."""
     monkeypatch.setattr("elasticjob.handler.RBAC_SECONDS", 0.2)
     handlers = [start(pod, job_uid="uid") for pod in ("a", "b")]
@@ -128,14 +128,14 @@ def test_a_pod_of_the_operator_s_waits_for_rights_that_were_taken_away(
     record = form(leases, 1, "a", "b")
     assert [one.result(60).rank for one in joining] == [0, 1]
     with leases.changed:
-        leases.trouble = Forbidden(why, 403)
+        leases.error = Forbidden(why, 403)
         leases.changed.notify_all()
     again = [Joining(handler) for handler in handlers]
-    wait_for(lambda: all(h._lease.refusal.lasted(Forbidden) > 1 for h in handlers), 60, "it is refused")
+    wait_for(lambda: all(h._lease.auth_errors.seconds(Forbidden) > 1 for h in handlers), 60, "it is refused")
     assert all(one.waits() for one in again)
-    leases.trouble = None
+    leases.error = None
     leases.publish(broken(record))
-    for pod, before in zip("ab", record.members, strict=True):
+    for pod, before in zip("ab", record.member_ids, strict=True):
         leases.announced(pod, but=before)
     form(leases, 2, "a", "b")
     assert {one.result(60).rank for one in again} == {0, 1}

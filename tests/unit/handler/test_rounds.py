@@ -15,7 +15,7 @@ from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from devcluster.wait import wait_for
 from elasticjob.contract.records import RoundRecord
-from elasticjob.core.beats import Probe
+from elasticjob.core.heartbeats import ProbeResult
 from elasticjob.stores import probe
 from tests.unit.handler.joining import Joining, Start, form, form_large, two
 from tests.unit.memory_api import Leases, broken
@@ -55,8 +55,8 @@ def test_one_write_per_participant_and_round(leases: Leases, start: Start) -> No
     leases.publish(broken(record))
     wait_for(lambda: all(h.num_nodes_waiting() for h in handlers), 60, "the end is seen", interval=0.01)
     joining = [Joining(handler) for handler in handlers]
-    leases.announced("a", but=record.members[0])
-    leases.announced("b", but=record.members[1])
+    leases.announced("a", but=record.member_ids[0])
+    leases.announced("b", but=record.member_ids[1])
     form(leases, 2, "a", "b")
     for one in joining:
         one.result()
@@ -69,8 +69,8 @@ def test_every_round_has_fresh_stores(leases: Leases, start: Start) -> None:
     infos[0].store.set("torchelastic/role_info/0", "stale")
     leases.publish(broken(record))
     joining = [Joining(handler) for handler in handlers]
-    leases.announced("a", but=record.members[0])
-    leases.announced("b", but=record.members[1])
+    leases.announced("a", but=record.member_ids[0])
+    leases.announced("b", but=record.member_ids[1])
     form(leases, 2, "b", "a")
     again = [one.result() for one in joining]
     assert [info.rank for info in again] == [1, 0]
@@ -82,7 +82,7 @@ def test_every_round_has_fresh_stores(leases: Leases, start: Start) -> None:
 
 
 def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: Start) -> None:
-    """The ranks come from the leader's store; who has none there announces itself for the next round."""
+    """The ranks come from the leader's store; an agent without one announces itself for the next round."""
     handlers = {pod: start(pod) for pod in "abc"}
     joining = {pod: Joining(handler) for pod, handler in handlers.items()}
     spare = leases.announced("c")
@@ -108,7 +108,7 @@ def test_a_large_round_and_a_spare_that_is_let_in_later(leases: Leases, start: S
 def test_an_absent_operator_is_a_line_in_the_log(
     start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.handler.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
     with pytest.raises(RendezvousTimeoutError, match="no round within 3 s"):
         Joining(start("a", join_timeout=3.0)).result()
@@ -118,11 +118,14 @@ def test_an_absent_operator_is_a_line_in_the_log(
 def test_the_operators_sentence_is_in_the_log(
     leases: Leases, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob.handler.FIRST_SAY_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob.handler.FIRST_LOG_SECONDS", 0.1)
     caplog.set_level(logging.INFO)
     leases.publish(
         RoundRecord(
-            "uid", 0, "Broken", waiting="2 of 4 replicas joined; the round starts with 2 members in 5 s"
+            "uid",
+            0,
+            "Broken",
+            waiting_message="2 of 4 replicas joined; the round starts with 2 members in 5 s",
         )
     )
     Joining(start("a", join_timeout=3.0))
@@ -141,13 +144,13 @@ def test_ranks_are_assigned_locally_when_the_round_is_over(leases: Leases, start
 def test_torch_2_4_and_2_5_let_rank_0s_worker_serve_the_store(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At one address that all agree on, another in each round; nobody listens there until the worker does."""
+    """At one address that all agree on, another in each round; no server is there until the worker is."""
     monkeypatch.setattr(torch, "__version__", "2.5.1+cu121")
     handlers, infos, record = two(leases, start)
     assert [handler.use_agent_store for handler in handlers] == [False, False]
     ports = {info.bootstrap_store_info.master_port for info in infos}  # type: ignore[union-attr]
     (port,) = ports
-    assert probe({0: f"127.0.0.1:{port}"}, 5.0) == {0: Probe.REFUSED}
+    assert probe({0: f"127.0.0.1:{port}"}, 5.0) == {0: ProbeResult.REFUSED}
     served, client = (
         TCPStore("127.0.0.1", port, 2, master, timedelta(seconds=20), wait_for_workers=False)
         for master in (True, False)
@@ -156,8 +159,8 @@ def test_torch_2_4_and_2_5_let_rank_0s_worker_serve_the_store(
     assert client.get("who") == b"rank 0"
     leases.publish(broken(record))
     joining = [Joining(handler) for handler in handlers]
-    leases.announced("a", but=record.members[0])
-    leases.announced("b", but=record.members[1])
+    leases.announced("a", but=record.member_ids[0])
+    leases.announced("b", but=record.member_ids[1])
     form(leases, 2, "a", "b")
     again = {one.result().bootstrap_store_info.master_port for one in joining}  # type: ignore[union-attr]
     assert len(again) == 1

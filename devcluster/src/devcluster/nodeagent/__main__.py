@@ -50,7 +50,7 @@ async def _main(settings: Settings) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    # Readable when the parent ends: without it there is nobody to play for.
+    # Readable when the parent ends: without it there is nothing to play for.
     parent = os.pidfd_open(os.getppid())
     loop.add_reader(parent, stop.set)
     await Agent.run(settings, stop)

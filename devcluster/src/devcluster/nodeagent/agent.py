@@ -239,7 +239,7 @@ class Agent:
         pods = [worker for worker in self._workers.values() if worker.node is node]
         for worker in pods:
             worker.terminate(SHUT_DOWN, grace)
-        # What is left then, the power cut ends: the shutdown waits for nobody any longer.
+        # What is left then, the power cut ends: the shutdown waits no longer.
         told = [asyncio.create_task(worker.settled()) for worker in pods]
         if told:
             await asyncio.wait(told, timeout=grace + _LAST_WORDS_SECONDS)

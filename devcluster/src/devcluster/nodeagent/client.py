@@ -24,7 +24,7 @@ class NodeAgentClient:
         self._path = str(path)
 
     def kill_node(self, name: str) -> None:
-        """Take its power: all processes get SIGKILL at once, nobody is told, the Lease is not renewed."""
+        """Take its power: all processes get SIGKILL at once, unreported, and the Lease is not renewed."""
         self._ask("kill_node", name=name)
 
     def shut_down_node(self, name: str, grace_seconds: float = 20.0) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from devcluster.nodeagent.api import Object
 
@@ -24,8 +22,6 @@ class PodFacts:
     pod: Object
     pod_ip: str
     host_ip: str
-    allocatable: Data = field(default_factory=dict)
-    """The node's: stands for a limit that the container does not have."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ def container_env(container: Object, facts: PodFacts, sources: Sources, services
                     env[prefix + key] = value
     for entry in container.get("env") or []:
         if "valueFrom" in entry:
-            resolved = _value_from(entry["valueFrom"], container, facts, sources)
+            resolved = _value_from(entry["valueFrom"], facts, sources)
             if resolved is not None:
                 env[entry["name"]] = resolved
         else:
@@ -86,9 +82,6 @@ def field_value(path: str, facts: PodFacts) -> str:
     metadata, spec = facts.pod["metadata"], facts.pod["spec"]
     if match := re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path):
         return str((metadata.get(match[1]) or {}).get(match[2], ""))
-    if path in ("metadata.labels", "metadata.annotations"):
-        pairs = metadata.get(path.split(".")[1]) or {}
-        return "\n".join(f'{key}="{_escape(value)}"' for key, value in sorted(pairs.items()))
     values = {
         "metadata.name": metadata["name"],
         "metadata.namespace": metadata["namespace"],
@@ -103,35 +96,6 @@ def field_value(path: str, facts: PodFacts) -> str:
     if path not in values:
         raise ConfigError(f"fieldPath {path!r} is not supported")
     return str(values[path])
-
-
-def resource_value(reference: Object, container: Object, facts: PodFacts) -> str:
-    """A downward API ``resourceFieldRef``: a whole number of the divisor, rounded up."""
-    kind, name = reference["resource"].split(".", 1)
-    resources = container.get("resources") or {}
-    quantity = (resources.get(kind) or {}).get(name)
-    if quantity is None:
-        quantity = facts.allocatable.get(name, "0") if kind == "limits" else "0"
-    divisor = parse_quantity(reference.get("divisor") or "1") or Fraction(1)
-    return str(math.ceil(parse_quantity(quantity) / divisor))
-
-
-_SUFFIXES = {
-    "": Fraction(1),
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
-    **{letter + "i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
-}
-
-
-def parse_quantity(text: str) -> Fraction:
-    """A Kubernetes quantity such as 500m, 1.5Gi or 1e3."""
-    match = re.fullmatch(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]*)", str(text))
-    if match is None or match[2] not in _SUFFIXES:
-        raise ConfigError(f"{text!r} is not a quantity")
-    return Fraction(match[1]) * _SUFFIXES[match[2]]
 
 
 def referenced(containers: Iterable[Object]) -> tuple[set[str], set[str]]:
@@ -151,11 +115,9 @@ def referenced(containers: Iterable[Object]) -> tuple[set[str], set[str]]:
     return config_maps, secrets
 
 
-def _value_from(source: Object, container: Object, facts: PodFacts, sources: Sources) -> str | None:
+def _value_from(source: Object, facts: PodFacts, sources: Sources) -> str | None:
     if "fieldRef" in source:
         return field_value(source["fieldRef"]["fieldPath"], facts)
-    if "resourceFieldRef" in source:
-        return resource_value(source["resourceFieldRef"], container, facts)
     for kind, contents in (("configMapKeyRef", sources.config_maps), ("secretKeyRef", sources.secrets)):
         if reference := source.get(kind):
             data = _contents(reference, contents, kind)
@@ -172,7 +134,3 @@ def _contents(reference: Object, contents: Mapping[str, Data], kind: str) -> Dat
     if name not in contents and not reference.get("optional"):
         raise ConfigError(f"{kind}: {name!r} not found")
     return contents.get(name, {})
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

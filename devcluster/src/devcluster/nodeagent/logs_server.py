@@ -62,7 +62,7 @@ class LogServer:
         worker = self._find(names["namespace"], names["pod"])
         if worker is None:
             return web.Response(status=404, text=f"pod {names['pod']!r} is not on this node")
-        # A node that is cut off or frozen is reached by nobody.
+        # A node that is cut off or frozen cannot be reached.
         await worker.node.reachable.wait()
         workload = next((w for w in worker.workloads if w.status.name == names["container"]), None)
         if workload is None:

@@ -6,7 +6,7 @@ Everything lives in namespaces that only this process and the pods' processes ho
 they end, the kernel removes all of it. Nothing is made in the host's network, which therefore can't reach the
 pods; the agent does (for probes) with sockets made in the core.
 
-A direction is cut where packets are forwarded, so nobody is told: no carrier is lost, no RST or ICMP error is
+A direction is cut where packets are forwarded, so no end is told: no carrier is lost, no RST or ICMP error is
 sent. Towards a pod or node: its route becomes a blackhole. From it: the router stops forwarding what arrives
 on that interface. From one pod to another: a rule of the sender's router. Routes, rules and sysctls are in
 every kernel; packet filters are not.

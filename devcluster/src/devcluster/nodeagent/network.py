@@ -42,7 +42,7 @@ class AddressPool:
         self._next = 1
 
     def take(self) -> str:
-        """An address that nobody has. Raises RuntimeError if there is none."""
+        """An address that is free. Raises RuntimeError if there is none."""
         size = self._network.num_addresses
         for _ in range(size):
             candidate = self._network.network_address + self._next

@@ -95,7 +95,7 @@ class Node:
                     await self._ensure_ready()
                     await asyncio.sleep(_RENEW_SECONDS)
             except (ApiError, *UNREACHABLE) as error:
-                # 404: somebody deleted the node; it registers again, as a kubelet would after a restart.
+                # 404: the node was deleted; it registers again, as a kubelet would after a restart.
                 _logger.info("node %s: %r", self.name, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
@@ -196,7 +196,7 @@ class Node:
                 }
                 for kind, (verdict, reason, message) in conditions.items()
             ],
-            # No Hostname: the API server would prefer it, and nobody could resolve it.
+            # No Hostname: the API server would prefer it, and it cannot be resolved.
             "addresses": [{"type": "InternalIP", "address": self.address}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._log_port}},
             "nodeInfo": {

@@ -136,13 +136,9 @@ class PodWorker:
 
     def update(self, pod: Object) -> None:
         """The pod's object has changed."""
-        gates_before = (self.pod.get("status") or {}).get("conditions")
         self.pod = pod
         if "deletionTimestamp" in pod["metadata"] and not self._deletion.is_set():
             self._delete()
-        gates = pod["spec"].get("readinessGates")
-        if gates and self._published and gates_before != pod["status"].get("conditions"):
-            self._change()
 
     def remove(self) -> None:
         """The pod's object is gone."""
@@ -175,7 +171,7 @@ class PodWorker:
         return len(targets)
 
     def power_off(self) -> None:
-        """Its node has lost power: nothing is said to anybody any more."""
+        """Its node has lost power: nothing is reported any more."""
         for workload in self.workloads:
             workload.abandon()
         if self._task is not None:
@@ -319,7 +315,7 @@ class PodWorker:
 
     def _facts(self) -> PodFacts:
         address = self.network.address if self.network is not None else ""
-        return PodFacts(self.pod, address, self.node.address, self.node.capacity)
+        return PodFacts(self.pod, address, self.node.address)
 
     async def _load_sources(self) -> Sources:
         """Read once, so that a restart needs no API server; again as long as something is missing."""

@@ -331,7 +331,7 @@ def members(namespace: str) -> list[int]:
         try:
             belongs = os.readlink(f"/proc/{name}/ns/pid") == namespace
         except OSError:
-            continue  # ended meanwhile, or somebody else's
+            continue  # ended meanwhile, or not ours
         if belongs:
             found.append(int(name))
     return found

@@ -52,7 +52,7 @@ class Container:
     ready: bool = False
     """What its readiness probe says; without one, whether it has started."""
     started: bool = False
-    """Its startup probe has passed, and its postStart hook has ended."""
+    """Its startup probe has passed."""
     container_id: str = ""
     kind: Kind = "main"
     """A sidecar is an init container with restartPolicy Always: it starts in order and then keeps running."""
@@ -151,7 +151,7 @@ def pod_status(
         "hostIP": addresses.host_ip,
         "hostIPs": [{"ip": addresses.host_ip}],
         "startTime": start_time,
-        "conditions": _conditions(pod, addresses, init, main, state, now, previous),
+        "conditions": _conditions(addresses, init, main, state, now, previous),
         "containerStatuses": [_container_status(container) for container in main],
     }
     if addresses.pod_ip is not None:
@@ -165,7 +165,6 @@ def pod_status(
 
 
 def _conditions(
-    pod: Object,
     addresses: Addresses,
     init: Sequence[Container],
     main: Sequence[Container],
@@ -187,22 +186,13 @@ def _conditions(
         text = f"containers with incomplete status: [{' '.join(uninitialized)}]"
         not_initialized = ("ContainersNotInitialized", text)
     no_sandbox = None if addresses.pod_ip is not None and not over else ("", "")
-    gates = _closed_gates(pod)
     causes: Mapping[str, tuple[str, str] | None] = {
         "PodReadyToStartContainers": no_sandbox,
         "Initialized": not_initialized,
         "ContainersReady": not_ready,
-        "Ready": not_ready or (("ReadinessGatesNotReady", gates) if gates else None),
+        "Ready": not_ready,
     }
     return [_condition(kind, cause, now, previous) for kind, cause in causes.items()]
-
-
-def _closed_gates(pod: Object) -> str:
-    true = {c["type"] for c in pod.get("status", {}).get("conditions") or [] if c["status"] == "True"}
-    closed = [
-        g["conditionType"] for g in pod["spec"].get("readinessGates") or [] if g["conditionType"] not in true
-    ]
-    return f"readiness gates not true: [{' '.join(closed)}]" if closed else ""
 
 
 def _condition(kind: str, cause: tuple[str, str] | None, now: str, previous: Sequence[Object]) -> Object:

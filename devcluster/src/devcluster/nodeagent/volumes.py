@@ -14,7 +14,7 @@ from pathlib import Path
 
 from devcluster.nodeagent.api import UNREACHABLE, ApiError, Object
 from devcluster.nodeagent.containers import Runtime
-from devcluster.nodeagent.env import ConfigError, PodFacts, Sources, field_value, referenced, resource_value
+from devcluster.nodeagent.env import ConfigError, PodFacts, Sources, field_value, referenced
 from devcluster.nodeagent.mounts import Mount
 
 _TOKEN_SECONDS = 3607
@@ -148,13 +148,7 @@ class PodVolumes:
 
     async def _config_map(self, namespace: str, name: str) -> dict[str, str] | None:
         found = await self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
-        if found is None:
-            return None
-        binary = {
-            k: base64.b64decode(v).decode(errors="replace")
-            for k, v in (found.get("binaryData") or {}).items()
-        }
-        return {**(found.get("data") or {}), **binary}
+        return None if found is None else found.get("data") or {}
 
     async def _secret(self, namespace: str, name: str) -> dict[str, bytes] | None:
         found = await self._get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
@@ -178,11 +172,9 @@ class PodVolumes:
         ]
 
     def _source(self, entry: Object) -> Path:
-        path = self._paths[entry["name"]]
-        if sub_path := entry.get("subPath"):
-            path = path / sub_path
-            if not path.exists():
-                path.mkdir(parents=True)
+        path: Path = self._paths[entry["name"]] / entry.get("subPath", "")
+        if not path.exists():
+            path.mkdir(parents=True)
         return path
 
     def remove(self) -> None:
@@ -194,11 +186,9 @@ class PodVolumes:
 
 
 def _host_path(source: Object) -> Path:
-    path, kind = Path(source["path"]), source.get("type", "")
-    if kind == "DirectoryOrCreate":
+    path = Path(source["path"])
+    if source.get("type") == "DirectoryOrCreate":
         path.mkdir(parents=True, exist_ok=True)
-    elif kind == "FileOrCreate":
-        path.touch()
     if not path.exists():
         raise Waits(f"hostPath {path} does not exist on this machine")
     return path
@@ -206,12 +196,9 @@ def _host_path(source: Object) -> Path:
 
 def _downward(item: Object, facts: PodFacts) -> str:
     try:
-        if "fieldRef" in item:
-            return field_value(item["fieldRef"]["fieldPath"], facts)
-        reference = item["resourceFieldRef"]
-        containers = facts.pod["spec"]["containers"]
-        container = next(c for c in containers if c["name"] == reference["containerName"])
-        return resource_value(reference, container, facts)
+        if "fieldRef" not in item:
+            raise ConfigError(f"the downward API of {item['path']!r} is not supported")
+        return field_value(item["fieldRef"]["fieldPath"], facts)
     except ConfigError as error:
         raise Waits(str(error)) from error
 

@@ -36,8 +36,9 @@ _KILL_SECONDS = 10.0
 """A process that outlives SIGKILL by so much hangs in the kernel: it is given up."""
 _LEAST_TERM_SECONDS = 2.0
 """kubelet gives every container at least this between SIGTERM and SIGKILL, even after a long preStop."""
-_HOOK_SECONDS = 3600.0
 
+_MESSAGE_BYTES, _MESSAGE_LINES = 2048, 80
+"""The kubelet's, of a log."""
 _START_ERROR_CODE = 128
 
 
@@ -87,12 +88,13 @@ class Workload:
         self._on_change = on_change
         self.status = Container(container["name"], container["image"], initial, kind=kind)
         self.up = asyncio.Event()
-        """It has started once: its postStart hook has ended and its startup probe has passed."""
+        """It has started once: its startup probe has passed."""
         self._process: Process | None = None
         self._env: dict[str, str] = {}
         self._working_dir = "/"
         self._launch: asyncio.Task[None] | None = None
         self._probing: list[asyncio.Task[None]] = []
+        self._log: Path | None = None
 
     # Status
 
@@ -106,7 +108,7 @@ class Workload:
         self.status = replace(self.status, restarts=restarts)
 
     def lose(self) -> None:
-        """Its process is gone and nobody knows how."""
+        """Its process is gone, and how is unknown."""
         if not isinstance(self.status.state, Terminated):
             message = "The container could not be located when the node came back"
             code = 128 + signal.SIGKILL
@@ -157,7 +159,7 @@ class Workload:
             await asyncio.sleep(_CREATE_RETRY_SECONDS)
         if self._process is not None:
             await asyncio.shield(self._process.exit_code)
-            self._on_exit(self._process.exit_code)  # whoever waits may be woken before the callback
+            self._on_exit(self._process.exit_code)  # a waiting thread may be woken before the callback
 
     def _wait(self, reason: str, error: Exception) -> None:
         self._set(self.status.become(Waiting(reason, str(error))))
@@ -175,7 +177,7 @@ class Workload:
             return
         self._process, self._env, self._working_dir = process, spec.env, spec.cwd
         running = replace(self.status.become(Running(timestamp())), container_id=f"devcluster://{process.id}")
-        gated = "startupProbe" in self._container or "postStart" in (self._container.get("lifecycle") or {})
+        gated = "startupProbe" in self._container
         ready = not gated and "readinessProbe" not in self._container
         self._set(replace(running, started=not gated, ready=ready))
         if not gated:
@@ -204,6 +206,7 @@ class Workload:
         log = sandbox.logs / name / f"{self.status.restarts}.log"
         home.mkdir(parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
         working_dir = container.get("workingDir") or str(home)
         base = {
             "PATH": f"{image.path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -253,20 +256,27 @@ class Workload:
                     reason="Completed" if code == 0 else "Error",
                     started_at=self.status.state.started_at,
                     finished_at=timestamp(),
+                    message=self._termination_message(code),
                     container_id=self.status.container_id,
                 )
             )
         )
 
+    def _termination_message(self, code: int) -> str:
+        """The end of a failed container's log, where it asks for that. Files for it (terminationMessagePath)
+        can't be had."""
+        asked = self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        if code == 0 or not asked or self._log is None or not self._log.exists():
+            return ""
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - _MESSAGE_BYTES))
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)
+        return "".join(lines[-_MESSAGE_LINES:])
+
     # Hooks and probes
 
     async def _watch(self, action: Action, process: Process) -> None:
-        """postStart and the startup probe, then the readiness and the liveness probe."""
-        post_start = (self._container.get("lifecycle") or {}).get("postStart")
-        if post_start is not None and not await action.succeeds(post_start, _HOOK_SECONDS):
-            _logger.warning("container %s: postStart failed", self.status.name)
-            process.signal(signal.SIGKILL)
-            return
+        """The startup probe, then the readiness and the liveness probe."""
         if (startup := self._container.get("startupProbe")) is not None:
             async for verdict in verdicts(startup, action):
                 if not verdict:
@@ -319,7 +329,7 @@ class Workload:
         """Its node has lost power: kill it, also if it is being started at this moment."""
         self.signal(signal.SIGKILL, "all")
         if self._launch is not None:
-            # It may fail at this moment because its volumes are removed: nobody wants to hear of that.
+            # It may fail at this moment because its volumes are removed: that is not reported.
             self._launch.add_done_callback(lambda launch: launch.cancelled() or launch.exception())
             self._launch.cancel()
         for task in self._probing:

@@ -1,0 +1,88 @@
+"""Which members have stopped sending heartbeats, and whether they are lost (docs/internals/detection.md).
+Pure.
+
+A false alarm is worse than a second of delay: a missing heartbeat only triggers a probe, which is a
+connection to the member's own port. The result of the probe decides how long the silence is tolerated.
+
+Members on one node are lost together, but their last heartbeats are up to one period apart, and the first
+loss ends the round and with it the watching. So a verdict waits for one more period while other members are
+falling silent, too. Members that are lost together are then reported together, and the next round waits for
+none of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from elasticjob.contract.limits import Limits
+
+OWN_STALL_SECONDS = 1.0
+"""A monitor whose loop is later than this was stalled itself: all counters start again."""
+
+
+class ProbeResult(enum.Enum):
+    """What a connection to the suspect's own port met."""
+
+    REFUSED = "the connection to its port is refused"
+    SILENT = "its port does not answer"
+    ACCEPTED = "it accepts connections but sends no heartbeat"
+
+
+class Loss(NamedTuple):
+    """Why a member is lost: in words, the result of the last probe, and how many seconds it was silent."""
+
+    text: str
+    probe: ProbeResult
+    silent_seconds: float
+
+
+class HeartbeatMonitor:
+    """Watches the heartbeats of peers, by rank; all times are the caller's monotonic seconds."""
+
+    def __init__(self, ranks: Iterable[int], limits: Limits, now: float) -> None:
+        self._changed = dict.fromkeys(ranks, (0, now))
+        self._limits = limits
+        self._last_tick = now
+        self.lost: dict[int, Loss] = {}
+
+    def tick(self, now: float, counts: Mapping[int, int]) -> list[int]:
+        """Take the counters in; returns the ranks to probe now, longest silent first."""
+        stalled = now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS
+        self._last_tick = now
+        suspects = []
+        for rank, (count, since) in self._changed.items():
+            fresh = counts.get(rank, count)
+            if fresh != count or stalled:
+                self._changed[rank] = (fresh, now)
+            elif rank not in self.lost and now - since > self._limits.suspect:
+                suspects.append(rank)
+        return sorted(suspects, key=lambda rank: self._changed[rank][1])
+
+    def record_probe(self, now: float, rank: int, probe: ProbeResult) -> bool:
+        """Take the result of a probe in; returns whether that rank is lost now. A verdict stays."""
+        if rank not in self._changed or rank in self.lost:
+            return rank in self.lost
+        silent = now - self._changed[rank][1]
+        limits = self._limits
+        limit = {
+            ProbeResult.REFUSED: limits.suspect,
+            ProbeResult.SILENT: limits.heartbeat_timeout,
+            ProbeResult.ACCEPTED: max(limits.stall_timeout, limits.heartbeat_timeout),
+        }[probe]
+        if silent <= limits.suspect or silent < limit:
+            return False
+        if silent >= limit + limits.heartbeat_period or not self._others_fall_silent(now, rank, limit):
+            self.lost[rank] = Loss(f"no heartbeat for {silent:.1f} s, {probe.value}", probe, silent)
+            return True
+        return False
+
+    def _others_fall_silent(self, now: float, rank: int, limit: float) -> bool:
+        """Whether another member has missed a heartbeat and is not yet silent long enough to be lost."""
+        bound = max(limit, self._limits.suspect)
+        return any(
+            self._limits.missed_heartbeat < now - since <= bound
+            for other, (_, since) in self._changed.items()
+            if other != rank and other not in self.lost
+        )

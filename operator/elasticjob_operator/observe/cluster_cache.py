@@ -1,0 +1,377 @@
+"""What the planner sees of one job: pods, Leases and nodes joined into an ``Observed``.
+
+It also says whether this view is good enough to judge silence. Silence timers run only while the watches are
+known to be good, the API server accepts writes (``write_health``), and this process has not been paused (I9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
+from elasticjob_operator.observe import objects
+from elasticjob_operator.observe.client import Api, Json
+from elasticjob_operator.observe.informer import Informer
+from elasticjob_operator.observe.lists import PAGE, read_list
+from elasticjob_operator.observe.objects import SeenLease, SeenNode, SeenPod
+from elasticjob_operator.observe.store import Store
+from elasticjob_operator.observe.write_probe import WriteProbe
+from elasticjob_operator.plan.model import OOM_KILLED, Job, Observed, Participant, Pod
+
+Dirty = Callable[[str, str], None]
+"""Called with (namespace, job) when something about that job is new."""
+
+_STANDSTILL_SECONDS = 3.0
+_PULSE_SECONDS = 0.5
+_BUSY_SECONDS = 1.0
+_SLOW_SECONDS = 1.0
+"""For a page of a list. Renewals of Leases may not get through."""
+_LATE_SECONDS = 5.0
+"""A watch that is later than this is no evidence of silence: the shortest counts from 15 s."""
+_MAX_ON_DELETED_NODES = 10_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The informers of one namespace, or of all ("")."""
+
+    pods: Informer[SeenPod]
+    leases: Informer[SeenLease]
+
+
+class ClusterCache:
+    """See the module. ``namespaces`` empty: all of them."""
+
+    def __init__(self, api: Api, namespaces: Sequence[str], dirty: Dirty, clock: Callable[[], float]) -> None:
+        self._api = api
+        self._dirty = dirty
+        self._clock = clock
+        self._pulse_at = clock()
+        self.loop_lag = 0.0
+        """Seconds by which the event loop was late at the last pulse."""
+        self._standstills = 0
+        self._late: set[object] = set()
+        """The informers whose watch is late."""
+        self._on_deleted_nodes: dict[str, None] = {}
+        """UIDs of pods that were on a node when its object was deleted. Names of nodes come back."""
+        self._ready: frozenset[str] | None = None
+        self.pods: Store[SeenPod] = Store(self._pod_changed, clock)
+        self.leases: Store[SeenLease] = Store(self._lease_changed, clock, self._lease_written)
+        self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
+        self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
+        self._nodes = Informer(api, "/api/v1/nodes", objects.read_node, self.nodes, clock, optional=True)
+
+    def informers(self) -> Iterable[Informer[SeenPod] | Informer[SeenLease] | Informer[SeenNode]]:
+        """All informers, each to be run as a task."""
+        for watched in self._watched.values():
+            yield watched.pods
+            yield watched.leases
+        yield self._nodes
+
+    def reset(self) -> None:
+        """The watches were cancelled and will be run again: pods and Leases are listed then, all of them.
+        The watch of nodes goes on from where it was: no status tells what it has not brought yet."""
+        for watched in self._watched.values():
+            watched.pods.reset()
+            watched.leases.reset()
+        self._nodes.interrupted()
+
+    async def synced(self) -> None:
+        """Wait until everything has been listed once: nothing may be decided before."""
+        for informer in self.informers():
+            await informer.synced.wait()
+
+    async def pulse(self) -> None:
+        """Notice when this process stood still (stopped, starved, suspended), and find out whether what has
+        failed fails everywhere; run it as a task."""
+        probe = WriteProbe(self._api, self.leases, self._clock)
+        try:
+            while True:
+                await asyncio.sleep(_PULSE_SECONDS)
+                now = self._clock()
+                self.loop_lag = max(0.0, now - self._pulse_at - _PULSE_SECONDS)
+                self._check_standstill(now)
+                self._check_lateness()
+                self._reopen_unanswered_watches()
+                probe.begin()
+        finally:
+            await probe.aclose()
+
+    def behind(self) -> bool:
+        """Whether a watch is late: the API server, or this process, has more to do than it can."""
+        return any(informer.late() > _BUSY_SECONDS for informer in self.informers())
+
+    def _check_lateness(self) -> None:
+        """A participant is not silent while a write of its Lease may not have reached us yet."""
+        for informer in self.informers():
+            late = informer.late()
+            if late > _LATE_SECONDS:
+                if informer not in self._late:
+                    text = "%s: the watch lags by %.1f s; not judging silence until it catches up"
+                    log.warning(text, informer.path, late)
+                self._late.add(informer)
+                informer.stalled()
+                informer.reopen(unless_since=self._clock() - _LATE_SECONDS)
+            elif informer in self._late:
+                self._late.remove(informer)
+                log.info("%s: the watch has caught up", informer.path)
+
+    def _reopen_unanswered_watches(self) -> None:
+        """A request that got no answer may have gone to an API server that is dead, and watches with it."""
+        for informer in self.informers():
+            informer.reopen(unless_since=self._api.write_health.last_unanswered)
+
+    def continuity(self, namespace: str) -> tuple[int, ...]:
+        """A value that changes whenever something may have been missed in that namespace."""
+        self._check_standstill(self._clock())
+        watched = self._watched_in(namespace)
+        if watched is None:
+            return (-1,)
+        outages = self._api.write_health.outages(namespace)
+        return (self._standstills, watched.pods.gaps, watched.leases.gaps, outages)
+
+    def trusted(self, namespace: str) -> bool:
+        """Whether the watches of that namespace are connected now, and its participants can write."""
+        watched = self._watched_in(namespace)
+        return (
+            watched is not None
+            and watched.pods.good_since is not None
+            and watched.leases.good_since is not None
+            and not self._api.write_health.is_outage(namespace, self._clock())
+        )
+
+    def covers(self, namespace: str) -> bool:
+        """Whether that namespace is watched at all."""
+        return self._watched_in(namespace) is not None
+
+    def observe(self, job: Job) -> Observed:
+        """Everything about one job, as of now, but for what is published of its round."""
+        now = self._clock()
+        self._check_standstill(now)
+        templated = job.spec.template is not None
+        pods = self.pods.of_job(job.namespace, job.name)
+        leases = self.leases.of_job(job.namespace, job.name)
+        rounds = (round_lease(job.name), members_lease(job.name))
+        good_since = self._leases_good_since(job.namespace)
+        uncertain_since = self._api.write_health.uncertain_since(job.namespace)
+        until = now if uncertain_since is None else min(now, uncertain_since)
+        participants: dict[str, Participant] = {}
+        for name, lease in leases.items():
+            if name not in rounds:
+                participants[name] = self._participant(lease, good_since, until)
+        return Observed(
+            pods=tuple(
+                _without_old_mark(self._pod(pods[name], job.uid, templated), participants.get(name))
+                for name in sorted(pods)
+            ),
+            leases=participants,
+            nodes=self._ready_nodes(),
+        )
+
+    def service_accounts(self, job: Job) -> tuple[str, ...]:
+        """The service accounts of the job's pods."""
+        return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
+
+    def pod_names(self, job: Job) -> dict[str, str]:
+        """The names of the job's pods by UID."""
+        return {seen.pod.uid: name for name, seen in self.pods.of_job(job.namespace, job.name).items()}
+
+    def round_lease(self, job: Job) -> SeenLease | None:
+        """The Lease ``<job>-round``, whatever it contains."""
+        return self.leases.get(job.namespace, round_lease(job.name))
+
+    def members_lease(self, job: Job) -> SeenLease | None:
+        """The Lease ``<job>.members-round``, whatever it contains."""
+        return self.leases.get(job.namespace, members_lease(job.name))
+
+    async def read_again(self, job: Job) -> None:
+        """List the job's pods and Leases: from now on the view is at least as new as what the status says
+        about them. Raises ApiError."""
+        base, watched = f"/namespaces/{job.namespace}", self._watched_in(job.namespace)
+        newest = await _read_list_of(self._api, f"/api/v1{base}/pods", job, self.pods, objects.read_pod)
+        if watched is not None:
+            watched.pods.expects(newest)
+        leases = f"/apis/coordination.k8s.io/v1{base}/leases"
+        newest = await _read_list_of(self._api, leases, job, self.leases, objects.read_lease)
+        if watched is not None:
+            watched.leases.expects(newest)
+
+    async def confirm_silence(self, job: Job, silent: Iterable[str]) -> None:
+        """Ask the API server before silence is used: ``read_again``. Those of the ``silent`` that have
+        renewed their Leases after all, or would have but for an API server that is too slow, are silent
+        from now on only; all of them where it does not tell. Raises ApiError."""
+        before = self.versions(job, silent)
+        spoken, began = list(before), self._clock()
+        try:
+            await self.read_again(job)
+            seconds = self._clock() - began
+            pods, leases = (store.of_job(job.namespace, job.name) for store in (self.pods, self.leases))
+            if seconds <= _SLOW_SECONDS * (2 + len(pods) // PAGE + len(leases) // PAGE):
+                after = self.versions(job, before)
+                spoken = [name for name in before if before[name] != after[name]]
+        finally:
+            for name in spoken:
+                self.leases.touch(job.namespace, name)
+
+    def versions(self, job: Job, names: Iterable[str]) -> dict[str, int]:
+        """The versions of these participants' Leases; 0 for one that is not there."""
+        leases = {name: self.leases.get(job.namespace, name) for name in names}
+        return {name: lease.version if lease is not None else 0 for name, lease in leases.items()}
+
+    def retry(self, job: Job) -> None:
+        """Something about the job must be looked at again."""
+        self._dirty(job.namespace, job.name)
+
+    def saw_pod(self, raw: Json, deleting: bool = False) -> None:
+        """Take over the answer to a write of ours: the next pass must know of it already."""
+        seen = objects.read_pod(raw)
+        if deleting and not seen.pod.deleting:
+            seen = replace(seen, pod=replace(seen.pod, deleting=True))
+        self.pods.answered(seen, quiet=True)
+        watched = self._watched_in(seen.namespace)
+        if watched is not None:
+            watched.pods.expects(seen.version)
+
+    def saw_lease(self, raw: Json) -> None:
+        """Take over the answer to a write of ours."""
+        seen = objects.read_lease(raw, None)
+        self.leases.answered(seen, quiet=True)
+        watched = self._watched_in(seen.namespace)
+        if watched is not None:
+            watched.leases.expects(seen.version)
+
+    def _informers(self, namespace: str) -> Watched:
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return Watched(
+            pods=Informer(
+                self._api,
+                f"/api/v1{scope}/pods",
+                objects.read_pod,
+                self.pods,
+                self._clock,
+                JOB_LABEL,
+                namespace=namespace,
+            ),
+            leases=Informer(
+                self._api,
+                f"/apis/coordination.k8s.io/v1{scope}/leases",
+                objects.read_lease,
+                self.leases,
+                self._clock,
+                JOB_LABEL,
+                namespace=namespace,
+            ),
+        )
+
+    def _watched_in(self, namespace: str) -> Watched | None:
+        return self._watched.get(namespace) or self._watched.get("")
+
+    def _leases_good_since(self, namespace: str) -> float | None:
+        watched = self._watched_in(namespace)
+        if watched is None or watched.leases.good_since is None:
+            return None
+        return max(watched.leases.good_since, self._api.write_health.good_since(namespace))
+
+    def _participant(self, lease: SeenLease, good_since: float | None, until: float) -> Participant:
+        known = lease.participant
+        if good_since is None:
+            return known
+        silent = until - max(good_since, self.leases.touched(lease.namespace, lease.name))
+        if silent < 1.0:
+            # Nothing is decided by less than a second, and a storm of joins need not copy them all.
+            return known
+        return replace(known, silent=silent)
+
+    def _pod(self, seen: SeenPod, job_uid: str, templated: bool) -> Pod:
+        pod = seen.pod
+        of_this_job = not templated or (seen.owner == job_uid and seen.made)
+        node = self.nodes.get("", pod.node) if pod.node else None
+        ready = node is None or node.ready
+        gone = node is None and pod.uid in self._on_deleted_nodes
+        unreachable = node is not None and node.unreachable
+        off = node is not None and node.out_of_service
+        if of_this_job and ready and not gone and not unreachable and not off:
+            return pod
+        return replace(
+            pod,
+            of_this_job=of_this_job,
+            node_ready=ready,
+            node_gone=gone,
+            unreachable=unreachable,
+            out_of_service=off,
+        )
+
+    def _ready_nodes(self) -> frozenset[str] | None:
+        """The names of the ready nodes, None where nodes can't be seen. Kept until one changes."""
+        if self._ready is None:
+            self._ready = frozenset(node.name for node in self.nodes.all() if node.ready)
+        return self._ready if self._nodes.good_since is not None and len(self.nodes) else None
+
+    def _check_standstill(self, now: float) -> None:
+        if now - self._pulse_at > _STANDSTILL_SECONDS:
+            log.warning(
+                "the process was paused for %.1f s; restarting all silence timers", now - self._pulse_at
+            )
+            self._standstills += 1
+            for informer in self.informers():
+                informer.stalled()
+        self._pulse_at = now
+
+    def _pod_changed(self, pod: SeenPod) -> None:
+        self._dirty(pod.namespace, pod.job)
+
+    def _lease_changed(self, lease: SeenLease) -> None:
+        self._dirty(lease.namespace, lease.job)
+
+    def _lease_written(self, lease: SeenLease) -> None:
+        self._api.write_health.lease_written(lease.namespace, self._clock())
+
+    def _node_changed(self, node: SeenNode) -> None:
+        self._ready = None
+        theirs = [pod for pod in self.pods.all() if pod.pod.node == node.name]
+        if self.nodes.get("", node.name) is None:
+            self._on_deleted_nodes.update(dict.fromkeys(pod.uid for pod in theirs))
+            while len(self._on_deleted_nodes) > _MAX_ON_DELETED_NODES:
+                del self._on_deleted_nodes[next(iter(self._on_deleted_nodes))]
+        for namespace, job in {(pod.namespace, pod.job) for pod in theirs}:
+            self._dirty(namespace, job)
+
+
+def _without_old_mark(pod: Pod, participant: Participant | None) -> Pod:
+    """containerd marks a container of which any process was killed for want of memory, for good. If its agent
+    has outlived that, and says so, the mark is not why the container ended."""
+    if pod.exit is None or pod.exit.reason != OOM_KILLED:
+        return pod
+    record = participant.record if participant is not None and participant.holder == pod.uid else None
+    if record is None or not record.oom_kills:
+        return pod
+    return replace(pod, exit=replace(pod.exit, reason="Error"))
+
+
+async def _read_list_of(
+    api: Api,
+    path: str,
+    job: Job,
+    store: Store[objects.T],
+    read: Callable[[Json, objects.T | None], objects.T],
+) -> int:
+    """List the objects of one job into their store; what is not among them has been deleted. Return the
+    version of the newest."""
+    newest = 0
+
+    def take(raw: Json) -> None:
+        nonlocal newest
+        store.answered(read(raw, store.get(job.namespace, str(raw["metadata"]["name"]))))
+        newest = max(newest, objects.version_of(raw["metadata"]))
+
+    present, version = await read_list(api, path, take, {"labelSelector": f"{JOB_LABEL}={job.name}"})
+    for name in [
+        name for name in store.of_job(job.namespace, job.name) if (job.namespace, name) not in present
+    ]:
+        store.remove(job.namespace, name, version=version)
+    return newest

@@ -1,0 +1,85 @@
+"""Jobs as users write them, and what kubectl says of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from devcluster.access import ClusterAccess
+
+CONTAINER = {"name": "train", "image": "train", "command": ["torchrun", "train.py"]}
+TEMPLATE: dict[str, Any] = {"spec": {"containers": [CONTAINER]}}
+FULL: dict[str, Any] = {
+    "replicas": 4,
+    "minReplicas": 2,
+    "maxReplicas": 8,
+    "spares": 1,
+    "nprocPerNode": "auto",
+    "handlerSource": "Injected",
+    "rendezvous": {"rejoinTimeoutSeconds": 60},
+    "scaling": {"scaleUpDelaySeconds": 10},
+    "failurePolicy": {
+        "application": {"maxRestarts": 3, "windowSeconds": 3600},
+        "infrastructure": {"maxRestarts": 20, "windowSeconds": 86400},
+        "preemption": {"maxRestarts": 100},
+        "rules": [
+            {"name": "bad-gpu", "onErrorPattern": "CUDA error: .*ECC", "action": "ExcludeNode"},
+            {"name": "bad-input", "onWorkerExitCodes": [42, -6], "action": "FailJob"},
+            {"name": "spot", "onPodReasons": ["PreemptionByScheduler", "Evicted"], "action": "Ignore"},
+        ],
+        "maxRoundsWithoutProgress": 5,
+        "hangTimeoutSeconds": 1800,
+        "idleDeadlineSeconds": 3600,
+        "fencing": {"type": "AfterSeconds", "afterSeconds": 300},
+    },
+    "suspend": False,
+    "managedBy": "elasticjob.dev/operator",
+    "activeDeadlineSeconds": 86400,
+    "ttlSecondsAfterFinished": 3600,
+    "cleanPodPolicy": "Running",
+    "networkPolicy": "JobOnly",
+    "template": TEMPLATE,
+}
+"""Each field of the spec is set."""
+
+
+def manifest(name: str = "digits", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def apply(cluster: ClusterAccess, namespace: str, job: dict[str, Any]) -> str:
+    """Apply like a user; what kubectl says. Raises KubectlError if it is refused."""
+    return cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job)).stdout
+
+
+def refusal(cluster: ClusterAccess, namespace: str, job: dict[str, Any]) -> str:
+    """Apply what must be refused; what kubectl says."""
+    answer = cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job), check=False)
+    assert answer.returncode != 0, f"accepted: {answer.stdout}"
+    return answer.stderr
+
+
+def get(cluster: ClusterAccess, namespace: str, name: str = "digits") -> dict[str, Any]:
+    answer = cluster.kubectl("get", "-n", namespace, "ej", name, "-o", "json")
+    job: dict[str, Any] = json.loads(answer.stdout)
+    return job
+
+
+def template(**changes: Any) -> dict[str, Any]:
+    """A minimal template whose pod spec has these fields besides."""
+    return {"spec": {"containers": [CONTAINER], **changes}}
+
+
+def labelled(**metadata: dict[str, str]) -> dict[str, Any]:
+    """The template with such ``labels`` and ``annotations``."""
+    return {"metadata": metadata, **TEMPLATE}
+
+
+def ruled(*rules: dict[str, Any]) -> dict[str, Any]:
+    """A job with these failure rules."""
+    return manifest(template=TEMPLATE, failurePolicy={"rules": list(rules)})

@@ -1,0 +1,160 @@
+"""The pod template in a real API server: whatever Kubernetes knows of a pod is kept as it was written."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from crds import generate
+from devcluster.access import ClusterAccess
+from devcluster.cluster import Cluster
+from tests.integration.crd.jobs import CONTAINER, apply, get, manifest
+
+pytestmark = pytest.mark.cluster
+
+RICH_TEMPLATE: dict[str, Any] = yaml.safe_load(
+    """
+metadata:
+  labels: {app: digits, team.example.com/name: research}
+  annotations: {kubectl.kubernetes.io/default-container: train}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 60
+  activeDeadlineSeconds: 100000
+  hostNetwork: true
+  dnsPolicy: ClusterFirstWithHostNet
+  enableServiceLinks: false
+  automountServiceAccountToken: false
+  shareProcessNamespace: true
+  hostAliases: [{ip: 10.1.2.3, hostnames: [storage]}]
+  imagePullSecrets: [{name: registry}]
+  nodeSelector: {gpu: h100}
+  schedulerName: other-scheduler
+  securityContext:
+    runAsUser: 1000
+    runAsNonRoot: true
+    fsGroup: 2000
+    supplementalGroups: [3000]
+    seccompProfile: {type: RuntimeDefault}
+    sysctls: [{name: kernel.shm_rmid_forced, value: "1"}]
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions: [{key: zone, operator: In, values: [a, b]}]
+      preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 5
+        preference: {matchFields: [{key: metadata.name, operator: NotIn, values: [bad]}]}
+    podAntiAffinity:
+      preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 1
+        podAffinityTerm: {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: digits}}}
+  tolerations:
+  - {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}
+  - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
+  topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: zone
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector: {matchExpressions: [{key: app, operator: Exists}]}
+  initContainers:
+  - {name: prepare, image: busybox, command: [sh, -c, "true"]}
+  - name: proxy
+    image: proxy
+    restartPolicy: Always
+    startupProbe: {tcpSocket: {port: 8080}, failureThreshold: 30}
+  containers:
+  - name: train
+    image: train
+    imagePullPolicy: IfNotPresent
+    command: [torchrun, train.py]
+    args: [--epochs=3]
+    workingDir: /workspace
+    env:
+    - {name: PLAIN, value: "1"}
+    - {name: NODE, valueFrom: {fieldRef: {apiVersion: v1, fieldPath: spec.nodeName}}}
+    - {name: CPUS, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: "1"}}}
+    - {name: TOKEN, valueFrom: {secretKeyRef: {name: token, key: token, optional: true}}}
+    envFrom:
+    - {prefix: CONF_, configMapRef: {name: conf, optional: true}}
+    ports:
+    - {name: metrics, containerPort: 9090, protocol: TCP}
+    - {name: metrics-udp, containerPort: 9090, protocol: UDP}
+    resources:
+      requests: {cpu: 2, memory: 1Gi, ephemeral-storage: 500M}
+      limits: {cpu: "2", memory: 1073741824, nvidia.com/gpu: 8, rdma/hca: "1", hugepages-2Mi: 4Mi}
+    lifecycle:
+      preStop: {exec: {command: [sleep, "1"]}}
+    livenessProbe: {httpGet: {path: /healthz, port: metrics, scheme: HTTP}, periodSeconds: 10}
+    readinessProbe: {grpc: {port: 9000, service: ready}}
+    securityContext:
+      capabilities: {add: [IPC_LOCK], drop: [ALL]}
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+    volumeMounts:
+    - {name: shm, mountPath: /dev/shm}
+    - {name: code, mountPath: /workspace, readOnly: true}
+    - {name: data, mountPath: /data, subPath: train, mountPropagation: None}
+    - {name: tokens, mountPath: /var/run/tokens}
+    volumeDevices:
+    - {name: block, devicePath: /dev/block}
+    terminationMessagePolicy: FallbackToLogsOnError
+  - {name: log-shipper, image: log-shipper}
+  volumes:
+  - {name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}
+  - {name: code, configMap: {name: code, defaultMode: 420, items: [{key: train.py, path: train.py}]}}
+  - {name: data, persistentVolumeClaim: {claimName: data, readOnly: true}}
+  - name: block
+    ephemeral:
+      volumeClaimTemplate:
+        metadata: {labels: {app: digits}}
+        spec:
+          accessModes: [ReadWriteOnce]
+          volumeMode: Block
+          storageClassName: fast
+          resources: {requests: {storage: 10Gi}}
+  - name: tokens
+    projected:
+      defaultMode: 420
+      sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3607, audience: storage}
+      - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
+      - configMap: {name: ca, items: [{key: ca.crt, path: ca.crt}]}
+  - {name: host, hostPath: {path: /tmp, type: Directory}}
+  - {name: nfs, nfs: {server: 10.0.0.1, path: /data}}
+  - {name: bucket, csi: {driver: bucket.example.com, volumeAttributes: {bucket: data}}}
+"""
+)
+
+
+def test_a_rich_template_is_kept_to_the_letter(cluster: ClusterAccess, namespace: str) -> None:
+    apply(cluster, namespace, manifest(template=RICH_TEMPLATE))
+    assert get(cluster, namespace)["spec"]["template"] == RICH_TEMPLATE
+
+
+def test_the_rich_template_is_a_pod_that_kubernetes_accepts(cluster: ClusterAccess, namespace: str) -> None:
+    """Else the test above would prove less than it seems to."""
+    pod = {"apiVersion": "v1", "kind": "Pod", **copy.deepcopy(RICH_TEMPLATE)}
+    pod["metadata"]["name"] = "rich"
+    cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-f", "-", input=json.dumps(pod))
+
+
+def test_a_port_without_protocol_is_tcp(cluster: ClusterAccess, namespace: str) -> None:
+    """The one default in the template: the protocol is a key of the list of ports."""
+    ports = [{"containerPort": 80}]
+    apply(cluster, namespace, manifest(template={"spec": {"containers": [{**CONTAINER, "ports": ports}]}}))
+    container = get(cluster, namespace)["spec"]["template"]["spec"]["containers"][0]
+    assert container["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
+
+
+@pytest.mark.devcluster
+def test_the_generated_part_is_what_this_version_of_kubernetes_gives(devcluster: Cluster) -> None:
+    openapi = json.loads(devcluster.kubectl("get", "--raw", "/openapi/v3/api/v1").stdout)
+    text = generate.CRD_FILE.read_text()
+    assert generate.splice(text, generate.template_properties(openapi)) == text, (
+        "run: kubectl get --raw /openapi/v3/api/v1 | python crds/generate.py"
+    )

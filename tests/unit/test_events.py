@@ -1,0 +1,31 @@
+"""Events of a job: none is lost to others of which there may be very many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from elasticjob_operator.act.events import Recorder
+from elasticjob_operator.act.memory import Memory
+from elasticjob_operator.observe.client import Api
+from elasticjob_operator.plan.model import Event, Job, JobSpec
+
+JOB = Job("ns", "job", "uid", 1, JobSpec())
+
+
+class Sent:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    async def create(self, _path: str, body: dict[str, Any]) -> None:
+        self.reasons.append(body["reason"])
+
+
+def test_events_of_a_frequent_kind_leave_a_part_of_the_burst_to_others() -> None:
+    sent, memory = Sent(), Memory()
+    recorder = Recorder(cast(Api, sent), lambda: 0.0)
+    many = [Event("PodEndedEarly", f"mnist-{slot}-0 ended", True, frequent=True) for slot in range(100)]
+    rounds = [Event("RoundPublished", f"round {number} begins") for number in range(100)]
+    asyncio.run(recorder.send(JOB, many, memory))
+    asyncio.run(recorder.send(JOB, rounds, memory))
+    assert sent.reasons == ["PodEndedEarly"] * 15 + ["RoundPublished"] * 10

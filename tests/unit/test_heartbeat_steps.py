@@ -1,0 +1,110 @@
+"""Steps on their way from the members' workers through the round's store to the leader: real TCPStores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from torch.distributed import PrefixStore
+
+from devcluster.wait import wait_for
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.records import ProgressReport
+from elasticjob.core.participant import Membership
+from elasticjob.core.progress import Hang
+from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats
+from elasticjob.progress import StepFile
+from elasticjob.step_files import StepReader
+from elasticjob.stores import KeyValueStore, serve
+
+
+class Member:
+    """One agent's heartbeats, what its workers report, and what the thread says."""
+
+    def __init__(self, membership: Membership, folder: Path) -> None:
+        folder.mkdir()
+        self.workers = [StepFile(str(folder / str(local_rank))) for local_rank in range(2)]
+        self.reports: list[tuple[ProgressReport, bool]] = []
+        self.hangs: list[Hang] = []
+        self.lost: list[object] = []
+        self.verified: list[float] = []
+        self.heartbeats = Heartbeats(
+            membership,
+            StepReader(str(folder)),
+            self.lost.append,
+            lambda report, first: self.reports.append((report, first)),
+            self.hangs.append,
+            self.verified.append,
+        )
+        self.heartbeats.start()
+
+    def steps(self) -> list[tuple[int, int]]:
+        return [(report.first_step, report.step) for report, _ in self.reports]
+
+
+@pytest.fixture
+def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Member]]:
+    """The members of one round, as many as the parameter says; nothing for 3 s is a hang."""
+    size = request.param
+    server = serve()
+    leader = f"127.0.0.1:{server.port}"
+    ids = tuple("abc"[:size])
+    limits = Limits(hang_timeout=3)
+    all_of_them = [Membership("uid", 1, "n", ids[i], i, size, leader, limits) for i in range(size)]
+    store = cast(KeyValueStore, PrefixStore(all_of_them[0].prefix, server))
+    for rank in range(size):
+        store.multi_set(
+            [f"{HEARTBEAT_KEY}{rank}", f"{STEP_KEY}{rank}", f"{ENDPOINT_KEY}{rank}"],
+            ["0", str(NO_STEP), f"127.0.0.1:{server.port}"],
+        )
+    started = [Member(one, tmp_path / one.id) for one in all_of_them]
+    yield started
+    for member in started:
+        member.heartbeats.stop()
+    del store, server
+
+
+@pytest.mark.parametrize("members", [3], indirect=True)
+def test_the_leader_knows_the_highest_step_of_all(members: list[Member]) -> None:
+    leader, one, other = members
+    one.workers[1].write(4)
+    wait_for(lambda: leader.steps() == [(4, 4)], 60, lambda: str(leader.steps()))
+    assert leader.reports[0][1], "the first"
+    other.workers[0].write(9)
+    one.workers[0].write(8)
+    leader.workers[0].write(7)
+    wait_for(lambda: leader.steps()[-1] == (4, 9), 60, lambda: str(leader.steps()))
+    assert [first for _, first in leader.reports].count(True) == 1
+    assert not one.reports
+    assert not other.reports
+    assert one.heartbeats.progress() is None, "only the leader speaks for the round"
+    assert all(not member.lost for member in members)
+
+
+@pytest.mark.parametrize("members", [3], indirect=True)
+def test_a_round_that_does_not_get_on_is_said_once_and_by_the_leader(members: list[Member]) -> None:
+    members[1].workers[0].write(4)
+    wait_for(lambda: members[0].hangs, 30, lambda: str(members[0].steps()))
+    hang = members[0].hangs[0]
+    assert hang.silent_seconds >= 3.0
+    assert hang.text.startswith("no step after step 4 for ")
+    reported = members[0].heartbeats.progress()
+    members[2].workers[0].write(5)
+    wait_for(lambda: members[0].steps()[-1] == (4, 5), 60, lambda: str(members[0].steps()))
+    assert reported is not None
+    assert [len(member.hangs) for member in members] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("members", [1], indirect=True)
+def test_a_round_of_one_has_progress_and_hangs_too(members: list[Member]) -> None:
+    leader = members[0]
+    leader.workers[0].write(1)
+    leader.workers[1].write(2)
+    wait_for(lambda: leader.steps() == [(1, 2)], 60, lambda: str(leader.steps()))
+    leader.workers[0].write(3)
+    now = leader.heartbeats.progress()
+    assert now is not None
+    assert now.step == 3, "what is said at the round's end is what there is then"
+    wait_for(lambda: leader.hangs, 30, lambda: str(leader.steps()))

@@ -1,0 +1,109 @@
+"""The heartbeat monitor: which members are lost, and above all which are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticjob.contract.limits import Limits
+from elasticjob.core.heartbeats import HeartbeatMonitor, ProbeResult
+
+
+def monitor(heartbeat: float = 10.0, stall: float = 30.0) -> HeartbeatMonitor:
+    return HeartbeatMonitor([1, 2], Limits(heartbeat_timeout=heartbeat, stall_timeout=stall), now=0.0)
+
+
+def silent(seconds: int, probe: ProbeResult) -> HeartbeatMonitor:
+    """Rank 1 sends no heartbeat and its port answers ``probe``; rank 2 sends them."""
+    j = monitor()
+    for t in range(1, seconds + 1):
+        for rank in j.tick(float(t), {2: t}):
+            j.record_probe(float(t), rank, probe)
+    return j
+
+
+def test_a_refused_connection_is_a_loss_within_3_s() -> None:
+    assert not silent(2, ProbeResult.REFUSED).lost
+    assert list(silent(3, ProbeResult.REFUSED).lost) == [1]
+
+
+def test_no_answer_is_a_loss_after_the_heartbeat_timeout() -> None:
+    assert not silent(9, ProbeResult.SILENT).lost
+    assert list(silent(10, ProbeResult.SILENT).lost) == [1]
+
+
+def test_a_machine_that_stalls_and_lives_is_borne_longer() -> None:
+    assert not silent(29, ProbeResult.ACCEPTED).lost
+    assert list(silent(30, ProbeResult.ACCEPTED).lost) == [1]
+
+
+def test_a_heartbeat_starts_the_clock_again() -> None:
+    j = monitor()
+    for t in range(1, 60):
+        count = t // 8  # a heartbeat every 8 s, nothing arrives in between
+        for rank in j.tick(float(t), {1: count, 2: t}):
+            assert not j.record_probe(float(t), rank, ProbeResult.SILENT)
+
+
+def test_a_monitor_that_was_stalled_itself_starts_again() -> None:
+    """I9: a leader that was frozen for a minute accuses no member of its own silence."""
+    j = monitor()
+    j.tick(1.0, {1: 1, 2: 1})
+    assert j.tick(61.0, {1: 1, 2: 1}) == []
+    assert not j.record_probe(61.0, 1, ProbeResult.SILENT)
+    assert not j.lost
+
+
+def test_a_verdict_stays_and_is_said_once() -> None:
+    j = silent(3, ProbeResult.REFUSED)
+    assert j.tick(4.0, {1: 5, 2: 4}) == []
+    assert 1 in j.lost
+
+
+@pytest.mark.parametrize(
+    ("probe", "heartbeat", "limit"),
+    [
+        (ProbeResult.REFUSED, 10.0, 3),
+        (ProbeResult.SILENT, 10.0, 10),
+        (ProbeResult.SILENT, 3.0, 3),
+        (ProbeResult.ACCEPTED, 10.0, 30),
+    ],
+)
+def test_members_of_one_lost_node_are_named_together(
+    probe: ProbeResult, heartbeat: float, limit: int
+) -> None:
+    """Their last heartbeats are a tick apart: the first verdict ends the round, so it waits for the
+    second."""
+    j = monitor(heartbeat)
+    named: list[list[int]] = []
+    for t in range(1, limit + 5):
+        now = t + 0.4  # what the probes take
+        suspects = j.tick(float(t), {1: min(t, 1), 2: min(t, 2)})
+        if lost := [rank for rank in suspects if j.record_probe(now, rank, probe)]:
+            named.append(lost)
+    assert named == [[1, 2]]
+
+
+def test_a_verdict_waits_for_others_one_heartbeat_at_most() -> None:
+    """Rank 2 sends a heartbeat every other second: it keeps no other from being lost."""
+    j = monitor()
+    at = next(
+        t
+        for t in range(1, 60)
+        if [r for r in j.tick(float(t), {1: 0, 2: t // 2}) if j.record_probe(float(t), r, ProbeResult.SILENT)]
+        == [1]
+    )
+    assert at <= 11
+
+
+def test_all_that_is_judged_by_heartbeats_follows_their_period() -> None:
+    slow = HeartbeatMonitor([1], Limits(heartbeat_period=5, heartbeat_timeout=15), now=0.0)
+    probed = [second for second in range(1, 20) if slow.tick(float(second), {})]
+    assert probed == list(range(13, 20)), "two heartbeats and a half were missed"
+    assert slow.record_probe(19.0, 1, ProbeResult.REFUSED)
+
+
+def test_who_accepts_connections_is_borne_for_no_shorter_than_who_does_not_answer() -> None:
+    j = monitor(heartbeat=20.0, stall=5.0)
+    for t in range(1, 20):
+        j.tick(float(t), {2: t})
+        assert not j.record_probe(float(t), 1, ProbeResult.ACCEPTED)
