@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from devcluster.access import ClusterAccess
@@ -38,14 +38,15 @@ class ClusterJob:
         container: dict[str, Any] | None = None,
         annotations: dict[str, str] | None = None,
         pod: dict[str, Any] | None = None,
+        sidecars: Sequence[dict[str, Any]] = (),
         **spec: Any,
     ) -> None:
-        """Apply the job; with ``container`` it has a template, into which ``annotations`` and ``pod`` go."""
+        """Apply the job; with ``container`` it has a template, into which the other parameters go."""
         if container is not None:
             image = {"name": "train", "image": "elasticjob-test"}
             template = {
                 "metadata": {"annotations": annotations or {}},
-                "spec": {"containers": [{**image, **container}], **(pod or {})},
+                "spec": {"containers": [{**image, **container}, *sidecars], **(pod or {})},
             }
             spec = {"replicas": 2, "handlerSource": "Image", "template": template, **spec}
         meta = {"name": self.name, "namespace": self.namespace}

@@ -7,9 +7,19 @@ without libuv instead of PyTorch's own. What that can't show: PyTorch's image it
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from devcluster.build import locked
 from devcluster.kubelet.images import Images
+from devcluster.paths import cache_dir
 
 # Debian keeps pip from writing where its own packages are; Docker's image has none.
 _PYTHON = (
@@ -33,6 +43,9 @@ class Base:
     script: str
 
 
+PACKAGES = "/packages"
+"""Where a volume with a `Python`'s torch is mounted."""
+
 PYTHON = Base(("docker.io/library/python:3.13-slim",), "trixie", ("python3", "python3-pip"), _PYTHON)
 TORCH = Base(
     ("docker.io/pytorch/pytorch:latest", "docker.io/pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime"),
@@ -49,3 +62,85 @@ def provide(images: Images) -> None:
         images.debian(first, base.suite, base.packages, base.script, ["python3"])
         for name in base.names:
             images.push(first, name.removeprefix("docker.io/"))
+
+
+@dataclass(frozen=True)
+class Python:
+    """An image with a Python of this machine, and PyPI's torch, whose gigabytes are on a volume."""
+
+    version: str
+    torch: str
+    """As pip is told; empty for the newest."""
+
+    def __str__(self) -> str:
+        return f"python-{self.version}-torch-{self.torch or 'newest'}"
+
+    def provide(self, images: Images) -> str:
+        """Make the image, and install torch on this machine; returns the name by which pods pull it.
+
+        Skips the test if this machine has no such Python.
+        """
+        name = f"docker.io/test/python:{self.version}"
+        packages = (
+            "libbz2-1.0",
+            "libffi8",
+            "libgomp1",
+            "liblzma5",
+            "libreadline8",
+            "libsqlite3-0",
+            "libssl3",
+        )
+        script = f"ln -s /python/bin/python{self.version} /usr/local/bin/python"
+        images.debian(name, "bookworm", packages, script, ["python"], {"python": _prefix(self.version)})
+        self._install_torch()
+        return images.push(name)
+
+    @property
+    def container(self) -> dict[str, Any]:
+        """Fields of the training container."""
+        launcher = "elasticjob.run" if self.torch.startswith("2.4") else "torch.distributed.run"
+        environment = [{"name": "PYTHONPATH", "value": PACKAGES}, {"name": "OMP_NUM_THREADS", "value": "1"}]
+        return {"command": ["python", "-m", launcher, "train.py"], "env": environment}
+
+    @property
+    def folder(self) -> Path:
+        """Where its packages are."""
+        return cache_dir() / "torch" / str(self)
+
+    def _install_torch(self) -> None:
+        with locked(self.folder.with_suffix(".lock"), str(self)):
+            if self.folder.exists():
+                return
+            making = self.folder.with_suffix(".making")
+            shutil.rmtree(making, ignore_errors=True)
+            torch = f"torch=={self.torch}.*" if self.torch else "torch"
+            uv = [
+                sys.executable,
+                "-m",
+                "uv",
+                "pip",
+                "install",
+                "--quiet",
+                "--python",
+                _interpreter(self.version),
+            ]
+            environment = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
+            wanted = [torch, "numpy<2.3", "scikit-learn"]
+            subprocess.run([*uv, "--target", str(making), *wanted], check=True, env=environment)
+            making.rename(self.folder)
+
+
+PYTHONS = (Python("3.10", "2.4"), Python("3.13", ""))
+"""The oldest that the handler supports, and the newest."""
+
+
+def _interpreter(version: str) -> str:
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    found = sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
+    if not found:
+        pytest.skip(f"pyenv has no Python {version} of which an image could be made")
+    return str(found[-1])
+
+
+def _prefix(version: str) -> Path:
+    return Path(_interpreter(version)).parent.parent

@@ -1,21 +1,29 @@
-"""One cluster of two nodes with kubelets, with the operator installed as the documents tell to."""
+"""Two nodes with kubelets and an operator installed as the documents tell to, and two stand-in nodes to compare."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
+from devcluster import crd
+from devcluster.cluster import Cluster
+from devcluster.control_plane import ControlPlane
 from devcluster.kubelet.cluster import KubeletCluster
 from tests.chart.release import Release
+from tests.e2e.job import Operator
 from tests.nodes import base_images
-from tests.nodes.job import Recovery
+from tests.nodes.job import ROOT, DigitsJob, NodesJob, Recovery, StandInJob
 
 _COMMANDS_SECONDS = 1200.0
 
 
+# Clusters
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[KubeletCluster]:
+def kubelets() -> Iterator[KubeletCluster]:
     """Two nodes, and what stands for the images of others where they pull."""
     with KubeletCluster(2) as started:
         base_images.provide(started.images)
@@ -23,17 +31,35 @@ def cluster() -> Iterator[KubeletCluster]:
 
 
 @pytest.fixture(scope="session")
-def registry(cluster: KubeletCluster) -> str:
-    """$REGISTRY of the documents."""
-    return f"{cluster.registry}/ml"
+def played() -> Iterator[Cluster]:
+    """Two nodes that are played."""
+    with Cluster(2) as started:
+        crd.install(started, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
+        yield started
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> ControlPlane:
+    """The test's: that with kubelets unless its parameter names another fixture."""
+    found: ControlPlane = request.getfixturevalue(getattr(request, "param", "kubelets"))
+    return found
+
+
+# The operator
 
 
 @pytest.fixture(scope="session")
-def release(cluster: KubeletCluster, tmp_path_factory: pytest.TempPathFactory) -> Release[KubeletCluster]:
+def registry(kubelets: KubeletCluster) -> str:
+    """$REGISTRY of the documents."""
+    return f"{kubelets.registry}/ml"
+
+
+@pytest.fixture(scope="session")
+def release(kubelets: KubeletCluster, tmp_path_factory: pytest.TempPathFactory) -> Release[KubeletCluster]:
     """The reader of the documents, who has built the images and nothing else yet."""
-    made = Release(cluster, tmp_path_factory.mktemp("helm"), _COMMANDS_SECONDS)
-    cluster.images.docker(made.tools())
-    made.helm.environment.update(cluster.images.environment | made.helm.environment)
+    made = Release(kubelets, tmp_path_factory.mktemp("helm"), _COMMANDS_SECONDS)
+    kubelets.images.docker(made.tools())
+    made.helm.environment.update(kubelets.images.environment | made.helm.environment)
     return made
 
 
@@ -45,6 +71,54 @@ def installed(release: Release[KubeletCluster], registry: str) -> Release[Kubele
     release.words("docs/operate/install.md", "namespace")
     release.words("README.md", "install", REGISTRY=registry)
     return release
+
+
+# Jobs
+
+
+@pytest.fixture
+def new_job(
+    cluster: ControlPlane, namespace: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., DigitsJob]]:
+    """Makes a job by its name (default: `job`), not applied yet; its pods are gone after the test."""
+    jobs: list[NodesJob | StandInJob] = []
+    operator: Operator | None = None
+    if isinstance(cluster, KubeletCluster):
+        request.getfixturevalue("installed")
+    else:
+        operator = Operator(cluster, namespace, tmp_path / "operator.log")
+
+    def make(name: str = "job") -> DigitsJob:
+        folder = tmp_path / name
+        if isinstance(cluster, KubeletCluster):
+            jobs.append(NodesJob(cluster, namespace, folder, name))
+        else:
+            assert isinstance(cluster, Cluster)
+            jobs.append(StandInJob(cluster, namespace, folder, name))
+        return jobs[-1]
+
+    yield make
+    for one in jobs:
+        if one.get():
+            print(one.kubectl("describe", "elasticjob", one.name))
+            one.end()
+    if operator is not None:
+        operator.stop()
+        print(operator.log.read_text()[-8000:])
+
+
+@pytest.fixture
+def job(new_job: Callable[[], DigitsJob]) -> DigitsJob:
+    """A job of two pods on two nodes that has written some checkpoints."""
+    run = new_job()
+    run.apply()
+    run.training(members=2)
+    run.wait_for(lambda: len(run.steps()) > 60, "some checkpoints are written")
+    assert {run.node_of(pod) for pod in run.pods()} == {"node-a", "node-b"}
+    return run
+
+
+# The table
 
 
 _recoveries: list[Recovery] = []
@@ -60,18 +134,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the table of faults."""
     if not _recoveries:
         return
-    terminalreporter.section("faults on real nodes")
+    terminalreporter.section("faults")
     for line in rows(_recoveries):
         terminalreporter.write_line(line)
 
 
 def rows(recoveries: Iterable[Recovery]) -> Iterator[str]:
     """The table as Markdown."""
-    yield "| fault | cause, account | detected | next round | next step | resumed from |"
+    yield "| fault | nodes | cause, account | detected | next round | next step |"
     yield "|---|---|---|---|---|---|"
-    for one in recoveries:
+    for one in sorted(recoveries, key=lambda one: (one.fault, one.nodes)):
         detected = "-" if one.detected_milliseconds is None else f"{one.detected_milliseconds / 1000:.1f} s"
         yield (
-            f"| {one.fault} | {one.cause}, {one.account} | {detected} | {one.next_round:.1f} s "
-            f"| {one.next_step:.1f} s | {one.resumed_from} |"
+            f"| {one.fault} | {one.nodes} | {one.cause}, {one.account} | {detected} "
+            f"| {one.next_round:.1f} s | {one.next_step:.1f} s |"
         )

@@ -1,7 +1,4 @@
-"""A job on nodes with kubelets: an example's own script, with its checkpoints in a folder of this machine.
-
-The nodes share this machine's file system, so a volume with a hostPath is one that pods on all nodes write.
-"""
+"""`examples/digits` as a job on two nodes, real ones or the stand-in: making it, following it, hurting it."""
 
 from __future__ import annotations
 
@@ -9,32 +6,24 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from devcluster.cluster import Cluster
 from devcluster.kubelet.cluster import KubeletCluster
+from elasticjob.contract.names import JOB_LABEL
 from tests.cluster_job import ClusterJob
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DIGITS = ROOT / "examples" / "digits"
-IMAGE = "pytorch/pytorch"
+TORCH_IMAGE = "pytorch/pytorch"
 CHECKPOINT_EVERY = 20
 
-_SPREAD = {
-    "podAntiAffinity": {
-        "preferredDuringSchedulingIgnoredDuringExecution": [
-            {
-                "weight": 100,
-                "podAffinityTerm": {
-                    "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": "job"}},
-                    "topologyKey": "kubernetes.io/hostname",
-                },
-            }
-        ]
-    }
-}
+_HOST_NAME = "kubernetes.io/hostname"
+_CHECKPOINTS = "/checkpoints"
 
 
 @dataclass(frozen=True)
@@ -42,6 +31,8 @@ class Recovery:
     """What a fault led to; the times are seconds since it was struck."""
 
     fault: str
+    nodes: str
+    """Real, or the stand-in."""
     cause: str
     account: str
     message: str
@@ -51,51 +42,54 @@ class Recovery:
     next_step: float
     resumed_from: int
     """The last step before the first one that was made afterwards."""
+    round: int
+    """The one that trained then."""
 
 
-class NodesJob(ClusterJob):
-    """`examples/digits` in the cluster's stand-in for PyTorch's image; ``folder`` gets its checkpoints."""
+class DigitsJob(ClusterJob):
+    """The job; ``folder``, which pods on all nodes write, gets its checkpoints."""
 
-    cluster: KubeletCluster
+    nodes: str
+    """Real, or the stand-in."""
     deadline = 400.0
 
-    def __init__(self, cluster: KubeletCluster, namespace: str, folder: Path, name: str = "job") -> None:
+    def __init__(self, cluster: Any, namespace: str, folder: Path, name: str = "job") -> None:
         super().__init__(cluster, namespace, name)
         self.folder = folder
 
     # -- making it -----------------------------------------------------------------------------------------
 
-    def apply(self, epochs: int = 100_000, pod: dict[str, Any] | None = None, **spec: Any) -> None:
-        """Apply it; with so many epochs it trains until it is deleted."""
+    def apply(
+        self,
+        *,
+        epochs: int = 100_000,
+        container: Mapping[str, Any] | None = None,
+        pod: Mapping[str, Any] | None = None,
+        sidecars: Sequence[dict[str, Any]] = (),
+        **spec: Any,
+    ) -> None:
+        """Apply it, with further fields of the training container, of the pod and of the job, and containers.
+
+        With so many epochs it trains until it is deleted.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o777)
-        files = {file.name: file.read_text() for file in DIGITS.glob("*.py")}
-        meta = {"name": "digits", "namespace": self.namespace}
-        self.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files})
-        container = {
-            "image": IMAGE,
-            "command": ["torchrun", "train.py"],
-            "args": [
-                "--checkpoint-dir=/checkpoints",
-                "--step-log=/checkpoints/steps.jsonl",
-                f"--checkpoint-every={CHECKPOINT_EVERY}",
-                f"--epochs={epochs}",
-                "--width=64",
-                "--depth=2",
-            ],
-            "workingDir": "/workspace",
-            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
-            "volumeMounts": [
-                {"name": "code", "mountPath": "/workspace"},
-                {"name": "checkpoints", "mountPath": "/checkpoints"},
-            ],
-        }
-        volumes = [
-            {"name": "code", "configMap": {"name": "digits"}},
-            {"name": "checkpoints", "hostPath": {"path": str(self.folder), "type": "Directory"}},
-        ]
-        given = {"affinity": _SPREAD, "volumes": volumes, **(pod or {})}
-        self.create_job(container, pod=given, **{"handlerSource": "Injected", "minReplicas": 1, **spec})
+        own_container, own_pod = self._template(self._arguments(epochs))
+        given = {"affinity": self._spread(), **own_pod, **(pod or {})}
+        full = {**own_container, **(container or {})}
+        self.create_job(full, pod=given, sidecars=sidecars, **{"minReplicas": 1, **spec})
+
+    def _template(self, arguments: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Fields of the container, and of the pod."""
+        raise NotImplementedError
+
+    def _arguments(self, epochs: int) -> list[str]:
+        return [f"--checkpoint-every={CHECKPOINT_EVERY}", f"--epochs={epochs}", "--width=64", "--depth=2"]
+
+    def _spread(self) -> dict[str, Any]:
+        labels = {"matchLabels": {JOB_LABEL: self.name}}
+        term = {"weight": 100, "podAffinityTerm": {"labelSelector": labels, "topologyKey": _HOST_NAME}}
+        return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
 
     # -- following it --------------------------------------------------------------------------------------
 
@@ -105,7 +99,7 @@ class NodesJob(ClusterJob):
         lines = file.read_text().splitlines() if file.exists() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
-    def training(self, number: int, members: int | None = None) -> dict[str, Any]:
+    def training(self, number: int = 1, members: int | None = None) -> dict[str, Any]:
         """Wait until this round, or a later one, has made a step; returns status.currentRound."""
 
         def trains() -> dict[str, Any] | None:
@@ -117,6 +111,16 @@ class NodesJob(ClusterJob):
         found: dict[str, Any] = self.wait_for(trains, f"round {number} trains, members: {members}")
         return found
 
+    def completes(self) -> None:
+        """Wait until it is Complete."""
+        self.wait_for(lambda: self.condition("Complete").get("status") == "True", "it is complete")
+
+    def goes_on(self) -> int:
+        """Wait for ten more steps; returns the number of the round."""
+        before = len(self.steps())
+        self.wait_for(lambda: len(self.steps()) >= before + 10, "training goes on")
+        return int(self.status()["currentRound"]["number"])
+
     def member(self, rank: int) -> str:
         """The pod that has this rank."""
         found = (p["podName"] for p in self.status()["participants"] if p.get("groupRank") == rank)
@@ -126,7 +130,22 @@ class NodesJob(ClusterJob):
         """Where it runs."""
         return str(self.pods()[pod]["spec"]["nodeName"])
 
-    def recovered(self, fault: str, number: int, struck: float, members: int | None = None) -> Recovery:
+    def has_ended(self, pod: str) -> bool:
+        """Whether it is gone, or Succeeded or Failed."""
+        found = self.pods().get(pod)
+        return found is None or found["status"]["phase"] in ("Succeeded", "Failed")
+
+    def is_ready(self, node: str) -> bool:
+        """Whether the API server calls the node ready."""
+        conditions = self.cluster.read(f"/api/v1/nodes/{node}")["status"]["conditions"]
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def end_of(self, number: int) -> dict[str, Any]:
+        """How a round ended."""
+        found: dict[str, Any] = next(r for r in self.status()["roundHistory"] if r["number"] == number)["end"]
+        return found
+
+    def recovered(self, fault: str, struck: float, number: int = 1, members: int | None = None) -> Recovery:
         """Wait until training goes on after the round ``number``, and say how; nothing was lost or repeated
         but the steps since the last checkpoint."""
         current = self.training(number + 1, members)
@@ -140,27 +159,25 @@ class NodesJob(ClusterJob):
         samples: dict[int, str] = {}
         for step in steps:
             assert samples.setdefault(step["step"], step["ids"]) == step["ids"], "a step was redone otherwise"
-        ended = next(r for r in self.status()["roundHistory"] if r["number"] == number)["end"]
-        established = _seconds(current["establishedTime"])
+        ended = self.end_of(number)
         return Recovery(
             fault=fault,
+            nodes=self.nodes,
             cause=ended["cause"],
             account=ended.get("account", ""),
             message=ended.get("message", ""),
             detected_milliseconds=ended.get("detectMilliseconds"),
-            next_round=established - struck,
+            next_round=_seconds(current["establishedTime"]) - struck,
             next_step=first["time"] - struck,
             resumed_from=resumed,
+            round=int(first["round"]),
         )
 
     # -- hurting it ----------------------------------------------------------------------------------------
 
-    def pids(self, pod: str, container: str = "train") -> list[int]:
-        """The processes of a pod's container, torchrun first, as this machine numbers them."""
-        found = self.pods()[pod]
-        statuses = found["status"]["containerStatuses"]
-        (own,) = (status for status in statuses if status["name"] == container)
-        return self.cluster.nodes[self.node_of(pod)].container_pids(own["containerID"].rpartition("/")[2])
+    def pids(self, pod: str) -> list[int]:
+        """The processes of a pod's training container, torchrun first, as this machine numbers them."""
+        raise NotImplementedError
 
     def worker(self, pod: str) -> int:
         """The training process of a pod."""
@@ -170,6 +187,182 @@ class NodesJob(ClusterJob):
         """Send a signal; returns when."""
         os.kill(pid, number)
         return time.time()
+
+    def power_off(self, node: str) -> float:
+        """Switch a node off; returns when."""
+        raise NotImplementedError
+
+    def power_on(self, node: str) -> None:
+        """Switch it on again."""
+        raise NotImplementedError
+
+
+class NodesJob(DigitsJob):
+    """On nodes with kubelets, in an image, with its script in a ConfigMap and its checkpoints on a claim.
+
+    The nodes share this machine's file system, so a volume with a hostPath stands for one that pods on all
+    nodes may write.
+    """
+
+    cluster: KubeletCluster
+    nodes = "real"
+
+    def __init__(self, cluster: KubeletCluster, namespace: str, folder: Path, name: str = "job") -> None:
+        super().__init__(cluster, namespace, folder, name)
+        self.host_folders: dict[str, Path] = {}
+        """Further folders of this machine, by where pods see them."""
+
+    def _template(self, arguments: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        files = {file.name: file.read_text() for file in DIGITS.glob("*.py")}
+        meta = {"name": self.name, "namespace": self.namespace}
+        self.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": files})
+        self._claim()
+        container = {
+            "image": TORCH_IMAGE,
+            "command": ["torchrun", "train.py"],
+            "args": [
+                f"--checkpoint-dir={_CHECKPOINTS}",
+                f"--step-log={_CHECKPOINTS}/steps.jsonl",
+                *arguments,
+            ],
+            "workingDir": "/workspace",
+            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+            "volumeMounts": [
+                {"name": "code", "mountPath": "/workspace"},
+                {"name": "checkpoints", "mountPath": _CHECKPOINTS},
+                *({"name": _volume(where), "mountPath": where} for where in self.host_folders),
+            ],
+        }
+        volumes = [
+            {"name": "code", "configMap": {"name": self.name}},
+            {"name": "checkpoints", "persistentVolumeClaim": {"claimName": self.name}},
+            *(
+                {"name": _volume(where), "hostPath": {"path": str(folder), "type": "Directory"}}
+                for where, folder in self.host_folders.items()
+            ),
+        ]
+        return container, {"volumes": volumes}
+
+    def create_job(self, *args: Any, **spec: Any) -> None:
+        """With the handler injected, as by default."""
+        super().create_job(*args, **{"handlerSource": "Injected", **spec})
+
+    def _claim(self) -> None:
+        volume = f"{self.namespace}-{self.name}"
+        shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        path = {"path": str(self.folder), "type": "Directory"}
+        self.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": volume},
+                "spec": {
+                    **shared,
+                    "capacity": {"storage": "1Gi"},
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "claimRef": {"namespace": self.namespace, "name": self.name},
+                    "hostPath": path,
+                },
+            }
+        )
+        self.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": self.name, "namespace": self.namespace},
+                "spec": {**shared, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}},
+            }
+        )
+
+    def end(self) -> None:
+        """Delete it and its volume; returns when its pods are gone, so that the next test is not slowed."""
+        self.delete("--wait=false")
+        self.cluster.kubectl("delete", "pv", f"{self.namespace}-{self.name}", "--wait=false")
+        self.wait_for(lambda: not self.pods(), "its pods are gone")
+
+    def pids(self, pod: str, container: str = "train") -> list[int]:
+        """The processes of a pod's container, torchrun first, as this machine numbers them."""
+        found = self.pods()[pod]
+        statuses = found["status"]["containerStatuses"]
+        (own,) = (status for status in statuses if status["name"] == container)
+        return self.cluster.nodes[self.node_of(pod)].container_pids(own["containerID"].rpartition("/")[2])
+
+    def power_off(self, node: str) -> float:
+        """Switch a node off; returns when."""
+        struck = time.time()
+        self.cluster.nodes[node].kill()
+        return struck
+
+    def power_on(self, node: str) -> None:
+        """Switch it on again."""
+        self.cluster.nodes[node].start()
+
+    def out_of_memory(self, pod: str, victim: int) -> float:
+        """Fill the memory of a pod's container until the kernel kills ``victim``; returns when.
+
+        The kernel takes whom it is told to prefer, and something else fills the memory: as where a loader's
+        cache has grown, and the trainer asks for the next page.
+        """
+        Path("/proc", str(victim), "oom_score_adj").write_text("1000")
+        self.kubectl("exec", pod, "-c", "train", "--", "python", "-c", _FILL_MEMORY)
+        return time.time()
+
+
+# Ends when the kernel has killed something in the container (version 2 and 1 of control groups).
+_FILL_MEMORY = """
+import pathlib, time
+files = [pathlib.Path("/sys/fs/cgroup", name) for name in ("memory.events", "memory/memory.oom_control")]
+file = next(file for file in files if file.exists())
+def count():
+    return next(line for line in file.read_text().splitlines() if line.startswith("oom_kill "))
+before, kept = count(), []
+while count() == before:
+    kept.append(b"x" * (4 << 20))
+    time.sleep(0.002)
+"""
+
+
+class StandInJob(DigitsJob):
+    """On nodes that are played, with the programs and folders of this machine."""
+
+    cluster: Cluster
+    nodes = "stand-in"
+
+    def _template(self, arguments: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        script = [str(DIGITS / "train.py"), f"--checkpoint-dir={self.folder}"]
+        container = {
+            "command": ["torchrun", *script, f"--step-log={self.folder / 'steps.jsonl'}", *arguments],
+            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        }
+        return container, {}
+
+    def end(self) -> None:
+        """Delete it; returns when its pods are gone."""
+        self.delete("--wait=false")
+        self.wait_for(lambda: not self.pods(), "its pods are gone")
+
+    def pids(self, pod: str) -> list[int]:
+        """The processes of a pod's training container, torchrun first."""
+        return self.cluster.nodes.pids(self.namespace, pod, "train")
+
+    def power_off(self, node: str) -> float:
+        """Switch a node off; returns when."""
+        struck = time.time()
+        self.cluster.nodes.kill_node(node)
+        return struck
+
+    def power_on(self, node: str) -> None:
+        """Switch it on again."""
+        self.cluster.nodes.start_node(node)
+
+
+def on_node(name: str) -> dict[str, Any]:
+    """Fields of a pod that runs there and nowhere else."""
+    return {"nodeSelector": {_HOST_NAME: name}}
+
+
+def _volume(where: str) -> str:
+    return where.strip("/").replace("/", "-")
 
 
 def _command(pid: int) -> bytes:

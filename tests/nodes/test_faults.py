@@ -1,104 +1,234 @@
-"""What a running job meets on real nodes: each fault with its cause, account and sentence, and how training
-goes on. The table at the end of the run has what each has cost."""
+"""What a running job meets on nodes: each fault with its cause and sentence, and how training goes on.
+
+On real nodes, and on the stand-in if it can have the same fault: the table at the end compares them.
+"""
 
 from __future__ import annotations
 
+import json
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from devcluster.kubelet.cluster import KubeletCluster
-from devcluster.wait import wait_for
-from tests.chart.release import Release
-from tests.nodes.job import NodesJob, Recovery
+from tests.nodes.job import DigitsJob, NodesJob, Recovery
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
 
+BOTH = pytest.mark.parametrize("cluster", ["kubelets", "played"], indirect=True)
+LIMITED = {"resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "512Mi"}}}
 
-@pytest.fixture
-def job(
-    installed: Release[KubeletCluster], cluster: KubeletCluster, namespace: str, tmp_path: Path
-) -> Iterator[NodesJob]:
-    """A job of two pods on two nodes that has made some steps."""
-    del installed
-    run = NodesJob(cluster, namespace, tmp_path / "checkpoints")
-    run.apply()
-    run.training(1, members=2)
-    run.wait_for(lambda: len(run.steps()) > 60, "some checkpoints are written")
-    assert {run.node_of(pod) for pod in run.pods()} == {"node-a", "node-b"}
-    yield run
-    run.delete("--wait=false")
+Table = Callable[[Recovery], None]
 
 
-def test_torchrun_is_killed(job: NodesJob, table: Callable[[Recovery], None]) -> None:
-    pod = job.member(1)
-    struck = job.strike(job.pids(pod)[0], signal.SIGKILL)
-    found = job.recovered("kill -9 of torchrun", 1, struck, members=2)
+# Processes
+
+
+@BOTH
+def test_torchrun_is_killed(job: DigitsJob, table: Table) -> None:
+    struck = job.strike(job.pids(job.member(1))[0], signal.SIGKILL)
+    found = job.recovered("kill -9 of torchrun", struck, members=2)
     table(found)
     assert (found.cause, found.account) == ("PodLost", "infrastructure")
-    assert "SIGKILL" in found.message
+    assert "its container ended with SIGKILL (exit code 137)" in found.message
+    assert found.detected_milliseconds is not None
 
 
-def test_a_worker_is_killed(job: NodesJob, table: Callable[[Recovery], None]) -> None:
+@BOTH
+def test_a_worker_is_killed(job: DigitsJob, table: Table) -> None:
     pods = set(job.pods())
     struck = job.strike(job.worker(job.member(1)), signal.SIGKILL)
-    found = job.recovered("kill -9 of a worker", 1, struck, members=2)
+    found = job.recovered("kill -9 of a worker", struck, members=2)
     table(found)
     assert (found.cause, found.account) == ("WorkerFailed", "application")
-    assert "SIGKILL" in found.message
+    assert "killed by SIGKILL" in found.message
     assert set(job.pods()) == pods, "no pod was replaced"
 
 
-def test_a_pod_is_deleted(job: NodesJob, table: Callable[[Recovery], None]) -> None:
-    struck = time.time()
-    job.kubectl("delete", "pod", job.member(0), "--wait=false")
-    found = job.recovered("kubectl delete pod of rank 0", 1, struck, members=2)
-    table(found)
-    assert (found.cause, found.account) == ("PodDeleted", "preemption")
-
-
-def test_a_worker_is_stopped_and_goes_on(job: NodesJob) -> None:
-    """SIGSTOP of a worker for less than any limit: nobody is lost."""
+def test_a_worker_is_stopped_for_a_while(job: DigitsJob) -> None:
+    """SIGSTOP of a worker, shorter than any limit: nothing is lost."""
     worker = job.worker(job.member(1))
     job.strike(worker, signal.SIGSTOP)
     time.sleep(5)  # the fault itself
     job.strike(worker, signal.SIGCONT)
-    before = len(job.steps())
-    job.wait_for(lambda: len(job.steps()) > before + 10, "training goes on")
-    assert job.status()["currentRound"]["number"] == 1
+    assert job.goes_on() == 1
 
 
-def test_a_node_loses_its_power_and_comes_back(job: NodesJob, table: Callable[[Recovery], None]) -> None:
-    lost = job.member(1)
-    node = job.cluster.nodes[job.node_of(lost)]
-    struck = time.time()
-    node.kill()
-    found = job.recovered("a node is switched off, with one member", 1, struck)
+@BOTH
+def test_a_pod_is_stopped(job: DigitsJob, table: Table) -> None:
+    """SIGSTOP of all processes of a member: it is alive for Kubernetes, and silent."""
+    for pid in reversed(job.pids(job.member(1))):
+        struck = job.strike(pid, signal.SIGSTOP)
+    found = job.recovered("SIGSTOP of a pod", struck)
     table(found)
-    assert found.account == "infrastructure"
-    assert found.cause in ("Unreachable", "NodeLost")
-    wait_for(
-        lambda: job.status()["roundHistory"][0]["end"]["cause"] == "NodeLost",
-        120,
-        "the charge moves to the node's loss",
-    )
-    node.start()
-    job.wait_for(lambda: lost not in job.pods(), "the pod of the dead node is gone", 400)
+    assert (found.cause, found.account) == ("Unreachable", "infrastructure")
 
 
-def test_a_node_is_drained(job: NodesJob, table: Callable[[Recovery], None]) -> None:
+# Pods
+
+
+@BOTH
+def test_a_pod_is_deleted(job: DigitsJob, table: Table) -> None:
+    struck = time.time()
+    job.kubectl("delete", "pod", job.member(0), "--wait=false")
+    found = job.recovered("kubectl delete pod", struck, members=2)
+    table(found)
+    assert (found.cause, found.account) == ("PodDeleted", "preemption")
+    assert "is being deleted" in found.message
+
+
+def test_a_container_is_out_of_memory(new_job: Callable[[], NodesJob], table: Table) -> None:
+    """The kernel kills torchrun, the container's first process."""
+    job = new_job()
+    job.apply(container=LIMITED)
+    job.training(members=2)
     pod = job.member(1)
-    node = job.node_of(pod)
+    struck = job.out_of_memory(pod, job.pids(pod)[0])
+    found = job.recovered("container out of memory", struck, members=2)
+    table(found)
+    assert (found.cause, found.account) == ("OutOfMemory", "application")
+    assert "its container ended with OOMKilled" in found.message
+
+
+def test_a_worker_is_out_of_memory(new_job: Callable[[], NodesJob], table: Table) -> None:
+    """The kernel kills a worker; the container lives, and the kubelet marks its later end as OOMKilled."""
+    job = new_job()
+    job.apply(container=LIMITED)
+    job.training(members=2)
+    pod = job.member(1)
+    struck = job.out_of_memory(pod, job.worker(pod))
+    found = job.recovered("worker out of memory", struck, members=2)
+    table(found)
+    assert (found.cause, found.account) == ("WorkerFailed", "application")
+    assert "out of memory" in found.message
+    assert not job.has_ended(pod)
+    # A later end of another kind is told as what it is, whatever mark the kubelet keeps.
+    struck = job.strike(job.pids(pod)[0], signal.SIGKILL)
+    later = job.recovered("kill -9 after a worker was out of memory", struck, found.round, members=2)
+    table(later)
+    assert later.cause == "PodLost"
+    (status,) = job.pods()[pod]["status"]["containerStatuses"]
+    print(json.dumps(status["state"]))
+
+
+def test_a_pod_uses_more_disk_than_it_may(new_job: Callable[[], NodesJob], table: Table) -> None:
+    """The kubelet evicts the pod: not because its node is short of anything."""
+    job = new_job()
+    job.apply(container={"resources": {"limits": {"ephemeral-storage": "20Mi"}}})
+    job.training(members=2)
+    pod = job.member(1)
+    struck = time.time()
+    fill = "with open('/tmp/full', 'wb') as file: file.write(bytes(50 << 20))"
+    job.kubectl("exec", pod, "-c", "train", "--", "python", "-c", fill)
+    found = job.recovered("more than the limit of ephemeral storage", struck, members=2)
+    table(found)
+    print(found.message)
+    assert "ephemeral" in found.message
+
+
+# Sidecars
+
+
+def test_a_container_is_killed_beside_a_sidecar(new_job: Callable[[], NodesJob], table: Table) -> None:
+    """Another container of the pod lives on: the pod is deleted, and its resources are free."""
+    job = new_job()
+    sidecar = {"name": "logs", "image": "busybox:1.37", "command": ["sleep", "100000"]}
+    job.apply(sidecars=[sidecar])
+    job.training(members=2)
+    pod = job.member(1)
+    struck = job.strike(job.pids(pod)[0], signal.SIGKILL)
+    found = job.recovered("kill -9 of torchrun beside a sidecar", struck, members=2)
+    table(found)
+    assert found.cause == "PodLost"
+    job.wait_for(lambda: pod not in job.pods(), "the pod is gone, sidecar and all")
+
+
+def test_jobs_with_sidecars_complete(new_job: Callable[..., NodesJob]) -> None:
+    """A plain container that never ends, and an init container that is restarted always."""
+    plain, native = new_job("plain"), new_job("native")
+    sidecar = {"name": "logs", "image": "busybox:1.37", "command": ["sleep", "100000"]}
+    plain.apply(epochs=2, sidecars=[sidecar])
+    native.apply(epochs=2, pod={"initContainers": [{**sidecar, "restartPolicy": "Always"}]})
+    for job in (plain, native):
+        job.completes()
+        phases = {pod["status"]["phase"] for pod in job.pods().values()}
+        assert phases <= {"Succeeded", "Failed"}, f"{job.name} holds nothing"
+
+
+# Nodes
+
+
+def drain(job: DigitsJob, node: str, check: bool = True, seconds: int = 300) -> str:
+    """kubectl drain, of the job's pods alone."""
+    flags = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s"]
+    selector = f"--pod-selector=elasticjob.dev/job-name={job.name}"
+    done = job.cluster.kubectl("drain", node, *flags, selector, check=check, timeout=seconds + 20)
+    return str(done.stdout + done.stderr)
+
+
+@BOTH
+def test_a_node_is_drained(job: DigitsJob, table: Table) -> None:
+    node = job.node_of(job.member(1))
     struck = time.time()
     try:
-        drain = ["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s"]
-        job.cluster.kubectl(*drain, f"--pod-selector=elasticjob.dev/job-name={job.name}", timeout=320)
-        found = job.recovered("kubectl drain of a node", 1, struck, members=2)
+        drain(job, node)
+        found = job.recovered("kubectl drain", struck, members=2)
     finally:
         job.cluster.kubectl("uncordon", node)
     table(found)
-    assert found.account == "preemption"
-    assert "evict" in found.message.lower()
+    assert (found.cause, found.account) == ("Evicted", "preemption")
+    assert "Eviction API: evicting" in found.message
+
+
+def test_a_node_is_drained_beside_a_disruption_budget(job: NodesJob) -> None:
+    node = job.node_of(job.member(1))
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "all", "namespace": job.namespace},
+        "spec": {
+            "maxUnavailable": 0,
+            "selector": {"matchLabels": {"elasticjob.dev/job-name": job.name}},
+        },
+    }
+    job.create(budget)
+    try:
+        said = drain(job, node, check=False, seconds=15)
+        assert "Cannot evict pod as it would violate the pod's disruption budget" in said
+        assert job.goes_on() == 1
+        job.kubectl("delete", "pdb", "all")
+        drain(job, node)
+        job.training(2, members=2)
+        assert job.end_of(1)["cause"] == "Evicted"
+    finally:
+        job.cluster.kubectl("uncordon", node)
+
+
+def test_a_kubelet_is_killed(job: NodesJob) -> None:
+    """The node is not ready after a while; its pods train on, because they are heard."""
+    name = job.node_of(job.member(1))
+    node = job.cluster.nodes[name]
+    node.kubelet.kill()
+    job.wait_for(lambda: not job.is_ready(name), "the node is not ready")
+    assert job.goes_on() == 1
+    node.kubelet.start()
+    job.wait_for(lambda: job.is_ready(name), "the node is ready")
+    assert job.goes_on() == 1
+    assert job.status().get("restarts", 0) == 0
+
+
+@BOTH
+def test_a_node_loses_its_power_and_comes_back(job: DigitsJob, table: Table) -> None:
+    lost = job.member(1)
+    node = job.node_of(lost)
+    struck = job.power_off(node)
+    found = job.recovered("a member's node loses its power", struck)
+    table(found)
+    assert (found.cause, found.account) == ("Unreachable", "infrastructure")
+    job.wait_for(lambda: job.end_of(1)["cause"] == "NodeLost", "the charge moves to the node's loss")
+    job.power_on(node)
+    job.wait_for(lambda: lost not in job.pods() or job.has_ended(lost), "the pod of the dead node has ended")
+    if job.status()["currentRound"]["members"] < 2:
+        job.training(3, members=2)
+    assert job.goes_on()

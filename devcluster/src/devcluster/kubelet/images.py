@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from devcluster.build import locked, say
@@ -102,13 +102,16 @@ class Images:
         packages: Sequence[str],
         script: str = "",
         command: Sequence[str] = ("sh",),
+        folders: Mapping[str, Path] | None = None,
     ) -> None:
         """An image of these packages of Debian, if there is none of this name made in the same way yet.
 
-        `script` is run by sh in the image when they are installed. It trusts whom this machine trusts, so
+        `script` is run by sh in the image when they are installed, and when `folders` of this machine are
+        copied to their names in the image's root. It trusts whom this machine trusts, so
         that package indices can be reached from it in the same way.
         """
-        recipe = [suite, *packages, script, *command]
+        copied = folders or {}
+        recipe = [suite, *packages, script, *command, *(f"{to}={source}" for to, source in copied.items())]
         with self._unless_made(name, recipe) as folder:
             if folder is None:
                 return
@@ -117,6 +120,8 @@ class Images:
             self._run(["debootstrap", "--variant=minbase", f"--include={','.join(wanted)}", suite, str(root)])
             if _CERTIFICATES.exists():
                 shutil.copy(_CERTIFICATES, root / str(_CERTIFICATES).lstrip("/"))
+            for to, source in copied.items():
+                shutil.copytree(source, root / to, symlinks=True)
             if script:
                 self._run(["chroot", str(root), "sh", "-euc", script])
             for waste in ("var/cache/apt", "var/lib/apt/lists"):

@@ -1,0 +1,75 @@
+"""What people do with a job and with its operator while it trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from devcluster.kubelet.cluster import KubeletCluster
+from tests.chart.release import Release
+from tests.nodes.job import NodesJob, Recovery
+
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
+
+
+def test_it_is_scaled(job: NodesJob, table: Callable[[Recovery], None]) -> None:
+    struck = time.time()
+    job.scale(3)
+    up = job.recovered("kubectl scale, from 2 to 3", struck, members=3)
+    table(up)
+    assert (up.cause, up.account) == ("ScaledUp", "scaling")
+    struck = time.time()
+    job.scale(1)
+    down = job.recovered("kubectl scale, from 3 to 1", struck, up.round, members=1)
+    table(down)
+    assert (down.cause, down.account) == ("ScaledDown", "scaling")
+    assert job.member(0) == f"{job.name}-0-0", "the lowest rank stays"
+    job.wait_for(lambda: len(job.pods()) == 1, "the others are gone")
+
+
+def test_it_is_suspended_and_resumed(job: NodesJob) -> None:
+    job.patch(suspend=True)
+    job.wait_for(lambda: not job.pods(), "its pods are gone")
+    assert job.condition("Suspended")["message"].startswith("suspended: the job has no running pods")
+    struck = time.time()
+    job.patch(suspend=False)
+    assert job.recovered("resumed", struck, members=2).cause == "Suspended"
+
+
+def test_the_chart_is_upgraded_and_rolled_back(
+    job: NodesJob, installed: Release[KubeletCluster], registry: str
+) -> None:
+    pods = set(job.pods())
+    before = set(installed.operators())
+    installed.words("docs/operate/install.md", "upgrade", REGISTRY=registry)
+    between = set(installed.operators())
+    assert job.goes_on() == 1
+    installed.words("docs/operate/install.md", "rollback", REGISTRY=registry)
+    assert not before & between, "each is a new operator"
+    assert not between & set(installed.operators())
+    assert job.goes_on() == 1
+    assert set(job.pods()) == pods
+
+
+def test_the_handler_s_image_cannot_be_pulled(
+    new_job: Callable[..., NodesJob], installed: Release[KubeletCluster]
+) -> None:
+    """The job says so in the kubelet's words, and trains as soon as the operator names one that can."""
+    values = ["--reuse-values", "--namespace", "elasticjob-system", "--wait"]
+    installed.helm.run(
+        "upgrade", "elasticjob", str(installed.helm.chart), *values, "--set", "handler.image.tag=none"
+    )
+    job = new_job()
+    try:
+        installed.operators()
+        job.apply()
+        said = job.says("ErrImagePull")
+        print(said)
+        assert "elasticjob-handler:none" in said
+    finally:
+        installed.helm.run("rollback", "elasticjob", "--namespace", "elasticjob-system", "--wait")
+    installed.operators()
+    job.kubectl("delete", "pods", "--all", "--wait=false")
+    job.training(members=2)
