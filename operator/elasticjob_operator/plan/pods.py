@@ -270,7 +270,9 @@ def _create_missing(p: Pass) -> None:
 def _known(p: Pass) -> set[str]:
     """The pods that are known to have existed. If that of a slot's newest attempt is none of them, an
     operator died before it made it."""
-    known = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
+    # Those of before the pass, too: it may have published a round without them.
+    entries = (*p.before.participants, *p.status.participants)
+    known = {entry.pod_name for entry in entries}.union(p.pods_by_name)
     known.update(backed_off.pod_name for backed_off in p.status.slot_backoffs)
     known.update(charge.pod_name for account in p.status.accounts for charge in account.charges)
     return known
