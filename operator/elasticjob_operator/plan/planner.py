@@ -56,6 +56,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
     if not status.finished:
         _advance(p)
     if p.round.phase == "Closed":
+        rounds.renumber_closed(p)
         pods.clean_up(p)
         lifecycle.expire(p)
     nodes.clear_dead_nodes(p)

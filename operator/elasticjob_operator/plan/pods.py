@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from elasticjob.contract.names import pod_name
+from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import backoff, nodes, termination
 from elasticjob_operator.plan.charging import charge_pod, mark_charged, slot_attempt
-from elasticjob_operator.plan.evidence import PREEMPTION, Evidence
+from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.model import (
     Action,
     CleanPodPolicy,
@@ -48,6 +48,7 @@ def keep_pods(p: Pass) -> None:
         _replace_silent(p)
         nodes.keep_nodes(p)
         _delete_surplus(p)
+        _retire_names(p)
         _create_missing(p)
         _delete_lost_and_replaced(p)
         _delete_held_by_sidecars(p)
@@ -170,13 +171,13 @@ def charge_early_ends(p: Pass) -> None:
 
 def _early_end(p: Pass, pod: Pod) -> Evidence:
     evidence = termination.explain(p, pod, pod.name)
-    if evidence.account == PREEMPTION or evidence.cause.startswith("Node"):
+    if termination.disruption_of(p, pod, pod.name) is not None:
         return replace(evidence, message=f"{evidence.message}; it was not yet a member of a round")
     problem = termination.node_problem(p, pod) if pod.exited_well else ""
     if problem:  # a machine that is shut down may let a command end well
         text = f"{pod.name} ended with exit code 0 before it joined, and node {pod.node} {problem}"
         return replace(termination.node_lost(p, pod, pod.name), message=text)
-    how = pod.reason or "no reason given"
+    how = termination.describe_failure(pod)
     if pod.exit is not None:
         how = (
             termination.describe_end(pod, pod.exit)
@@ -240,6 +241,20 @@ def _replace_silent(p: Pass) -> None:
             newcomers.append(pod)
     p.replace_pods(newcomers)
     p.mark_lost(lost)
+
+
+def _retire_names(p: Pass) -> None:
+    """Pods that are gone, and that the status is about to forget: no later pod gets their names."""
+    kept = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
+    forgotten = [entry.pod_name for entry in p.before.participants if entry.pod_name not in kept]
+    if not forgotten:
+        return
+    attempts = list(p.status.attempts)
+    for place in filter(None, (slot_and_attempt(p.job.name, name) for name in forgotten)):
+        slot, attempt = place
+        if slot < len(attempts) and attempts[slot] == attempt:
+            attempts[slot] = attempt + 1
+    p.set(attempts=tuple(attempts))
 
 
 def _create_missing(p: Pass) -> None:

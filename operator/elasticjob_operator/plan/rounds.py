@@ -111,6 +111,13 @@ def renumber_above_leases(p: Pass) -> None:
     renumber(p, number + 1)
 
 
+def renumber_closed(p: Pass) -> None:
+    """The same after the job's end, which participants that still wait have to read."""
+    record = p.observed.record
+    if record is not None and record.ahead_of(projection(p)):
+        renumber(p, record.number + 1)
+
+
 def end_round(p: Pass, evidence: list[Evidence]) -> None:
     """Break the round: all members rejoin. The end is in the history at once, its charge follows."""
     wall = p.now.wall

@@ -39,9 +39,11 @@ KUBELET_REASONS = {
     "Shutdown": Cause.PREEMPTED,
     "Preempting": Cause.PREEMPTED,
     "NodeLost": Cause.NODE_LOST,
+    "DeadlineExceeded": Cause.POD_FAILED,
 }
 """``status.reason`` of a pod that the kubelet has ended, in the words of all its versions: for want of
-memory or disk, because the machine is shut down (a spot node), for a critical pod."""
+memory or disk, because the machine is shut down (a spot node), for a critical pod, or because the template's
+own activeDeadlineSeconds are over."""
 
 EXPLAINED_SECONDS = 5.0
 """How long after a pod has ended with 0 before it joined a sign may still show that it was told to end: what
@@ -76,8 +78,8 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
     if disruption is not None:
         return disruption
     if pod.exit is None:
-        why = pod.reason or "no reason given"
-        return _evidence(pod, Cause.POD_LOST, f"{who} was lost: its pod failed ({why})", group_rank)
+        text = f"{who} was lost: its pod failed ({describe_failure(pod)})"
+        return _evidence(pod, Cause.POD_LOST, text, group_rank)
     cause, text = Cause.POD_FAILED, f"{who} was lost: its {describe_end(pod, pod.exit)}"
     if pod.exit.reason == OOM_KILLED:
         cause = Cause.OUT_OF_MEMORY
@@ -142,6 +144,12 @@ def node_problem(p: Pass, pod: Pod) -> str:
     return "" if pod.node_ready else "is not ready"
 
 
+def describe_failure(pod: Pod) -> str:
+    """Why a pod has failed of which no container has ended, in the kubelet's words: ``OutOfcpu: Pod was
+    rejected: Node didn't have enough resource: cpu, ...``."""
+    return ": ".join(filter(None, (pod.reason, pod.message.strip(". ")))) or "no reason given"
+
+
 def describe_end(pod: Pod, end: Exit) -> str:
     """Which container has ended, and how."""
     which = f"init container {pod.failed_init}" if pod.failed_init else "container"
@@ -179,6 +187,8 @@ def _disruption_cause(pod: Pod) -> str | None:
     """The cause that the API's own words tell. The condition DisruptionTarget alone takes no pod away: the
     deletion follows it within milliseconds, or has failed (Kubernetes takes the condition back then)."""
     over = pod.exit is not None or pod.ended
+    if over and pod.reason == "Evicted" and _over_its_own_limit(pod.message):
+        return Cause.POD_FAILED
     if over and pod.reason in KUBELET_REASONS:
         return KUBELET_REASONS[pod.reason]
     if not pod.disruption or not (over or pod.deleting):
@@ -186,6 +196,13 @@ def _disruption_cause(pod: Pod) -> str | None:
     if pod.disruption == BY_KUBELET:
         return Cause.POD_LOST
     return DISRUPTIONS.get(pod.disruption, Cause.PREEMPTED)
+
+
+def _over_its_own_limit(message: str) -> bool:
+    """Whether the kubelet has evicted a pod for using more disk than its template allows. Then it says ``Pod
+    ephemeral local storage usage exceeds ...``, ``Container train exceeded its ...`` or ``Usage of EmptyDir
+    volume "x" exceeds ...``; where the node is short, ``The node was low ...`` (pkg/kubelet/eviction)."""
+    return "exceed" in message and not message.startswith("The node ")
 
 
 def _sentence(pod: Pod, who: str, cause: str) -> str:
