@@ -1,0 +1,210 @@
+"""What a kubelet writes of a pod, from its creation to its end, for pods with each kind of end.
+
+RECORD=1 pytest -m nodes devcluster/tests/test_recorded_statuses.py   # writes `recorded/` anew
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from devcluster.access import ClusterAccess
+from devcluster.wait import wait_for
+
+RECORDED = Path(__file__).parent / "recorded"
+IMAGE = "busybox:1.37"
+_DEADLINE = 120.0
+_INTERESTING_CONDITIONS = ("Initialized", "Ready", "ContainersReady", "DisruptionTarget")
+
+
+def sh(script: str) -> list[str]:
+    """A container's command."""
+    return ["sh", "-c", script]
+
+
+IGNORES_TERM = sh("trap '' TERM; while :; do sleep 0.2; done")
+ENDS_AT_TERM = sh("trap 'exit 0' TERM; while :; do sleep 0.2; done")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pod, and what is done to it when it runs."""
+
+    command: list[str]
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[Mapping[str, Any], ...] = ()
+    """Further containers."""
+    do: str = ""
+    """What is done: `kill`, `delete`, `evict`, `power`."""
+    until: str = "ended"
+    """What is waited for: `ended`, `gone`, or the name of a container that has ended."""
+
+
+CASES: dict[str, Case] = {
+    "succeeds": Case(sh("sleep 1")),
+    "fails": Case(sh("sleep 1; exit 3")),
+    "is_killed": Case(IGNORES_TERM, do="kill"),
+    "is_deleted": Case(ENDS_AT_TERM, do="delete", until="gone"),
+    "is_deleted_and_ignores_it": Case(IGNORES_TERM, do="delete", until="gone"),
+    "is_evicted_by_the_api": Case(ENDS_AT_TERM, do="evict", until="gone"),
+    "init_container_fails": Case(
+        sh("sleep 1"),
+        {"initContainers": [{"name": "fetch", "image": IMAGE, "command": sh("sleep 1; exit 4")}]},
+    ),
+    "init_container_succeeds": Case(
+        sh("sleep 1"),
+        {"initContainers": [{"name": "fetch", "image": IMAGE, "command": sh("sleep 1")}]},
+    ),
+    "sidecar_is_ended_by_the_kubelet": Case(
+        sh("sleep 2; exit 3"),
+        {
+            "initContainers": [
+                {"name": "logs", "image": IMAGE, "command": ENDS_AT_TERM, "restartPolicy": "Always"}
+            ]
+        },
+    ),
+    "container_ends_beside_another": Case(
+        sh("sleep 2; exit 3"),
+        others=({"name": "logs", "image": IMAGE, "command": ENDS_AT_TERM},),
+        until="main",
+    ),
+    "deadline_is_exceeded": Case(ENDS_AT_TERM, {"activeDeadlineSeconds": 3}),
+    "node_loses_its_power": Case(IGNORES_TERM, do="power"),
+}
+"""By name; each has a recording."""
+
+
+def manifest(name: str, case: Case, node: str) -> dict[str, Any]:
+    """The pod."""
+    main = {"name": "main", "image": IMAGE, "command": case.command}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": node,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 2,
+            "containers": [main, *case.others],
+            **case.pod,
+        },
+    }
+
+
+def play(
+    cluster: ClusterAccess, namespace: str, case: Case, node: str, act: Mapping[str, Callable[[str], None]]
+) -> list[dict[str, Any]]:
+    """Make the pod, do to it what the case says, and return all that was written of it, once each.
+
+    ``act`` has what only this kind of cluster can do to the pod of a name.
+    """
+    name = "pod"
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    version = cluster.read(path)["metadata"]["resourceVersion"]
+    with _watched(cluster, f"{path}?watch=1&resourceVersion={version}") as written:
+        cluster.apply(json.dumps(manifest(name, case, node)), namespace=namespace)
+        if case.do:
+            wait_for(lambda: _phase(cluster, path, name) == "Running", _DEADLINE, "it runs")
+            actions = {
+                "delete": lambda name: _delete(cluster, namespace, name),
+                "evict": lambda name: _evict(cluster, namespace, name),
+                **act,
+            }
+            actions[case.do](name)
+        wait_for(lambda: _is_over(cluster, path, name, case.until), _DEADLINE, f"the pod's end: {case.until}")
+        # What is written of it until here is all of it, once its deletion is seen.
+        cluster.kubectl(
+            "-n", namespace, "delete", "pod", name, "--grace-period=0", "--force", "--ignore-not-found"
+        )
+        wait_for(lambda: {"gone": True} in written, _DEADLINE, "its deletion is seen")
+    cut = written.index({"gone": True}) + (1 if case.until == "gone" else 0)
+    return [seen for seen in written[:cut] if case.until == "gone" or "deleting" not in seen]
+
+
+def summary(status: Mapping[str, Any], deleting: bool) -> dict[str, Any]:
+    """What is alike wherever it runs: neither times nor addresses, nor ids, nor the words of a runtime."""
+    conditions = {
+        one["type"]: " ".join(filter(None, (one["status"], one.get("reason"))))
+        for one in status.get("conditions", ())
+        if one["type"] in _INTERESTING_CONDITIONS
+    }
+    containers = {
+        one["name"]: _state(one)
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for one in status.get(kind, ())
+    }
+    found = {"phase": status.get("phase"), "reason": status.get("reason"), "message": status.get("message")}
+    known = {name: value for name, value in found.items() if value}
+    return {
+        **known,
+        **({"deleting": True} if deleting else {}),
+        "conditions": conditions,
+        "containers": containers,
+    }
+
+
+def _state(container: Mapping[str, Any]) -> str:
+    ((kind, state),) = container["state"].items() or {("none", ())}
+    if kind == "terminated":
+        return f"terminated {state['exitCode']} {state.get('reason', '')}".strip()
+    if kind == "waiting":
+        return f"waiting {state.get('reason', '')}".strip()
+    return f"{kind}, ready" if container.get("ready") else str(kind)
+
+
+@contextlib.contextmanager
+def _watched(cluster: ClusterAccess, path: str) -> Iterator[list[dict[str, Any]]]:
+    """A list that grows with all that is written of pods, as `summary` has it, once each."""
+    written: list[dict[str, Any]] = []
+    command = [str(cluster.kubectl_binary), f"--kubeconfig={cluster.kubeconfig}", "get", "--raw", path]
+    watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def follow() -> None:
+        assert watch.stdout is not None
+        for line in watch.stdout:
+            event = json.loads(line)
+            pod = event["object"]
+            seen = summary(pod.get("status", {}), "deletionTimestamp" in pod["metadata"])
+            if event["type"] == "DELETED":
+                written.append({"gone": True})
+            elif not written or written[-1] != seen:
+                written.append(seen)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield written
+    finally:
+        watch.terminate()
+        watch.communicate()
+        thread.join()
+
+
+def _delete(cluster: ClusterAccess, namespace: str, name: str) -> None:
+    cluster.kubectl("-n", namespace, "delete", "pod", name, "--wait=false")
+
+
+def _evict(cluster: ClusterAccess, namespace: str, name: str) -> None:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+    cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(body))
+
+
+def _phase(cluster: ClusterAccess, path: str, name: str) -> str:
+    return str(cluster.read(f"{path}/{name}").get("status", {}).get("phase", ""))
+
+
+def _is_over(cluster: ClusterAccess, path: str, name: str, until: str) -> bool:
+    pod = cluster.read(f"{path}/{name}")
+    if not pod or until == "gone":
+        return not pod
+    if until == "ended":
+        return pod["status"]["phase"] in ("Succeeded", "Failed")
+    states = {one["name"]: one["state"] for one in pod["status"].get("containerStatuses", ())}
+    return "terminated" in states.get(until, {})
