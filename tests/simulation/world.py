@@ -196,6 +196,7 @@ class World:
 
     def command_failed(self, agent: Agent) -> None:
         """What followed has failed."""
+        self.oracle.pace.fault()
         unknown = not self.cluster.node_of(agent).healthy
         self.oracle.happens(agent.uid, APPLICATION, *([INFRASTRUCTURE] if unknown else []))
 
