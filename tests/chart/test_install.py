@@ -162,7 +162,7 @@ def test_with_namespaces_and_no_cluster_wide_right(release: Release[Cluster], tm
     job.training(1, members=2)
     job.stop()
     job.complete()
-    assert elsewhere.status() == {}
+    assert elsewhere.status() == {"observedGeneration": -1}  # the default: nothing has looked at it
     # It asks whether it may see nodes, and does without.
     assert release.refused() == {("list", "nodes")}
 

@@ -67,6 +67,8 @@ class World:
         self._failures = 0
         """How many commands have failed after their torchrun."""
         self._whole_since: tuple[RoundKey, float] | None = None
+        self._stopped: tuple[RoundKey, float] | None = None
+        """The last round of which a worker failed, and when it did first."""
         self.stands: tuple[RoundKey, Steps] | None = None
         """The round whose training loop hangs, and how far it had come."""
         self.cluster = Cluster(self.api, kernel, rng.choice((2, 3)), self._start_agent)
@@ -148,6 +150,9 @@ class World:
         """A worker has failed."""
         how = "late" * failure.late or "from its peer's loss" * failure.echo or f"with {failure.code}"
         self.kernel.say(f"a worker of {agent.name} fails in round {membership.number} {how}")
+        key = (membership.job_uid, membership.number)
+        if self._stopped is None or self._stopped[0] != key:
+            self._stopped = key, self.kernel.now
         self.oracle.agent_failed(agent, membership, failure.echo or failure.late)
 
     def unheard(self, agent: Agent) -> None:
@@ -205,10 +210,14 @@ class World:
         key = (membership.job_uid, membership.number)
         if self.stands is not None and self.stands[0] == key:
             return self.stands[1]
-        if self._whole_since is None or self._whole_since[0] != key or self.kernel.now < self._whole_since[1]:
+        if self._whole_since is None or self._whole_since[0] != key:
             return None
-        began = self._whole_since[1]
-        trained = self.kernel.now - began
+        began, now = self._whole_since[1], self.kernel.now
+        if self._stopped is not None and self._stopped[0] == key:
+            now = self._stopped[1]  # without one of its workers none trains on
+        if now < began:
+            return None
+        trained = now - began
         if self.behaviour.needed is not None:
             trained = min(trained, max(0.0, self.behaviour.needed - self.progress))
         grew = began + int(trained)
