@@ -37,31 +37,46 @@ _TORCHRUN = (
 class Base:
     """An image made of packages of a release of Debian."""
 
+    name: str
     names: tuple[str, ...]
+    """Those by which it is pulled."""
     suite: str
     packages: tuple[str, ...]
     script: str
+    then: str
+    """Instructions of a Dockerfile."""
 
 
 PACKAGES = "/packages"
 """Where a volume with a `Python`'s torch is mounted."""
 
-PYTHON = Base(("docker.io/library/python:3.13-slim",), "trixie", ("python3", "python3-pip"), _PYTHON)
+PYTHON = Base(
+    "localhost/python",
+    ("docker.io/library/python:3.13-slim",),
+    "trixie",
+    ("python3", "python3-pip"),
+    _PYTHON,
+    "ENV PYTHONUNBUFFERED=1",
+)
 TORCH = Base(
+    "localhost/torch",
     ("docker.io/pytorch/pytorch:latest", "docker.io/pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime"),
     "trixie",
     ("python3", "python3-torch", "python3-sklearn", "procps"),
     _TORCHRUN,
+    # Debian's torch has no libuv, and workers of any torchrun ask for it: here they respect the variable.
+    "ENV USE_LIBUV=0\nRUN sed -i 's/is_master=False,/is_master=False, use_libuv=use_libuv,/' "
+    "/usr/lib/python3/dist-packages/torch/distributed/rendezvous.py",
 )
 
 
 def provide(images: Images) -> None:
     """Make them if they are not in the cache, and push them where nodes pull."""
     for base in (PYTHON, TORCH):
-        first, *_ = base.names
-        images.debian(first, base.suite, base.packages, base.script, ["python3"])
+        images.debian(base.name, base.suite, base.packages, base.script, ["python3"])
         for name in base.names:
-            images.push(first, name.removeprefix("docker.io/"))
+            images.derive(name, base.name, base.then)
+            images.push(name)
 
 
 @dataclass(frozen=True)

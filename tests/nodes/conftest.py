@@ -1,4 +1,4 @@
-"""Two nodes with kubelets and an operator installed as the documents tell to, and two stand-in nodes to compare."""
+"""Two nodes with kubelets and an operator installed as documented, and two stand-in nodes to compare."""
 
 from __future__ import annotations
 

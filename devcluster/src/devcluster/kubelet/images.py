@@ -75,6 +75,12 @@ class Images:
         command = ["bud", "--pull-never", "--layers=false", *given, "--tag", name]
         self._buildah([*command, "--file", str(dockerfile), str(context)])
 
+    def derive(self, name: str, base: str, instructions: str) -> None:
+        """An image like `base` after these instructions of a Dockerfile."""
+        file = self._folder / "Containerfile"
+        file.write_text(f"FROM {base}\n{instructions}\n")
+        self.build(file, self._folder, name)
+
     def busybox(self, name: str, command: Sequence[str] = ("sh",)) -> None:
         """An image of busybox alone, from this machine's, if there is none of this name yet."""
         program = Path(shutil.which("busybox") or "/bin/busybox")
