@@ -116,7 +116,8 @@ def _heard_of(p: Pass, entry: UnaccountedMember) -> bool:
     """Whether this member has announced itself since its round ended."""
     lease = p.lease_of(entry.pod_uid)
     record = lease.record if lease is not None else None
-    return record is not None and record.from_job_uid == p.job.uid and record.from_round >= entry.round
+    number = p.number_when_formed(entry.round)
+    return record is not None and record.from_job_uid == p.job.uid and record.from_round >= number
 
 
 def _came_back(p: Pass, failure: Failure) -> bool:

@@ -20,7 +20,7 @@ from elasticjob_operator.plan.members import started_again
 from elasticjob_operator.plan.model import DeleteJob
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.pods import LINGER_SECONDS
-from elasticjob_operator.plan.rounds import projection
+from elasticjob_operator.plan.rounds import others_may_go_on, projection
 from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -94,7 +94,7 @@ def check_failure(p: Pass) -> bool:
         )
         return True
     over = p.job.spec.template is None and p.round.phase == Phase.BROKEN
-    if over and _some_had_succeeded(p) and not _may_all_succeed(p):
+    if over and _some_had_succeeded(p) and not _may_all_succeed(p) and not others_may_go_on(p):
         _close(
             p,
             Outcome.FAILED,

@@ -151,6 +151,11 @@ class Pass:
         formed = self.status.round_history[0].number if self.status.round_history else self.round.number
         return formed <= number <= self.round.number
 
+    def number_when_formed(self, number: int) -> int:
+        """The number by which its members know a round that ended because a Lease was ahead, and was given
+        this one; that of any other round is its own."""
+        return max((h.number for h in self.status.round_history if h.number <= number), default=number)
+
     def set_members(self, members: tuple[ParticipantStatus, ...]) -> None:
         """Replace the members in the status; the others follow them."""
         others = tuple(p for p in self.status.participants if p.group_rank is None)

@@ -179,7 +179,9 @@ def form(p: Pass) -> None:
     if last and all(m.state != MemberState.MEMBER for m in last):
         charge_last_round(p)
     done = [m.pod_name for m in last if m.succeeded]
-    if done and p.job.spec.template is None:  # perhaps all have; their controller does not replace these
+    unheard = any(m.state == MemberState.MEMBER for m in last)
+    # Perhaps all have. Their controller does not replace these.
+    if done and p.job.spec.template is None and (unheard or not others_may_go_on(p)):
         p.waiting = f"{listed(done)} succeeded; waiting for {reasons(expected)}"
         return
     joined = p.joined()
@@ -210,6 +212,14 @@ def form(p: Pass) -> None:
         return
     _replace_lost_pods(p, {pod.uid for pod, _ in joined})
     _publish(p, decision.members, {pod.uid: entry for pod, entry in joined})
+
+
+def others_may_go_on(p: Pass) -> bool:
+    """Whether a planned change ended the round when some of its members had finished, and pods that had not
+    are enough for the next one."""
+    finished = {m.pod_uid for m in p.status.members() if m.succeeded}
+    left = sum(p.alive(pod) and pod.uid not in finished for pod in p.observed.pods)
+    return p.round.next_cause.cause in PLANNED and left >= p.status.min_replicas
 
 
 def candidates(p: Pass, entries: Iterable[ParticipantStatus]) -> list[Candidate]:
