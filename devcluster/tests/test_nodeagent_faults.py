@@ -159,7 +159,7 @@ def test_killed_node_becomes_not_ready_and_comes_back_empty(pods: Pods) -> None:
     client.start_node(node)
     pods.agent.wait_node(node, "True")
     ended = pods.wait_phase("lost", "Failed")
-    assert main_state(ended["status"], "terminated")["reason"] == "ContainerStatusUnknown"
+    assert main_state(ended["status"], "terminated")["reason"] == "Unknown"
 
     def restarted(status: Object) -> bool:
         return bool(main_state(status, "running")) and restarts(status) == 1

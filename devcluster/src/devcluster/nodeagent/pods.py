@@ -22,7 +22,15 @@ from devcluster.nodeagent.images import Images
 from devcluster.nodeagent.netns import NetworkError
 from devcluster.nodeagent.network import PodNetwork
 from devcluster.nodeagent.nodes import Node, timestamp
-from devcluster.nodeagent.status import Addresses, Termination, Waiting, failed, pod_status
+from devcluster.nodeagent.status import (
+    TOO_OLD,
+    Addresses,
+    Terminated,
+    Termination,
+    Waiting,
+    failed,
+    pod_status,
+)
 from devcluster.nodeagent.volumes import PodVolumes, Waits
 from devcluster.nodeagent.workload import Backoff, Sandbox, Workload
 
@@ -128,6 +136,9 @@ class PodWorker:
         self.update(self.pod)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(lambda task: None if task.cancelled() else on_end())
+        deadline = self.pod["spec"].get("activeDeadlineSeconds")
+        if deadline is not None:
+            self._task.get_loop().call_later(deadline, self.terminate, TOO_OLD, float("inf"))
 
     @property
     def finished(self) -> bool:
@@ -157,6 +168,8 @@ class PodWorker:
         self._termination = termination
         self._terminated_by = time.monotonic() + min(own, grace_seconds)
         self._stopping.set()
+        if termination.admitted:
+            self._change()
 
     async def settled(self) -> None:
         """Wait until it has ended and the API server knows."""
@@ -235,6 +248,7 @@ class PodWorker:
         """Run the containers in their order until none runs any more, and none will."""
         if self._take_up():
             return
+        self._change()  # they are being created
         self._sandbox = sandbox = await self._make_sandbox()
         for workload in self._init:
             supervision = self._supervise(workload, sandbox)
@@ -270,8 +284,9 @@ class PodWorker:
             return False
         self._start_time = status.get("startTime", self._start_time)
         if self._policy == "Never":
+            ran = {entry["name"] for entry in before if "running" in entry.get("state", {})}
             for workload in self._main:
-                workload.lose()
+                workload.lose(workload.status.name in ran)
             self._end()
             return True
         restarts = {entry["name"]: entry["restartCount"] for entry in before}
@@ -363,6 +378,9 @@ class PodWorker:
             status = self._status()
             if status != self._published and not self._gone:
                 try:
+                    if self._ends_by_itself(status):
+                        before = self._published or self.pod.get("status", {})
+                        await self._write({**status, "phase": before.get("phase", "Pending")})
                     await self._write(status)
                 except (ApiError, *UNREACHABLE) as error:
                     if isinstance(error, ApiError) and error.status == 404:
@@ -378,6 +396,19 @@ class PodWorker:
             if not self._changed.is_set():
                 self._settled.set()
 
+    def _ends_by_itself(self, status: Object) -> bool:
+        """Whether kubelet says first that the containers have ended, and then of the pod that it has."""
+        asked = self._deletion.is_set() or self._termination is not None
+        return status["phase"] in ("Succeeded", "Failed") and not asked
+
+    def _all_have_ended(self) -> bool:
+        """Whether the last container has ended, and none is started again."""
+        if self._policy != "Never":
+            return False
+        states = [workload.status.state for workload in self.workloads]
+        failed_early = any(w.status.kind == "init" and failed(w.status) for w in self._init)
+        return all(isinstance(s, Terminated) or (failed_early and isinstance(s, Waiting)) for s in states)
+
     def _status(self) -> Object:
         address = self.network.address if self.network is not None else self._published.get("podIP")
         return pod_status(
@@ -386,7 +417,7 @@ class PodWorker:
             [workload.status for workload in self._init],
             [workload.status for workload in self._main],
             start_time=self._start_time,
-            ended=self._ended.is_set(),
+            ended=self._ended.is_set() or self._all_have_ended(),
             now=timestamp(),
             previous=self._published.get("conditions", []),
             termination=self._termination,

@@ -74,9 +74,14 @@ class Termination:
     message: str
     admitted: bool = True
     """False for a pod that kubelet never let in: it has no containers and no conditions."""
+    disrupts: bool = True
+    """Whether the condition DisruptionTarget says so."""
 
 
 EVICTED = Termination("Evicted", "The node was low on resource: memory. ")
+TOO_OLD = Termination(
+    "DeadlineExceeded", "Pod was active on the node longer than the specified deadline", disrupts=False
+)
 SHUT_DOWN = Termination("Terminated", "Pod was terminated in response to imminent node shutdown.")
 NOT_ADMITTED = Termination(
     "NodeShutdown", "Pod was rejected: Pod was rejected as the node is shutting down.", admitted=False
@@ -151,13 +156,13 @@ def pod_status(
         "hostIP": addresses.host_ip,
         "hostIPs": [{"ip": addresses.host_ip}],
         "startTime": start_time,
-        "conditions": _conditions(addresses, init, main, state, now, previous),
+        "conditions": _conditions(addresses, init, main, state, now, previous, termination is not None),
         "containerStatuses": [_container_status(container) for container in main],
     }
     if addresses.pod_ip is not None:
         status["podIP"] = addresses.pod_ip
         status["podIPs"] = [{"ip": addresses.pod_ip}]
-    if told:
+    if told and termination is not None and termination.disrupts:
         status["conditions"].append(_disruption(told["message"], now, previous))
     if init:
         status["initContainerStatuses"] = [_container_status(container) for container in init]
@@ -171,13 +176,14 @@ def _conditions(
     state: str,
     now: str,
     previous: Sequence[Object],
+    terminated: bool,
 ) -> list[Object]:
     over = state in ("Succeeded", "Failed")
     sidecars = [container for container in init if container.kind == "sidecar"]
     unready = [container.name for container in [*sidecars, *main] if not container.ready]
     uninitialized = [] if initialized(init) else [c.name for c in init if not succeeded(c)]
     not_ready: tuple[str, str] | None = None
-    if over:
+    if over or terminated:
         not_ready = ("PodCompleted" if state == "Succeeded" else "PodFailed", "")
     elif unready:
         not_ready = ("ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]")
@@ -192,7 +198,11 @@ def _conditions(
         "ContainersReady": not_ready,
         "Ready": not_ready,
     }
-    return [_condition(kind, cause, now, previous) for kind, cause in causes.items()]
+    conditions = [_condition(kind, cause, now, previous) for kind, cause in causes.items()]
+    if state == "Succeeded":
+        (own,) = (condition for condition in conditions if condition["type"] == "Initialized")
+        own["reason"] = "PodCompleted"
+    return conditions
 
 
 def _condition(kind: str, cause: tuple[str, str] | None, now: str, previous: Sequence[Object]) -> Object:

@@ -107,14 +107,16 @@ class Workload:
         """Take over the count of a container that ran before the node was lost."""
         self.status = replace(self.status, restarts=restarts)
 
-    def lose(self) -> None:
-        """Its process is gone, and how is unknown."""
-        if not isinstance(self.status.state, Terminated):
-            message = "The container could not be located when the node came back"
+    def lose(self, ran: bool) -> None:
+        """It was lost with its node, and whether it ``ran`` is all that is known."""
+        if not ran:
+            message = "The container could not be located when the pod was terminated"
             code = 128 + signal.SIGKILL
             self._set(
                 self.status.become(Terminated(code, "ContainerStatusUnknown", timestamp(), message=message))
             )
+        else:
+            self._set(self.status.become(Terminated(255, "Unknown", timestamp())))
 
     def hold(self, message: str) -> None:
         """It can't be started yet, for the reason given."""
