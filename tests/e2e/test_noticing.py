@@ -97,7 +97,7 @@ def test_an_agent_stalls(job: JobRun) -> None:
     signal_victims(signal.SIGSTOP)
     soon = jobs["woken-soon"]
     soon.wait_for(lambda: soon.round()["number"] > 1 or soon.round()["phase"] == "Broken", "it is given up")
-    soon.signal_agent(victims["woken-soon"]["pod"], signal.SIGCONT)
+    soon.signal_agent(victims["woken-soon"]["podName"], signal.SIGCONT)
     for one in jobs.values():
         one.training(2)
     signal_victims(signal.SIGCONT)
