@@ -31,7 +31,7 @@ test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes
 	@$(BIN)/pytest -m slow $(ARGS)
 	@$(BIN)/pytest -m slow devcluster/tests
 
-test-nodes: $(READY) controlplane ## on two nodes with kubelet and containerd, from real images; root, Debian's packages (30 minutes)
+test-nodes: $(READY) controlplane ## the product on two nodes with kubelet and containerd, from built images (40 minutes; root, installs packages)
 	@$(BIN)/python -m devcluster packages --install
 	@$(BIN)/pytest -m nodes devcluster/tests/test_kubelet.py
 	@$(BIN)/pytest -m nodes tests/nodes $(ARGS)
