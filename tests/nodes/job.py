@@ -115,6 +115,10 @@ class DigitsJob(ClusterJob):
         """Wait until it is Complete."""
         self.wait_for(lambda: self.condition("Complete").get("status") == "True", "it is complete")
 
+    def nothing_runs(self) -> None:
+        """Wait until all its pods have ended, or are gone."""
+        self.wait_for(lambda: all(map(self.has_ended, self.pods())), "none of its pods runs")
+
     def goes_on(self) -> int:
         """Wait for ten more steps; returns the number of the round."""
         before = len(self.steps())
