@@ -248,7 +248,8 @@ class PodWorker:
         """Run the containers in their order until none runs any more, and none will."""
         if self._take_up():
             return
-        self._change()  # they are being created
+        if self._termination is None or self._termination.admitted:
+            self._change()  # they are being created
         self._sandbox = sandbox = await self._make_sandbox()
         for workload in self._init:
             supervision = self._supervise(workload, sandbox)
