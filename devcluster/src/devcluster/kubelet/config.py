@@ -56,6 +56,8 @@ def write(plan: Plan, kubelet: Mapping[str, Any]) -> None:
         "network/10-pods.conflist": json.dumps(network(plan), indent=2),
         # No name server: a cluster's own would have to be built, and nothing of it is looked up.
         "resolv.conf": "",
+        # As on any machine: pods on its network look up the name that they have there.
+        "hosts": f"127.0.0.1 localhost\n{plan.address} {plan.name}\n",
         f"registries/{plan.registry}/hosts.toml": registry_hosts(plan),
         f"registries/{DOCKER_HUB}/hosts.toml": registry_hosts(plan),
     }

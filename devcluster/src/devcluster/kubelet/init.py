@@ -45,6 +45,7 @@ mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/kept {disk}
 mount --bind "$1" {disk}
+mount --bind {disk}/hosts /etc/hosts
 for name in {sysctls}; do
   file=/run/kept/$(echo $name | tr / -)
   cat /proc/sys/$name >$file
