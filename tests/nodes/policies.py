@@ -46,9 +46,9 @@ def _apply(cluster: KubeletCluster) -> None:
     for node in cluster.nodes.values():
         _nft(
             node.pid,
-            f"table inet {_TABLE}\ndelete table inet {_TABLE}\ntable inet {_TABLE} {{ chain forward {{\n"
+            f"table inet {_TABLE}\ndelete table inet {_TABLE}\ntable inet {_TABLE} {{\nchain forward {{\n"
             f"type filter hook forward priority 0; policy accept;\nct state established,related accept\n"
-            f"{text}\n}} }}\n",
+            f"{text}\n}}\n}}\n",
         )
 
 
