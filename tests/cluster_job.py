@@ -101,6 +101,10 @@ class ClusterJob:
             status = json.dumps({k: v for k, v in self.status().items() if k != "accounts"}, indent=1)
             raise AssertionError(f"{error}\n{status[:6000]}") from None
 
+    def complete(self, seconds: float | None = None) -> None:
+        """Wait until the job is Complete."""
+        self.wait_for(lambda: self.condition("Complete").get("status") == "True", "Complete", seconds)
+
     def says(self, text: str) -> str:
         """Wait until the sentence of Training contains this; returns it."""
         self.wait_for(lambda: text in self.condition("Training").get("message", ""), f"it says {text!r}")

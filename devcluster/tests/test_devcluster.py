@@ -22,9 +22,10 @@ import pytest
 
 from devcluster.access import KubectlError
 from devcluster.api import ApiClient, Response
+from devcluster.claims import claim
 from devcluster.cluster import Cluster
 from devcluster.component import ComponentFailedError, SupervisorClient
-from devcluster.ports import PortClaims, _claim, listens
+from devcluster.ports import PortClaims, listens
 from devcluster.wait import wait_for
 
 pytestmark = pytest.mark.devcluster
@@ -190,9 +191,9 @@ def test_a_cluster_ends_though_a_last_look_at_it_fails() -> None:
     with pytest.raises(KeyError, match="of a log"):
         cluster.stop()
     assert seen == ["another look"]
-    claim = _claim(port)
-    assert claim is not None, "its ports are free"
-    claim.close()
+    held = claim(f"port-{port}")
+    assert held is not None, "its ports are free"
+    held.close()
     cluster.stop()
 
 

@@ -85,14 +85,18 @@ class Release(Generic[C_co]):
             return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
         def leads() -> bool:
-            lease = self.cluster.kubectl("-n", NAMESPACE, "get", "lease", "elasticjob", "-o", "json").stdout
-            holder = str(json.loads(lease).get("spec", {}).get("holderIdentity", ""))
-            return holder.partition("_")[0] in {pod["metadata"]["name"] for pod in pods()}
+            return self.leader() in {pod["metadata"]["name"] for pod in pods()}
 
         wait_for(lambda: len(pods()) == count, 60, f"{count} operators are left", interval=0.2)
         if count > 1:
             wait_for(leads, 60, "one of them leads", interval=0.2)
         return {pod["metadata"]["uid"]: pod for pod in pods()}
+
+    def leader(self) -> str:
+        """The pod that the Lease names as the leader; it may be gone. Empty: none was."""
+        lease = self.cluster.kubectl("-n", NAMESPACE, "get", "lease", "elasticjob", "-o", "json").stdout
+        holder = str(json.loads(lease).get("spec", {}).get("holderIdentity", ""))
+        return holder.partition("_")[0]
 
     def everything(self) -> dict[str, dict[str, Any]]:
         """Every object of the cluster by KIND/NAMESPACE/NAME, but for Events."""

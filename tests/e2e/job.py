@@ -179,10 +179,6 @@ class JobRun(ClusterJob):
         )
         return found
 
-    def complete(self, seconds: float = DEADLINE) -> None:
-        """Wait until the job is Complete."""
-        self.wait_for(lambda: self.condition("Complete").get("status") == "True", "Complete", seconds)
-
     def failed(self, seconds: float = DEADLINE) -> dict[str, Any]:
         """Wait until the job has Failed; returns the condition."""
         self.wait_for(lambda: self.condition("Failed").get("status") == "True", "Failed", seconds)

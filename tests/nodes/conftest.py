@@ -81,7 +81,7 @@ def new_job(
     cluster: ControlPlane, namespace: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., DigitsJob]]:
     """Makes a job by its name (default: `job`), not applied yet; its pods are gone after the test."""
-    jobs: list[NodesJob | StandInJob] = []
+    jobs: list[DigitsJob] = []
     operator: Operator | None = None
     if isinstance(cluster, KubeletCluster):
         request.getfixturevalue("installed")

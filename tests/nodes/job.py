@@ -91,6 +91,11 @@ class DigitsJob(ClusterJob):
         term = {"weight": 100, "podAffinityTerm": {"labelSelector": labels, "topologyKey": _HOST_NAME}}
         return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
 
+    def end(self) -> None:
+        """Delete it; returns when its pods are gone, so that the next test is not slowed."""
+        self.delete("--wait=false")
+        self.wait_for(lambda: not self.pods(), "its pods are gone")
+
     # -- following it --------------------------------------------------------------------------------------
 
     def steps(self) -> list[dict[str, Any]]:
@@ -110,10 +115,6 @@ class DigitsJob(ClusterJob):
 
         found: dict[str, Any] = self.wait_for(trains, f"round {number} trains, members: {members}")
         return found
-
-    def completes(self) -> None:
-        """Wait until it is Complete."""
-        self.wait_for(lambda: self.condition("Complete").get("status") == "True", "it is complete")
 
     def nothing_runs(self) -> None:
         """Wait until all its pods have ended, or are gone."""
@@ -279,10 +280,9 @@ class NodesJob(DigitsJob):
         )
 
     def end(self) -> None:
-        """Delete it and its volume; returns when its pods are gone, so that the next test is not slowed."""
-        self.delete("--wait=false")
+        """Delete its volume, too."""
+        super().end()
         self.cluster.kubectl("delete", "pv", f"{self.namespace}-{self.name}", "--wait=false")
-        self.wait_for(lambda: not self.pods(), "its pods are gone")
 
     def pids(self, pod: str, container: str = "train") -> list[int]:
         """The processes of a pod's container, torchrun first, as this machine numbers them."""
@@ -339,11 +339,6 @@ class StandInJob(DigitsJob):
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         }
         return container, {}
-
-    def end(self) -> None:
-        """Delete it; returns when its pods are gone."""
-        self.delete("--wait=false")
-        self.wait_for(lambda: not self.pods(), "its pods are gone")
 
     def pids(self, pod: str) -> list[int]:
         """The processes of a pod's training container, torchrun first."""

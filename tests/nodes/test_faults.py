@@ -151,7 +151,7 @@ def test_jobs_with_sidecars_complete(new_job: Callable[..., NodesJob]) -> None:
     plain.apply(epochs=2, sidecars=[sidecar])
     native.apply(epochs=2, pod={"initContainers": [{**sidecar, "restartPolicy": "Always"}]})
     for job in (plain, native):
-        job.completes()
+        job.complete()
         job.nothing_runs()
 
 

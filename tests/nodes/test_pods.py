@@ -28,7 +28,7 @@ def test_a_user_trains_on_a_read_only_root(new_job: Callable[..., NodesJob], clu
     enforce = "pod-security.kubernetes.io/enforce=restricted"
     cluster.kubectl("label", "namespace", job.namespace, enforce)
     job.apply(container={"securityContext": RESTRICTED}, epochs=5)
-    job.completes()
+    job.complete()
     assert job.steps()[-1]["world_size"] == 2
 
 
@@ -62,5 +62,5 @@ def test_the_handler_in_images_of_others(
     job = new_job()
     job.host_folders[base_images.PACKAGES] = case.folder
     job.apply(container={"image": image, **case.container}, epochs=3)
-    job.completes()
+    job.complete()
     assert job.steps()[-1]["world_size"] == 2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from charts.generate import NAMESPACE
 from devcluster.kubelet.cluster import KubeletCluster
 from tests.chart.release import Release
 from tests.nodes.job import NodesJob, Recovery
@@ -24,17 +22,11 @@ def prefers(node: str) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-def leading(release: Release[KubeletCluster]) -> dict[str, Any]:
-    """The operator's pod that leads."""
-    answer = release.cluster.kubectl("-n", NAMESPACE, "get", "lease", "elasticjob", "-o", "json")
-    holder = json.loads(answer.stdout)["spec"]["holderIdentity"].partition("_")[0]
-    return next(pod for pod in release.operators().values() if pod["metadata"]["name"] == holder)
-
-
 def test_all_members_and_the_leading_operator_lose_their_node(
     new_job: Callable[..., NodesJob], installed: Release[KubeletCluster], table: Callable[[Recovery], None]
 ) -> None:
-    node = leading(installed)["spec"]["nodeName"]
+    pods = {pod["metadata"]["name"]: pod for pod in installed.operators().values()}
+    node = pods[installed.leader()]["spec"]["nodeName"]
     job = new_job()
     job.apply(pod=prefers(node))
     job.training(members=2)

@@ -108,7 +108,7 @@ class World:
         return list(self.cluster.agents.values())
 
     def by_address(self, address: str) -> Agent | None:
-        """Whose pod had this IP."""
+        """The agent whose pod had this IP."""
         return self._by_address.get(address)
 
     def returned(self, agent: Agent, membership: Membership) -> None:

@@ -1,4 +1,4 @@
-"""Who is a pod's agent, while it lives and when it has gone."""
+"""Which process is a pod's agent, while it lives and when it is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reports what when a round is not established: real TCPStores, one member of three stays away."""
+"""What each member reports when a round is not established: real TCPStores, one of three stays away."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_who_is_not_in_the_list_learns_so_and_enters_nothing() -> None:
 
 
 def test_a_leader_that_can_not_read_the_list_names_nobody() -> None:
-    """Who has reached it gives it twice the time; its own time goes by without a word about the others."""
+    """Members that have reached it give it twice the time; after its own time it accuses no other."""
     one = Round(Unavailable("GET: no answer"), limit=0.5)
     one.start("a", "b")
     try:

@@ -163,7 +163,7 @@ def _nodes_of_the_apiserver(layout: Layout) -> list[str]:
     return [
         f"--kubelet-client-certificate={certificate}",
         f"--kubelet-client-key={key}",
-        "--kubelet-preferred-address-types=InternalIP",  # nobody resolves the names
+        "--kubelet-preferred-address-types=InternalIP",  # the names are not resolved
     ]
 
 

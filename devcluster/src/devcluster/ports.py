@@ -2,8 +2,7 @@
 
 A port found by binding port 0 is out of the range that the kernel hands to outgoing connections, so a
 stranger can have it before the component binds it, or between a component's stop and its restart. Ports
-are therefore taken below that range, and each is claimed by an abstract Unix socket of the same number:
-a lock that the kernel drops with the process that holds it and that leaves no file behind.
+are therefore taken below that range, and each is claimed (`devcluster.claims`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import random
 import socket
 
 import psutil
+
+from devcluster.claims import claim
 
 # Above the well-known ports and below ip_local_port_range's default of 32768.
 FIRST, LAST = 20000, 32000
@@ -29,30 +30,20 @@ class PortClaims:
         Raises RuntimeError if there is none.
         """
         for port in random.sample(range(FIRST, LAST), LAST - FIRST):
-            claim = _claim(port)
-            if claim is None:
+            held = claim(f"port-{port}")
+            if held is None:
                 continue
             if _is_free(host, port):
-                self._claims.append(claim)
+                self._claims.append(held)
                 return port
-            claim.close()
+            held.close()
         raise RuntimeError(f"no free TCP port between {FIRST} and {LAST} on {host}")
 
     def release(self) -> None:
         """Let others have the ports."""
-        for claim in self._claims:
-            claim.close()
+        for held in self._claims:
+            held.close()
         self._claims.clear()
-
-
-def _claim(port: int) -> socket.socket | None:
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        claim.bind(f"\0devcluster-port-{port}")
-    except OSError:
-        claim.close()
-        return None
-    return claim
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -139,10 +139,14 @@ class Pass:
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Let the next attempt take the slot of each of these pods."""
+        self.use_up((pod.slot, pod.attempt) for pod in pods if pod.slot is not None)
+
+    def use_up(self, places: Iterable[tuple[int, int]]) -> None:
+        """Let the next pod of each slot have an attempt later than this one."""
         attempts = list(self.status.attempts)
-        for pod in pods:
-            if pod.slot is not None and pod.slot < len(attempts):
-                attempts[pod.slot] = max(attempts[pod.slot], pod.attempt + 1)
+        for slot, attempt in places:
+            if slot < len(attempts):
+                attempts[slot] = max(attempts[slot], attempt + 1)
         self.set(attempts=tuple(attempts))
 
     def is_of_round(self, number: int) -> bool:

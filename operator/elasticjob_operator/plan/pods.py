@@ -247,14 +247,8 @@ def _retire_names(p: Pass) -> None:
     """Pods that are gone, and that the status is about to forget: no later pod gets their names."""
     kept = {entry.pod_name for entry in p.status.participants}.union(p.pods_by_name)
     forgotten = [entry.pod_name for entry in p.before.participants if entry.pod_name not in kept]
-    if not forgotten:
-        return
-    attempts = list(p.status.attempts)
-    for place in filter(None, (slot_and_attempt(p.job.name, name) for name in forgotten)):
-        slot, attempt = place
-        if slot < len(attempts) and attempts[slot] == attempt:
-            attempts[slot] = attempt + 1
-    p.set(attempts=tuple(attempts))
+    if forgotten:
+        p.use_up(filter(None, (slot_and_attempt(p.job.name, name) for name in forgotten)))
 
 
 def _create_missing(p: Pass) -> None:

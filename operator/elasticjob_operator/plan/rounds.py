@@ -176,10 +176,10 @@ def form(p: Pass) -> None:
         expected, found = expect_members(one)
     record_evidence(p, of_findings(found))
     last = p.status.members()
-    if last and all(m.state != MemberState.MEMBER for m in last):
+    unheard = any(m.state == MemberState.MEMBER for m in last)
+    if last and not unheard:
         charge_last_round(p)
     done = [m.pod_name for m in last if m.succeeded]
-    unheard = any(m.state == MemberState.MEMBER for m in last)
     # Perhaps all have. Their controller does not replace these.
     if done and p.job.spec.template is None and (unheard or not others_may_go_on(p)):
         p.waiting = f"{listed(done)} succeeded; waiting for {reasons(expected)}"

@@ -170,7 +170,7 @@ def describe_exit(end: Exit) -> str:
 
 
 def by_request(code: int | None) -> bool:
-    """Whether somebody has told a process to end that has this exit code: no fault of its node's."""
+    """Whether a process with this exit code was told to end: no fault of its node's."""
     return code is not None and code - 128 in ENDING_SIGNALS
 
 

@@ -1,4 +1,4 @@
-"""Who does not answer: a member, the leader, the API server; what is reported of them, and of workers."""
+"""A member, the leader or the API server does not answer: what is reported of them, and of workers."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class NodeGroups:
                 continue
             group.mkdir()
             for name in ("cpuset.cpus", "cpuset.mems"):
-                if (group / name).exists() and one.kind == "cgroup":  # empty: nobody may run there
+                if (group / name).exists() and one.kind == "cgroup":  # empty: no process may run there
                     (group / name).write_text((one.folder / name).read_text())
 
     def join(self) -> None:

@@ -78,7 +78,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{plan.registry}/{SANDBOX_IMAGE}"
-  # Without CAP_SYS_RESOURCE, as in a container, nobody can be made less likely to be killed.
+  # Without CAP_SYS_RESOURCE, as in a container, no process can be made less likely to be killed.
   restrict_oom_score_adj = true
 
 [plugins."io.containerd.grpc.v1.cri".registry]

@@ -57,14 +57,14 @@ class Images:
         registries.write_text("")
         self._policy = folder / "policy.json"
         self._policy.write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}))
-        nobody = folder / "auth.json"
-        nobody.write_text("{}")
+        credentials = folder / "auth.json"
+        credentials.write_text("{}")
         self.environment = {
             **os.environ,
             "BUILDAH_ISOLATION": "chroot",
             "CONTAINERS_STORAGE_CONF": str(storage),
             "CONTAINERS_REGISTRIES_CONF": str(registries),
-            "REGISTRY_AUTH_FILE": str(nobody),
+            "REGISTRY_AUTH_FILE": str(credentials),
         }
 
     # Making them

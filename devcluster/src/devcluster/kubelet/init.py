@@ -59,7 +59,7 @@ ip link set lo up
 
 
 def main() -> None:
-    """Be a node until somebody ends this process."""
+    """Be a node until this process is ended."""
     parser = argparse.ArgumentParser(prog="python -m devcluster.kubelet.init")
     parser.add_argument("--name", required=True, help="the node's host name")
     parser.add_argument("--groups", required=True, help="the name of its control groups, which are there")
@@ -112,7 +112,7 @@ def _serve(supervisor: Supervisor, control: socket.socket) -> None:
             while answer(supervisor, control):
                 pass
         except OSError:
-            pass  # who asked has died; somebody else may ask
+            pass  # the client has died; another one may connect
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,7 +1,6 @@
 """What this machine must have, each told in a sentence: root, control groups, programs.
 
-The programs are Debian's packages. They are installed when somebody asks for it (`devcluster packages
---install`), never on the way.
+The programs are Debian's packages. They are installed by `devcluster packages --install` alone.
 """
 
 from __future__ import annotations
@@ -86,5 +85,5 @@ def cni_folder() -> Path:
 def _find(program: str) -> str | None:
     if program == "ptp":
         return next((str(folder) for folder in _CNI_FOLDERS if (folder / program).exists()), None)
-    # Root's own programs are not on everybody's PATH.
+    # The PATH of some users lacks the folders of root's own programs.
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

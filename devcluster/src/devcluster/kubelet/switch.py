@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from devcluster.claims import claim
 from devcluster.component import Component
 
 _NUMBERS = range(200, 250)
@@ -39,17 +39,14 @@ class Subnet:
         routes = _routes()
         for number in _NUMBERS:
             network = ipaddress.IPv4Network(f"10.{number}.0.0/16")
-            claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                claim.bind(f"\0devcluster-subnet-{number}")
-            except OSError:
-                claim.close()
+            held = claim(f"subnet-{number}")
+            if held is None:
                 continue
             if not any(network.overlaps(route) for route in routes):
                 self.number = number
-                self._claim = claim
+                self._claim = held
                 return
-            claim.close()
+            held.close()
         raise RuntimeError(f"no free network between 10.{_NUMBERS[0]}.0.0/16 and 10.{_NUMBERS[-1]}.0.0/16")
 
     def release(self) -> None:

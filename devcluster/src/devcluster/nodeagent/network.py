@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
+from devcluster.claims import claim
+
 
 @dataclass(frozen=True)
 class PodNetwork:
@@ -60,19 +62,15 @@ class AddressPool:
 class LoopbackRange:
     """127.X.0.0/16 for one agent: pods in its lower half, nodes in its upper half.
 
-    X is claimed by an abstract Unix socket: a lock that the kernel drops with the process that holds it, and
-    that exists once per network namespace, as the addresses do.
+    X is claimed (`devcluster.claims`).
     """
 
     def __init__(self) -> None:
         for second in random.sample(range(64, 255), 191):
-            claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                claim.bind(f"\0devcluster-net-127.{second}")
-            except OSError:
-                claim.close()
+            held = claim(f"net-127.{second}")
+            if held is None:
                 continue
-            self._claim = claim
+            self._claim = held
             self.pods = AddressPool(IPv4Network(f"127.{second}.0.0/17"))
             self.nodes = AddressPool(IPv4Network(f"127.{second}.128.0/17"))
             return

@@ -168,8 +168,7 @@ class PodWorker:
         self._termination = termination
         self._terminated_by = time.monotonic() + min(own, grace_seconds)
         self._stopping.set()
-        if termination.admitted:
-            self._change()
+        self._change()
 
     async def settled(self) -> None:
         """Wait until it has ended and the API server knows."""
@@ -248,8 +247,7 @@ class PodWorker:
         """Run the containers in their order until none runs any more, and none will."""
         if self._take_up():
             return
-        if self._termination is None or self._termination.admitted:
-            self._change()  # they are being created
+        self._change()  # they are being created
         self._sandbox = sandbox = await self._make_sandbox()
         for workload in self._init:
             supervision = self._supervise(workload, sandbox)

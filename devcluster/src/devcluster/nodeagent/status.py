@@ -144,7 +144,7 @@ def pod_status(
     """
     told = {}
     state = phase(init, main, ended)
-    if ended and termination is not None:
+    if termination is not None and (ended or not termination.admitted):
         state = "Failed"
         told = {"reason": termination.reason, "message": termination.message}
         if not termination.admitted:

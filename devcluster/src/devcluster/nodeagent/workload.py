@@ -109,14 +109,13 @@ class Workload:
 
     def lose(self, ran: bool) -> None:
         """It was lost with its node, and whether it ``ran`` is all that is known."""
-        if not ran:
+        if ran:
+            end = Terminated(255, "Unknown", timestamp())
+        else:
             message = "The container could not be located when the pod was terminated"
             code = 128 + signal.SIGKILL
-            self._set(
-                self.status.become(Terminated(code, "ContainerStatusUnknown", timestamp(), message=message))
-            )
-        else:
-            self._set(self.status.become(Terminated(255, "Unknown", timestamp())))
+            end = Terminated(code, "ContainerStatusUnknown", timestamp(), message=message)
+        self._set(self.status.become(end))
 
     def hold(self, message: str) -> None:
         """It can't be started yet, for the reason given."""
