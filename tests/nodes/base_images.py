@@ -123,10 +123,11 @@ class Python:
         return cache_dir() / "torch" / str(self)
 
     def _install_torch(self) -> None:
-        with locked(self.folder.with_suffix(".lock"), str(self)):
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder.parent / f"{self}.lock", str(self)):
             if self.folder.exists():
                 return
-            making = self.folder.with_suffix(".making")
+            making = self.folder.parent / f"{self}.making"
             shutil.rmtree(making, ignore_errors=True)
             torch = f"torch=={self.torch}.*" if self.torch else "torch"
             uv = [
