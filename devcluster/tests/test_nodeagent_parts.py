@@ -1,8 +1,12 @@
-"""Small parts of the node agent: addresses, images, back-off, the end of a log."""
+"""Small parts of the node agent: addresses, images, back-off, the end of a log, the end of the runtime."""
 
 from __future__ import annotations
 
 import json
+import select
+import socket
+import subprocess
+import sys
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -72,3 +76,17 @@ def test_end_of_a_log(tmp_path: Path, text: str, lines: int, expected: str) -> N
     file = tmp_path / "log"
     file.write_text(text)
     assert text[start_of_last_lines(file, lines) :] == expected
+
+
+def test_runtime_removes_what_it_was_told_though_the_agent_has_left_events_unread(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    left.mkdir()
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "devcluster.nodeagent.runtime", str(theirs.fileno())]
+    with theirs, ours:
+        runtime = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        ours.sendall(json.dumps({"op": "remember", "path": str(left)}).encode() + b"\n")
+        ours.sendall(json.dumps({"op": "echo", "id": "unread"}).encode() + b"\n")
+        select.select([ours], [], [], 30)
+    assert runtime.wait(30) == 0
+    assert not left.exists()

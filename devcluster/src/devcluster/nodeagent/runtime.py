@@ -107,7 +107,10 @@ class Server:
                     wake_read.recv(4096)
                     self._reap()
                 if self._connection in ready:
-                    data = self._connection.recv(1 << 20)
+                    try:
+                        data = self._connection.recv(1 << 20)
+                    except ConnectionResetError:
+                        break  # an agent that ends with events unread: unix(7)
                     if not data:
                         break
                     *lines, pending = (pending + data).split(b"\n")
