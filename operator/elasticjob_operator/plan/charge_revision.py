@@ -13,7 +13,7 @@ formed, what happens to a pod that has rejoined belongs to that round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +100,13 @@ def unaccounted_members(p: Pass, joined: set[str]) -> tuple[UnaccountedMember, .
     return (*p.round.unaccounted_members, *fresh)[-MAX_UNACCOUNTED:]
 
 
+def forget(p: Pass, pod_uids: Collection[str]) -> None:
+    """The operator deletes these pods, and not because they were silent: that explains no former round."""
+    kept = tuple(entry for entry in p.round.unaccounted_members if entry.pod_uid not in pod_uids)
+    if len(kept) != len(p.round.unaccounted_members):
+        p.set_round(unaccounted_members=kept)
+
+
 def _charge_for(p: Pass, number: int) -> tuple[Account | None, Charge | None]:
     """The charge for this round and its account, if it may still be revised."""
     for account in p.status.accounts:
@@ -132,9 +139,10 @@ def _came_back(p: Pass, failure: Failure) -> bool:
 def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
     """That a member which was not waited for is lost, and had been when its peers' workers failed."""
     pod = p.pods_by_uid.get(entry.pod_uid)
-    if pod is None:
-        return None
     who = f"{entry.pod_name} (group rank {entry.group_rank})"
+    if pod is None:
+        text = f"{who} did not rejoin after round {entry.round}, and its pod is gone"
+        return Evidence(Cause.DID_NOT_REJOIN, text, entry.pod_name, entry.group_rank, pod_uid=entry.pod_uid)
     evidence = termination.later_evidence(p, pod, who, Cause.DID_NOT_REJOIN, entry.group_rank)
     if evidence is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:
         return termination.explain(p, pod, who, entry.group_rank)

@@ -13,7 +13,7 @@ from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import backoff, nodes, termination
+from elasticjob_operator.plan import backoff, charge_revision, nodes, termination
 from elasticjob_operator.plan.charging import charge_pod, mark_charged, slot_attempt
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.model import (
@@ -203,7 +203,9 @@ def _delete_surplus(p: Pass) -> None:
     surplus = len(live) - max(p.job.spec.pods, len(members))
     others = [pod for pod in live if pod.uid not in members]
     others.sort(key=lambda pod: (*_readiness(p, pod), -(pod.slot or 0)))
-    for pod in others[: max(0, surplus)]:
+    going = others[: max(0, surplus)]
+    charge_revision.forget(p, {pod.uid for pod in going})
+    for pod in going:
         backoff.record_surplus_deletion(p, pod)
         p.actions.append(
             DeletePod(pod.name, pod.uid, f"scaled down to {counted(p.job.spec.replicas, 'replica')}")

@@ -18,6 +18,7 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
+from elasticjob_operator.plan import charge_revision
 from elasticjob_operator.plan.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.model import DeletePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
@@ -45,6 +46,7 @@ def suspend(p: Pass) -> None:
             p.set_round(resumed=False)
             p.set_end(cause=Cause.SUSPENDED, account=CAUSES[Cause.SUSPENDED], message=_SUSPENDED)
     charge_early_ends(p)
+    charge_revision.forget(p, p.pods_by_uid.keys())
     _replace_all_pods(p)
     p.status = p.status.stopped(p.now.wall)
     p.set(start_time=None)
