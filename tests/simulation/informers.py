@@ -262,8 +262,10 @@ class Informers(Client):
         except NotFound as error:
             self.cache.remove(JOB_KEY)
             raise Vanished from error
-        self.cache.answered(JOB_KEY, read, self.kernel.now)
+        news = self.cache.answered(JOB_KEY, read, self.kernel.now)
         if read.uid != item.uid:
+            if news:
+                self.news()  # the watch may bring it later, and then it is none
             raise Vanished
         for key in (ROUND_KEY, LIST_KEY):
             try:
