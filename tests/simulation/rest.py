@@ -200,7 +200,9 @@ def _check_what_is_possible(w: World) -> None:
         if running and not lost and 0 < len(there) < len(members):
             raise Violation("I11", f"{len(there)} of {len(members)} members train on; it says {said}")
         return
-    joined = [a for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items]
+    joined = [
+        a for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items and not _is_refused(w, a)
+    ]
     possible = min(spec.replicas, sum(not _was_replaced(w, a.name) for a in joined))
     if possible >= status.min_replicas and (
         status.current_round.phase != "Active" or status.current_round.established_time is None
@@ -227,6 +229,12 @@ def _stays(w: World, pod: str) -> bool:
         return False
     item = w.api.items.get(("pod", pod))
     return item is not None and failing.slot in (None, item.value.slot)
+
+
+def _is_refused(w: World, agent: Agent) -> bool:
+    """Whether this agent can never renew its Lease. It may run for as long as it waits for rights."""
+    failing = w.traits.failing
+    return failing is not None and failing.what == "lease" and failing.slot in (None, agent.pod.slot)
 
 
 def _was_replaced(w: World, pod: str) -> bool:
