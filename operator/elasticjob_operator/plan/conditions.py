@@ -158,6 +158,14 @@ def _stuck(p: Pass) -> str:
     if cut_off:
         are = "its node is" if len(cut_off) == 1 else "their nodes are"
         return f"; {listed(cut_off)}: {are} not ready"
+    stays_away = _not_rejoined(p)
+    if stays_away:
+        one = len(stays_away) == 1
+        return (
+            f"; {listed(stays_away)} still {'runs' if one else 'run'} and did not rejoin; see "
+            f"{'its log' if one else 'their logs'}, and delete the {'pod' if one else 'pods'} to have "
+            f"{'it' if one else 'them'} created again"
+        )
     for pod in p.observed.pods:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.waits.left(JobWait.UNJOINED, pod.uid, UNJOINED_SECONDS) == 0:
@@ -166,6 +174,15 @@ def _stuck(p: Pass) -> str:
                 f"check that its command runs {_torchrun(p)}"
             )
     return ""
+
+
+def _not_rejoined(p: Pass) -> list[str]:
+    """Members that were given up and still run, of a job whose pods are not ours to replace."""
+    if p.job.spec.template is not None or p.round.phase != "Broken":
+        return []
+    joined = {pod.uid for pod, _ in p.joined()}
+    away = (p.status.lost_pod_uids & p.pods_by_uid.keys()) - joined
+    return [pod.name for pod in p.observed.pods if pod.uid in away and p.alive(pod) and pod.running]
 
 
 def _is_unknown_to_schedulers(p: Pass, pod: Pod) -> bool:
