@@ -87,6 +87,8 @@ class Charges:
             too_soon = too_soon or self._past.deaf(since, late, "pods", "leases", "nodes")
             if any((who, key) in self._past.unheard - self._past.heard for who in known.uids):
                 allowed.add(INFRASTRUCTURE)  # whatever it has to say of the end, it is given up before
+            if key in self._past.missed:
+                allowed.add(INFRASTRUCTURE)  # of a member that is cut off there is the same evidence
             if known.echoes and too_soon:
                 allowed.add(APPLICATION)  # all goes on, or is over, before the root is told
             if unseen.intersection(range(key[1], known.next)) and INFRASTRUCTURE in allowed:

@@ -135,6 +135,9 @@ class Ground(Protocol):
     def finished(self, agent: Agent, membership: Membership) -> None:
         """The workers have ended well."""
 
+    def missed(self, membership: Membership) -> None:
+        """The leader of this round says that members are silent."""
+
     def unheard(self, agent: Agent) -> None:
         """A write of its Lease has failed, or its torchrun ends before it is done."""
 

@@ -141,5 +141,6 @@ class Heartbeats:
                 report=RoundReport(m.nonce, leader_lost=True, connection_refused=connection_refused)
             )
             return
+        self._ground.missed(m)
         self.silent = tuple(sorted({*self.silent, *ranks}))
         self._lease.write(report=RoundReport(m.nonce, True, silent_ranks=self.silent))

@@ -54,6 +54,8 @@ class Past:
         """Pods (by UID) that have tried in vain to say that they come from a round, or have finished it,"""
         self.heard: set[tuple[str, RoundKey]] = set()
         """and those that have said so."""
+        self.missed: set[RoundKey] = set()
+        """Rounds that a member had left by itself, whose leader missed it before its word was written."""
         self.pods: dict[tuple[str, str], set[str]] = {}
         """(job UID, pod) -> the UIDs of all that ever bore this name."""
 

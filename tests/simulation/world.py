@@ -163,6 +163,14 @@ class World:
         ):
             self.oracle.past.unheard.add((agent.uid, (record.from_job_uid, record.from_round)))
 
+    def missed(self, membership: Membership) -> None:
+        """See ``Ground``."""
+        key = (membership.job_uid, membership.number)
+        said = [(a.uid, a.core.announced) for a in self.agents() if a.in_round is None]
+        left = {(uid, (r.from_job_uid, r.from_round)) for uid, r in said if r is not None}
+        if any(one[1] == key for one in left - self.oracle.past.heard):
+            self.oracle.past.missed.add(key)
+
     def knows(self, agent: Agent) -> bool:
         """Whether the API server accepts its token."""
         return self.kernel.now - self._gone.get(agent.uid, self.kernel.now) < TOKEN_SECONDS
