@@ -7,6 +7,9 @@ from tests.simulation.agent import Agent
 from tests.simulation.cluster import Node
 from tests.simulation.world import World
 
+_STILL_SECONDS = 30
+"""How often a fault that lasts is told again."""
+
 
 def _agent(w: World) -> Agent | None:
     running = w.running()
@@ -137,7 +140,7 @@ def cut_node(w: World) -> None:
     if which in ("peers", "both"):
         node.peers = False
     w.cluster.changed(node)
-    w.later(seconds, _mend_node, w, node)
+    _mend_later(w, node, seconds)
 
 
 def cut_round_off(w: World) -> None:
@@ -150,7 +153,20 @@ def cut_round_off(w: World) -> None:
         w.disturb(f"{node.name} is cut off with its round for {seconds:.0f} s", *_on(w, node))
         node.api = node.peers = False
         w.cluster.changed(node)
-        w.later(seconds, _mend_node, w, node)
+        _mend_later(w, node, seconds)
+
+
+def _mend_later(w: World, node: Node, seconds: float) -> None:
+    """It is cut off for so long, and each round that is formed meanwhile may end for that."""
+    for after in range(_STILL_SECONDS, int(seconds), _STILL_SECONDS):
+        w.later(after, _still_cut, w, node)
+    w.later(seconds, _mend_node, w, node)
+
+
+def _still_cut(w: World, node: Node) -> None:
+    if not (node.api and node.peers):
+        for uid in _on(w, node):
+            w.oracle.happens(uid, INFRASTRUCTURE)
 
 
 def _mend_node(w: World, node: Node) -> None:
