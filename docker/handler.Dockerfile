@@ -16,13 +16,21 @@ RUN PYTHONPATH="$PWD/build" python -m pip install --quiet --disable-pip-version-
 RUN sed -i '/^Requires-Dist:/d; /^Provides-Extra:/d' site/elasticjob-*.dist-info/METADATA
 # No list of files, which would not be true, and not whence it came: pip freeze would have a folder of this stage in it.
 RUN cd site && rm elasticjob-*.dist-info/RECORD elasticjob-*.dist-info/REQUESTED elasticjob-*.dist-info/INSTALLER elasticjob-*.dist-info/direct_url.json
-RUN mkdir site/elasticjob/_vendor && touch site/elasticjob/_vendor/__init__.py && mv vendor/urllib3 site/elasticjob/_vendor && mv vendor/urllib3-*.dist-info/licenses/LICENSE.txt site/elasticjob/_vendor/urllib3
+# With its metadata: scanners go by that. Python does not, in a folder that is not on its path.
+RUN mv vendor site/elasticjob/_vendor && touch site/elasticjob/_vendor/__init__.py
 
 FROM ${COPY_IMAGE}
+ARG COPY_IMAGE
+# The commit, and the time of the build (RFC 3339). Empty, they still keep out what the base image says of itself.
+ARG REVISION=
+ARG CREATED=
 LABEL org.opencontainers.image.title="elasticjob-handler" \
       org.opencontainers.image.description="torchrun's rendezvous handler of ElasticJob, to be copied into a pod" \
       org.opencontainers.image.version="0.1.0" \
-      org.opencontainers.image.licenses="Apache-2.0 AND MIT"
+      org.opencontainers.image.licenses="Apache-2.0 AND MIT" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.base.name="${COPY_IMAGE}"
 COPY --from=build /opt/elasticjob/site /opt/elasticjob/site
 USER 65532:65532
 ENTRYPOINT ["cp", "-R", "/opt/elasticjob/site/."]

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from string import Template
 
 HOME = "/opt/elasticjob"
 """The one folder that our Dockerfiles write to."""
@@ -27,15 +28,24 @@ class BuildError(Exception):
 
 
 class Build:
-    """The stages of a Dockerfile, each a folder. Only instructions that ours use; others are an error."""
+    """The stages of a Dockerfile, each a folder. Only instructions that ours use; others are an error.
 
-    def __init__(self, dockerfile: Path, folder: Path, python: str = sys.executable) -> None:
+    ``arguments`` are what `--build-arg` gives. The context is that of a checkout which nobody but its owner
+    can read.
+    """
+
+    def __init__(
+        self, dockerfile: Path, folder: Path, python: str = sys.executable, **arguments: str
+    ) -> None:
         self.env: dict[str, str] = {}
         self.entrypoint: list[str] = []
         self.user = ""
         self.labels: dict[str, str] = {}
         self._stages: dict[str, Path] = {}
         self._folder = folder
+        self._given = arguments
+        self._defaults: dict[str, str] = {}
+        self._arguments: dict[str, str] = {}
         # A Python with pip and nothing else, as `python` is in the base image.
         self.python = folder / "python"
         """Its virtual environment."""
@@ -71,15 +81,22 @@ class Build:
             text=True,
             timeout=240,
             check=False,
+            umask=0o022,
         )
 
     def _here(self, text: str, stage: Path) -> str:
         return text.replace(HOME, str(stage))
 
     def _arg(self, rest: str) -> None:
-        assert "=" in rest
+        name, has_default, default = rest.partition("=")
+        if not self._stages:
+            self._defaults[name] = default
+        # Those before the first stage are known in a stage that names them again.
+        value = default if has_default else self._defaults[name]
+        self._arguments[name] = self._given.get(name, value)
 
     def _from(self, rest: str) -> None:
+        self._arguments = {}
         name = rest.partition(" AS ")[2] or "last"
         stage = self._folder / "stages" / name
         stage.mkdir(parents=True)
@@ -90,17 +107,20 @@ class Build:
 
     def _copy(self, rest: str) -> None:
         *sources, target = rest.split()
-        context = ROOT
+        stage = None
         if sources[0].startswith("--from="):
             stage = self._stages[sources.pop(0).removeprefix("--from=")]
-            sources = [self._here(source, stage) for source in sources]
-        place = self.home / self._here(target, self.home)
         for source in sources:
-            path = context / source
+            path = Path(self._here(source, stage)) if stage else ROOT / source
+            place = self.home / self._here(target, self.home)
             if path.is_dir():
-                shutil.copytree(path, place, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+                ignored = None if stage else shutil.ignore_patterns("__pycache__")
+                shutil.copytree(path, place, ignore=ignored, dirs_exist_ok=True)
             else:
-                shutil.copy(path, place / path.name if target.endswith("/") else place)
+                place = place / path.name if target.endswith("/") else place
+                shutil.copy(path, place)
+            if stage is None:
+                subprocess.run(["chmod", "-R", "go=", str(place)], check=True, timeout=60)
 
     def _run(self, rest: str) -> None:
         assert HOME not in rest
@@ -112,7 +132,7 @@ class Build:
         self.env.update(_pairs(rest))
 
     def _label(self, rest: str) -> None:
-        self.labels.update(_pairs(rest))
+        self.labels.update(_pairs(Template(rest).substitute(self._arguments)))
 
     def _user(self, rest: str) -> None:
         self.user = rest

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import elasticjob
 from charts import generate
 from charts.generate import NAMESPACE
 from devcluster.api import ApiClient
@@ -69,6 +71,28 @@ def test_a_pod_that_is_not_restricted_would_be_warned_of(cluster_without_nodes: 
         "apply", "--dry-run=server", "-f", "-", input=helm.template({"podSecurityContext": None})
     )
     assert 'would violate PodSecurity "restricted' in said.stderr
+
+
+def test_packed_chart_installs_what_the_folder_does(release: Release[Cluster]) -> None:
+    release.words("docs/operate/install.md", "package")
+    release.helm.chart = generate.ROOT / "build" / f"elasticjob-{elasticjob.__version__}.tgz"
+    assert "WARNING" not in release.install(NO_POD)
+    (listed,) = json.loads(release.helm.run("list", "--namespace", NAMESPACE, "--output", "json").stdout)
+    assert listed["chart"] == f"elasticjob-{elasticjob.__version__}"
+    assert listed["app_version"] == elasticjob.__version__
+
+    def owned() -> dict[str, dict[str, Any]]:
+        return {
+            name: _content(one)
+            for name, one in release.everything().items()
+            if "meta.helm.sh/release-name" in one["metadata"].get("annotations", {})
+        }
+
+    made = owned()
+    assert {"Deployment/elasticjob-system/elasticjob", f"CustomResourceDefinition//{CRD}"} < made.keys()
+    release.helm.chart = generate.CHART
+    assert "WARNING" not in release.install(NO_POD)
+    assert owned() == made
 
 
 def test_users_edit_and_view_jobs_but_no_status(release: Release[Cluster]) -> None:
@@ -154,3 +178,10 @@ def test_definition_goes_with_the_release_on_request(release: Release[Cluster]) 
     wait_for(
         lambda: release.cluster.kubectl("get", "crd", CRD, check=False).returncode != 0, 30, "it is gone"
     )
+
+
+def _content(thing: dict[str, Any]) -> dict[str, Any]:
+    """What an object is told to be, and which one it is."""
+    wanted = {key: value for key, value in thing.items() if key not in ("metadata", "status")}
+    meta = thing["metadata"]
+    return {**wanted, **{key: meta.get(key) for key in ("uid", "generation", "labels", "annotations")}}

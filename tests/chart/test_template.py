@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tarfile
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,30 @@ def test_definition_is_that_of_crds(helm: Helm, keep: bool) -> None:
 
 def test_packed_chart_is_the_same(helm: Helm, packed: Path) -> None:
     assert helm.template({}, packed) == helm.template({})
+
+
+def test_packed_chart_has_what_it_needs_and_nothing_that_lies_about(helm: Helm, tmp_path: Path) -> None:
+    chart = tmp_path / "elasticjob"
+    shutil.copytree(helm.chart, chart)
+    for name in (".DS_Store", "values.yaml~", "values.yaml.orig", "templates/.crd.yaml.swp", "files/x.tmp"):
+        (chart / name).write_text("{{ no template }}")
+    said = helm.run("package", str(chart), "--destination", str(tmp_path))
+    assert said.stderr == ""
+    version = yaml.safe_load((helm.chart / "Chart.yaml").read_text())["version"]
+    with tarfile.open(tmp_path / f"elasticjob-{version}.tgz") as archive:
+        assert all(member.isfile() for member in archive)
+        contents = {
+            member.name.removeprefix("elasticjob/"): archive.extractfile(member).read()  # type: ignore[union-attr]
+            for member in archive
+        }
+    # helm writes the metadata anew.
+    assert contents.pop("Chart.yaml")
+    files = [file for file in helm.chart.rglob("*") if file.is_file()]
+    expected = {str(file.relative_to(helm.chart)): file.read_bytes() for file in files}
+    assert {"README.md", "values.schema.json", f"files/{CRD.name}"} < set(expected)
+    assert contents == {
+        name: content for name, content in expected.items() if name not in ("Chart.yaml", ".helmignore")
+    }
 
 
 def test_lease_policy_is_the_one_of_the_example(helm: Helm) -> None:

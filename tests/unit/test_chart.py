@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,8 +11,12 @@ import yaml
 
 import elasticjob
 from charts import generate
+from tests.docs_commands import documents
 
 CHART = generate.CHART
+METADATA: dict[str, Any] = yaml.safe_load((CHART / "Chart.yaml").read_text())
+# Of an image, of the packed chart, of the chart in a registry.
+NAMED_VERSION = r"(?:elasticjob-(?:operator|handler):|elasticjob-(?=[\d.]+\.tgz)|--version )(\d+\.\d+\.\d+)"
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 
@@ -58,12 +63,28 @@ def test_the_definition_in_the_chart_is_the_one_in_crds() -> None:
     assert not links, "helm warns of each"
 
 
-def test_chart_and_images_have_the_version_of_the_package() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == elasticjob.__version__
-    for name in ("operator", "handler"):
-        dockerfile = (generate.ROOT / "docker" / f"{name}.Dockerfile").read_text()
-        assert f'image.version="{chart["appVersion"]}"' in dockerfile
+def test_one_version_from_the_package_to_the_documents() -> None:
+    """A release that has forgotten one of them would install what another has made."""
+    assert METADATA["version"] == METADATA["appVersion"] == elasticjob.__version__
+    dockerfiles = sorted((generate.ROOT / "docker").glob("*.Dockerfile"))
+    assert len(dockerfiles) == 2
+    for file in dockerfiles:
+        assert f'image.version="{elasticjob.__version__}"' in file.read_text()
+    named = [
+        (str(file.relative_to(generate.ROOT)), version)
+        for file in (*dockerfiles, *documents())
+        for version in re.findall(NAMED_VERSION, file.read_text())
+    ]
+    assert len(named) >= 6
+    assert [one for one in named if one[1] != elasticjob.__version__] == []
+
+
+def test_artifact_hub_is_told_of_the_definition() -> None:
+    (told,) = yaml.safe_load(METADATA["annotations"]["artifacthub.io/crds"])
+    definition = yaml.safe_load(generate.DEFINITION.read_text())
+    assert told["name"] == definition["metadata"]["name"]
+    assert told["kind"] == definition["spec"]["names"]["kind"]
+    assert [told["version"]] == [one["name"] for one in definition["spec"]["versions"] if one["storage"]]
 
 
 def _values() -> str:
