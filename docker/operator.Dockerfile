@@ -6,7 +6,7 @@ ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /opt/elasticjob
 COPY docker/operator-requirements.txt docker/build-requirements.txt ./
-# Without the packages' commands, which nobody runs.
+# Without the packages' commands, which are not run.
 RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --no-compile --target=site -r operator-requirements.txt && rm -r site/bin
 RUN python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: --target=build -r build-requirements.txt
 COPY handler handler
@@ -15,7 +15,7 @@ COPY operator operator
 RUN PYTHONPATH="$PWD/build" python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --no-compile --target=site ./handler ./operator
 # pip freeze would have a folder of this stage in it.
 RUN rm -r site/bin site/elasticjob*.dist-info/direct_url.json
-# Valid whatever times a builder gives to files; nobody can write it anew.
+# Valid whatever times a builder gives to files: on a read-only root it cannot be written again.
 RUN python -m compileall -q --invalidation-mode=unchecked-hash site
 
 FROM ${PYTHON_IMAGE}

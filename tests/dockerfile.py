@@ -30,7 +30,7 @@ class BuildError(Exception):
 class Build:
     """The stages of a Dockerfile, each a folder. Only instructions that ours use; others are an error.
 
-    ``arguments`` are what `--build-arg` gives. The context is that of a checkout which nobody but its owner
+    ``arguments`` are what `--build-arg` gives. The context is that of a checkout that only its owner
     can read.
     """
 

@@ -129,7 +129,7 @@ def test_operator(operator_image: Build) -> None:
         ]
     )
     assert all(path.startswith(str(built.home)) for path in where.stdout.split()), where.stdout + where.stderr
-    # Where it came from in its build is nobody's business, and not there any more.
+    # The folder of the build stage means nothing to those who run the image.
     assert list(built.home.rglob("direct_url.json")) == []
 
 

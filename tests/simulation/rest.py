@@ -200,9 +200,7 @@ def _check_what_is_possible(w: World) -> None:
         if running and not lost and 0 < len(there) < len(members):
             raise Violation("I11", f"{len(there)} of {len(members)} members train on; it says {said}")
         return
-    joined = [
-        a for a in w.running() if not a.hangs and ("lease", a.name) in w.api.items and not _is_refused(w, a)
-    ]
+    joined = [a for a in w.running() if not a.hangs and _may_announce(w, a)]
     possible = min(spec.replicas, sum(not _was_replaced(w, a.name) for a in joined))
     if possible >= status.min_replicas and (
         status.current_round.phase != "Active" or status.current_round.established_time is None
@@ -222,19 +220,23 @@ def _check_remains(w: World) -> None:
         raise Violation("Remains", f"{kept} have ended and hold their places by their sidecars")
 
 
+def _fails_for_ever(w: World, what: str, slot: int | None) -> bool:
+    """Whether this write always fails for the pod of this slot."""
+    failing = w.traits.failing
+    return (
+        failing is not None and failing.what == what and _failing_for_ever(w) and failing.slot in (None, slot)
+    )
+
+
 def _stays(w: World, pod: str) -> bool:
     """Whether this pod can never be deleted."""
-    failing = w.traits.failing
-    if failing is None or failing.what != "delete" or not _failing_for_ever(w):
-        return False
     item = w.api.items.get(("pod", pod))
-    return item is not None and failing.slot in (None, item.value.slot)
+    return item is not None and _fails_for_ever(w, "delete", item.value.slot)
 
 
-def _is_refused(w: World, agent: Agent) -> bool:
-    """Whether this agent can never renew its Lease. It may run for as long as it waits for rights."""
-    failing = w.traits.failing
-    return failing is not None and failing.what == "lease" and failing.slot in (None, agent.pod.slot)
+def _may_announce(w: World, agent: Agent) -> bool:
+    """Whether its Lease is there and can be renewed. An agent without rights runs for as long as it waits."""
+    return ("lease", agent.name) in w.api.items and not _fails_for_ever(w, "lease", agent.pod.slot)
 
 
 def _was_replaced(w: World, pod: str) -> bool:

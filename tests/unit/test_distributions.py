@@ -42,6 +42,6 @@ def test_each_package_has_the_license(package: str) -> None:
 
 @pytest.mark.parametrize("package", [*PACKAGES, "charts/elasticjob"])
 def test_a_package_index_has_no_other_files_to_link_to(package: str) -> None:
-    """Nor has who reads a packed chart's README (`helm show readme`)."""
+    """Nor has a reader of a packed chart's README (`helm show readme`)."""
     links: list[str] = re.findall(r"\]\(([^)\s]+)\)", (ROOT / package / "README.md").read_text())
     assert [link for link in links if not link.startswith("https://")] == []

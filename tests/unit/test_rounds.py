@@ -1,4 +1,4 @@
-"""Who is in a round and in which order: I2 and I3, and the rules on ranks."""
+"""The members of a round and their order: I2 and I3, and the rules on ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose stack is dumped and whose is not: real processes, as torch starts workers."""
+"""Which processes dump their stacks, and which do not: real processes, as torch starts workers."""
 
 from __future__ import annotations
 

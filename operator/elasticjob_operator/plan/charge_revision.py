@@ -140,17 +140,20 @@ def _what_became_of(p: Pass, entry: UnaccountedMember) -> Evidence | None:
     """That a member which was not waited for is lost, and had been when its peers' workers failed."""
     pod = p.pods_by_uid.get(entry.pod_uid)
     who = f"{entry.pod_name} (group rank {entry.group_rank})"
+    away = Evidence(
+        Cause.DID_NOT_REJOIN,
+        f"{who} did not rejoin after round {entry.round}",
+        entry.pod_name,
+        entry.group_rank,
+        pod_uid=entry.pod_uid,
+    )
     if pod is None:
-        text = f"{who} did not rejoin after round {entry.round}, and its pod is gone"
-        return Evidence(Cause.DID_NOT_REJOIN, text, entry.pod_name, entry.group_rank, pod_uid=entry.pod_uid)
+        return replace(away, message=f"{away.message}, and its pod is gone")
     evidence = termination.later_evidence(p, pod, who, Cause.DID_NOT_REJOIN, entry.group_rank)
     if evidence is None and pod.exit is not None and pod.exit.code != 0 and not pod.deleting:
         return termination.explain(p, pod, who, entry.group_rank)
     if evidence is None and p.is_replaced(pod):
-        text = f"{who} did not rejoin after round {entry.round}"
-        return Evidence(
-            Cause.DID_NOT_REJOIN, text, pod.name, entry.group_rank, pod_uid=pod.uid, node_name=pod.node
-        )
+        return replace(away, node_name=pod.node)
     return evidence
 
 
