@@ -118,6 +118,7 @@ class Pods:
             "livenessProbe",
             "volumeMounts",
             "image",
+            "resources",
             "terminationMessagePolicy",
         }
         own = {key: fields.pop(key) for key in list(fields) if key in of_container}

@@ -29,6 +29,7 @@ def sh(script: str) -> list[str]:
 
 
 IGNORES_TERM = sh("trap '' TERM; while :; do sleep 0.2; done")
+LIMITED = {"resources": {"limits": {"memory": "64Mi"}}}
 ENDS_AT_TERM = sh("trap 'exit 0' TERM; while :; do sleep 0.2; done")
 
 
@@ -41,7 +42,10 @@ class Case:
     others: tuple[Mapping[str, Any], ...] = ()
     """Further containers."""
     do: str = ""
-    """What is done: `kill`, `delete`, `evict`, `power`."""
+    """What is done: `kill`, `delete`, `evict`, `power`; `oom main` and `oom other`, in which the kernel takes
+    the container's first process, or the next one."""
+    container: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the container."""
     until: str = "ended"
     """What is waited for: `ended`, `gone`, or the name of a container that has ended."""
 
@@ -75,6 +79,8 @@ CASES: dict[str, Case] = {
         until="main",
     ),
     "deadline_is_exceeded": Case(ENDS_AT_TERM, {"activeDeadlineSeconds": 3}),
+    "is_out_of_memory": Case(IGNORES_TERM, do="oom main", container=LIMITED),
+    "another_process_is_out_of_memory": Case(sh("sleep 1000; exit 3"), do="oom other", container=LIMITED),
     "node_loses_its_power": Case(IGNORES_TERM, do="power"),
 }
 """By name; each has a recording."""
@@ -82,7 +88,7 @@ CASES: dict[str, Case] = {
 
 def manifest(name: str, case: Case, node: str) -> dict[str, Any]:
     """The pod."""
-    main = {"name": "main", "image": IMAGE, "command": case.command}
+    main = {"name": "main", "image": IMAGE, "command": case.command, **case.container}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from devcluster.kubelet import cgroups
 from devcluster.kubelet.cluster import KubeletCluster
+from devcluster.paths import cache_dir
 from devcluster.wait import wait_for
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(600)]
@@ -108,6 +110,37 @@ def test_processes_of_a_container_are_found(cluster: KubeletCluster, namespace: 
     assert Path("/proc", str(first), "cmdline").read_bytes() == b"sleep\x002000\x00"
     os.kill(first, signal.SIGKILL)
     reaches(cluster, namespace, "parent", "Failed")
+
+
+def test_a_build_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
+    """What it has made so far goes with the cluster's folder."""
+    folder = tmp_path / "images"
+    seconds = str(100_000 + os.getpid())
+    program = (
+        "from pathlib import Path\nfrom devcluster.kubelet.images import BUSYBOX, Images\n"
+        f"images = Images('127.0.0.1:1', Path({str(folder)!r}))\nimages.busybox(BUSYBOX)\n"
+        f"images.derive('localhost/never', BUSYBOX, 'RUN sleep {seconds}')\n"
+    )
+    kept = _images_that_are_kept()
+    process = subprocess.Popen([sys.executable, "-c", program])
+    wait_for(lambda: _sleepers(seconds), 120, "the step of the build runs")
+    process.kill()
+    process.wait(60)
+    wait_for(lambda: not _sleepers(seconds), 30, "it is gone")
+    assert _images_that_are_kept() == kept
+
+
+def _images_that_are_kept() -> set[str]:
+    return {file.name for file in (cache_dir() / "images" / "storage" / "overlay").iterdir()}
+
+
+def _sleepers(seconds: str) -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if file.read_bytes() == f"sleep\0{seconds}\0".encode():
+                found.append(file.parent.name)
+    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

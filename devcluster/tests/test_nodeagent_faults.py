@@ -40,6 +40,30 @@ def test_eviction_under_pressure(pods: Pods) -> None:
     pods.wait_gone("greedy")
 
 
+def _wait_processes(pods: Pods, name: str, count: int) -> None:
+    pids = pods.agent.client.pids
+    wait_for(lambda: len(pids(pods.namespace, name)) == count, SECONDS, f"{count} processes of {name} run")
+
+
+def test_a_full_memory(pods: Pods) -> None:
+    """The container reads the count of its control group; the mark of it stays."""
+    script = "sleep 1000; cat /sys/fs/cgroup/memory.events; exec sleep 1000"
+    client, namespace = pods.agent.client, pods.namespace
+    pods.run("greedy", ["sh", "-c", script], resources={"limits": {"memory": "1Gi"}})
+    pods.run("unlimited", ["sh", "-c", script])
+    for name in ("greedy", "unlimited"):
+        pods.wait_phase(name, "Running")
+        _wait_processes(pods, name, 2)
+    client.run_out_of_memory(namespace, "greedy", "main", client.pids(namespace, "greedy")[1])
+    pods.wait_log("greedy", "oom_kill 1")
+    pods.wait_phase("greedy", "Running")
+    client.kill_container(namespace, "greedy")
+    end = main_state(pods.wait_phase("greedy", "Failed")["status"], "terminated")
+    assert (end["exitCode"], end["reason"]) == (137, "OOMKilled")
+    with pytest.raises(NodeAgentError, match="with a limit of memory"):
+        client.run_out_of_memory(namespace, "unlimited", "main", client.pids(namespace, "unlimited")[1])
+
+
 def test_shutdown_of_a_node(pods: Pods) -> None:
     client, node = pods.agent.client, pods.agent.nodes[1]
     for name, seconds in (("polite", 0.1), ("stubborn", 1000)):

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from devcluster.nodeagent.status import (
-    EVICTED,
     NOT_ADMITTED,
     Addresses,
     Container,
@@ -16,6 +15,7 @@ from devcluster.nodeagent.status import (
     State,
     Terminated,
     Waiting,
+    evicted,
     phase,
     pod_status,
 )
@@ -24,6 +24,7 @@ UP = Running("t0")
 GOOD = Terminated(0, "Completed", "t1", "t0")
 BAD = Terminated(1, "Error", "t1", "t0")
 BEFORE = Waiting("PodInitializing")
+EVICTED = evicted("The node was low on resource: memory. ")
 CRASHED = Waiting("CrashLoopBackOff", "back-off 1s")
 
 

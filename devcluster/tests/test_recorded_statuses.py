@@ -11,6 +11,7 @@ import pytest
 from statuses import CASES, RECORDED, play
 
 from devcluster.cluster import Cluster
+from devcluster.wait import wait_for
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -21,7 +22,19 @@ def test_the_stand_in_writes_what_a_kubelet_writes(devcluster: Cluster, namespac
         devcluster.nodes.kill_node(node)
         devcluster.nodes.start_node(node)
 
-    act = {"kill": lambda pod: devcluster.nodes.kill_container(namespace, pod, "main"), "power": power}
+    def out_of_memory(pod: str, victim: int) -> None:
+        def pids() -> list[int]:
+            return devcluster.nodes.pids(namespace, pod, "main")
+
+        wait_for(lambda: len(pids()) == 2, 20, "all its processes run")
+        devcluster.nodes.run_out_of_memory(namespace, pod, "main", pids()[victim])
+
+    act = {
+        "kill": lambda pod: devcluster.nodes.kill_container(namespace, pod, "main"),
+        "power": power,
+        "oom main": lambda pod: out_of_memory(pod, 0),
+        "oom other": lambda pod: out_of_memory(pod, 1),
+    }
     written = play(devcluster, namespace, CASES[name], node, act)
     recorded = json.loads((RECORDED / f"{name}.json").read_text())
     assert written == recorded

@@ -110,6 +110,16 @@ class NodeGroups:
                         found.update(int(line) for line in file)
         return sorted(found)
 
+    def memory_of(self, container: str) -> Path:
+        """The group in which the memory of the container with this id is counted."""
+        (one,) = (
+            folder
+            for here, group in zip(self._hierarchies, self.folders, strict=True)
+            if "memory" in here.controllers
+            for folder in group.rglob(container)
+        )
+        return one
+
 
 def new_name(node: str) -> str:
     """A name for the groups of a node of this process."""

@@ -1,10 +1,11 @@
-"""Images: built by buildah on this machine, kept in the user's cache, and pushed to a cluster's registry.
+"""Images: built by buildah on this machine and pushed to a cluster's registry.
 
-buildah works in a mount namespace of its own, so that what it mounts is gone with it, and runs the steps of a
-Dockerfile with `chroot`: no daemon, and no network but this machine's.
+buildah works in namespaces of its own, so that its processes and mounts end with the process that asked for
+them. It runs the steps of a Dockerfile with `chroot`: no daemon, and no network but this machine's.
 
 What is not on this machine can't be pulled either. Base images are made here instead (`debian`), under the
-names that Dockerfiles and pods use.
+names that Dockerfiles and pods use. They are kept in the user's cache; what is built of them is the cluster's
+and removed with it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ BUSYBOX = "docker.io/library/busybox:1.37"
 _LABEL = "devcluster.made-of"
 _BUILD_SECONDS = 7200.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The first process of a namespace takes all others with it, and itself ends with the one that started it.
+_ALONE = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--mount-proc", "--fork"]
+_ALONE += ["--kill-child=KILL", "--"]
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # Quicker to write and to unpack, and nothing leaves the machine.
 _UNCOMPRESSED = ["--disable-compression", "--tls-verify=false"]
@@ -48,11 +52,7 @@ class Images:
         self._folder = folder
         self._store = store = cache_dir() / "images"
         store.mkdir(parents=True, exist_ok=True)
-        storage = folder / "storage.conf"
-        storage.write_text(
-            f'[storage]\ndriver = "overlay"\n'
-            f'graphroot = "{store / "storage"}"\nrunroot = "{folder / "run"}"\n'
-        )
+        self._base_storage = self._write_storage("bases", store / "storage")
         registries = folder / "registries.conf"
         registries.write_text("")
         self._policy = folder / "policy.json"
@@ -62,10 +62,12 @@ class Images:
         self.environment = {
             **os.environ,
             "BUILDAH_ISOLATION": "chroot",
-            "CONTAINERS_STORAGE_CONF": str(storage),
+            "CONTAINERS_STORAGE_CONF": str(self._write_storage("own", folder / "storage", store / "storage")),
             "CONTAINERS_REGISTRIES_CONF": str(registries),
             "REGISTRY_AUTH_FILE": str(credentials),
         }
+        # buildah makes the cache's folders; where they are only read from they must be there.
+        self._run(["buildah", "images", "--quiet"], self._bases)
 
     # Making them
 
@@ -137,7 +139,7 @@ class Images:
     def docker(self, folder: Path) -> Path:
         """A program `docker` in `folder`, for commands of documents: `build` and `push`, done by buildah."""
         file = folder / "docker"
-        buildah = f'exec unshare --mount -- buildah --signature-policy "{self._policy}"'
+        buildah = f'exec {" ".join(_ALONE)} buildah --signature-policy "{self._policy}"'
         file.write_text(
             "#!/bin/sh\nset -eu\nverb=$1; shift\ncase $verb in\n"
             f'build) {buildah} bud --pull-never --layers=false "$@";;\n'
@@ -188,7 +190,7 @@ class Images:
     def _made_of(self, name: str) -> str:
         wanted = f'{{{{index .OCIv1.Config.Labels "{_LABEL}"}}}}'
         command = ["buildah", "inspect", "--type", "image", "--format", wanted, name]
-        return self._start(command).stdout.strip()
+        return self._start(command, self._bases).stdout.strip()
 
     def _from_root(self, name: str, root: Path, command: Sequence[str], recipe: Sequence[str]) -> None:
         file = root.parent / "Containerfile"
@@ -196,21 +198,39 @@ class Images:
             f"FROM scratch\nCOPY . /\nENV PATH={_PATH} LANG=C.UTF-8\n"
             f"LABEL {_LABEL}={_digest(recipe)}\nCMD {json.dumps(list(command))}\n"
         )
-        self._buildah(["bud", "--layers=false", "--tag", name, "--file", str(file), str(root)])
+        arguments = ["bud", "--layers=false", "--tag", name, "--file", str(file), str(root)]
+        self._buildah(arguments, self._bases)
 
-    def _buildah(self, arguments: Sequence[str]) -> None:
-        self._run(["buildah", "--signature-policy", str(self._policy), *arguments])
+    def _write_storage(self, name: str, images: Path, *bases: Path) -> Path:
+        """Tell buildah to keep what it makes in `images`, and to find other images in `bases`."""
+        file = self._folder / f"{name}.conf"
+        file.write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{images}"\n'
+            f'runroot = "{self._folder / "run" / name}"\n'
+            f"[storage.options]\nadditionalimagestores = {json.dumps([str(base) for base in bases])}\n"
+        )
+        return file
 
-    def _run(self, command: Sequence[str]) -> None:
-        done = self._start(command)
+    @property
+    def _bases(self) -> Mapping[str, str]:
+        """The environment for images that are kept."""
+        return {**self.environment, "CONTAINERS_STORAGE_CONF": str(self._base_storage)}
+
+    def _buildah(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._run(["buildah", "--signature-policy", str(self._policy), *arguments], environment)
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        done = self._start(command, environment)
         if done.returncode != 0:
             said = (done.stdout + done.stderr)[-3000:]
             raise ImageError(f"`{' '.join(command[:4])} ...` ended with {done.returncode}:\n{said}")
 
-    def _start(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def _start(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["unshare", "--mount", "--", *command],
-            env=self.environment,
+            [*_ALONE, *command],
+            env=environment or self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

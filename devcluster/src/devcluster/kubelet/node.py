@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 from devcluster.api import ApiClient
 from devcluster.component import Component, ParentClient, SupervisorClient
-from devcluster.kubelet import cgroups, config, init
+from devcluster.kubelet import cgroups, config, init, memory
 from devcluster.kubelet.switch import Switch
 from devcluster.wait import wait_for
 
@@ -139,6 +140,21 @@ class Node:
     def container_pids(self, container: str) -> list[int]:
         """The processes of the container with this id, the first one first, as this machine numbers them."""
         return sorted(self._groups.pids(container), key=lambda pid: (_number_inside(pid), pid))
+
+    def fill_memory(self, container: str, victim: int, seconds: float = 60.0) -> None:
+        """Fill the memory of the container with this id until the kernel kills its process `victim` for it.
+
+        The kernel takes whom it is told to prefer. What fills the memory is a process of this machine in the
+        container's control group, as a loader's cache that has grown is.
+
+        Raises TimeoutError if `victim` has not ended in time.
+        """
+        group = self._groups.memory_of(container)
+        for pid in self.container_pids(container):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                Path("/proc", str(pid), "oom_score_adj").write_text("1000" if pid == victim else "0")
+        memory.fill(group, victim, seconds)
+        wait_for(lambda: not memory.runs(victim), _OFF_SECONDS, f"the kernel has killed {victim}")
 
     def _program(
         self, parent: ParentClient, name: str, command: list[str], ready: Callable[[int], bool]

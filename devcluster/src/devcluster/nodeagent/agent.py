@@ -23,7 +23,7 @@ from devcluster.nodeagent.network import LoopbackRange, PodNetwork
 from devcluster.nodeagent.nodes import Node
 from devcluster.nodeagent.pods import Attach, Directories, Environment, PodWorker
 from devcluster.nodeagent.runtime import is_stopped
-from devcluster.nodeagent.status import EVICTED, NOT_ADMITTED, SHUT_DOWN
+from devcluster.nodeagent.status import NOT_ADMITTED, SHUT_DOWN, evicted
 from devcluster.nodeagent.watch import PodWatch
 from devcluster.nodeagent.workload import Backoff
 from devcluster.proxy import TcpProxy
@@ -31,7 +31,7 @@ from devcluster.proxy import TcpProxy
 _ANNOTATION = "devcluster/network"
 """Of a pod: "netns" gives it a network of its own."""
 
-_CAPACITY = {"cpu": "64", "memory": "64Gi", "pods": "500"}
+_CAPACITY = {"cpu": "64", "memory": "64Gi", "ephemeral-storage": "64Gi", "pods": "500"}
 """Of each node."""
 _STOP_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 5.0
@@ -127,6 +127,7 @@ class Agent:
                 "cut_path": self._cut_path,
                 "restore_path": self._restore_path,
                 "kill_container": self._kill_container,
+                "run_out_of_memory": self._run_out_of_memory,
                 "evict_pod": self._evict_pod,
                 "pids": self._pids,
                 "logs_path": self._logs_path,
@@ -325,8 +326,13 @@ class Agent:
             raise ControlError(f"pod {namespace}/{pod} has no running container {container or ''}")
         await self._environment.runtime.settled()
 
-    async def _evict_pod(self, namespace: str, pod: str) -> None:
-        self._worker(namespace, pod).terminate(EVICTED, _EVICTION_SECONDS)
+    async def _run_out_of_memory(self, namespace: str, pod: str, container: str, pid: int) -> None:
+        if not self._worker(namespace, pod).run_out_of_memory(container, pid):
+            what = f"no process {pid} in a container {container} with a limit of memory"
+            raise ControlError(f"pod {namespace}/{pod} has {what}")
+
+    async def _evict_pod(self, namespace: str, pod: str, message: str) -> None:
+        self._worker(namespace, pod).terminate(evicted(message), _EVICTION_SECONDS)
 
     # Questions
 

@@ -95,13 +95,24 @@ class NodeAgentClient:
         arguments = {"container": container, "signal": int(signal), "group": group}
         self._ask("kill_container", namespace=namespace, pod=pod, **arguments)
 
-    def evict_pod(self, namespace: str, pod: str) -> None:
-        """End a pod as kubelet does on a node that runs out of memory, begun when this returns.
+    def run_out_of_memory(self, namespace: str, pod: str, container: str, pid: int) -> None:
+        """SIGKILL a process of a container (its PID as :meth:`pids` has it) as the kernel does when the
+        container's memory is full.
+
+        It counts the kill in its control group. The end of that run of the container is OOMKilled, whenever
+        and however it ends. The container needs a limit of memory.
+        """
+        self._ask("run_out_of_memory", namespace=namespace, pod=pod, container=container, pid=pid)
+
+    def evict_pod(
+        self, namespace: str, pod: str, message: str = "The node was low on resource: memory. "
+    ) -> None:
+        """End a pod as kubelet does, for the reason in `message`, begun when this returns.
 
         It becomes Failed, with reason Evicted and the condition DisruptionTarget; its object stays. Nothing
         is really short, and the node gets no condition MemoryPressure.
         """
-        self._ask("evict_pod", namespace=namespace, pod=pod)
+        self._ask("evict_pod", namespace=namespace, pod=pod, message=message)
 
     def pids(self, namespace: str, pod: str, container: str | None = None) -> list[int]:
         """Host PIDs of all processes of a container (or of all containers); main processes come first."""

@@ -182,6 +182,10 @@ class PodWorker:
             workload.signal(number, scope)
         return len(targets)
 
+    def run_out_of_memory(self, container: str, pid: int) -> bool:
+        """SIGKILL a process of one container, whose memory is full; False if it has no such process."""
+        return any(w.run_out_of_memory(pid) for w in self.workloads if w.status.name == container)
+
     def power_off(self) -> None:
         """Its node has lost power: nothing is reported any more."""
         for workload in self.workloads:

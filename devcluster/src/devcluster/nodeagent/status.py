@@ -78,7 +78,6 @@ class Termination:
     """Whether the condition DisruptionTarget says so."""
 
 
-EVICTED = Termination("Evicted", "The node was low on resource: memory. ")
 TOO_OLD = Termination(
     "DeadlineExceeded", "Pod was active on the node longer than the specified deadline", disrupts=False
 )
@@ -86,6 +85,11 @@ SHUT_DOWN = Termination("Terminated", "Pod was terminated in response to imminen
 NOT_ADMITTED = Termination(
     "NodeShutdown", "Pod was rejected: Pod was rejected as the node is shutting down.", admitted=False
 )
+
+
+def evicted(message: str) -> Termination:
+    """The node is short of something, or the pod uses more than it may."""
+    return Termination("Evicted", message)
 
 
 @dataclass(frozen=True)

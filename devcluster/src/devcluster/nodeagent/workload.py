@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -95,6 +96,10 @@ class Workload:
         self._launch: asyncio.Task[None] | None = None
         self._probing: list[asyncio.Task[None]] = []
         self._log: Path | None = None
+        self._memory_events: Path | None = None
+        """What the container reads of its control group, if its memory is limited."""
+        self._oom_kills = 0
+        """How many processes of this run were killed as if by the kernel."""
 
     # Status
 
@@ -167,7 +172,7 @@ class Workload:
 
     async def _start(self, sandbox: Sandbox) -> None:
         """Start the process; its end sets the status by itself."""
-        self._process = None
+        self._process, self._oom_kills = None, 0
         spec = await self._spec(sandbox)
         await sandbox.node.awake.wait()
         try:
@@ -225,9 +230,18 @@ class Workload:
             hostname=base["HOSTNAME"],
             network=sandbox.network.namespace,
             staging=str(sandbox.directory / "root"),
-            mounts=[hosts, *image.mounts, *sandbox.mounts(container)],
+            mounts=[hosts, *self._control_group(sandbox), *image.mounts, *sandbox.mounts(container)],
             directories=[working_dir],
         )
+
+    def _control_group(self, sandbox: Sandbox) -> list[Mount]:
+        if "memory" not in (self._container.get("resources") or {}).get("limits", {}):
+            return []
+        folder = sandbox.directory / "cgroup" / self.status.name
+        folder.mkdir(parents=True, exist_ok=True)
+        self._memory_events = folder / "memory.events"
+        self._memory_events.write_text("oom_kill 0\n")
+        return [Mount(str(folder), "/sys/fs/cgroup")]
 
     def _hosts_file(self, sandbox: Sandbox) -> Path:
         file = sandbox.directory / "hosts"
@@ -250,11 +264,13 @@ class Workload:
         if exit_code.cancelled() or not isinstance(self.status.state, Running):
             return
         code = exit_code.result()
+        # The runtime's mark: it is kept although the container has lived on, and whatever ended it.
+        reason = "OOMKilled" if self._oom_kills else "Completed" if code == 0 else "Error"
         self._set(
             self.status.become(
                 Terminated(
                     exit_code=code,
-                    reason="Completed" if code == 0 else "Error",
+                    reason=reason,
                     started_at=self.status.state.started_at,
                     finished_at=timestamp(),
                     message=self._termination_message(code),
@@ -325,6 +341,17 @@ class Workload:
         """Send a signal, if it runs."""
         if self.process is not None:
             self.process.signal(number, scope)
+
+    def run_out_of_memory(self, pid: int) -> bool:
+        """Kill one of its processes as the kernel does when memory is full; False if it can't be that."""
+        if self._memory_events is None or self.process is None:
+            return False
+        if pid not in (self.process.pid, *self.process.members()):
+            return False
+        self._oom_kills += 1
+        self._memory_events.write_text(f"oom_kill {self._oom_kills}\n")
+        os.kill(pid, signal.SIGKILL)
+        return True
 
     def abandon(self) -> None:
         """Its node has lost power: kill it, also if it is being started at this moment."""
