@@ -33,7 +33,7 @@ test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes
 
 test-nodes: $(READY) controlplane ## the product on two nodes with kubelet and containerd, from built images (40 minutes; root, installs packages)
 	@$(BIN)/python -m devcluster packages --install
-	@$(BIN)/pytest -m nodes devcluster/tests/test_kubelet.py
+	@$(BIN)/pytest -m nodes devcluster/tests
 	@$(BIN)/pytest -m nodes tests/nodes $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter

@@ -102,8 +102,13 @@ class ClusterJob:
             raise AssertionError(f"{error}\n{status[:6000]}") from None
 
     def complete(self, seconds: float | None = None) -> None:
-        """Wait until the job is Complete."""
-        self.wait_for(lambda: self.condition("Complete").get("status") == "True", "Complete", seconds)
+        """Wait until the job is Complete; it must not fail."""
+
+        def ended() -> str | None:
+            found = (kind for kind in ("Complete", "Failed") if self.condition(kind).get("status") == "True")
+            return next(found, None)
+
+        assert self.wait_for(ended, "Complete", seconds) == "Complete", self.condition("Failed")
 
     def says(self, text: str) -> str:
         """Wait until the sentence of Training contains this; returns it."""

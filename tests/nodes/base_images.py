@@ -74,9 +74,11 @@ def provide(images: Images) -> None:
     """Make them if they are not in the cache, and push them where nodes pull."""
     for base in (PYTHON, TORCH):
         images.debian(base.name, base.suite, base.packages, base.script, ["python3"])
-        for name in base.names:
-            images.derive(name, base.name, base.then)
-            images.push(name)
+        first, *others = base.names
+        images.derive(first, base.name, base.then)
+        images.push(first)
+        for name in others:
+            images.push(first, name.removeprefix("docker.io/"))
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Python:
     version: str
     torch: str
     """As pip is told; empty for the newest."""
+    numpy: str = "numpy"
+    """The same of numpy."""
 
     def __str__(self) -> str:
         return f"python-{self.version}-torch-{self.torch or 'newest'}"
@@ -105,7 +109,11 @@ class Python:
             "libsqlite3-0",
             "libssl3",
         )
-        script = f"ln -s /python/bin/python{self.version} /usr/local/bin/python"
+        script = (
+            "echo /python/lib >/etc/ld.so.conf.d/python.conf; ldconfig; "
+            f"ln -s /python/bin/python{self.version} /usr/local/bin/python; "
+            "python -c 'import bz2, ctypes, lzma, readline, sqlite3, ssl'"
+        )
         images.debian(name, "bookworm", packages, script, ["python"], {"python": _prefix(self.version)})
         self._install_torch()
         return images.push(name)
@@ -141,12 +149,13 @@ class Python:
                 _interpreter(self.version),
             ]
             environment = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
-            wanted = [torch, "numpy<2.3", "scikit-learn"]
+            wanted = [torch, self.numpy, "scikit-learn"]
             subprocess.run([*uv, "--target", str(making), *wanted], check=True, env=environment)
             making.rename(self.folder)
 
 
-PYTHONS = (Python("3.10", "2.4"), Python("3.13", ""))
+# torch 2.4 is compiled against numpy 1.
+PYTHONS = (Python("3.10", "2.4", "numpy<2"), Python("3.13", ""))
 """The oldest that the handler supports, and the newest."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,20 @@ from devcluster.kubelet.cluster import KubeletCluster
 from tests.chart.release import Release
 from tests.e2e.job import Operator
 from tests.nodes import base_images
-from tests.nodes.job import ROOT, DigitsJob, NodesJob, Recovery, StandInJob
+from tests.nodes.installation import Installation, install
+from tests.nodes.job import ROOT, DigitsJob, NodesJob, StandInJob
+from tests.nodes.table import Recovery, table_of
 
 _COMMANDS_SECONDS = 1200.0
+
+
+# Order
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The installation comes first, as a reader meets it, and what the stand-in plays comes last."""
+    install = Path(__file__).with_name("test_install.py")
+    items.sort(key=lambda item: (item.path != install, "[played]" in item.nodeid))
 
 
 # Clusters
@@ -64,13 +75,15 @@ def release(kubelets: KubeletCluster, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def installed(release: Release[KubeletCluster], registry: str) -> Release[KubeletCluster]:
-    """The operator installed with the chart's defaults in a namespace that enforces `restricted`; the first
-    job of the README is Complete."""
-    release.words("docs/operate/install.md", "images", REGISTRY=registry)
-    release.words("docs/operate/install.md", "namespace")
-    release.words("README.md", "install", REGISTRY=registry)
-    return release
+def installation(release: Release[KubeletCluster], registry: str) -> Installation:
+    """The operator installed as documented, and the first job."""
+    return install(release, registry)
+
+
+@pytest.fixture(scope="session")
+def installed(installation: Installation) -> Release[KubeletCluster]:
+    """The release of the operator that is installed."""
+    return installation.release
 
 
 # Jobs
@@ -135,17 +148,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not _recoveries:
         return
     terminalreporter.section("faults")
-    for line in rows(_recoveries):
+    for line in table_of(_recoveries):
         terminalreporter.write_line(line)
-
-
-def rows(recoveries: Iterable[Recovery]) -> Iterator[str]:
-    """The table as Markdown."""
-    yield "| fault | nodes | cause, account | detected | next round | next step |"
-    yield "|---|---|---|---|---|---|"
-    for one in sorted(recoveries, key=lambda one: (one.fault, one.nodes)):
-        detected = "-" if one.detected_milliseconds is None else f"{one.detected_milliseconds / 1000:.1f} s"
-        yield (
-            f"| {one.fault} | {one.nodes} | {one.cause}, {one.account} | {detected} "
-            f"| {one.next_round:.1f} s | {one.next_step:.1f} s |"
-        )

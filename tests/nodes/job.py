@@ -7,43 +7,28 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from devcluster.cluster import Cluster
 from devcluster.kubelet.cluster import KubeletCluster
+from devcluster.kubelet.node import Node
 from elasticjob.contract.names import JOB_LABEL
 from tests.cluster_job import ClusterJob
+from tests.nodes.table import REAL, STAND_IN, Recovery
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DIGITS = ROOT / "examples" / "digits"
 TORCH_IMAGE = "pytorch/pytorch"
 CHECKPOINT_EVERY = 20
+BOTH = pytest.mark.parametrize("cluster", ["kubelets", "played"], indirect=True)
+"""For a test of a fault that the stand-in can have, too."""
 
 _HOST_NAME = "kubernetes.io/hostname"
 _CHECKPOINTS = "/checkpoints"
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What a fault led to; the times are seconds since it was struck."""
-
-    fault: str
-    nodes: str
-    """Real, or the stand-in."""
-    cause: str
-    account: str
-    message: str
-    detected_milliseconds: int | None
-    """As the status has it; None if it does not."""
-    next_round: float
-    next_step: float
-    resumed_from: int
-    """The last step before the first one that was made afterwards."""
-    round: int
-    """The one that trained then."""
 
 
 class DigitsJob(ClusterJob):
@@ -193,6 +178,14 @@ class DigitsJob(ClusterJob):
         os.kill(pid, number)
         return time.time()
 
+    def out_of_memory(self, pod: str, victim: int) -> float:
+        """Let the kernel kill a process of a pod's container because its memory is full; returns when."""
+        raise NotImplementedError
+
+    def fill_disk(self, pod: str) -> float:
+        """Use more disk than the pod's container may, which is 20 MiB; returns when."""
+        raise NotImplementedError
+
     def power_off(self, node: str) -> float:
         """Switch a node off; returns when."""
         raise NotImplementedError
@@ -210,7 +203,7 @@ class NodesJob(DigitsJob):
     """
 
     cluster: KubeletCluster
-    nodes = "real"
+    nodes = REAL
 
     def __init__(self, cluster: KubeletCluster, namespace: str, folder: Path, name: str = "job") -> None:
         super().__init__(cluster, namespace, folder, name)
@@ -286,10 +279,14 @@ class NodesJob(DigitsJob):
 
     def pids(self, pod: str, container: str = "train") -> list[int]:
         """The processes of a pod's container, torchrun first, as this machine numbers them."""
-        found = self.pods()[pod]
-        statuses = found["status"]["containerStatuses"]
-        (own,) = (status for status in statuses if status["name"] == container)
-        return self.cluster.nodes[self.node_of(pod)].container_pids(own["containerID"].rpartition("/")[2])
+        node, found = self._container(pod, container)
+        return node.container_pids(found)
+
+    def _container(self, pod: str, name: str) -> tuple[Node, str]:
+        """A pod's node, and the id of its container of this name."""
+        statuses = self.pods()[pod]["status"]["containerStatuses"]
+        (own,) = (status for status in statuses if status["name"] == name)
+        return self.cluster.nodes[self.node_of(pod)], own["containerID"].rpartition("/")[2]
 
     def power_off(self, node: str) -> float:
         """Switch a node off; returns when."""
@@ -302,35 +299,24 @@ class NodesJob(DigitsJob):
         self.cluster.nodes[node].start()
 
     def out_of_memory(self, pod: str, victim: int) -> float:
-        """Fill the memory of a pod's container until the kernel kills ``victim``; returns when.
-
-        The kernel takes whom it is told to prefer, and something else fills the memory: as where a loader's
-        cache has grown, and the trainer asks for the next page.
-        """
-        Path("/proc", str(victim), "oom_score_adj").write_text("1000")
-        self.kubectl("exec", pod, "-c", "train", "--", "python", "-c", _FILL_MEMORY)
+        """Fill the memory of a pod's container until the kernel kills ``victim``; returns when."""
+        node, container = self._container(pod, "train")
+        node.fill_memory(container, victim)
         return time.time()
 
-
-# Ends when the kernel has killed something in the container (version 2 and 1 of control groups).
-_FILL_MEMORY = """
-import pathlib, time
-files = [pathlib.Path("/sys/fs/cgroup", name) for name in ("memory.events", "memory/memory.oom_control")]
-file = next(file for file in files if file.exists())
-def count():
-    return next(line for line in file.read_text().splitlines() if line.startswith("oom_kill "))
-before, kept = count(), []
-while count() == before:
-    kept.append(b"x" * (4 << 20))
-    time.sleep(0.002)
-"""
+    def fill_disk(self, pod: str) -> float:
+        """Use more disk than the pod's container may, which is 20 MiB; returns when."""
+        fill = "with open('/tmp/full', 'wb') as file: file.write(bytes(50 << 20))"
+        struck = time.time()
+        self.kubectl("exec", pod, "-c", "train", "--", "python", "-c", fill)
+        return struck
 
 
 class StandInJob(DigitsJob):
     """On nodes that are played, with the programs and folders of this machine."""
 
     cluster: Cluster
-    nodes = "stand-in"
+    nodes = STAND_IN
 
     def _template(self, arguments: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         script = [str(DIGITS / "train.py"), f"--checkpoint-dir={self.folder}"]
@@ -343,6 +329,18 @@ class StandInJob(DigitsJob):
     def pids(self, pod: str) -> list[int]:
         """The processes of a pod's training container, torchrun first."""
         return self.cluster.nodes.pids(self.namespace, pod, "train")
+
+    def out_of_memory(self, pod: str, victim: int) -> float:
+        """Kill a process of a pod's container as the kernel does; returns when."""
+        self.cluster.nodes.run_out_of_memory(self.namespace, pod, "train", victim)
+        return time.time()
+
+    def fill_disk(self, pod: str) -> float:
+        """Evict the pod in the words of a kubelet that has found it so; returns when."""
+        struck = time.time()
+        words = "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "
+        self.cluster.nodes.evict_pod(self.namespace, pod, words)
+        return struck
 
     def power_off(self, node: str) -> float:
         """Switch a node off; returns when."""

@@ -5,18 +5,17 @@ On real nodes, and on the stand-in if it can have the same fault: the table at t
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.nodes.job import DigitsJob, NodesJob, Recovery
+from tests.nodes.job import BOTH, DigitsJob, NodesJob
+from tests.nodes.table import Recovery
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900, func_only=True)]
 
-BOTH = pytest.mark.parametrize("cluster", ["kubelets", "played"], indirect=True)
 LIMITED = {"resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "512Mi"}}}
 
 Table = Callable[[Recovery], None]
@@ -78,7 +77,8 @@ def test_a_pod_is_deleted(job: DigitsJob, table: Table) -> None:
     assert "is being deleted" in found.message
 
 
-def test_a_container_is_out_of_memory(new_job: Callable[[], NodesJob], table: Table) -> None:
+@BOTH
+def test_a_container_is_out_of_memory(new_job: Callable[[], DigitsJob], table: Table) -> None:
     """The kernel kills torchrun, the container's first process."""
     job = new_job()
     job.apply(container=LIMITED)
@@ -91,7 +91,8 @@ def test_a_container_is_out_of_memory(new_job: Callable[[], NodesJob], table: Ta
     assert "its container ended with OOMKilled" in found.message
 
 
-def test_a_worker_is_out_of_memory(new_job: Callable[[], NodesJob], table: Table) -> None:
+@BOTH
+def test_a_worker_is_out_of_memory(new_job: Callable[[], DigitsJob], table: Table) -> None:
     """The kernel kills a worker; the container lives, and the kubelet marks its later end as OOMKilled."""
     job = new_job()
     job.apply(container=LIMITED)
@@ -108,29 +109,27 @@ def test_a_worker_is_out_of_memory(new_job: Callable[[], NodesJob], table: Table
     later = job.recovered("kill -9 after a worker was out of memory", struck, found.round, members=2)
     table(later)
     assert later.cause == "PodLost"
-    (status,) = job.pods()[pod]["status"]["containerStatuses"]
-    print(json.dumps(status["state"]))
 
 
-def test_a_pod_uses_more_disk_than_it_may(new_job: Callable[[], NodesJob], table: Table) -> None:
+@BOTH
+def test_a_pod_uses_more_disk_than_it_may(new_job: Callable[[], DigitsJob], table: Table) -> None:
     """The kubelet evicts the pod: not because its node is short of anything."""
     job = new_job()
     job.apply(container={"resources": {"limits": {"ephemeral-storage": "20Mi"}}})
     job.training(members=2)
     pod = job.member(1)
-    struck = time.time()
-    fill = "with open('/tmp/full', 'wb') as file: file.write(bytes(50 << 20))"
-    job.kubectl("exec", pod, "-c", "train", "--", "python", "-c", fill)
+    struck = job.fill_disk(pod)
     found = job.recovered("more than the limit of ephemeral storage", struck, members=2)
     table(found)
-    print(found.message)
+    assert (found.cause, found.account) == ("PodFailed", "application")
     assert "ephemeral" in found.message
 
 
 # Sidecars
 
 
-def test_a_container_is_killed_beside_a_sidecar(new_job: Callable[[], NodesJob], table: Table) -> None:
+@BOTH
+def test_a_container_is_killed_beside_a_sidecar(new_job: Callable[[], DigitsJob], table: Table) -> None:
     """Another container of the pod lives on: the pod is deleted, and its resources are free."""
     job = new_job()
     sidecar = {"name": "logs", "image": "busybox:1.37", "command": ["sleep", "100000"]}
@@ -222,11 +221,16 @@ def test_a_node_loses_its_power_and_comes_back(job: DigitsJob, table: Table) -> 
     lost = job.member(1)
     node = job.node_of(lost)
     struck = job.power_off(node)
-    found = job.recovered("a member's node loses its power", struck)
-    table(found)
-    assert (found.cause, found.account) == ("Unreachable", "infrastructure")
-    job.wait_for(lambda: job.end_of(1)["cause"] == "NodeLost", "the charge moves to the node's loss")
-    job.power_on(node)
+    try:
+        found = job.recovered("a member's node loses its power", struck)
+        table(found)
+        # A node that is played is NotReady so soon that its loss may be known before the next step is made.
+        causes = ("Unreachable",) if isinstance(job, NodesJob) else ("Unreachable", "NodeLost")
+        assert found.cause in causes
+        assert found.account == "infrastructure"
+        job.wait_for(lambda: job.end_of(1)["cause"] == "NodeLost", "the charge moves to the node's loss")
+    finally:
+        job.power_on(node)
     job.wait_for(lambda: lost not in job.pods() or job.has_ended(lost), "the pod of the dead node has ended")
     if job.status()["currentRound"]["members"] < 2:
         job.training(3, members=2)

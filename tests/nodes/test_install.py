@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from charts.generate import NAMESPACE
 from devcluster.kubelet.cluster import KubeletCluster
 from tests.chart.release import Release
+from tests.nodes.installation import Installation
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900, func_only=True)]
 
 USER = 65532
 
 
-def test_the_operator_runs_and_the_first_job_is_complete(
-    installed: Release[KubeletCluster], registry: str
-) -> None:
-    kubectl = installed.cluster.kubectl
-    operators = installed.operators()
-    assert {pod["spec"]["nodeName"] for pod in operators.values()} == {"node-a", "node-b"}
-    for pod in operators.values():
+def test_the_operator_runs_and_the_first_job_is_complete(installation: Installation, registry: str) -> None:
+    assert {pod["spec"]["nodeName"] for pod in installation.operators} == {"node-a", "node-b"}
+    for pod in installation.operators:
         (status,) = pod["status"]["containerStatuses"]
         assert status["restartCount"] == 0
         assert status["image"].startswith(f"{registry}/elasticjob-operator:")
-    pods = json.loads(kubectl("get", "pods", "-o", "json").stdout)["items"]
-    assert {pod["metadata"]["name"] for pod in pods} == {"first-0-0", "first-1-0"}
-    assert {pod["status"]["phase"] for pod in pods} == {"Succeeded"}
-    assert "step 100: loss 0.0" in kubectl("logs", "first-0-0").stdout
+    assert set(installation.first_job) == {"first-0-0", "first-1-0"}
+    assert {pod["status"]["phase"] for pod in installation.first_job.values()} == {"Succeeded"}
+    assert "step 100: loss 0.0" in installation.first_log
 
 
 def test_the_operator_is_the_user_of_its_image(installed: Release[KubeletCluster]) -> None:

@@ -11,12 +11,12 @@ import pytest
 from tests.nodes import policies
 from tests.nodes.job import NodesJob
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900, func_only=True)]
 
 
 def connects(job: NodesJob, name: str, address: str, port: int, labels: dict[str, str]) -> str:
     """What a pod with these labels says when it connects: `connected` or `blocked`."""
-    command = f"nc -w 5 {address} {port} </dev/null && echo connected || echo blocked"
+    command = f"nc -w 5 {address} {port} </dev/null 2>/dev/null && echo connected || echo blocked"
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",

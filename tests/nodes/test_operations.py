@@ -9,12 +9,16 @@ import pytest
 
 from devcluster.kubelet.cluster import KubeletCluster
 from tests.chart.release import Release
-from tests.nodes.job import NodesJob, Recovery
+from tests.nodes.job import BOTH, DigitsJob, NodesJob
+from tests.nodes.table import Recovery
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900, func_only=True)]
+
+Table = Callable[[Recovery], None]
 
 
-def test_it_is_scaled(job: NodesJob, table: Callable[[Recovery], None]) -> None:
+@BOTH
+def test_it_is_scaled(job: DigitsJob, table: Table) -> None:
     struck = time.time()
     job.scale(3)
     up = job.recovered("kubectl scale, from 2 to 3", struck, members=3)
@@ -29,13 +33,16 @@ def test_it_is_scaled(job: NodesJob, table: Callable[[Recovery], None]) -> None:
     job.wait_for(lambda: len(job.pods()) == 1, "the others are gone")
 
 
-def test_it_is_suspended_and_resumed(job: NodesJob) -> None:
+@BOTH
+def test_it_is_suspended_and_resumed(job: DigitsJob, table: Table) -> None:
     job.patch(suspend=True)
     job.wait_for(lambda: not job.pods(), "its pods are gone")
     assert job.condition("Suspended")["message"].startswith("suspended: the job has no running pods")
     struck = time.time()
     job.patch(suspend=False)
-    assert job.recovered("resumed", struck, members=2).cause == "Suspended"
+    found = job.recovered("resumed after it was suspended", struck, members=2)
+    table(found)
+    assert found.cause == "Suspended"
 
 
 def test_the_chart_is_upgraded_and_rolled_back(

@@ -10,7 +10,7 @@ from devcluster.kubelet.cluster import KubeletCluster
 from tests.nodes import base_images
 from tests.nodes.job import NodesJob, on_node
 
-pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900, func_only=True)]
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -53,14 +53,25 @@ def test_two_jobs_on_one_node(new_job: Callable[..., NodesJob]) -> None:
         assert job.goes_on() == 1
 
 
-@pytest.mark.parametrize("case", base_images.PYTHONS, ids=str)
+@pytest.fixture(params=base_images.PYTHONS, ids=str)
+def python(request: pytest.FixtureRequest) -> base_images.Python:
+    """A Python with a torch."""
+    found: base_images.Python = request.param
+    return found
+
+
+@pytest.fixture
+def python_image(python: base_images.Python, kubelets: KubeletCluster) -> str:
+    """The name by which pods pull an image with it."""
+    return python.provide(kubelets.images)
+
+
 def test_the_handler_in_images_of_others(
-    case: base_images.Python, new_job: Callable[..., NodesJob], cluster: KubeletCluster
+    python: base_images.Python, python_image: str, new_job: Callable[..., NodesJob]
 ) -> None:
     """The oldest Python with the oldest torch, and the newest with the newest."""
-    image = case.provide(cluster.images)
     job = new_job()
-    job.host_folders[base_images.PACKAGES] = case.folder
-    job.apply(container={"image": image, **case.container}, epochs=3)
+    job.host_folders[base_images.PACKAGES] = python.folder
+    job.apply(container={"image": python_image, **python.container}, epochs=3)
     job.complete()
     assert job.steps()[-1]["world_size"] == 2
