@@ -107,9 +107,10 @@ def test_clusters_do_not_see_each_other(plane: Cluster, place: str) -> None:
 def test_a_taken_port_is_neither_free_nor_ones_own() -> None:
     claims, others = PortClaims(), PortClaims()
     port = claims.take()
-    with socket.create_server(("127.0.0.1", port)):
+    with socket.create_server(("127.0.0.1", port)), subprocess.Popen(["sleep", "20"]) as other:
         assert listens(os.getpid(), port)
-        assert not listens(os.getppid(), port)
+        assert not listens(other.pid, port)
+        other.kill()
     taken = {others.take() for _ in range(200)}
     assert port not in taken
     claims.release()
