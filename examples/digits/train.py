@@ -51,6 +51,7 @@ def main() -> None:
     device = choose_device()
     dist.init_process_group(backend="nccl" if device.type == "cuda" else "gloo")
     train(options, device)
+    dist.barrier()  # gloo before torch 2.8 may hang below if its thread still drops a tensor of the last step
     dist.destroy_process_group()
 
 

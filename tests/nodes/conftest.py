@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from devcluster.kubelet.cluster import KubeletCluster
 from tests.chart.release import Release
 from tests.e2e.job import Operator
 from tests.nodes import base_images
-from tests.nodes.installation import Installation, install
+from tests.nodes.installation import Installation
 from tests.nodes.job import ROOT, DigitsJob, NodesJob, StandInJob
 from tests.nodes.table import Recovery, table_of
 
@@ -76,8 +77,18 @@ def release(kubelets: KubeletCluster, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def installation(release: Release[KubeletCluster], registry: str) -> Installation:
-    """The operator installed as documented, and the first job."""
-    return install(release, registry)
+    """The chart installed with its defaults in a namespace that enforces `restricted`, and the first job."""
+    release.words("docs/operate/install.md", "images", REGISTRY=registry)
+    release.words("docs/operate/install.md", "namespace")
+    release.words("README.md", "install", REGISTRY=registry)
+    kubectl = release.cluster.kubectl
+    pods = json.loads(kubectl("get", "pods", "-o", "json").stdout)["items"]
+    return Installation(
+        release=release,
+        operators=list(release.operators().values()),
+        first_job={pod["metadata"]["name"]: pod for pod in pods},
+        first_log=kubectl("logs", "first-0-0").stdout,
+    )
 
 
 @pytest.fixture(scope="session")

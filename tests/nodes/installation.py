@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,21 +20,3 @@ class Installation:
     """The pods of the README's first job, by name."""
     first_log: str
     """That of the job's first pod."""
-
-
-def install(release: Release[KubeletCluster], registry: str) -> Installation:
-    """Install the chart with its defaults in a namespace that enforces `restricted`.
-
-    Returns when the first job of the README is Complete.
-    """
-    release.words("docs/operate/install.md", "images", REGISTRY=registry)
-    release.words("docs/operate/install.md", "namespace")
-    release.words("README.md", "install", REGISTRY=registry)
-    kubectl = release.cluster.kubectl
-    pods = json.loads(kubectl("get", "pods", "-o", "json").stdout)["items"]
-    return Installation(
-        release=release,
-        operators=list(release.operators().values()),
-        first_job={pod["metadata"]["name"]: pod for pod in pods},
-        first_log=kubectl("logs", "first-0-0").stdout,
-    )
