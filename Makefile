@@ -46,7 +46,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 
-matrix: $(READY) controlplane ## end to end with torch 2.4, 2.6, 2.8 and the newest in pods (20 minutes; ARGS="2.4")
+matrix: $(READY) controlplane ## end to end with torch 2.4, 2.6, 2.8 and the newest in pods (20 minutes; ARGS="2.4", or ARGS="--python 3.10")
 	@$(BIN)/python -m tests.matrix $(ARGS)
 
 bench: $(READY) controlplane ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
@@ -72,7 +72,7 @@ format: $(READY) ## ruff's formatting and safe fixes
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(VENV)-torch* $(VENV)-stock* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-torch* $(VENV)-python* $(VENV)-stock* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 $(READY): pyproject.toml $(PACKAGES:=/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON) (or PYTHON=python3.12 ...; 3.11 or later)"; exit 1; }

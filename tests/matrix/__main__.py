@@ -3,7 +3,9 @@
 Operator and pytest run in this environment; only what runs in pods changes. The handler's unit tests run
 first, in the version's own interpreter.
 
-Usage: python -m tests.matrix [VERSION ...] [-k EXPRESSION]
+With --python, only those: in an environment of that Python, which must be installed.
+
+Usage: python -m tests.matrix [VERSION ...] [-k EXPRESSION] [--python VERSION]
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.matrix.environments import ENVIRONMENTS, ROOT, Environment, NoEnvironment
+from tests.matrix.environments import ENVIRONMENTS, PYTHONS, ROOT, Environment, NoEnvironment
 
 RESULT = re.compile(r"\S+::(\w+\S*) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
 UNIT = (
@@ -35,7 +37,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(ENVIRONMENTS)}; all")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="only end-to-end tests that match")
+    parser.add_argument("--python", choices=PYTHONS, help="the handler's unit tests alone, on this Python")
     options = parser.parse_args(arguments)
+    if options.python:
+        return of_python(PYTHONS[options.python])
     unknown = sorted(set(options.versions) - set(ENVIRONMENTS))
     if unknown:
         parser.error(f"no version {', '.join(unknown)}; there are {', '.join(ENVIRONMENTS)}")
@@ -62,8 +67,27 @@ def main(arguments: list[str]) -> int:
     return 0 if good else 1
 
 
+def of_python(environment: Environment) -> int:
+    """The handler's unit tests on one Python. Exit code as that of ``main``."""
+    try:
+        environment.make()
+    except NoEnvironment as error:
+        print(error, flush=True)
+        return 1
+    print(f"== torch {environment.torch()} on {environment.python}", flush=True)
+    return 0 if unit(environment)[1] else 1
+
+
 def test(environment: Environment, expression: str) -> tuple[Results, bool]:
     """All tests of one version; whether all is well."""
+    results, good = unit(environment)
+    selection = [*END_TO_END, *(["-k", expression] if expression else [])]
+    found, passed = run(environment, sys.executable, selection, show=True)
+    return results | found, good and passed
+
+
+def unit(environment: Environment) -> tuple[Results, bool]:
+    """The handler's unit tests, in the environment's own interpreter."""
     results: Results = {}
     good = True
     for file in UNIT:
@@ -73,9 +97,7 @@ def test(environment: Environment, expression: str) -> tuple[Results, bool]:
         results[file] = "passed" if passed else "failed"
         words = ", ".join(f"{count} {word}" for word, count in counts.items())
         print(f"   {environment.name:8}{file:75}{results[file]:8}({words})", flush=True)
-    selection = [*END_TO_END, *(["-k", expression] if expression else [])]
-    found, passed = run(environment, sys.executable, selection, show=True)
-    return results | found, good and passed
+    return results, good
 
 
 def run(environment: Environment, python: str, selection: Sequence[str], show: bool) -> tuple[Results, bool]:

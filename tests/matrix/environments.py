@@ -28,20 +28,23 @@ class NoEnvironment(Exception):
 @dataclass(frozen=True)
 class Environment:
     """``name`` is the version, or "newest" for the environment that runs the tests; ``torchrun`` is how pods
-    call it."""
+    call it; ``interpreter`` is what uv makes it of."""
 
     name: str
     requirements: tuple[str, ...] = ()
     torchrun: str = "torchrun"
+    interpreter: str = sys.executable
 
     @property
     def folder(self) -> Path:
         """Where it is: in the repository, ignored by git, removed by ``make clean``."""
-        return ROOT / f".venv-torch{self.name}" if self.requirements else Path(sys.executable).parent.parent
+        if not self.requirements:
+            return Path(sys.executable).parent.parent
+        return ROOT / f".venv-{'torch' if self.interpreter == sys.executable else 'python'}{self.name}"
 
     @property
     def python(self) -> Path:
-        """Its interpreter, of the same version of Python as the one that runs the tests."""
+        """Its interpreter."""
         return self.folder / "bin" / "python"
 
     def is_made(self) -> bool:
@@ -67,7 +70,7 @@ class Environment:
         install = [uv, "pip", "install", "--quiet", "--python", str(self.python)]
         install += [f"--editable={ROOT / package}" for package in ("handler", "devcluster")]
         for command in (
-            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(self.folder)],
+            [uv, "venv", "--quiet", "--clear", "--python", self.interpreter, str(self.folder)],
             [*install, "elasticjob[kubeconfig]", *self._wanted()],
         ):
             done = subprocess.run(
@@ -103,3 +106,9 @@ ENVIRONMENTS = {
         Environment("newest"),
     )
 }
+
+PYTHONS = {
+    version: Environment(version, ("torch",), interpreter=f"python{version}")
+    for version in ("3.10", "3.11", "3.12", "3.13")
+}
+"""The versions of Python that the handler is tested on, each with the newest torch there is for it."""
