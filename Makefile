@@ -36,7 +36,7 @@ test-nodes: $(READY) controlplane ## the product on two nodes with kubelet and c
 	@$(BIN)/pytest -m nodes devcluster/tests
 	@$(BIN)/pytest -m nodes tests/nodes $(ARGS)
 
-lint: $(READY) ## ruff, mypy --strict, import-linter
+lint: $(READY) ## ruff, mypy --strict, import-linter, actionlint
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -44,6 +44,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy --python-version 3.10 -p elasticjob # what goes into training images, whatever Python they have
 	@cd devcluster && ../$(BIN)/mypy
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
+	@$(BIN)/python -m tests.workflows
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 
 matrix: $(READY) controlplane ## end to end with torch 2.4, 2.6, 2.8 and the newest in pods (20 minutes; ARGS="2.4", or ARGS="--python 3.10")

@@ -1,11 +1,13 @@
 """The commands that documents tell to run: for the tests that run them, and for a page of the rest.
 
-    python -m tests.docs_commands      writes docs/internals/commands-not-run.md
+    python -m tests.docs_commands                        writes docs/internals/commands-not-run.md
+    python -m tests.docs_commands run DOCUMENT NAME...   runs blocks of a document: what GitHub's workflows do
 
 A fence of shell commands has a mark in the line before it, which a reader of the rendered page does not see:
 
-    <!-- test: NAME -->          a test runs it, together with the others of the document that have this name
-    <!-- not run: REASON -->     no test can, and why
+    <!-- test: NAME -->               a test runs it, with the others of the document that have this name
+    <!-- workflow: NAME; REASON -->   no test can, and why; a workflow below .github does, by this name
+    <!-- not run: REASON -->          neither can, and why
 
 A block is a script for bash and nothing else: no prompts, no output. What differs from machine to machine is
 a variable that the text tells to set, and the test sets. What a terminal shows, prompt and output, is fenced
@@ -17,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,17 +42,28 @@ _PACKAGES = ("devcluster", "handler", "operator")
 _FOLDERS = ("", *_PACKAGES, "benchmarks", "charts", "docker", "docs", "examples", "tests")
 _SHELL = ("sh", "bash", "shell", "console")
 _FENCE = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MARK = re.compile(r"<!-- (test|not run): (.+) -->\n\Z")
+_MARK = re.compile(r"<!-- (test|not run|workflow): (.+) -->\n\Z")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fence of shell commands. ``test`` or ``not_run`` is what its mark says; both empty: it has none."""
+    """A fence of shell commands, and what its mark says. ``name``: by which a test or a workflow runs it.
+    ``not_run``: why no test does. Both empty: it has no mark."""
 
     text: str
     line: int
-    test: str = ""
+    name: str = ""
     not_run: str = ""
+
+    @property
+    def test(self) -> str:
+        """Its name, if a test runs it."""
+        return "" if self.not_run else self.name
+
+    @property
+    def workflow(self) -> str:
+        """Its name, if a workflow runs it."""
+        return self.name if self.not_run else ""
 
 
 def blocks(document: str) -> Iterator[Block]:
@@ -59,11 +73,12 @@ def blocks(document: str) -> Iterator[Block]:
         if mark is None and fence[1] not in _SHELL:
             continue
         kind, said = mark.groups() if mark else ("", "")
+        name, _, why = said.partition("; ") if kind == "workflow" else (said, "", "")
         yield Block(
             fence[2],
             document.count("\n", 0, fence.start()) + 1,
-            test=said if kind == "test" else "",
-            not_run=said if kind == "not run" else "",
+            name="" if kind == "not run" else name,
+            not_run=said if kind == "not run" else why,
         )
 
 
@@ -82,15 +97,16 @@ def page() -> str:
         for block in blocks(document.read_text()):
             if block.not_run:
                 first = re.sub(r"(^\$ )|(\s*(\\|#.*)$)", "", block.text.splitlines()[0])
-                rows.append(f"| {where} | `{first}` | {block.not_run} |\n")
+                why = f"{block.not_run}{' (a GitHub workflow is to run it)' if block.workflow else ''}"
+                rows.append(f"| {where} | `{first}` | {why} |\n")
     return _HEAD + "".join(rows)
 
 
-def script(document: Path, test: str) -> str:
+def script(document: Path, name: str) -> str:
     """All blocks of the document with this name, in order. Raises ValueError if there is none."""
-    found = [block.text for block in blocks(document.read_text()) if block.test == test]
+    found = [block.text for block in blocks(document.read_text()) if block.name == name]
     if not found:
-        raise ValueError(f"{document} has no block with the line <!-- test: {test} -->")
+        raise ValueError(f"{document} has no block of the name {name}")
     return "".join(found)
 
 
@@ -115,5 +131,18 @@ def run(document: Path, test: str, environment: Mapping[str, str], timeout: floa
     return finished.stdout
 
 
+def main(arguments: list[str]) -> int:
+    """Exit code: that of the blocks, if some are to be run."""
+    if not arguments:
+        PAGE.write_text(page())
+        return 0
+    command, document, *names = arguments
+    if command != "run" or not names:
+        print(__doc__)
+        return 2
+    commands = "".join(script(ROOT / document, name) for name in names)
+    return subprocess.run(["bash", "-euxo", "pipefail", "-c", commands], cwd=ROOT, check=False).returncode
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    raise SystemExit(main(sys.argv[1:]))

@@ -102,7 +102,7 @@ def test_what_users_read_names_no_test(page: Path) -> None:
 
 
 PEOPLE_READ = [
-    ROOT / "README.md",
+    *sorted(ROOT.glob("*.md")),
     ROOT / "charts" / "elasticjob" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]

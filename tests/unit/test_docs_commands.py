@@ -129,11 +129,22 @@ two
 ```sh
 three
 ```
+<!-- workflow: c; the moon is far away -->
+```sh
+four
+```
 """
     assert list(blocks(text)) == [
-        Block("one\n", 3, test="a"),
+        Block("one\n", 3, name="a"),
         Block("two\n", 11, not_run="there is no moon"),
         Block("three\n", 16),
+        Block("four\n", 20, name="c", not_run="the moon is far away"),
+    ]
+    assert [(block.test, block.workflow) for block in blocks(text)] == [
+        ("a", ""),
+        ("", ""),
+        ("", ""),
+        ("", "c"),
     ]
 
 
@@ -148,5 +159,5 @@ def test_a_script_is_all_blocks_of_its_name_and_ends_at_the_first_error(tmp_path
     assert [line for line in printed if not line.startswith("+")] == ["hello", "again"]
     with pytest.raises(AssertionError, match="ended with 1"):
         run(document, "b", {})
-    with pytest.raises(ValueError, match="has no block"):
+    with pytest.raises(ValueError, match="no block of the name c"):
         script(document, "c")

@@ -25,7 +25,7 @@ OF_OTHERS = {
 }
 """Kubernetes' own, outside a pod's spec, and Argo CD's."""
 OF_THE_PROBES = {"heardSeconds", "loopLagSeconds"}
-PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!md\b)[a-zA-Z]+)+)")
+PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!(?:md|py)\b)[a-zA-Z]+)+)")
 NAME = re.compile(r"`(?:[a-zA-Z]+\.)*([a-z]+(?:[A-Z][a-zA-Z]*)+)(?=[`:=. ])")
 
 
