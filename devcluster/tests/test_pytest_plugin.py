@@ -69,3 +69,8 @@ def test_on_an_existing_cluster_nothing_is_broken(devcluster: Cluster, tmp_path:
     assert "1 failed, 1 skipped" in report, report
     assert "name: in-the-report" in report
     assert "is not ours" in report
+
+
+def test_a_version_of_kubernetes_that_is_not_there_is_refused_before_any_test(tmp_path: Path) -> None:
+    report = run_pytest(tmp_path, {"DEVCLUSTER_KUBERNETES": "1.2"})
+    assert "ERROR: devcluster can't build Kubernetes 1.2: it has 1." in report

@@ -26,6 +26,8 @@ class ClusterAccess:
     """`https://HOST:PORT`."""
     ca_file: Path
     """The certificate of the authority that signed the server's."""
+    kubernetes: str
+    """The server's version, such as 1.36."""
     _reader: ApiClient | None = None
 
     @property

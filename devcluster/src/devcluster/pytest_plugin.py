@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable, Iterator
 import pytest
 
 from devcluster.access import ClusterAccess
+from devcluster.build import chosen_kubernetes
 from devcluster.cluster import Cluster
 from devcluster.commands import Options
 from devcluster.control_plane import ControlPlane
@@ -42,7 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
+    """Declare the marker; refuse a version of Kubernetes that can't be built."""
+    try:
+        chosen_kubernetes()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
     config.addinivalue_line(
         "markers", "devcluster: breaks components of a cluster; skipped on an existing cluster"
     )

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 
 from devcluster import commands, kubeconfig
-from devcluster.build import NODE_BINARY, ensure_node_built
+from devcluster.build import NODE_BINARY, default_kubernetes, ensure_node_built
 from devcluster.cluster import node_names
 from devcluster.control_plane import ControlPlane
 from devcluster.kubelet import cgroups, config, registry, requirements
@@ -31,10 +31,14 @@ class KubeletCluster(ControlPlane):
     ) -> None:
         """Nothing is started yet. `state_dir` as for `Cluster`.
 
-        Raises MissingError if this machine can't have such nodes.
+        Raises MissingError if this machine can't have such nodes, ValueError if no kubelet of this version
+        is built.
         """
         requirements.check()
         super().__init__(state_dir, options)
+        if self.kubernetes != default_kubernetes():
+            only = f"only nodes of Kubernetes {default_kubernetes()} can have a kubelet"
+            raise ValueError(f"{only}, and {self.kubernetes} was chosen")
         self.node_names = node_names(nodes)
         self.nodes: dict[str, Node] = {}
         """The nodes by name, to kill, to cut off and to start again."""
