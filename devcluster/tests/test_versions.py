@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,12 @@ def test_nodes_with_a_kubelet_are_of_the_default_version(monkeypatch: pytest.Mon
     answer = CliRunner().invoke(main, ["up", "--nodes=kubelet", f"--kubernetes={OTHERS[0]}"])
     assert answer.exit_code == 1
     assert f"{OTHERS[0]} was chosen" in answer.output
+
+
+def test_a_build_that_compiles_nothing_any_more_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(build, "_PROGRESS_SECONDS", 0.1)
+    with pytest.raises(RuntimeError, match="compiled nothing for 0 s"):
+        build.run_with_progress(["sleep", "600"], dict(os.environ), time.monotonic(), tmp_path)
