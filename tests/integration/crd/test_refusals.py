@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from devcluster.access import ClusterAccess
-from tests.integration.crd.jobs import CONTAINER, TEMPLATE, labelled, manifest, refusal, ruled, template
+from tests.integration.crd.jobs import (
+    CONTAINER,
+    TEMPLATE,
+    labelled,
+    manifest,
+    refusal,
+    ruled,
+    template,
+    worded,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -346,4 +355,4 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("job", "message"), BAD.values(), ids=BAD.keys())
 def test_refused_with_a_reason(cluster: ClusterAccess, job: dict[str, Any], message: str) -> None:
-    assert message in refusal(cluster, "default", job)
+    assert worded(cluster, message) in refusal(cluster, "default", job)
