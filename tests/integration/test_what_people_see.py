@@ -55,6 +55,15 @@ def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(
     job.wait_for(lambda: "cannot be created" not in job.condition("Training")["message"], "that is over")
 
 
+def test_pods_with_a_field_newer_than_the_server_stand_in_the_condition(job: PlayedJob) -> None:
+    if job.cluster.kubectl("explain", "pod.spec.hostnameOverride", check=False).returncode == 0:
+        pytest.skip("this server knows every field that a template can have")
+    job.apply(pod={"hostnameOverride": "somebody"})
+    text = job.says("cannot be created")
+    assert "job-0-0, job-1-0: cannot be created: " in text
+    assert 'unknown field "spec.hostnameOverride"' in text
+
+
 def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_schedulers_words(
     job: PlayedJob,
 ) -> None:

@@ -51,6 +51,9 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 DRY_RUN = {"dryRun": "All"}
 """Query of a write that is to change nothing."""
+_STRICT = {"fieldValidation": "Strict"}
+"""Query of a create. By default a server drops fields that it does not know, such as a template's that are
+newer than the server, and nobody would learn that the pods are without them."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 """Accept: answer with the object's metadata alone (a status may have 150 KB that we have just sent)."""
 
@@ -84,7 +87,7 @@ class Api(Protocol):
         """Read one object, or one page of a list."""
 
     async def create(self, path: str, body: Json) -> Json:
-        """POST."""
+        """POST. Raises Invalid for a field that the server does not know."""
 
     async def patch(
         self,
@@ -165,8 +168,8 @@ class Client:
         return await self._request("GET", path, params=params)
 
     async def create(self, path: str, body: Json) -> Json:
-        """POST."""
-        return await self._request("POST", path, body=body, content_type="application/json")
+        """POST. Raises Invalid for a field that the server does not know."""
+        return await self._request("POST", path, body=body, content_type="application/json", params=_STRICT)
 
     async def patch(
         self,

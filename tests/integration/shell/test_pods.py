@@ -10,7 +10,7 @@ import pytest
 from elasticjob_operator.act.injection import HANDLER_DIR
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import Json
-from elasticjob_operator.observe.errors import ApiError, Forbidden, TooManyRequests, Unavailable
+from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, TooManyRequests, Unavailable
 from elasticjob_operator.plan.model import CreatePod, DeletePod, Job, Observed
 from tests.integration.shell.scene import Scene, eventually, most_tries, until
 from tests.integration.shell.stub import FIRST, Actions, create_missing
@@ -166,6 +166,12 @@ async def test_a_pod_that_is_refused_holds_up_nothing_else(scene: Scene) -> None
             lambda: told("PythonPathReplaced", HANDLER_DIR),
             "and another what a container without command loses",
         )
+
+
+async def test_a_field_that_the_server_does_not_know_is_not_lost_silently(scene: Scene) -> None:
+    pod = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "a"}], "ofTomorrow": 1}}
+    with pytest.raises(Invalid, match=r'unknown field "spec\.ofTomorrow"'):
+        await scene.admin.create(scene.pods, pod)
 
 
 @pytest.mark.parametrize("error", [Unavailable, Forbidden, TooManyRequests], ids=["500", "403", "429"])
