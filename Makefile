@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PACKAGES := handler operator devcluster
 ARGS ?=
 
-.PHONY: help demo test test-slow test-nodes lint matrix bench bench-scale bench-jobs histories chaos controlplane format clean
+.PHONY: help demo test test-slow test-nodes lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -49,6 +49,9 @@ lint: $(READY) ## ruff, mypy --strict, import-linter, actionlint
 
 matrix: $(READY) controlplane ## end to end with torch 2.4, 2.6, 2.8 and the newest in pods (20 minutes; ARGS="2.4", or ARGS="--python 3.10")
 	@$(BIN)/python -m tests.matrix $(ARGS)
+
+matrix-kubernetes: $(READY) ## API server's tests with the oldest Kubernetes, 1.36 and the newest (15 minutes each, and 5 to build each; ARGS="1.30")
+	@$(BIN)/python -m tests.matrix.kubernetes $(ARGS)
 
 bench: $(READY) controlplane ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
 	@$(BIN)/python -m benchmarks $(ARGS)
