@@ -92,8 +92,8 @@ class Answering(BaseHTTPRequestHandler):
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         event = json.dumps({"type": "ADDED", "object": self.server.lease()}).encode() + b"\n"
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
         self.server.watches += 1
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
         self.rfile.read()
         self.close_connection = True
 
