@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 _CHUNK = 1 << 20
 _PREFERENCE = 500
 """Of this process, where the victim's is 1000 and that of others 0."""
@@ -28,10 +30,9 @@ def fill(group: Path, victim: int, seconds: float) -> None:
 def runs(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     try:
-        stat = Path("/proc", str(pid), "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() not in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
-    return stat.rpartition(")")[2].split()[0] not in ("X", "Z")
 
 
 def main() -> None:
