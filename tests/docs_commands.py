@@ -136,10 +136,10 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         PAGE.write_text(page())
         return 0
-    command, document, *names = arguments
-    if command != "run" or not names:
+    if arguments[0] != "run" or len(arguments) < 3:
         print(__doc__)
         return 2
+    _, document, *names = arguments
     commands = "".join(script(ROOT / document, name) for name in names)
     return subprocess.run(["bash", "-euxo", "pipefail", "-c", commands], cwd=ROOT, check=False).returncode
 
