@@ -179,7 +179,7 @@ def _throttle(p: Pass) -> None:
 
 
 def _urgent(status: JobStatus) -> JobStatus:
-    """The status without what may wait a second: joins, leaves, and messages about waiting."""
+    """The status without what may wait a second: joins, leaves, messages about waiting, and ends of pods."""
     return replace(
         progress.without(status),
         participants=tuple(
@@ -187,6 +187,7 @@ def _urgent(status: JobStatus) -> JobStatus:
             for m in status.members()
         ),
         conditions=tuple(replace(c, message="") for c in status.conditions),
+        replicas=0 if status.finished else status.replicas,  # pods end one by one
         ignored_pods=(),
         omitted="",
     )

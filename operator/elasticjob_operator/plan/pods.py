@@ -55,12 +55,15 @@ def keep_pods(p: Pass) -> None:
         _delete_old_attempts(p)
     live = [pod for pod in p.observed.pods if p.alive(pod)]
     _report_changed_labels(p, live)
-    there = len(live) + sum(isinstance(a, CreatePod) for a in p.actions)
-    p.set(
-        replicas=min(there, max(p.job.spec.replicas, len(p.status.members()) * (p.round.phase == "Active")))
-    )
+    _count(p, len(live) + sum(isinstance(a, CreatePod) for a in p.actions))
     if p.job.spec.template is not None and p.round.phase == "Active":
         _label_standbys(p, live)
+
+
+def _count(p: Pass, there: int) -> None:
+    """Those that an autoscaler counts: without standbys."""
+    wanted = max(p.job.spec.replicas, len(p.status.members()) * (p.round.phase == "Active"))
+    p.set(replicas=min(there, wanted))
 
 
 def _report_changed_labels(p: Pass, live: list[Pod]) -> None:
@@ -89,6 +92,7 @@ def _label_standbys(p: Pass, live: list[Pod]) -> None:
 def clean_up(p: Pass) -> None:
     """After the end of the job pods end by themselves. What then becomes of them, and of one that does not
     end, is for ``cleanPodPolicy``; by default the former are kept and the latter deleted."""
+    _count(p, sum(p.alive(pod) for pod in p.observed.pods))
     policy = p.job.spec.clean_pod_policy
     if p.job.spec.template is None or policy == CleanPodPolicy.NONE.value:
         return
