@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PACKAGES := handler operator devcluster
+PACKAGES := handler operator client devcluster
 ARGS ?=
 
 .PHONY: help demo test test-slow test-nodes lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos controlplane format clean
@@ -41,7 +41,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter, actionlint
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy crds/generate.py crds/reference.py
-	@$(BIN)/mypy --python-version 3.10 -p elasticjob # what goes into training images, whatever Python they have
+	@$(BIN)/mypy --python-version 3.10 -p elasticjob -p elasticjob_client # what goes into training images, and where people work, whatever Python is there
 	@cd devcluster && ../$(BIN)/mypy
 	@cd examples/digits && ../../$(BIN)/mypy --config-file ../../pyproject.toml train.py sampler.py checkpoint.py
 	@$(BIN)/python -m tests.workflows

@@ -38,7 +38,7 @@ why; made from the marks in the documents by `python -m tests.docs_commands`.
 | document | begins with | why it is not run |
 |---|---|---|
 """
-_PACKAGES = ("devcluster", "handler", "operator")
+_PACKAGES = ("client", "devcluster", "handler", "operator")
 _FOLDERS = ("", *_PACKAGES, "benchmarks", "charts", "docker", "docs", "examples", "tests")
 _SHELL = ("sh", "bash", "shell", "console")
 _FENCE = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)

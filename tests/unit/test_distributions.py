@@ -14,12 +14,13 @@ import elasticjob_operator.__main__
 from elasticjob.entry import get_handler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("handler", "operator", "devcluster")
+PACKAGES = ("handler", "operator", "client", "devcluster")
 
 
-def test_operator_and_handler_have_one_version() -> None:
+def test_operator_client_and_handler_have_one_version() -> None:
+    client = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
     project = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())["project"]
-    assert project["version"] == elasticjob.__version__
+    assert project["version"] == client["version"] == elasticjob.__version__
     assert f"elasticjob=={elasticjob.__version__}" in project["dependencies"]
 
 

@@ -15,6 +15,7 @@ DEFECTS = ROOT / "docs" / "internals" / "conformance.md"
 FOLDERS = (
     "benchmarks",
     "charts",
+    "client",
     "crds",
     "deploy",
     "devcluster",

@@ -1,4 +1,4 @@
-"""What both programs say in Events, conditions, logs and errors is in the words of the glossary."""
+"""What the programs say in Events, conditions, logs, errors and on screens is in the glossary's words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
-    [*(ROOT / "operator/elasticjob_operator").rglob("*.py"), *(ROOT / "handler/elasticjob").rglob("*.py")]
+    path
+    for package in ("operator/elasticjob_operator", "handler/elasticjob", "client/elasticjob_client")
+    for path in (ROOT / package).rglob("*.py")
 )
 PRIVATE = re.compile(
     r"\b(?:who|whom|whoever|somebody|nobody|everybody|anybody|anew|bears?|beats?|for so long|so many|can't"

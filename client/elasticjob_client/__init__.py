@@ -1,0 +1,42 @@
+"""Python API of ElasticJob: submit, follow and change elastic training jobs from outside of the cluster.
+
+    from elasticjob_client import Jobs
+
+    with Jobs() as jobs:
+        for job in jobs.watch("mnist"):
+            print(job.state, job.status.current_round.number)
+
+What a training script imports is the package ``elasticjob``, which has no dependency on this one.
+"""
+
+from elasticjob_client.errors import (
+    ClientError,
+    Forbidden,
+    JobFailed,
+    NoAccess,
+    NoServer,
+    NotFound,
+    NotInstalled,
+    Rejected,
+)
+from elasticjob_client.jobs import Event, Jobs
+from elasticjob_client.pods import Pod
+from elasticjob_client.resource import ElasticJob, Metadata, Spec, Status
+
+__all__ = [
+    "ClientError",
+    "ElasticJob",
+    "Event",
+    "Forbidden",
+    "JobFailed",
+    "Jobs",
+    "Metadata",
+    "NoAccess",
+    "NoServer",
+    "NotFound",
+    "NotInstalled",
+    "Pod",
+    "Rejected",
+    "Spec",
+    "Status",
+]

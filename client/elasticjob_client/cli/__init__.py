@@ -1,0 +1,1 @@
+"""The command line: ``elasticjob``, and as a plugin ``kubectl ej``."""

@@ -1,0 +1,59 @@
+"""Commands that change a job: scale, suspend, resume, delete."""
+
+from __future__ import annotations
+
+import click
+
+from elasticjob_client.cli.options import as_json, connected, job_name, output
+from elasticjob_client.jobs import Jobs
+
+
+@click.command("scale")
+@job_name
+@click.argument("replicas", type=click.IntRange(min=1))
+@output
+@connected
+def scale(jobs: Jobs, name: str, replicas: int, output: str) -> None:
+    """Set the number of pods to REPLICAS; the job goes on with the new size."""
+    before = jobs.get(name).spec.replicas
+    job = jobs.scale(name, replicas)
+    _done(job.to_dict(), f"{name}: {before} to {job.spec.replicas} replicas", output)
+
+
+@click.command("suspend")
+@job_name
+@output
+@connected
+def suspend(jobs: Jobs, name: str, output: str) -> None:
+    """Delete the pods and keep the job's state; `resume` trains on from the last checkpoint."""
+    _done(jobs.suspend(name).to_dict(), f"{name}: suspended", output)
+
+
+@click.command("resume")
+@job_name
+@output
+@connected
+def resume(jobs: Jobs, name: str, output: str) -> None:
+    """Train again after `suspend`."""
+    _done(jobs.resume(name).to_dict(), f"{name}: resumed", output)
+
+
+@click.command("delete")
+@job_name
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, even if it is training.")
+@output
+@connected
+def delete(jobs: Jobs, name: str, yes: bool, output: str) -> None:
+    """Delete a job with its pods and their logs. Asks if it has not ended."""
+    job = jobs.get(name)
+    if not job.ended and not yes:
+        click.confirm(f"{name} has not ended ({job.state or 'no status'}); delete it?", abort=True, err=True)
+    jobs.delete(name)
+    _done(job.to_dict(), f"{name}: deleted", output)
+
+
+def _done(body: object, text: str, output: str) -> None:
+    if output == "json":
+        as_json(body)
+    else:
+        click.echo(text)

@@ -1,0 +1,69 @@
+"""The program: its commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from elasticjob_client.cli import changing, reading
+from elasticjob_client.errors import ClientError
+
+PLUGIN = "kubectl-ej"
+
+
+class InOrder(click.Group):
+    """Lists its commands in the order in which they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="elasticjob-client", prog_name="elasticjob")
+def program() -> None:
+    """Elastic PyTorch training on Kubernetes: see jobs, understand them, change them.
+
+    Each command takes --kubeconfig, --context and --namespace as kubectl does, and prints JSON with -o json.
+    """
+
+
+@program.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands and names of jobs: source <(elasticjob completion bash)."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(program, {}, "elasticjob", "_ELASTICJOB_COMPLETE").source())
+
+
+for _command in (
+    reading.list_jobs,
+    reading.job_status,
+    reading.tell_why,
+    reading.show_events,
+    changing.scale,
+    changing.suspend,
+    changing.resume,
+    changing.delete,
+    program.commands.pop("completion"),
+):
+    program.add_command(_command)
+
+
+def main() -> None:
+    """Run it: exit code 0, 1 for an error of the cluster or the job, 2 for a wrong command line."""
+    name = "kubectl ej" if Path(sys.argv[0]).name == PLUGIN else "elasticjob"
+    try:
+        program(prog_name=name, complete_var="_ELASTICJOB_COMPLETE")
+    except ClientError as error:
+        click.secho("error: ", fg="red", nl=False, err=True)
+        click.echo(str(error), err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What all commands share: flags as kubectl has them, the connection, and output as JSON."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+import msgspec
+
+from elasticjob_client.errors import ClientError
+from elasticjob_client.jobs import Jobs
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flags that choose the cluster, and as its first argument the namespace's jobs."""
+
+    @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig to use, as in kubectl.")
+    @click.option("--context", metavar="NAME", help="Context of the kubeconfig to use.")
+    @click.option("-n", "--namespace", metavar="NAME", help="Namespace; otherwise that of the context.")
+    @functools.wraps(command)
+    def with_jobs(kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any) -> None:
+        with Jobs(namespace, kubeconfig=kubeconfig, context=context) as jobs:
+            command(jobs, **others)
+
+    return with_jobs
+
+
+output = click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Text for people, or JSON."
+)
+
+
+def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """The jobs that a half-typed name may mean; none if the cluster does not say."""
+    chosen = {key: context.params.get(key) for key in ("kubeconfig", "context")}
+    try:
+        with Jobs(context.params.get("namespace"), **chosen) as jobs:
+            return [job.name for job in jobs.all() if job.name.startswith(begun)]
+    except ClientError:
+        return []
+
+
+job_name = click.argument("name", metavar="JOB", shell_complete=_names)
+
+
+def as_json(found: Any) -> None:
+    """Print it; times are RFC 3339."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+
+
+def now() -> datetime:
+    """The time, with which ages are told."""
+    return datetime.now(timezone.utc)

@@ -1,0 +1,85 @@
+"""Commands that read: list, status, why, events."""
+
+from __future__ import annotations
+
+import click
+
+from elasticjob_client.cli import screen
+from elasticjob_client.cli.options import as_json, connected, job_name, now, output
+from elasticjob_client.errors import ClientError
+from elasticjob_client.jobs import Jobs
+from elasticjob_client.tell import listing, status, why
+
+LOG_LINES = 20
+"""Of the failed pod's log, that ``why`` shows."""
+
+
+@click.command("list")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@output
+@connected
+def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
+    """Show the jobs, with state, members, round and progress."""
+    time = now()
+    rows = [listing.row(job, time) for job in jobs.all(all_namespaces)]
+    if output == "json":
+        as_json({"items": rows})
+    elif rows:
+        screen.console().print(screen.listing(rows, all_namespaces))
+    else:
+        click.echo("no ElasticJobs" + ("" if all_namespaces else f" in namespace {jobs.namespace}"), err=True)
+
+
+@click.command("status")
+@job_name
+@output
+@connected
+def job_status(jobs: Jobs, name: str, output: str) -> None:
+    """Show which pods train, the rounds with cause and cost, goodput, and what to do next."""
+    found = status.status(jobs.get(name), jobs.pods(name), now())
+    if output == "json":
+        as_json(found)
+    else:
+        screen.console().print(screen.status(found))
+
+
+@click.command("why")
+@job_name
+@click.option("--round", "number", type=int, help="Why this round ended, instead of the last failure.")
+@click.option("--lines", default=LOG_LINES, show_default=True, help="How much of the failed pod's log.")
+@output
+@connected
+def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str) -> None:
+    """Tell the last failure: round, pod, node, charge, cost, and the end of the log."""
+    job, pods = jobs.get(name), jobs.pods(name)
+    try:
+        ended = why.ended_round(job, number)
+    except ValueError as error:
+        raise ClientError(str(error)) from error
+    pod = why.pod_to_read(why.failure_of(job, ended, number is not None), pods)
+    log = jobs.tail(pod, lines) if pod and lines > 0 else []
+    found = why.why(job, pods, log, now(), number)
+    if output == "json":
+        as_json(found)
+    else:
+        screen.console().print(screen.story(found))
+
+
+@click.command("events")
+@job_name
+@click.option("--pods", "with_pods", is_flag=True, help="Those of the job's pods as well.")
+@output
+@connected
+def show_events(jobs: Jobs, name: str, with_pods: bool, output: str) -> None:
+    """Show what was said of the job, oldest first; Events are kept for an hour or so."""
+    jobs.get(name)
+    found = jobs.events(name, jobs.pods(name) if with_pods else ())
+    if output == "json":
+        as_json({"items": found})
+    elif found:
+        screen.console().print(screen.events(found, now(), with_pods))
+    else:
+        click.echo(
+            f"no Events of {name}: they are kept for an hour or so; rounds: `elasticjob status {name}`",
+            err=True,
+        )

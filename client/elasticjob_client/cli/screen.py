@@ -1,0 +1,202 @@
+"""What people see: tables and sentences from what ``tell`` has concluded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from elasticjob_client.jobs import Event
+from elasticjob_client.resource import Account, Progress, Round
+from elasticjob_client.tell.listing import JobRow
+from elasticjob_client.tell.status import JobStatus, PodRow
+from elasticjob_client.tell.times import age, duration, milliseconds
+from elasticjob_client.tell.why import Story
+
+_UNBOUNDED = 100_000
+_COLOURS = {
+    "Training": "green",
+    "Complete": "green",
+    "Member": "green",
+    "Succeeded": "green",
+    "Failed": "red",
+    "WaitingForFencing": "red",
+    "Suspended": "blue",
+    "Standby": "blue",
+}
+SHOWN_ROUNDS = 8
+"""Of the twenty that a status has."""
+
+
+def console() -> Console:
+    """The terminal; what goes into a pipe or file is neither wrapped nor cut."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED, soft_wrap=False)
+
+
+def coloured(state: str) -> Text:
+    return Text(state, style=_COLOURS.get(state, "yellow"))
+
+
+def table(headings: Iterable[str], rows: Iterable[Sequence[str | Text]], last_wraps: bool = False) -> Table:
+    """Columns with two blanks between, as kubectl's."""
+    found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    names = list(headings)
+    for name in names:
+        found.add_column(name, no_wrap=not (last_wraps and name == names[-1]), overflow="fold")
+    for cells in rows:
+        found.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return found
+
+
+def listing(rows: Sequence[JobRow], all_namespaces: bool) -> RenderableType:
+    """The jobs."""
+    headings = ["NAME", "STATE", "MEMBERS", "ROUND", "RESTARTS", "STEP", "GOODPUT", "AGE"]
+    cells: list[Sequence[str | Text]] = [
+        [
+            *([row.namespace] if all_namespaces else []),
+            row.name,
+            coloured(row.state),
+            f"{row.members}/{row.replicas if row.replicas is not None else '?'}",
+            str(row.round),
+            str(row.restarts),
+            "-" if row.step is None else str(row.step),
+            "-" if row.goodput_percent is None else f"{row.goodput_percent} %",
+            "-" if row.age_seconds is None else duration(row.age_seconds),
+        ]
+        for row in rows
+    ]
+    return table([*(["NAMESPACE"] if all_namespaces else []), *headings], cells)
+
+
+def status(found: JobStatus) -> RenderableType:
+    """A job: headline, pods, rounds, accounts, what to do."""
+    parts: list[RenderableType] = [_headline(found), *_facts(found)]
+    if found.pods:
+        parts += ["", _pods(found.pods)]
+        parts += [Text(f"{row.pod}: {row.message}") for row in found.pods if row.message]
+    if found.rounds:
+        parts += ["", _rounds(found.rounds)]
+        ended = next((one for one in found.rounds if one.end), None)
+        if ended and ended.end:
+            parts.append(Text(f"round {ended.number} ended: {ended.end.message}"))
+    if used := [a for a in found.accounts if a.used or a.max_restarts is not None]:
+        parts += ["", _accounts(used)]
+    return Group(*parts, *_next(found.next))
+
+
+def _headline(found: JobStatus) -> Text:
+    line = Text.assemble((found.name, "bold"), " is ", coloured(found.state))
+    return line.append(f": {found.message}") if found.message else line
+
+
+def _facts(found: JobStatus) -> list[RenderableType]:
+    facts = []
+    if now := found.current_round:
+        size = f"{now.members} of {found.replicas} members" if found.replicas else f"{now.members} members"
+        processes = f", {now.world_size} processes" if now.world_size else ""
+        facts.append(f"round {now.number} ({now.phase}), {size}{processes}, formed for {now.cause}")
+    facts.append(f"{found.restarts} restart{'' if found.restarts == 1 else 's'}")
+    if found.active_seconds is not None:
+        facts.append(f"active for {duration(found.active_seconds)}")
+    lines: list[RenderableType] = [Text("; ".join(facts))]
+    if found.progress:
+        lines.append(Text(_progress(found.progress)))
+    return lines
+
+
+def _progress(progress: Progress) -> str:
+    facts = []
+    if progress.step is not None:
+        facts.append(f"step {progress.step}")
+    if progress.milliseconds_per_step is not None:
+        facts.append(f"{milliseconds(progress.milliseconds_per_step)} per step")
+    if progress.goodput_percent is not None:
+        facts.append(f"goodput {progress.goodput_percent} %")
+    if progress.lost_seconds:
+        causes = sorted(progress.lost_by_cause, key=lambda lost: -lost.milliseconds)[:3]
+        by = ", ".join(f"{lost.cause} {milliseconds(lost.milliseconds)}" for lost in causes)
+        facts.append(f"{duration(progress.lost_seconds)} lost" + (f" ({by})" if by else ""))
+    return "; ".join(facts)
+
+
+def _pods(rows: Sequence[PodRow]) -> Table:
+    cells: list[Sequence[str | Text]] = [
+        [
+            "-" if row.rank is None else str(row.rank),
+            row.pod,
+            row.node or "-",
+            coloured(row.role),
+            "-" if row.processes is None else str(row.processes),
+        ]
+        for row in rows
+    ]
+    return table(["RANK", "POD", "NODE", "STATE", "PROCESSES"], cells)
+
+
+def _rounds(rounds: Sequence[Round]) -> Table:
+    cells = []
+    for one in rounds[:SHOWN_ROUNDS]:
+        lasted = ""
+        if one.end and one.end.time and one.start_time:
+            lasted = duration((one.end.time - one.start_time).total_seconds())
+        steps = "-" if one.first_step is None else f"{one.first_step}-{one.last_step}"
+        cells.append(
+            [
+                str(one.number),
+                one.cause,
+                str(one.members),
+                milliseconds(one.rendezvous_milliseconds),
+                milliseconds(one.first_step_milliseconds),
+                lasted or "runs",
+                steps,
+                one.end.cause if one.end else "",
+            ]
+        )
+    headings = ["ROUND", "FORMED FOR", "MEMBERS", "MET AFTER", "FIRST STEP", "LASTED", "STEPS", "ENDED BY"]
+    return table(headings, cells)
+
+
+def _accounts(accounts: Sequence[Account]) -> Table:
+    cells: list[Sequence[str | Text]] = [
+        [
+            one.name,
+            str(one.used),
+            "none" if one.max_restarts is None else str(one.max_restarts),
+            "whole life" if one.window_seconds is None else duration(one.window_seconds),
+        ]
+        for one in accounts
+    ]
+    return table(["ACCOUNT", "USED", "LIMIT", "WITHIN"], cells)
+
+
+def _next(steps: Sequence[str]) -> list[RenderableType]:
+    return ["", *(Text.assemble(("next: ", "bold"), step) for step in steps)] if steps else []
+
+
+def story(found: Story) -> RenderableType:
+    """A failure, told."""
+    parts: list[RenderableType] = [Text(sentence) for sentence in found.sentences]
+    if found.log:
+        parts += ["", Text(f"The end of {found.log_pod}'s log:", style="bold")]
+        parts.append(Padding(Text("\n".join(found.log)), (0, 0, 0, 2)))
+    return Group(*parts, *_next(found.next))
+
+
+def events(found: Sequence[Event], now: datetime, with_object: bool) -> RenderableType:
+    """Events, oldest first."""
+    cells: list[Sequence[str | Text]] = [
+        [
+            age(event.time, now),
+            Text(event.reason, style="yellow" if event.type == "Warning" else ""),
+            *([event.object] if with_object else []),
+            event.message + (f" (x{event.count})" if event.count > 1 else ""),
+        ]
+        for event in found
+    ]
+    headings = ["AGE", "REASON", *(["OBJECT"] if with_object else []), "MESSAGE"]
+    return table(headings, cells, last_wraps=True)

@@ -1,0 +1,1 @@
+"""The client: what it concludes and shows, without a cluster."""

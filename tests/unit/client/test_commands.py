@@ -1,0 +1,171 @@
+"""The commands, from the command line to requests and back, against a server of a few answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+from elasticjob_client.errors import (
+    ClientError,
+    Forbidden,
+    NoAccess,
+    NoServer,
+    NotFound,
+    NotInstalled,
+    Rejected,
+)
+from tests.unit.client.conftest import body
+from tests.unit.client.server import JOBS, PODS, Server, refusal
+
+Run = Callable[..., Result]
+
+pytestmark = pytest.mark.usefixtures("server")
+
+
+def lines(result: Result) -> list[str]:
+    assert result.exit_code == 0, (result.output, result.exception)
+    return [line.rstrip() for line in result.stdout.splitlines()]
+
+
+def test_list(run: Run) -> None:
+    head, row = lines(run("list"))
+    assert head.split() == ["NAME", "STATE", "MEMBERS", "ROUND", "RESTARTS", "STEP", "GOODPUT", "AGE"]
+    assert row.split()[:7] == ["mnist", "Training", "2/2", "2", "1", "2000", "97"]
+    (item,) = json.loads(run("list", "-o", "json").stdout)["items"]
+    assert (item["name"], item["goodputPercent"]) == ("mnist", 97)
+
+
+def test_a_namespace_without_jobs_says_so(server: Server, run: Run) -> None:
+    server.answers[JOBS] = {"kind": "List", "metadata": {}, "items": []}
+    result = run("list")
+    assert (result.stdout, result.stderr) == ("", "no ElasticJobs in namespace research\n")
+
+
+def test_status(run: Run) -> None:
+    text = "\n".join(lines(run("status", "mnist")))
+    assert text.startswith("mnist is Training: round 2 with 2 members, leader mnist-0-0\n")
+    assert "round 2 (Active), 2 of 2 members, 16 processes, formed for PodLost; 1 restart" in text
+    assert "step 2000; 412 ms per step; goodput 97 %; 75s lost (Started 70s, PodLost 4.1 s)" in text
+    assert "mnist-1-1" in text
+    assert "round 1 ended: mnist-1-0 (group rank 1) was lost" in text
+    found = json.loads(run("status", "mnist", "-o", "json").stdout)
+    assert [pod["rank"] for pod in found["pods"]] == [0, 1]
+    assert found["rounds"][1]["end"]["cause"] == "PodLost"
+
+
+def test_why_reads_the_log_of_the_pod_that_failed(server: Server, run: Run) -> None:
+    text = "\n".join(lines(run("why", "mnist")))
+    assert "First to fail: mnist-1-0 (group rank 1) on node b: exit code 137, SIGKILL." in text
+    assert text.endswith("The end of mnist-1-0's log:\n  Traceback\n  boom")
+    asked = next(path for _, path, _ in server.asked if path.startswith(f"{PODS}/mnist-1-0/log"))
+    assert "container=train" in asked
+    assert "tailLines=20" in asked
+
+
+def test_why_of_a_round_that_the_status_does_not_have(run: Run) -> None:
+    result = run("why", "mnist", "--round", "9")
+    assert isinstance(result.exception, ClientError)
+    assert "round 9 is not in the status of mnist" in str(result.exception)
+
+
+def test_events_are_the_jobs_own_oldest_first(run: Run) -> None:
+    _, *rows = lines(run("events", "mnist"))
+    assert [row.split()[1] for row in rows] == ["RoundBroken", "RoundPublished"]
+    _, *rows = lines(run("events", "mnist", "--pods"))
+    assert next(row.split()[1:3] for row in rows) == ["Scheduled", "pod/mnist-0-0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "spec", "said"),
+    [
+        (["scale", "mnist", "4"], {"replicas": 4}, "mnist: 2 to 2 replicas\n"),
+        (["suspend", "mnist"], {"suspend": True}, "mnist: suspended\n"),
+        (["resume", "mnist"], {"suspend": False}, "mnist: resumed\n"),
+    ],
+)
+def test_changes(server: Server, run: Run, words: list[str], spec: dict[str, object], said: str) -> None:
+    result = run(*words)
+    assert result.stdout == said
+    (sent,) = [sent for method, _, sent in server.asked if method == "PATCH"]
+    assert sent == {"spec": spec}
+
+
+def test_a_job_that_has_ended_is_not_changed(server: Server, run: Run) -> None:
+    ended = body()
+    ended["status"]["terminalState"] = "Failed"
+    server.put(ended)
+    result = run("scale", "mnist", "4")
+    assert isinstance(result.exception, Rejected)
+    assert "it is Failed, which is final" in str(result.exception)
+    assert not [method for method, _, _ in server.asked if method == "PATCH"]
+
+
+def test_delete_asks_about_a_job_that_has_not_ended(server: Server, run: Run) -> None:
+    refused = run("delete", "mnist", answer="n\n")
+    assert refused.exit_code == 1
+    assert "mnist has not ended (Training); delete it?" in refused.output
+    assert not [method for method, _, _ in server.asked if method == "DELETE"]
+    assert run("delete", "mnist", "--yes").stdout == "mnist: deleted\n"
+    assert [path for method, path, _ in server.asked if method == "DELETE"] == [f"{JOBS}/mnist"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (
+            refusal(404, "NotFound", 'elasticjobs "mnist" not found', "mnist"),
+            NotFound,
+            "`elasticjob list` shows",
+        ),
+        ((404, None), NotInstalled, "the cluster has no resource ElasticJob. Install"),
+        (refusal(403, "Forbidden", "jane cannot get", "mnist"), Forbidden, "administrators of the cluster"),
+        (refusal(401, "Unauthorized", "Unauthorized"), NoAccess, "Log in again"),
+        (refusal(500, "InternalError", "etcd is away"), NoServer, "answers 500: etcd is away"),
+    ],
+)
+def test_refusals_say_what_to_do(server: Server, run: Run, answer: object, kind: type, text: str) -> None:
+    server.answers[f"{JOBS}/mnist"] = answer
+    result = run("status", "mnist")
+    assert type(result.exception) is kind
+    assert str(result.exception).startswith("cannot read ElasticJob research/mnist: ")
+    assert text in str(result.exception)
+
+
+def test_a_server_that_is_not_there(server: Server, run: Run) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    result = run("list")
+    assert type(result.exception) is NoServer
+    assert f"the API server at {server.url} does not answer" in str(result.exception)
+
+
+def test_completion_knows_the_jobs(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", "elasticjob status m")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setenv("_ELASTICJOB_COMPLETE", "bash_complete")
+    from elasticjob_client.cli.main import main
+
+    monkeypatch.setattr("sys.argv", ["elasticjob"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out == "plain,mnist\n"
+    assert "_ELASTICJOB_COMPLETE=bash_complete" in run("completion", "bash").stdout
+
+
+def test_errors_go_to_stderr_with_code_1(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from elasticjob_client.cli.main import main
+
+    monkeypatch.setattr("sys.argv", ["/usr/bin/kubectl-ej", "status", "cifar"])
+    server.answers[f"{JOBS}/cifar"] = refusal(404, "NotFound", 'elasticjobs "cifar" not found', "cifar")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.splitlines()[0][:7]) == ("", "error: ")
