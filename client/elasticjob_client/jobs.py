@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -20,12 +21,17 @@ from lightkube.types import OnErrorAction, OnErrorResult, PatchType
 
 from elasticjob_client import pods as pods_of
 from elasticjob_client.access import configuration
-from elasticjob_client.errors import JobFailed, NotFound, Rejected, told
+from elasticjob_client.errors import ClientError, JobFailed, NotFound, Rejected, told
+from elasticjob_client.following import Follower
 from elasticjob_client.pods import JOB_LABEL, Pod
 from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
+from elasticjob_client.tell import lines
+from elasticjob_client.tell.lines import Line, Window
 
 GROUP, VERSION = API_VERSION.split("/")
 RESOURCE = create_namespaced_resource(GROUP, VERSION, KIND, "elasticjobs")
+CODE_LABEL = f"{GROUP}/code-of"
+"""On a ConfigMap: the job for which it was made."""
 FIELD_MANAGER = "elasticjob-client"
 POLL_SECONDS = 1.0
 """Between two looks at a job that is waited for with a deadline."""
@@ -59,7 +65,8 @@ class Jobs:
             self.server = config.cluster.server
             self._client = Client(config, namespace=namespace, field_manager=FIELD_MANAGER)
         self.namespace: str = self._client.namespace
-        self.context = config.context_name
+        self.context: str | None = context
+        self.kubeconfig = kubeconfig
 
     def __enter__(self) -> Jobs:
         return self
@@ -111,20 +118,84 @@ class Jobs:
         mine.sort(key=lambda one: (one.metadata.name or "") if one.metadata else "")  # those of one second
         return sorted(map(_event, mine), key=lambda e: e.time.timestamp() if e.time else 0.0)
 
-    def tail(self, pod: Pod, lines: int) -> list[str]:
+    def tail(self, pod: Pod, count: int) -> list[str]:
         """The last lines of a pod's training container; empty if it has none to show."""
         try:
-            with told(f"read the log of pod {pod.name}", self.server):
-                found = self._client.log(
-                    pod.name,
-                    namespace=self.namespace,
-                    container=pod.container or None,
-                    tail_lines=lines,
-                    newlines=False,
-                )
-                return list(found)
+            return [found.text for found in self._log(pod, None, tail=count)]
         except (NotFound, Rejected):  # the container has not started, or is gone
             return []
+
+    def logs(
+        self,
+        name: str,
+        rank: int | None = None,
+        *,
+        round: int | None = None,
+        since_failure: bool = False,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[Line]:
+        """Lines of the training containers, of one group rank or of all pods, also of pods that have ended as
+        long as they are there. With ``follow`` as they come, until the job has ended; otherwise by time.
+
+        Raises ValueError if there is no such rank or round, or no failure.
+        """
+        job, pods = self.get(name), self.pods(name)
+        shown = lines.window(job, round, since_failure)
+        if rank is not None and job.members and not pods_of.of_rank(job, pods, rank):
+            raise ValueError(f"{name} has no group rank {rank}: expected 0 to {len(job.members) - 1}")
+        if follow:
+            timed = shown != lines.Window()
+
+            def read(pod: Pod, of: int | None, on: bool) -> Iterator[Line]:
+                found = self._log(pod, of, follow=on, since=shown.since, tail=tail, timed=timed)
+                return (line for line in found if shown.has(line.time))
+
+            look = Follower(lambda: (self.get(name), self.pods(name)), read, rank, shown.since)
+            return look.lines()
+        return self._together(job, lines.chosen(job, pods, rank), shown, tail)
+
+    def _together(
+        self, job: ElasticJob, pods: Sequence[Pod], shown: Window, tail: int | None
+    ) -> Iterator[Line]:
+        """Those of several pods by time. A kubelet that gives no times: one pod after the other."""
+        names = pods_of.ranks(job)
+        timed = len(pods) > 1 or shown != Window()
+
+        def log(pod: Pod, timed: bool) -> list[Line]:
+            return list(self._log(pod, names.get(pod.name), since=shown.since, tail=tail, timed=timed))
+
+        try:
+            return lines.in_time([log(pod, timed) for pod in pods], shown)
+        except Rejected:
+            if shown != Window():
+                raise
+            return chain.from_iterable(log(pod, False) for pod in pods)
+
+    def _log(
+        self,
+        pod: Pod,
+        rank: int | None,
+        *,
+        follow: bool = False,
+        since: datetime | None = None,
+        tail: int | None = None,
+        timed: bool = False,
+    ) -> Iterator[Line]:
+        ago = None if since is None else max(1, int((datetime.now(timezone.utc) - since).total_seconds()) + 1)
+        with told(f"read the log of pod {pod.name}", self.server):
+            found = self._client.log(
+                pod.name,
+                namespace=self.namespace,
+                container=pod.container or None,
+                follow=follow,
+                since=ago,
+                tail_lines=tail,
+                timestamps=timed,
+                newlines=False,
+            )
+            for text in found:
+                yield lines.line(pod.name, text, rank, timed)
 
     # -- changing ------------------------------------------------------------------------------------------
 
@@ -135,6 +206,43 @@ class Jobs:
         with told(f"create ElasticJob {self.namespace}/{name}", self.server):
             made = self._client.create(RESOURCE(**body), namespace=self.namespace, dry_run=dry_run)
         return ElasticJob.from_dict(dict(made))
+
+    def launch(self, job: ElasticJob, code: dict[str, Any] | None = None) -> ElasticJob:
+        """Create a job with the ConfigMap of its code, which goes when the job goes.
+
+        Raises Rejected if there is a job of this name, and leaves that one's code alone.
+        """
+        if code is None:
+            return self.submit(job)
+        self.submit(job, dry_run=True)
+        name = code["metadata"]["name"]
+        self._put_code(job.name, name, code)
+        try:
+            made = self.submit(job)
+        except ClientError:
+            with told(f"delete ConfigMap {self.namespace}/{name}", self.server):
+                self._client.delete(ConfigMap, name, namespace=self.namespace)
+            raise
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": made.name, "uid": made.metadata.uid}
+        with told(f"change ConfigMap {self.namespace}/{name}", self.server):
+            body = {"metadata": {"ownerReferences": [owner]}}
+            self._client.patch(ConfigMap, name, body, namespace=self.namespace, patch_type=PatchType.MERGE)
+        return made
+
+    def _put_code(self, job: str, name: str, code: dict[str, Any]) -> None:
+        """Create the ConfigMap; one that an earlier run of this job's name has left is replaced, no other."""
+        here = {**code, "metadata": {**code["metadata"], "namespace": self.namespace}}
+        body = msgspec.convert(here, ConfigMap)
+        try:
+            with told(f"create ConfigMap {self.namespace}/{name}", self.server):
+                self._client.create(body)
+        except Rejected:
+            with told(f"replace ConfigMap {self.namespace}/{name}", self.server):
+                found = self._client.get(ConfigMap, name, namespace=self.namespace)
+                labels = found.metadata.labels if found.metadata else None
+                if (labels or {}).get(CODE_LABEL) != job:
+                    raise
+                self._client.replace(body)
 
     def scale(self, name: str, replicas: int) -> ElasticJob:
         """Set the number of pods."""

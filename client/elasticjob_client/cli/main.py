@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from elasticjob_client.cli import changing, reading
+from elasticjob_client.cli import changing, doctor, logs, reading, run
 from elasticjob_client.errors import ClientError
 
 PLUGIN = "kubectl-ej"
@@ -41,14 +41,18 @@ def completion(shell: str) -> None:
 
 
 for _command in (
+    run.run,
     reading.list_jobs,
     reading.job_status,
     reading.tell_why,
+    logs.logs,
     reading.show_events,
+    logs.execute,
     changing.scale,
     changing.suspend,
     changing.resume,
     changing.delete,
+    doctor.doctor,
     program.commands.pop("completion"),
 ):
     program.add_command(_command)

@@ -168,6 +168,16 @@ def exit_code(code: int) -> str:
     return f"exit code {code}" + (f", {signals[number]}" if number in signals else "")
 
 
+def exit_status(job: ElasticJob) -> int:
+    """What a command that ran the job to its end returns: 0 if it is Complete, otherwise the failure's exit
+    code as a shell has it (128+n for signal n), or 1."""
+    if job.status is None or job.status.terminal_state == "Complete":
+        return 0 if job.status else 1
+    failure = job.status.last_failure
+    code = failure.exit_code if failure and failure.exit_code is not None else 1
+    return 128 - code if code < 0 else code if 0 < code < 256 else 1
+
+
 def _following(job: ElasticJob, ended: Round | None) -> Round | None:
     if ended is None or job.status is None:
         return None

@@ -23,6 +23,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.answers: dict[str, Any] = {}
+        self.no_times = False
         self.asked: list[tuple[str, str, Any]] = []
         outer = self
 
@@ -33,6 +34,8 @@ class Server:
                 path = urlsplit(self.path).path
                 outer.asked.append((self.command, self.path, json.loads(body) if body else None))
                 found = outer.answers.get(f"{self.command} {path}", outer.answers.get(path, (404, None)))
+                if outer.no_times and "timestamps=true" in self.path:
+                    found = (400, refusal(400, "BadRequest", "no timestamps")[1])
                 code, said = found if isinstance(found, tuple) else (200, found)
                 text = said if isinstance(said, str) else json.dumps(said) if said else "404 page not found"
                 self.send_response(code)
@@ -40,7 +43,7 @@ class Server:
                 self.end_headers()
                 self.wfile.write(text.encode())
 
-            do_GET = do_PATCH = do_DELETE = do_POST = answer
+            do_GET = do_PATCH = do_DELETE = do_POST = do_PUT = answer
 
             def log_message(self, *_: Any) -> None:
                 """Nothing on the console."""

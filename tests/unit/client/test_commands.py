@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import Result
 
+from elasticjob_client import Jobs
+from elasticjob_client.cli.logs import exec_words
+from elasticjob_client.cli.main import main
 from elasticjob_client.errors import (
     ClientError,
     Forbidden,
@@ -17,7 +22,7 @@ from elasticjob_client.errors import (
     NotInstalled,
     Rejected,
 )
-from tests.unit.client.conftest import body
+from tests.unit.client.conftest import body, container
 from tests.unit.client.server import JOBS, PODS, Server, refusal
 
 Run = Callable[..., Result]
@@ -148,8 +153,6 @@ def test_completion_knows_the_jobs(
     monkeypatch.setenv("COMP_WORDS", "elasticjob status m")
     monkeypatch.setenv("COMP_CWORD", "2")
     monkeypatch.setenv("_ELASTICJOB_COMPLETE", "bash_complete")
-    from elasticjob_client.cli.main import main
-
     monkeypatch.setattr("sys.argv", ["elasticjob"])
     with pytest.raises(SystemExit):
         main()
@@ -160,8 +163,6 @@ def test_completion_knows_the_jobs(
 def test_errors_go_to_stderr_with_code_1(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from elasticjob_client.cli.main import main
-
     monkeypatch.setattr("sys.argv", ["/usr/bin/kubectl-ej", "status", "cifar"])
     server.answers[f"{JOBS}/cifar"] = refusal(404, "NotFound", 'elasticjobs "cifar" not found', "cifar")
     with pytest.raises(SystemExit) as ended:
@@ -169,3 +170,108 @@ def test_errors_go_to_stderr_with_code_1(
     assert ended.value.code == 1
     said = capsys.readouterr()
     assert (said.out, said.err.splitlines()[0][:7]) == ("", "error: ")
+
+
+def test_logs_of_a_rank_are_those_of_its_pods(server: Server, run: Run) -> None:
+    started = {"running": {"startedAt": "2026-05-04T11:58:00Z"}}
+    server.answers[PODS]["items"][2]["status"]["containerStatuses"] = [container(started)]
+    server.answers[f"{PODS}/mnist-1-0/log"] = "2026-05-04T11:57:00Z old\n"
+    server.answers[f"{PODS}/mnist-1-1/log"] = "2026-05-04T11:58:03.5Z new\n"
+    assert lines(run("logs", "mnist", "--rank", "1")) == ["old", "new"]
+    assert lines(run("logs", "mnist", "--all")) == ["[- mnist-1-0] old", "[1 mnist-1-1] new"]
+    assert lines(run("logs", "mnist", "--all", "--round", "2")) == ["[1 mnist-1-1] new"]
+    (line,) = lines(run("logs", "mnist", "--all", "--round", "2", "-o", "json"))
+    assert json.loads(line)["rank"] == 1
+    assert "no group rank 7: expected 0 to 1" in str(run("logs", "mnist", "--rank", "7").exception)
+
+
+def test_logs_without_times_are_one_pod_after_the_other(server: Server, run: Run) -> None:
+    started = {"running": {"startedAt": "2026-05-04T11:58:00Z"}}
+    server.answers[PODS]["items"][2]["status"]["containerStatuses"] = [container(started)]
+    server.answers[f"{PODS}/mnist-1-1/log"] = "new\n"
+    server.no_times = True
+    assert lines(run("logs", "mnist", "--rank", "1")) == ["Traceback", "boom", "new"]
+    assert isinstance(run("logs", "mnist", "--all", "--round", "2").exception, Rejected)
+
+
+def test_run_shows_what_it_would_create(server: Server, run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print()")
+    asked = ("run", str(script), "--image", "i", "--name", "new", "--replicas", "2", "--dry-run", "client")
+    made = run(*asked, "-o", "yaml", "--", "--lr", "0.1")
+    code, body = yaml.safe_load_all("\n".join(lines(made)))
+    assert code["data"] == {"train.py": "print()"}
+    assert body["spec"]["template"]["spec"]["containers"][0]["command"][-2:] == ["--lr", "0.1"]
+    assert server.asked == []
+    result = run("run", str(script), "--image", "i", "--env", "A")
+    assert result.exit_code == 2
+    assert "expected NAME=VALUE" in result.output
+
+
+def test_run_creates_the_job_and_hands_it_the_code(server: Server, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    server.answers[f"POST {JOBS}"] = body()
+    maps = "/api/v1/namespaces/research/configmaps"
+    server.answers[f"POST {maps}"] = server.answers[f"PATCH {maps}/mnist-code"] = {
+        "metadata": {"name": "mnist-code"}
+    }
+    result = run("run", str(tmp_path / "train.py"), "--image", "i", "--name", "mnist", "--detach")
+    assert result.stderr == "created elasticjob/mnist in namespace research\n"
+    writes = [
+        (method, path.partition("?")[0].rpartition("/")[2], "dryRun" in path)
+        for method, path, _ in server.asked
+    ]
+    assert writes == [
+        ("POST", "elasticjobs", True),
+        ("POST", "configmaps", False),
+        ("POST", "elasticjobs", False),
+        ("PATCH", "mnist-code", False),
+    ]
+    (owner,) = server.asked[-1][2]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("ElasticJob", "u")
+
+
+def test_run_does_not_replace_a_config_map_of_another_owner(server: Server, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    server.answers[f"POST {JOBS}"] = body()
+    maps = "/api/v1/namespaces/research/configmaps"
+    server.answers[f"POST {maps}"] = refusal(409, "AlreadyExists", "already exists", "mnist-code")
+    server.answers[f"{maps}/mnist-code"] = {"metadata": {"name": "mnist-code", "labels": {}}}
+    result = run("run", str(tmp_path / "train.py"), "--image", "i", "--name", "mnist", "--detach")
+    assert isinstance(result.exception, Rejected)
+    assert not [method for method, _, _ in server.asked if method == "PUT"]
+
+
+def test_doctor_says_what_is_missing(server: Server, run: Run) -> None:
+    for kind in (
+        "coordination.k8s.io/v1/namespaces/elasticjob-system/leases",
+        "apps/v1/namespaces/elasticjob-system/deployments",
+    ):
+        server.answers[f"/apis/{kind}"] = refusal(403, "Forbidden", "no")
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    server.answers[f"POST {reviews}"] = {"metadata": {}, "spec": {}, "status": {"allowed": False}}
+    result = run("doctor", "-o", "json")
+    assert result.exit_code == 1, result.exception
+    found = {check["subject"]: check["result"] for check in json.loads(result.stdout)["items"]}
+    assert (found["server"], found["resource"], found["operator"], found["read logs"]) == (
+        "ok",
+        "ok",
+        "unknown",
+        "failed",
+    )
+
+
+def test_exec_is_kubectl_with_the_same_cluster(server: Server) -> None:
+    with Jobs("research", kubeconfig=str(server.kubeconfig), context="test") as jobs:
+        words = exec_words(jobs, "mnist-0-0", "train", terminal=False)
+    assert words == [
+        "kubectl",
+        f"--kubeconfig={server.kubeconfig}",
+        "--context=test",
+        "--namespace=research",
+        "exec",
+        "-i",
+        "mnist-0-0",
+        "-c",
+        "train",
+    ]

@@ -1,0 +1,103 @@
+"""Commands that reach into pods: logs and exec."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+import msgspec
+from rich.text import Text
+
+from elasticjob_client.cli import screen
+from elasticjob_client.cli.options import connected, job_name, output
+from elasticjob_client.errors import ClientError
+from elasticjob_client.jobs import Jobs
+from elasticjob_client.pods import of_rank
+from elasticjob_client.tell.lines import Line
+
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+
+@click.command("logs")
+@job_name
+@click.option("--rank", type=click.IntRange(min=0), help="Of this group rank. 0 if nothing else is said.")
+@click.option("--all", "everyone", is_flag=True, help="Of all pods, by time, with rank and pod in front.")
+@click.option("--round", "number", type=int, help="Only what was said during this round.")
+@click.option("--since-failure", is_flag=True, help="Only from shortly before the last failure on.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each pod.")
+@click.option("-f", "--follow", is_flag=True, help="Until the job has ended, also of pods still to come.")
+@output
+@connected
+def logs(
+    jobs: Jobs,
+    name: str,
+    rank: int | None,
+    everyone: bool,
+    number: int | None,
+    since_failure: bool,
+    tail: int | None,
+    follow: bool,
+    output: str,
+) -> None:
+    """Print what the script has printed, of rank 0, or of a rank, or of all; ended pods included."""
+    if everyone and rank is not None:
+        raise click.UsageError("--rank and --all exclude each other")
+    one = None if everyone else rank or 0
+    try:
+        found = jobs.logs(name, one, round=number, since_failure=since_failure, tail=tail, follow=follow)
+        show(found, everyone, output)
+    except ValueError as error:
+        raise ClientError(str(error)) from error
+
+
+def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> None:
+    """Print lines as they come; as JSON, one object in each line."""
+    terminal = screen.console()
+    for line in found:
+        if output == "json":
+            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+        elif prefixed:
+            who = f"[{'-' if line.rank is None else line.rank} {line.pod}]"
+            style = _COLOURS[(line.rank or 0) % len(_COLOURS)] if line.rank is not None else "dim"
+            terminal.print(Text.assemble((who, style), " ", Text.from_ansi(line.text)), soft_wrap=True)
+        else:
+            sys.stdout.write(line.text + "\n")
+        sys.stdout.flush()
+
+
+@click.command("exec")
+@job_name
+@click.option(
+    "--rank", type=click.IntRange(min=0), default=0, show_default=True, help="In the pod of this group rank."
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@connected
+def execute(jobs: Jobs, name: str, rank: int, command: Sequence[str]) -> None:
+    """Run COMMAND in the training container of a rank, by `kubectl exec`: exec JOB --rank 3 -- nvidia-smi."""
+    job = jobs.get(name)
+    running = [pod for pod in of_rank(job, jobs.pods(name), rank) if pod.phase == "Running"]
+    if not running:
+        raise ClientError(
+            f"no pod of {name} with group rank {rank} runs: `elasticjob status {name}` shows its pods"
+        )
+    words = exec_words(
+        jobs, running[-1].name, running[-1].container, sys.stdin.isatty() and sys.stdout.isatty()
+    )
+    kubectl = shutil.which(words[0])
+    if not kubectl:
+        raise ClientError("kubectl is not in PATH: `elasticjob exec` uses it for the terminal")
+    os.execv(kubectl, [*words, "--", *command])
+
+
+def exec_words(jobs: Jobs, pod: str, container: str, terminal: bool) -> list[str]:
+    """kubectl's command line, with the cluster that this command was given."""
+    words = ["kubectl"]
+    if jobs.kubeconfig:
+        words.append(f"--kubeconfig={jobs.kubeconfig}")
+    if jobs.context:
+        words.append(f"--context={jobs.context}")
+    words += [f"--namespace={jobs.namespace}", "exec", "-i"]
+    return [*words, *(["-t"] if terminal else []), pod, *(["-c", container] if container else [])]

@@ -1,0 +1,182 @@
+"""From a script to what is applied: a ConfigMap with the code, and the job that mounts it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elasticjob_client.resource import ElasticJob, FailurePolicy, Limit, Metadata, Spec
+
+CODE = "/code"
+"""Where a job started from a script finds it."""
+MAX_BYTES = 1_000_000
+"""What a ConfigMap holds: 1 MiB with names and base64, less a reserve."""
+MAX_NAME = 45
+GPU = "nvidia.com/gpu"
+_SKIPPED = {"__pycache__", "node_modules", "venv"}
+_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for. ``script``: relative to the code's folder. ``volumes``: claims by the path where
+    they are mounted. ``gpus``, ``cpu`` and ``memory`` are for each pod."""
+
+    name: str
+    image: str
+    script: str
+    arguments: Sequence[str] = ()
+    replicas: int = 1
+    minimum: int | None = None
+    maximum: int | None = None
+    spares: int | None = None
+    gpus: int = 0
+    cpu: str = ""
+    memory: str = ""
+    nproc_per_node: str = ""
+    environment: Mapping[str, str] = {}
+    volumes: Mapping[str, str] = {}
+    max_restarts: int | None = None
+
+
+def read(script: Path, folder: Path | None) -> dict[str, bytes]:
+    """The files to pack, by their paths below the folder: the script alone if no folder is given.
+
+    Left out: what is hidden, and what tools leave. Raises ValueError if something is missing or too large.
+    """
+    if not script.is_file():
+        raise ValueError(f"there is no file {script}")
+    if folder is None:
+        files = {script.name: script.read_bytes()}
+    else:
+        if not script.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"{script} is not in the folder {folder}: --code must be a folder that contains the script"
+            )
+        files = {}
+        for path in sorted(folder.rglob("*")):
+            below = path.relative_to(folder)
+            hidden = any(part.startswith(".") or part in _SKIPPED for part in below.parts)
+            if path.is_file() and not hidden and path.suffix != ".pyc":
+                files[below.as_posix()] = path.read_bytes()
+    check_size(files)
+    return files
+
+
+def check_size(files: Mapping[str, bytes]) -> None:
+    """Raises ValueError if a ConfigMap cannot hold them, with the largest files and what to do."""
+    total = sum(_size(content) for content in files.values())
+    if total <= MAX_BYTES:
+        return
+    largest = sorted(files, key=lambda name: -len(files[name]))[:3]
+    named = ", ".join(f"{name} ({len(files[name]):,} bytes)" for name in largest)
+    raise ValueError(
+        f"the code has {total:,} bytes, and a ConfigMap holds {MAX_BYTES:,}; the largest files: {named}. "
+        "Put the code into the image, or on a volume (--volume CLAIM:/path), and name the script by its path "
+        "there, with --in-image."
+    )
+
+
+def _size(content: bytes) -> int:
+    return len(content) if _is_text(content) else (len(content) + 2) // 3 * 4
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def name_of(script: str, suffix: str) -> str:
+    """A job's name, made of the script's and something that tells runs apart."""
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
+    stem = stem if stem[:1].isalpha() else f"job-{stem}".strip("-")
+    return f"{stem[: MAX_NAME - len(suffix) - 1].strip('-')}-{suffix}"
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError if a job cannot have this name."""
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot be a job's name: expected at most {MAX_NAME} lower-case letters, digits and "
+            "'-', beginning with a letter"
+        )
+
+
+def code_name(job: str) -> str:
+    """The ConfigMap's name."""
+    return f"{job}-code"
+
+
+def keys(files: Mapping[str, bytes]) -> dict[str, str]:
+    """A key of the ConfigMap for each path; keys have no "/", so the volume gives the paths back."""
+    found: dict[str, str] = {}
+    for number, path in enumerate(files):
+        key = path.replace("/", "__")
+        found[path] = key if _KEY.fullmatch(key) and key not in found.values() else f"file-{number}"
+    return found
+
+
+def config_map(job: str, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The code. What is not text is kept as it is, in base64."""
+    named = keys(files)
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": code_name(job), "labels": {"elasticjob.dev/code-of": job}},
+    }
+    text = {named[path]: content.decode() for path, content in files.items() if _is_text(content)}
+    rest = {named[path]: base64.b64encode(c).decode() for path, c in files.items() if not _is_text(c)}
+    return {**body, **({"data": text} if text else {}), **({"binaryData": rest} if rest else {})}
+
+
+def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
+    """The job. Without files, the script is in the image or on a volume, under the path that is given."""
+    script = f"{CODE}/{run.script}" if files else run.script
+    container: dict[str, Any] = {
+        "name": "train",
+        "image": run.image,
+        "command": ["torchrun", script, *run.arguments],
+    }
+    if run.environment:
+        container["env"] = [{"name": name, "value": value} for name, value in run.environment.items()]
+    asked = {**({"cpu": run.cpu} if run.cpu else {}), **({"memory": run.memory} if run.memory else {})}
+    if asked or run.gpus:
+        container["resources"] = {"requests": asked} if asked else {}
+        if run.gpus:
+            container["resources"]["limits"] = {GPU: run.gpus}
+    mounts, volumes = [], []
+    if files:
+        named = keys(files)
+        items = [{"key": key, "path": path} for path, key in named.items()]
+        mounts.append({"name": "code", "mountPath": CODE, "readOnly": True})
+        volumes.append({"name": "code", "configMap": {"name": code_name(run.name), "items": items}})
+    for number, (path, claim) in enumerate(run.volumes.items()):
+        mounts.append({"name": f"volume-{number}", "mountPath": path})
+        volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
+    if mounts:
+        container["volumeMounts"] = mounts
+    policy = None
+    if run.max_restarts is not None:
+        policy = FailurePolicy(application=Limit(max_restarts=run.max_restarts))
+    return ElasticJob(
+        metadata=Metadata(name=run.name),
+        spec=Spec(
+            replicas=run.replicas,
+            min_replicas=run.minimum,
+            max_replicas=run.maximum,
+            spares=run.spares,
+            nproc_per_node=int(run.nproc_per_node)
+            if run.nproc_per_node.isdigit()
+            else run.nproc_per_node or None,
+            failure_policy=policy,
+            template={"spec": {"containers": [container], **({"volumes": volumes} if volumes else {})}},
+        ),
+    )
