@@ -9,6 +9,7 @@
 What a training script imports is the package ``elasticjob``, which has no dependency on this one.
 """
 
+from elasticjob_client.async_jobs import AsyncJobs
 from elasticjob_client.errors import (
     ClientError,
     Forbidden,
@@ -24,6 +25,7 @@ from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, Metadata, Spec, Status
 
 __all__ = [
+    "AsyncJobs",
     "ClientError",
     "ElasticJob",
     "Event",

@@ -6,9 +6,10 @@ A thin shell: each method is one request, or a watch. What is concluded from the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from elasticjob_client import pods as pods_of
 from elasticjob_client.access import configuration
 from elasticjob_client.errors import ClientError, JobFailed, NotFound, Rejected, told
 from elasticjob_client.following import Follower
+from elasticjob_client.functions import prepared
 from elasticjob_client.pods import JOB_LABEL, Pod
 from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
 from elasticjob_client.tell import lines
@@ -207,6 +209,26 @@ class Jobs:
             made = self._client.create(RESOURCE(**body), namespace=self.namespace, dry_run=dry_run)
         return ElasticJob.from_dict(dict(made))
 
+    def run(
+        self,
+        what: Callable[..., Any] | str | Path,
+        *,
+        image: str,
+        name: str | None = None,
+        arguments: Mapping[str, Any] | Sequence[str] = (),
+        code: str | Path | None = None,
+        **asked: Any,
+    ) -> ElasticJob:
+        """Train a function or a script: pack it into a ConfigMap and create the job.
+
+        A function travels as source, so it imports what it uses in its own body; its ``arguments`` are
+        keywords that JSON can hold. A script's are the words of its command line, and ``code`` is a folder to
+        pack with it. ``asked``: further fields of ``manifest.Run``, such as ``replicas`` and ``gpus``.
+
+        Raises ValueError if it cannot be packed, Rejected if there is a job of this name.
+        """
+        return self.launch(*prepared(what, image, name, arguments, code, asked))
+
     def launch(self, job: ElasticJob, code: dict[str, Any] | None = None) -> ElasticJob:
         """Create a job with the ConfigMap of its code, which goes when the job goes.
 
@@ -275,6 +297,11 @@ class Jobs:
         """Delete the job, and with it its pods."""
         with told(f"delete ElasticJob {self.namespace}/{name}", self.server):
             self._client.delete(RESOURCE, name, namespace=self.namespace)
+
+    def kill(self, pod: Pod) -> None:
+        """Delete a pod without a grace period: its containers get SIGKILL."""
+        with told(f"delete pod {self.namespace}/{pod.name}", self.server):
+            self._client.delete(CorePod, pod.name, namespace=self.namespace, grace_period=0)
 
     # -- following -----------------------------------------------------------------------------------------
 

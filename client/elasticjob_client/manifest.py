@@ -68,6 +68,12 @@ def read(script: Path, folder: Path | None) -> dict[str, bytes]:
     return files
 
 
+def packed(script: Path, folder: Path | None) -> tuple[str, dict[str, bytes]]:
+    """The script's path in the code, and the files to pack. Raises ValueError as ``read`` does."""
+    files = read(script, folder)
+    return script.resolve().relative_to(folder.resolve()).as_posix() if folder else script.name, files
+
+
 def check_size(files: Mapping[str, bytes]) -> None:
     """Raises ValueError if a ConfigMap cannot hold them, with the largest files and what to do."""
     total = sum(_size(content) for content in files.values())

@@ -76,6 +76,10 @@ def test_the_command_line_beside_a_job_that_loses_a_pod(job: JobRun) -> None:
     reasons = [event["reason"] for event in said(job, "events", job.name)["items"]]
     assert reasons.index("RoundBroken") > reasons.index("RoundEstablished")
     assert "kubelet" not in call(job, "logs", job.name, "--all").stderr
+    cost = said(job, "drill", job.name, "--kill", "rank:0", "--yes")
+    print("\n".join(cost["sentences"]))
+    assert (len(cost["killed"]), cost["ended"]["end"]["cause"]) == (1, "PodDeleted")
+    assert cost["following"]["rendezvousMilliseconds"] > 0
     assert "suspended" in call(job, "suspend", job.name).stdout
     job.wait_for(lambda: job.condition("Suspended").get("status") == "True", "it is suspended")
     assert "elasticjob resume" in " ".join(said(job, "status", job.name)["next"])

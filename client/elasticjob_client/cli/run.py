@@ -87,11 +87,9 @@ def run(
     ConfigMap: less than 1 MB. Larger code belongs into the image or on a volume: --in-image.
     """
     try:
-        files = {} if in_image else manifest.read(Path(script), code)
-        if files and code:
-            script = Path(script).resolve().relative_to(code.resolve()).as_posix()
-        elif files:
-            script = Path(script).name
+        files: dict[str, bytes] = {}
+        if not in_image:
+            script, files = manifest.packed(Path(script), code)
         name = name or manifest.name_of(script, secrets.token_hex(2))
         manifest.check_name(name)
     except ValueError as error:

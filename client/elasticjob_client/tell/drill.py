@@ -1,0 +1,104 @@
+"""A failure made on purpose: which pods it takes, and what it cost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from elasticjob_client.pods import Pod
+from elasticjob_client.resource import ElasticJob, Round
+from elasticjob_client.tell.times import milliseconds
+from elasticjob_client.tell.why import redone
+
+_ACCOUNT = "preemption"
+"""To which a deleted pod is charged."""
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What it cost. Times count from the end of the round that was hit."""
+
+    name: str
+    killed: list[str]
+    ended: Round
+    following: Round
+    steps_redone: int | None = None
+    sentences: list[str] = []
+
+
+def victims(job: ElasticJob, pods: Sequence[Pod], kill: str) -> list[Pod]:
+    """The pods that ``rank:R`` or ``node:NAME`` takes.
+
+    Raises ValueError if there is none, if no round runs, or if the loss would end the job.
+    """
+    kind, _, value = kill.partition(":")
+    if kind not in ("rank", "node") or not value or (kind == "rank" and not value.isdigit()):
+        raise ValueError(f"{kill!r} cannot be killed: expected rank:R or node:NAME")
+    training = job.condition("Training")
+    if training is None or training.status != "True":
+        raise ValueError(
+            f"{job.name} does not train ({job.state or 'no status'}): a drill needs a round that runs"
+        )
+    if kind == "rank":
+        names = {p.pod_name for p in job.members if p.group_rank == int(value)}
+        expected = f"a group rank from 0 to {len(job.members) - 1}"
+    else:
+        names = {p.pod_name for p in job.members if p.node_name == value}
+        expected = f"one of {', '.join(sorted({p.node_name for p in job.members}))}"
+    found = [pod for pod in pods if pod.name in names and not pod.deleting]
+    if not found:
+        raise ValueError(f"no member of {job.name} is {kind} {value}: expected {expected}")
+    account = next((a for a in job.status.accounts if a.name == _ACCOUNT), None) if job.status else None
+    if account and account.max_restarts is not None and account.used >= account.max_restarts:
+        raise ValueError(
+            f"a drill would end {job.name}: {account.used} of {account.max_restarts} restarts of the account "
+            f"{_ACCOUNT} are used; raise spec.failurePolicy.{_ACCOUNT}.maxRestarts first"
+        )
+    return found
+
+
+def recovered(job: ElasticJob, number: int) -> bool:
+    """Whether the round after this one is established, and has made a step if the job reports steps."""
+    if job.status is None:
+        return False
+    following = next((r for r in job.status.round_history if r.number == number + 1), None)
+    if following is None or following.rendezvous_milliseconds is None:
+        return False
+    ended = next((r for r in job.status.round_history if r.number == number), None)
+    reports = ended is not None and ended.last_step is not None
+    return following.first_step_milliseconds is not None or not reports or following.end is not None
+
+
+def cost(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Cost:
+    """What the loss has cost a job that has recovered from the end of this round."""
+    assert job.status
+    history = {r.number: r for r in job.status.round_history}
+    ended, following = history[number], history[number + 1]
+    assert ended.end
+    again = redone(ended, following)
+    noticed = ended.end.detect_milliseconds
+    lines = [
+        f"Round {number} ended: {ended.end.message}",
+        *([f"Noticed after {milliseconds(noticed)}."] if noticed is not None else []),
+        f"Round {number + 1}: {following.members} members (before: {ended.members}) had met after "
+        f"{milliseconds(following.rendezvous_milliseconds)}.",
+    ]
+    if following.first_step_milliseconds is not None:
+        lines.append(f"The first step came after {milliseconds(following.first_step_milliseconds)}.")
+    if again is not None:
+        lines.append(f"{again} {'step was' if again == 1 else 'steps were'} trained again.")
+    else:
+        lines.append("Steps are not reported: elasticjob.report_progress(step) would tell what was redone.")
+    lines.append(
+        f"Charged to the account {ended.end.account} ({ended.end.cause})."
+        if ended.end.account
+        else "Not charged."
+    )
+    return Cost(
+        name=job.name,
+        killed=[pod.name for pod in killed],
+        ended=ended,
+        following=following,
+        steps_redone=again,
+        sentences=lines,
+    )

@@ -1,0 +1,54 @@
+"""A failure on purpose: what it takes, and what it cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticjob_client.tell.drill import cost, recovered, victims
+from tests.unit.client.made import LOST, after_a_loss, conditions, pod
+
+PODS = [pod("mnist-0-0"), pod("mnist-1-0", "Failed"), pod("mnist-1-1")]
+
+
+@pytest.mark.parametrize(("kill", "names"), [("rank:0", ["mnist-0-0"]), ("node:c", ["mnist-1-1"])])
+def test_members_are_killed_by_rank_or_node(kill: str, names: list[str]) -> None:
+    assert [one.name for one in victims(after_a_loss(), PODS, kill)] == names
+
+
+@pytest.mark.parametrize(
+    ("kill", "said"),
+    [
+        ("pod:x", "expected rank:R or node:NAME"),
+        ("rank:x", "expected rank:R or node:NAME"),
+        ("rank:7", "no member of mnist is rank 7: expected a group rank from 0 to 1"),
+        ("node:b", "no member of mnist is node b: expected one of a, c"),
+    ],
+)
+def test_what_is_not_there_cannot_be_killed(kill: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        victims(after_a_loss(), PODS, kill)
+
+
+def test_a_drill_ends_no_job() -> None:
+    used = [{"name": "preemption", "used": 1, "maxRestarts": 1}]
+    with pytest.raises(
+        ValueError, match="a drill would end mnist: 1 of 1 restarts of the account preemption"
+    ):
+        victims(after_a_loss(accounts=used), PODS, "rank:0")
+    with pytest.raises(ValueError, match=r"mnist does not train \(Suspended\)"):
+        victims(after_a_loss(conditions=conditions("Suspended", "")), PODS, "rank:0")
+
+
+def test_the_cost_is_told() -> None:
+    assert recovered(after_a_loss(), 1)
+    assert not recovered(after_a_loss(), 2)
+    found = cost(after_a_loss(), 1, [pod("mnist-1-0")])
+    assert found.sentences == [
+        f"Round 1 ended: {LOST}",
+        "Noticed after 1.0 s.",
+        "Round 2: 2 members (before: 2) had met after 85 ms.",
+        "The first step came after 4.1 s.",
+        "50 steps were trained again.",
+        "Charged to the account infrastructure (PodLost).",
+    ]
+    assert (found.killed, found.steps_redone) == (["mnist-1-0"], 50)
