@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from elasticjob_client.cli import changing, doctor, drill, logs, reading, run
+from elasticjob_client.cli import changing, doctor, drill, logs, reading, report, run
 from elasticjob_client.errors import ClientError
 
 PLUGIN = "kubectl-ej"
@@ -52,6 +52,7 @@ for _command in (
     changing.suspend,
     changing.resume,
     changing.delete,
+    report.report,
     drill.drill,
     doctor.doctor,
     program.commands.pop("completion"),

@@ -19,11 +19,13 @@ EVENTS = "/api/v1/namespaces/research/events"
 
 
 class Server:
-    """``answers``: by path, an object, a text, or a pair of code and Status. ``asked``: all requests."""
+    """``answers``: by path, an object, a text, or a pair of code and Status. ``watches``: what each watch is
+    told before its connection ends. ``asked``: all requests."""
 
     def __init__(self, folder: Path) -> None:
         self.answers: dict[str, Any] = {}
         self.no_times = False
+        self.watches: list[Any] = []
         self.asked: list[tuple[str, str, Any]] = []
         outer = self
 
@@ -34,6 +36,8 @@ class Server:
                 path = urlsplit(self.path).path
                 outer.asked.append((self.command, self.path, json.loads(body) if body else None))
                 found = outer.answers.get(f"{self.command} {path}", outer.answers.get(path, (404, None)))
+                if "watch=true" in self.path:
+                    found = outer.watches.pop(0)
                 if outer.no_times and "timestamps=true" in self.path:
                     found = (400, refusal(400, "BadRequest", "no timestamps")[1])
                 code, said = found if isinstance(found, tuple) else (200, found)

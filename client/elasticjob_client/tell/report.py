@@ -1,0 +1,129 @@
+"""What ``elasticjob report`` draws: bars over time, from the status and the pods that are there. Pure.
+
+The status has the last twenty rounds, and not who was a member of the earlier ones; so pods are shown by
+their own times, slot by slot, as long as they are there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from elasticjob_client.pods import Pod
+from elasticjob_client.resource import ElasticJob, LostTime, Round
+from elasticjob_client.tell.status import JobStatus, status
+from elasticjob_client.tell.times import duration, milliseconds
+
+
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
+    """From ``begin`` to ``end``, in a row of this label; ``kind`` chooses the colour, ``text`` explains."""
+
+    row: str
+    begin: datetime
+    end: datetime
+    kind: str
+    label: str
+    text: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is drawn. ``progress``: times and steps."""
+
+    status: JobStatus
+    begin: datetime
+    end: datetime
+    bars: list[Bar]
+    progress: list[tuple[datetime, int]]
+    lost: list[LostTime]
+    active_seconds: int
+    nodes: list[tuple[str, int]]
+
+
+def report(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Report:
+    """Put it together. Raises ValueError if no round has begun."""
+    history = [r for r in reversed(job.status.round_history) if r.start_time] if job.status else []
+    if not history:
+        raise ValueError(f"{job.name} has had no round: there is nothing to draw yet")
+    assert job.status
+    last = _end(job, history[-1], now)
+    bars = [_round(job, one, now) for one in history] + [_pod(pod, last) for pod in pods if pod.started]
+    told = status(job, pods, now)
+    lost = job.status.progress.lost_by_cause if job.status.progress else []
+    return Report(
+        status=told,
+        begin=min(bar.begin for bar in bars),
+        end=max(bar.end for bar in bars),
+        bars=bars,
+        progress=_progress(job, history, now),
+        lost=sorted(lost, key=lambda one: -one.milliseconds),
+        active_seconds=told.active_seconds or 0,
+        nodes=_nodes(job),
+    )
+
+
+def _end(job: ElasticJob, one: Round, now: datetime) -> datetime:
+    if one.end and one.end.time:
+        return one.end.time
+    return (job.status.completion_time if job.status else None) or now
+
+
+def _round(job: ElasticJob, one: Round, now: datetime) -> Bar:
+    assert one.start_time
+    end = max(_end(job, one, now), one.start_time)
+    facts = [
+        f"round {one.number}: formed for {one.cause}, {one.members} members",
+        f"lasted {duration((end - one.start_time).total_seconds())}",
+        f"all met after {milliseconds(one.rendezvous_milliseconds)}",
+        f"first step after {milliseconds(one.first_step_milliseconds)}",
+    ]
+    if one.first_step is not None:
+        facts.append(f"steps {one.first_step} to {one.last_step}")
+    if one.end:
+        facts.append(f"ended by {one.end.cause}: {one.end.message}")
+    return Bar(
+        row="rounds",
+        begin=one.start_time,
+        end=end,
+        kind=one.cause,
+        label=str(one.number),
+        text="; ".join(facts),
+    )
+
+
+def _pod(pod: Pod, last: datetime) -> Bar:
+    assert pod.started
+    end = max(pod.ended or last, pod.started)
+    failed = pod.exit_code not in (None, 0)
+    how = f"ended with exit code {pod.exit_code}" if pod.exit_code is not None else "runs"
+    return Bar(
+        row="-" if pod.slot is None else f"slot {pod.slot}",
+        begin=pod.started,
+        end=end,
+        kind="pod that failed" if failed else "pod",
+        label=pod.name,
+        text=f"{pod.name} on node {pod.node or '?'}; {how}",
+    )
+
+
+def _progress(job: ElasticJob, history: Sequence[Round], now: datetime) -> list[tuple[datetime, int]]:
+    """The first and last step of each round, at the times that they can have had."""
+    points = []
+    for one in history:
+        if one.start_time and one.first_step is not None and one.last_step is not None:
+            points += [(one.start_time, one.first_step), (_end(job, one, now), one.last_step)]
+    return points
+
+
+def _nodes(job: ElasticJob) -> list[tuple[str, int]]:
+    """Charges by node, the most first, as far as the status lists them."""
+    assert job.status
+    charged = {
+        (charge.node_name, account.name, charge.time, charge.round, charge.pod_name)
+        for account in job.status.accounts
+        for charge in account.charges
+        if charge.node_name
+    }
+    return Counter(name for name, *_ in sorted(charged, key=str)).most_common()

@@ -1,0 +1,91 @@
+"""The page that shows a job over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from elasticjob_client.cli.report import page
+from elasticjob_client.tell.report import report
+from tests.unit.client.made import LOST, NOW, after_a_loss, job, pod
+
+STARTED = NOW - timedelta(seconds=2450)
+PODS = [
+    pod("mnist-0-0", started=STARTED),
+    pod("mnist-1-0", "Failed", started=STARTED, ended=NOW - timedelta(seconds=120), exit_code=137),
+    pod("mnist-1-1", started=NOW - timedelta(seconds=119)),
+    pod("mnist-2-0", "Pending"),
+]
+
+
+class Page(HTMLParser):
+    """Counts what is drawn, and notes what is opened and not closed, or loaded from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_rounds_and_pods_are_bars_over_time() -> None:
+    found = report(after_a_loss(), PODS, NOW)
+    assert [(bar.row, bar.label, bar.kind) for bar in found.bars] == [
+        ("rounds", "1", "Started"),
+        ("rounds", "2", "PodLost"),
+        ("slot 0", "mnist-0-0", "pod"),
+        ("slot 1", "mnist-1-0", "pod that failed"),
+        ("slot 1", "mnist-1-1", "pod"),
+    ]
+    assert (found.begin, found.end) == (STARTED, NOW)
+    assert [step for _, step in found.progress] == [1, 1850, 1801, 2000]
+    assert found.nodes == [("b", 1)]
+
+
+def test_the_page_is_whole_and_loads_nothing() -> None:
+    text = page(report(after_a_loss(), PODS, NOW))
+    found = Page(text)
+    assert (found.open, found.loaded) == ([], [])
+    assert found.tags.count("rect") == 5
+    assert "http" not in text
+    assert f"ended by PodLost: {LOST}" in text
+    assert "goodput 97 %" in text
+
+
+def test_what_a_job_says_cannot_become_markup() -> None:
+    history = [{"number": 1, "startTime": "2026-05-04T11:00:00Z", "cause": "<script>alert(1)</script>"}]
+    hostile = after_a_loss(roundHistory=history)
+    assert "<script" not in page(report(hostile, [], NOW))
+
+
+def test_a_job_without_a_round_has_nothing_to_draw() -> None:
+    with pytest.raises(ValueError, match="mnist has had no round"):
+        report(job({}), [], NOW)
+
+
+@pytest.mark.usefixtures("server")
+def test_the_command_writes_it(run: Callable[..., Result], tmp_path: Path) -> None:
+    target = tmp_path / "mnist.html"
+    assert run("report", "mnist", "-f", str(target)).stdout == f"wrote {target}\n"
+    assert Page(target.read_text()).open == []
+    refused = run("report", "mnist", "-f", str(tmp_path))
+    assert refused.exit_code != 0

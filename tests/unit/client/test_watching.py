@@ -1,0 +1,109 @@
+"""A job that is followed until it ends, through watches that break off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from elasticjob_client import AsyncJobs, Forbidden, Jobs, NotFound
+from elasticjob_client.jobs import retry
+from tests.unit.client.conftest import body
+from tests.unit.client.made import conditions
+from tests.unit.client.server import JOBS, PODS, Server, refusal
+
+
+def changed(version: int, terminal: str = "", **status: Any) -> dict[str, Any]:
+    found = body()
+    found["metadata"]["resourceVersion"] = str(version)
+    found["status"].update({"terminalState": terminal} if terminal else {}, **status)
+    return found
+
+
+def told(*events: tuple[str, dict[str, Any]]) -> str:
+    return "".join(json.dumps({"type": kind, "object": found}) + "\n" for kind, found in events)
+
+
+def over(version: int) -> dict[str, Any]:
+    ended = [
+        {"type": "Complete", "status": "True", "reason": "Succeeded", "message": "all members succeeded"}
+    ]
+    return changed(version, "Complete", conditions=[*conditions("Complete", "over"), *ended])
+
+
+GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+
+
+def test_a_watch_goes_on_where_the_one_before_broke_off(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    server.put(changed(1))
+    server.watches = [
+        told(("MODIFIED", changed(2))),
+        refusal(503, "ServiceUnavailable", "later"),
+        told(("ERROR", GONE)),
+        told(("MODIFIED", changed(3)), ("MODIFIED", over(4))),
+    ]
+    with Jobs() as jobs:
+        found = [job.metadata.resource_version for job in jobs.watch("mnist")]
+    assert found == ["1", "2", "3", "4"]
+    asked = [path for _, path, _ in server.asked if "watch=true" in path]
+    assert [
+        "resourceVersion=1" in asked[0],
+        "resourceVersion=2" in asked[1],
+        "resourceVersion" in asked[3],
+    ] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_job_that_is_deleted_ends_the_watch(server: Server) -> None:
+    server.put(changed(1))
+    server.watches = [told(("DELETED", changed(2)))]
+    with Jobs() as jobs, pytest.raises(NotFound, match="has been deleted"):
+        list(jobs.watch("mnist"))
+
+
+def test_a_watch_without_the_right_says_so(server: Server) -> None:
+    server.put(changed(1))
+    server.watches = [refusal(403, "Forbidden", "jane cannot watch", "mnist")]
+    with Jobs() as jobs, pytest.raises(Forbidden, match="cannot watch ElasticJob research/mnist"):
+        list(jobs.watch("mnist"))
+
+
+async def test_the_asynchronous_watch(server: Server) -> None:
+    server.put(changed(1))
+    server.watches = [told(("MODIFIED", changed(2)), ("MODIFIED", over(3)))]
+    async with AsyncJobs() as jobs:
+        assert (await jobs.wait("mnist", timeout_seconds=60)).metadata.resource_version == "3"
+
+
+def test_retries_come_to_an_end() -> None:
+    assert [retry(OSError(), count).action.name for count in (1, 5, 6)] == ["RETRY", "RETRY", "RAISE"]
+
+
+def test_run_follows_the_job_to_its_end(server: Server, run: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    maps = "/api/v1/namespaces/research/configmaps"
+    server.answers[f"POST {maps}"] = server.answers[f"PATCH {maps}/mnist-code"] = {
+        "metadata": {"name": "mnist-code"}
+    }
+    server.answers[f"POST {JOBS}"] = changed(1)
+    server.put(over(2))
+    server.answers[f"{PODS}/mnist-1-0/log"] = "step 1\nstep 2\n"
+    ended = server.answers[PODS]["items"][1]
+    ended["metadata"]["labels"]["elasticjob.dev/slot"] = "0"
+    server.answers[PODS]["items"] = [ended]
+    server.answers[f"{JOBS}/mnist"]["status"]["participants"] = []
+    result = run("run", str(tmp_path / "train.py"), "--image", "i", "--name", "mnist")
+    assert result.exit_code == 0, result.exception
+    assert result.stdout == "step 1\nstep 2\n"
+    assert "mnist: Complete: over" in result.stderr
+    assert result.stderr.endswith("mnist: Complete: all members succeeded\n")
