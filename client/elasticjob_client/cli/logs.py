@@ -48,15 +48,17 @@ def logs(
     one = None if everyone else rank or 0
     try:
         found = jobs.logs(name, one, round=number, since_failure=since_failure, tail=tail, follow=follow)
-        show(found, everyone, output)
+        if not show(found, everyone, output):
+            click.echo(f"no lines: `elasticjob status {name}` shows which pods have started", err=True)
     except ValueError as error:
         raise ClientError(str(error)) from error
 
 
-def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> None:
-    """Print lines as they come; as JSON, one object in each line."""
-    terminal = screen.console()
+def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> int:
+    """Print lines as they come; as JSON, one object in each line. Returns how many."""
+    terminal, count = screen.console(), 0
     for line in found:
+        count += 1
         if output == "json":
             sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
         elif prefixed:
@@ -66,6 +68,7 @@ def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> None:
         else:
             sys.stdout.write(line.text + "\n")
         sys.stdout.flush()
+    return count
 
 
 @click.command("exec")

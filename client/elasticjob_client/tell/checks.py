@@ -25,6 +25,7 @@ NEEDED = {
     "read logs": [("get", "pods/log")],
     "run scripts (`elasticjob run`)": [("create", "configmaps"), ("patch", "configmaps")],
     "enter pods (`elasticjob exec`)": [("create", "pods/exec")],
+    "kill pods (`elasticjob drill`)": [("delete", "pods")],
 }
 """What a user needs which rights for."""
 

@@ -275,3 +275,11 @@ def test_exec_is_kubectl_with_the_same_cluster(server: Server) -> None:
         "-c",
         "train",
     ]
+
+
+def test_a_job_whose_pods_have_not_started_has_no_lines(server: Server, run: Run) -> None:
+    server.answers[PODS]["items"] = []
+    server.answers[f"{JOBS}/mnist"]["status"]["participants"] = []
+    result = run("logs", "mnist")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no lines: `elasticjob status mnist` shows which pods have started" in result.stderr

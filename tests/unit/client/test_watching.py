@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
-from elasticjob_client import AsyncJobs, Forbidden, Jobs, NotFound
+from elasticjob_client import AsyncJobs, ElasticJob, Forbidden, Jobs, NotFound
+from elasticjob_client.cli.run import follow
 from elasticjob_client.jobs import retry
 from tests.unit.client.conftest import body
 from tests.unit.client.made import conditions
@@ -87,6 +88,22 @@ async def test_the_asynchronous_watch(server: Server) -> None:
 
 def test_retries_come_to_an_end() -> None:
     assert [retry(OSError(), count).action.name for count in (1, 5, 6)] == ["RETRY", "RETRY", "RAISE"]
+
+
+def test_an_interrupted_run_leaves_the_job_alone_or_deletes_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> Iterator[ElasticJob]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Jobs, "watch", interrupted)
+    with Jobs() as jobs:
+        assert follow(jobs, "mnist") == 130
+        assert "mnist goes on: `elasticjob logs mnist -f`" in capsys.readouterr().err
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+        monkeypatch.setattr("click.confirm", lambda *_, **__: True)
+        assert follow(jobs, "mnist") == 130
+    assert [path for method, path, _ in server.asked if method == "DELETE"] == [f"{JOBS}/mnist"]
 
 
 def test_run_follows_the_job_to_its_end(server: Server, run: Callable[..., Result], tmp_path: Path) -> None:
