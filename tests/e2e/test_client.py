@@ -63,9 +63,9 @@ def test_the_command_line_beside_a_job_that_loses_a_pod(job: JobRun) -> None:
     assert (row["name"], row["state"], row["members"], row["round"]) == (job.name, "Training", 2, 1)
     lost = job.member(1)["podName"]
     job.kill_pod(lost)
-    job.training(2)
+    job.training(2, members=2)
     found = said(job, "status", job.name)
-    assert [one["number"] for one in found["rounds"]][:2] == [found["currentRound"]["number"], 1]
+    assert {found["currentRound"]["number"], 1} <= {one["number"] for one in found["rounds"]}
     assert {pod["pod"] for pod in found["pods"] if "rank" in pod} <= set(job.pods())
     print(call(job, "status", job.name).stdout)
     told = call(job, "why", job.name, "--round", "1").stdout
