@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -183,7 +182,7 @@ def story(found: Story) -> RenderableType:
     parts: list[RenderableType] = [Text(sentence) for sentence in found.sentences]
     if found.log:
         parts += ["", Text(f"The end of {found.log_pod}'s log:", style="bold")]
-        parts.append(Padding(Text("\n".join(found.log)), (0, 0, 0, 2)))
+        parts += [Text(f"  {line}") for line in found.log]
     return Group(*parts, *_next(found.next))
 
 

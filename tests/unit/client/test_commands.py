@@ -31,7 +31,9 @@ pytestmark = pytest.mark.usefixtures("server")
 
 
 def lines(result: Result) -> list[str]:
+    """What it printed; what goes into a pipe is not filled up with blanks to some width."""
     assert result.exit_code == 0, (result.output, result.exception)
+    assert max(map(len, result.stdout.splitlines()), default=0) < 200
     return [line.rstrip() for line in result.stdout.splitlines()]
 
 
