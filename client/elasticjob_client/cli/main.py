@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from elasticjob_client.cli import changing, doctor, drill, logs, reading, report, run
+from elasticjob_client.cli import changing, doctor, drill, logs, reading, report, run, top
 from elasticjob_client.errors import ClientError
 
 PLUGIN = "kubectl-ej"
@@ -44,6 +44,7 @@ for _command in (
     run.run,
     reading.list_jobs,
     reading.job_status,
+    top.top,
     reading.tell_why,
     logs.logs,
     reading.show_events,

@@ -45,6 +45,7 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
 
 
 job_name = click.argument("name", metavar="JOB", shell_complete=_names)
+optional_job_name = click.argument("name", metavar="[JOB]", required=False, shell_complete=_names)
 
 
 def as_json(found: Any) -> None:
