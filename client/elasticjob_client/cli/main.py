@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import ShellComplete, get_completion_class
 
 from elasticjob_client.cli import changing, doctor, drill, logs, reading, report, run, top
 from elasticjob_client.errors import ClientError
@@ -70,6 +70,23 @@ def main() -> None:
         click.secho("error: ", fg="red", nl=False, err=True)
         click.echo(str(error), err=True)
         sys.exit(1)
+
+
+NO_FILES, FILES = ":4", ":0"
+"""What kubectl is to do besides: offer no names of files, or offer them (cobra's ShellCompDirective)."""
+
+
+def complete() -> None:
+    """Complete `kubectl ej ...` for kubectl, which runs `kubectl_complete-ej` with the words so far.
+
+    https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
+    """
+    *words, begun = sys.argv[1:] or [""]
+    found = ShellComplete(program, {}, "kubectl ej", "").get_completions(words, begun)
+    for item in found:
+        if item.type == "plain":
+            click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
+    click.echo(FILES if any(item.type != "plain" for item in found) else NO_FILES)
 
 
 if __name__ == "__main__":

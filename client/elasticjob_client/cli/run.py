@@ -32,7 +32,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: Sequence[str]) -> 
 
 
 @click.command("run")
-@click.argument("script", type=str)
+@click.argument("script", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--image", required=True, help="With torch and what the script imports; the handler is added.")
 @click.option("--name", help="Of the job; otherwise made from the script's name.")

@@ -12,7 +12,7 @@ from click.testing import Result
 
 from elasticjob_client import Jobs
 from elasticjob_client.cli.logs import exec_words
-from elasticjob_client.cli.main import main
+from elasticjob_client.cli.main import complete, main
 from elasticjob_client.errors import (
     ClientError,
     Forbidden,
@@ -147,6 +147,26 @@ def test_a_server_that_is_not_there(server: Server, run: Run) -> None:
     result = run("list")
     assert type(result.exception) is NoServer
     assert f"the API server at {server.url} does not answer" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["st"], ["status\tShow which pods train", ":4"]),
+        (["status", ""], ["mnist", ":4"]),
+        (["scale", "mn"], ["mnist", ":4"]),
+        (["logs", "mnist", "--si"], ["--since-failure\tOnly from shortly before", ":4"]),
+        (["run", ""], [":0"]),
+    ],
+)
+def test_kubectl_completes_its_plugin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], offered: list[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-ej", *words])
+    complete()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(offered), lines
+    assert all(line.startswith(start) for line, start in zip(lines, offered, strict=True)), lines
 
 
 def test_completion_knows_the_jobs(
