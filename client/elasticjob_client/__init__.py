@@ -9,7 +9,8 @@
 What a training script imports is the package ``elasticjob``, which has no dependency on this one.
 """
 
-from elasticjob_client.async_jobs import AsyncJobs
+from typing import TYPE_CHECKING, Any
+
 from elasticjob_client.errors import (
     ClientError,
     Forbidden,
@@ -23,6 +24,9 @@ from elasticjob_client.errors import (
 from elasticjob_client.jobs import Event, Jobs
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, Metadata, Spec, Status
+
+if TYPE_CHECKING:
+    from elasticjob_client.async_jobs import AsyncJobs
 
 __all__ = [
     "AsyncJobs",
@@ -42,3 +46,12 @@ __all__ = [
     "Spec",
     "Status",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """asyncio is imported by those who use it."""
+    if name == "AsyncJobs":
+        from elasticjob_client.async_jobs import AsyncJobs
+
+        return AsyncJobs
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,26 +3,55 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from elasticjob_client.cli import changing, doctor, drill, logs, reading, report, run, top
 from elasticjob_client.errors import ClientError
 
 PLUGIN = "kubectl-ej"
 
 
-class InOrder(click.Group):
-    """Lists its commands in the order in which they are needed."""
+_COMMANDS = {
+    "run": "run.run",
+    "list": "reading.list_jobs",
+    "status": "reading.job_status",
+    "top": "top.top",
+    "why": "reading.tell_why",
+    "logs": "logs.logs",
+    "events": "reading.show_events",
+    "exec": "logs.execute",
+    "scale": "changing.scale",
+    "suspend": "changing.suspend",
+    "resume": "changing.resume",
+    "delete": "changing.delete",
+    "report": "report.report",
+    "drill": "drill.drill",
+    "doctor": "doctor.doctor",
+    "completion": "main.completion",
+}
+"""In the order in which they are needed, each with its module and function."""
+
+
+class OnDemand(click.Group):
+    """Imports a command when it is called: the first output may not wait for what other commands need."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(self.commands)
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(".")
+        found: click.Command = getattr(import_module(f"elasticjob_client.cli.{module}"), name)
+        return found
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=OnDemand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elasticjob-client", prog_name="elasticjob")
 def program() -> None:
     """Elastic PyTorch training on Kubernetes: see jobs, understand them, change them.
@@ -31,34 +60,13 @@ def program() -> None:
     """
 
 
-@program.command("completion")
+@click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a script that completes commands and names of jobs: source <(elasticjob completion bash)."""
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(program, {}, "elasticjob", "_ELASTICJOB_COMPLETE").source())
-
-
-for _command in (
-    run.run,
-    reading.list_jobs,
-    reading.job_status,
-    top.top,
-    reading.tell_why,
-    logs.logs,
-    reading.show_events,
-    logs.execute,
-    changing.scale,
-    changing.suspend,
-    changing.resume,
-    changing.delete,
-    report.report,
-    drill.drill,
-    doctor.doctor,
-    program.commands.pop("completion"),
-):
-    program.add_command(_command)
 
 
 def main() -> None:
