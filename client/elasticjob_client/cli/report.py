@@ -29,6 +29,7 @@ body {{ background: #fff; }}
 svg {{ width: 100%; height: auto; }} svg text {{ font: 11px sans-serif; }}
 table {{ border-collapse: collapse; }}
 td, th {{ text-align: left; padding: 2px 14px 2px 0; vertical-align: top; }}
+th, td:not(:last-child) {{ white-space: nowrap; }}
 h2 {{ font-size: 1.1em; margin-top: 1.6em; }} .key span {{ padding: 0 6px; margin-right: 6px; }}
 </style></head><body>
 <h1>{name}</h1>

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -109,11 +109,19 @@ def _pod(pod: Pod, last: datetime) -> Bar:
 
 
 def _progress(job: ElasticJob, history: Sequence[Round], now: datetime) -> list[tuple[datetime, int]]:
-    """The first and last step of each round, at the times that they can have had."""
+    """The first and last step of each round, as they were reported. A round that has not ended may be ahead
+    of its last report, by which its line ends."""
     points = []
+    before: datetime | None = None
     for one in history:
         if one.start_time and one.first_step is not None and one.last_step is not None:
-            points += [(one.start_time, one.first_step), (_end(job, one, now), one.last_step)]
+            waited = timedelta(milliseconds=one.first_step_milliseconds or 0)
+            first = (before or one.start_time) + waited
+            last = _end(job, one, now)
+            if not one.end and job.status and job.status.progress and job.status.progress.last_report_time:
+                last = job.status.progress.last_report_time
+            points += [(min(first, last), one.first_step), (last, one.last_step)]
+        before = one.end.time if one.end else None
     return points
 
 

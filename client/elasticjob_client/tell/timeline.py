@@ -7,6 +7,8 @@ from enum import Enum
 
 from elasticjob_client.resource import ElasticJob, Round
 
+_LOSSES = ("application", "infrastructure", "preemption")
+
 
 class Slice(Enum):
     """What a job did in a slice of time; the worst if it did several things."""
@@ -17,7 +19,7 @@ class Slice(Enum):
     BETWEEN = "between"
     """No round ran."""
     LOSS = "loss"
-    """A round ended that was charged."""
+    """A round ended, and not because the number of pods was changed."""
 
 
 def timeline(job: ElasticJob, begin: datetime, end: datetime, width: int) -> list[Slice]:
@@ -44,7 +46,7 @@ def _slice(history: list[Round], begin: datetime, end: datetime, last: datetime)
 
 
 def _lost(one: Round, begin: datetime, end: datetime) -> bool:
-    return bool(one.end and one.end.account and one.end.time and begin <= one.end.time < end)
+    return bool(one.end and one.end.account in _LOSSES and one.end.time and begin <= one.end.time < end)
 
 
 def _overlap(one: Round, begin: datetime, end: datetime) -> timedelta:

@@ -57,7 +57,13 @@ def test_rounds_and_pods_are_bars_over_time() -> None:
         ("slot 1", "mnist-1-1", "pod"),
     ]
     assert (found.begin, found.end) == (STARTED, NOW)
-    assert [step for _, step in found.progress] == [1, 1850, 1801, 2000]
+    # Round 2 made its first step 4.1 s after round 1 had ended.
+    assert [((NOW - time).total_seconds(), step) for time, step in found.progress] == [
+        (2400.0, 1),
+        (120.0, 1850),
+        (115.9, 1801),
+        (0.0, 2000),
+    ]
     assert found.nodes == [("b", 1)]
 
 

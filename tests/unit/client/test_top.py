@@ -3,75 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
-import pyte
 import pytest
 from click.testing import Result
 
+from elasticjob_client import ElasticJob
 from elasticjob_client.tell.timeline import Slice, span, timeline
 from elasticjob_client.tell.top import rows, steps_per_second
+from tests.terminal import Terminal, terminal
 from tests.unit.client.conftest import body
 from tests.unit.client.made import NOW, after_a_loss, conditions, job
 from tests.unit.client.server import JOBS, Server, refusal
 
-DEADLINE_SECONDS = 60
 
-
-class Terminal:
-    """A program on a terminal of 120 columns; ``wait`` reads until the screen is as it should be."""
-
-    def __init__(self, pid_of: subprocess.Popen[bytes], descriptor: int) -> None:
-        self.process, self.descriptor = pid_of, descriptor
-        self.screen = pyte.Screen(120, 40)
-        self.stream = pyte.ByteStream(self.screen)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(line.rstrip() for line in self.screen.display).strip()
-
-    def wait(self, until: Callable[[str], bool]) -> str:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not until(self.text):
-            assert time.monotonic() < deadline, self.text
-            if select.select([self.descriptor], [], [], 0.2)[0]:
-                try:
-                    self.stream.feed(os.read(self.descriptor, 65536))
-                except OSError:
-                    assert until(self.text), self.text
-        return self.text
-
-    def press(self, key: str) -> None:
-        os.write(self.descriptor, key.encode())
-
-
-@contextmanager
-def terminal(*words: str) -> Iterator[Terminal]:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-    command = [sys.executable, "-m", "elasticjob_client.cli.main", *words]
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
-    )
-    os.close(theirs)
-    try:
-        yield Terminal(process, ours)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+def top(*words: str) -> AbstractContextManager[Terminal]:
+    """The program on a terminal, looking often."""
+    return terminal([sys.executable, "-m", "elasticjob_client.cli.main", "top", "--interval", "0.2", *words])
 
 
 def test_a_job_is_drawn_followed_through_an_outage_and_left_with_q(server: Server) -> None:
-    with terminal("top", "mnist", "--interval", "0.2") as shown:
+    with top("mnist") as shown:
         first = shown.wait(lambda text: "q: quit" in text)
         assert "mnist is Training" in first
         assert "0     mnist-0-0  a     Member  8" in first
@@ -85,19 +40,19 @@ def test_a_job_is_drawn_followed_through_an_outage_and_left_with_q(server: Serve
         server.answers[path] = {**known, "status": {**known["status"], "conditions": training}}
         shown.wait(lambda text: "mnist is Suspended" in text and "shutting down" not in text)
         shown.press("q")
-        assert shown.process.wait(DEADLINE_SECONDS) == 0
+        assert shown.end() == 0
 
 
 def test_all_jobs_are_drawn_and_a_deleted_one_ends_its_view(server: Server) -> None:
-    with terminal("top", "--interval", "0.2") as shown:
+    with top() as shown:
         text = shown.wait(lambda text: "LAST HOUR" in text)
         assert "1 job in namespace research, 1 training" in text
         assert "mnist  Training  2/2" in text
-    with terminal("top", "mnist", "--interval", "0.2") as shown:
+    with top("mnist") as shown:
         shown.wait(lambda text: "q: quit" in text)
         server.answers[f"{JOBS}/mnist"] = refusal(404, "NotFound", "not found", "mnist")
         shown.wait(lambda text: "error: cannot read ElasticJob research/mnist: not found" in text)
-        assert shown.process.wait(DEADLINE_SECONDS) == 1
+        assert shown.end() == 1
 
 
 @pytest.mark.usefixtures("server")
@@ -116,19 +71,20 @@ def test_slices_of_time_show_the_worst_that_happened_in_them() -> None:
     assert shown[:20] == [Slice.BEFORE] * 20  # the first round began 2400 s ago
     assert shown[20:] == [*[Slice.TRAINING] * 38, Slice.LOSS, Slice.TRAINING]
     assert span(lost, NOW) == (NOW - timedelta(seconds=2400), NOW)
-    ended = lost.status
-    assert ended
-    assert [one.end.account for one in ended.round_history if one.end] == ["infrastructure"]
+    found = body()
+    found["status"]["roundHistory"][1]["end"].update(cause="ScaledUp", account="scaling")
+    grown = ElasticJob.from_dict(found)
+    assert timeline(grown, NOW - timedelta(seconds=240), NOW, 4) == [Slice.TRAINING] * 4
 
 
 def test_no_round_runs_while_a_job_waits_and_after_its_end() -> None:
     found = body()
     del found["status"]["roundHistory"][0]
-    waiting = type(after_a_loss()).from_dict(found)
+    waiting = ElasticJob.from_dict(found)
     shown = timeline(waiting, NOW - timedelta(seconds=240), NOW, 4)
     assert shown == [Slice.TRAINING, Slice.TRAINING, Slice.LOSS, Slice.BETWEEN]
     found["status"]["completionTime"] = (NOW - timedelta(seconds=60)).isoformat()
-    ended = type(waiting).from_dict(found)
+    ended = ElasticJob.from_dict(found)
     assert timeline(ended, NOW - timedelta(seconds=240), NOW, 4)[3] == Slice.BEFORE
     assert span(ended, NOW) == (NOW - timedelta(seconds=2400), NOW - timedelta(seconds=60))
     assert span(job(None), NOW) is None

@@ -1,0 +1,81 @@
+"""A terminal of 120 columns that is read by a program instead of a person."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import pyte
+
+COLUMNS, LINES = 120, 40
+DEADLINE_SECONDS = 60
+
+
+class Terminal:
+    """``process`` runs on it; ``text`` is what stands on the screen, as far as ``wait`` has read."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        self.process = process
+        self.screen = pyte.Screen(COLUMNS, LINES)
+        self._descriptor = descriptor
+        self._stream = pyte.ByteStream(self.screen)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.screen.display).strip()
+
+    def wait(self, until: Callable[[str], bool]) -> str:
+        """Read until the screen is as it should be. Raises TimeoutError with what stands there."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not until(self.text):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"after {DEADLINE_SECONDS} s the screen shows:\n{self.text}")
+            self._read(0.2)
+        return self.text
+
+    def end(self) -> int:
+        """Read until the program has ended; gives its exit code."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self._read(0.05)
+        while self._read(0.0):
+            pass
+        return self.process.wait(1.0)
+
+    def press(self, key: str) -> None:
+        os.write(self._descriptor, key.encode())
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._descriptor], [], [], seconds)[0]:
+            return False
+        with suppress(OSError):  # Linux: the program has closed its side
+            self._stream.feed(os.read(self._descriptor, 65536))
+            return True
+        return False
+
+
+@contextmanager
+def terminal(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> Iterator[Terminal]:
+    """Runs a command on one; it is killed in the end if it still runs."""
+    ours, theirs = pty.openpty()
+    size = {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
+    process = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**environment, **size},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
