@@ -20,7 +20,7 @@ MAX_NAME = 45
 GPU = "nvidia.com/gpu"
 _SKIPPED = {"__pycache__", "node_modules", "venv"}
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ def check_name(name: str) -> None:
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot be a job's name: expected at most {MAX_NAME} lower-case letters, digits and "
-            "'-', beginning with a letter"
+            "'-', beginning and ending with a letter or digit"
         )
 
 

@@ -24,6 +24,22 @@ OF_OTHERS = {
     "podSelector",
 }
 """Kubernetes' own, outside a pod's spec, and Argo CD's."""
+OF_KUBEFLOW = {
+    "backoffLimit",
+    "elasticPolicy",
+    "mlPolicy",
+    "numNodes",
+    "numProcPerNode",
+    "podGroupPolicy",
+    "podTemplateOverrides",
+    "priorityClass",
+    "pytorchReplicaSpecs",
+    "resourcesPerNode",
+    "runPolicy",
+    "runtimePatches",
+    "schedulingPolicy",
+}
+"""Of PyTorchJob, TrainJob and its runtimes."""
 OF_THE_PROBES = {"heardSeconds", "loopLagSeconds"}
 PATH = re.compile(r"(?<![\w./-])((?:spec|status)(?:\.(?!(?:md|py)\b)[a-zA-Z]+)+)")
 NAME = re.compile(r"`(?:[a-zA-Z]+\.)*([a-z]+(?:[A-Z][a-zA-Z]*)+)(?=[`:=. ])")
@@ -66,7 +82,14 @@ OF_RECORDS = {
     for record in (ROOT / "tests" / "golden" / "records").rglob("*.json")
     for name in keys(json.loads(record.read_text()))
 }
-NAMES = {path.rpartition(".")[2] for path in PATHS} | VALUES | OF_OTHERS | OF_THE_PROBES | OF_RECORDS
+NAMES = (
+    {path.rpartition(".")[2] for path in PATHS}
+    | VALUES
+    | OF_OTHERS
+    | OF_KUBEFLOW
+    | OF_THE_PROBES
+    | OF_RECORDS
+)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

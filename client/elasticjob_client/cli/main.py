@@ -29,6 +29,7 @@ _COMMANDS = {
     "delete": "changing.delete",
     "report": "report.report",
     "drill": "drill.drill",
+    "convert": "convert.convert",
     "doctor": "doctor.doctor",
     "completion": "main.completion",
 }

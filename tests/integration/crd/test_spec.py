@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from crds import generate
 from devcluster.access import ClusterAccess
+from elasticjob_client.cli.main import program
 from tests.integration.crd.jobs import (
     CONTAINER,
     FULL,
@@ -77,6 +79,24 @@ def test_accepted(cluster: ClusterAccess, job: dict[str, Any]) -> None:
 def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, example: str) -> None:
     answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-k", str(EXAMPLES / example))
     assert re.search(r"elasticjob.elasticjob.dev/digits(-indexed)? created", answer.stdout)
+
+
+KUBEFLOW = Path(__file__).parents[2] / "unit" / "client" / "kubeflow"
+
+
+@pytest.mark.parametrize("manifest", sorted(path.name for path in KUBEFLOW.iterdir()))
+def test_what_is_converted_from_kubeflow_is_accepted(
+    cluster: ClusterAccess, namespace: str, manifest: str
+) -> None:
+    """Without a field that the API server does not know."""
+    made = CliRunner().invoke(program, ["convert", str(KUBEFLOW / manifest)])
+    assert made.exit_code == 0, made.output
+    for body in yaml.safe_load_all(made.stdout):
+        body["metadata"]["namespace"] = namespace
+        answer = cluster.kubectl(
+            "create", "--dry-run=server", "--validate=strict", "-f", "-", input=json.dumps(body)
+        )
+        assert "created (server dry run)" in answer.stdout
 
 
 def documented(page: str) -> list[str]:

@@ -94,7 +94,7 @@ def test_names_of_jobs_are_made_of_scripts(script: str, name: str) -> None:
     check_name(name)
 
 
-@pytest.mark.parametrize("name", ["", "Train", "1", "a-", "a" * 46])
+@pytest.mark.parametrize("name", ["", "Train", "-a", "a-", "a" * 46])
 def test_a_name_that_a_job_cannot_have(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be a job's name"):
         check_name(name)

@@ -1,0 +1,114 @@
+"""The command of a training container, as plain torchrun without the flags that the operator sets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import msgspec
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
+_SHELLS = ("sh", "bash", "dash", "ash")
+_SET = {
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
+    "--rdzv-backend",
+    "--rdzv-endpoint",
+    "--rdzv-id",
+    "--rdzv-conf",
+    "--nproc-per-node",
+    "--max-restarts",
+    "--local-addr",
+}
+"""With a value, and set by the operator."""
+_ALONE = {"--standalone"}
+"""Without one."""
+_KEPT_ALONE = {"-m", "--module", "--no-python", "--run-path", "--virtual-local-rank"}
+_LOOK = "the command must be `torchrun train.py`, without --standalone, --nnodes or --rdzv-*"
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """``command`` and ``arguments`` of the container; what its flags said belongs into the job's spec."""
+
+    command: list[str]
+    arguments: list[str] = []
+    nproc_per_node: int | str | None = None
+    max_restarts: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    notes: list[str] = []
+
+
+def rewritten(command: Sequence[str], arguments: Sequence[str]) -> Command:
+    """As torchrun if it is Python or torchrun; anything else stays as it is, with a note."""
+    words = [*command, *arguments]
+    if not command:
+        return _kept(command, arguments, f"the image's own command starts: {_LOOK}")
+    program = PurePosixPath(words[0]).name
+    if program == "torchrun":
+        return _launched(words[1:])
+    if _PYTHON.fullmatch(program):
+        rest = [word for at, word in enumerate(words[1:]) if not (word == "-u" and at == 0)]
+        if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _LAUNCHERS:
+            return _launched(rest[2:])
+        if rest and (rest[0] == "-m" or not rest[0].startswith("-")):
+            script = rest[:2] if rest[0] == "-m" else rest[:1]
+            note = f"the command was `{' '.join(words[:3])}`: torchrun starts the script now"
+            return Command(command=["torchrun", *script], arguments=rest[len(script) :], notes=[note])
+    if program in _SHELLS:
+        return _kept(command, arguments, f"the command is a shell script: in it, {_LOOK}")
+    return _kept(command, arguments, f"the command starts with {words[0]!r}: {_LOOK}")
+
+
+def _kept(command: Sequence[str], arguments: Sequence[str], note: str) -> Command:
+    return Command(command=list(command), arguments=list(arguments), notes=[note])
+
+
+def _launched(words: Sequence[str]) -> Command:
+    """torchrun's own flags come before the script."""
+    flags: list[str] = []
+    said: dict[str, str] = {}
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        if name in _ALONE:
+            said[name] = ""
+        elif name in _KEPT_ALONE:
+            flags.append(word)
+        elif name in _SET:
+            said[name] = value if equals else rest.pop(0) if rest else ""
+        else:
+            flags += [word] if equals or not rest else [word, rest.pop(0)]
+    minimum, maximum = _nodes(said.get("--nnodes", ""))
+    restarts = said.get("--max-restarts", "")
+    notes = []
+    if said:
+        notes.append(f"torchrun's {', '.join(said)}: left out of the command; the operator sets them")
+    return Command(
+        command=["torchrun", *flags, *rest[:1]],
+        arguments=rest[1:],
+        nproc_per_node=_number(said.get("--nproc-per-node", "")),
+        max_restarts=int(restarts) if restarts.isdigit() else None,
+        minimum=minimum,
+        maximum=maximum,
+        notes=notes,
+    )
+
+
+def _nodes(value: str) -> tuple[int | None, int | None]:
+    low, colon, high = value.partition(":")
+    if not low.isdigit() or not (colon and high.isdigit()):
+        return None, None
+    return int(low), int(high)
+
+
+def _number(value: str) -> int | str | None:
+    if value in ("auto", "gpu", "cpu", "xpu"):
+        return value
+    return int(value) if value.isdigit() else None
