@@ -81,6 +81,13 @@ def test_pods_of_two_nodes_reach_each_other_and_the_api_server(
     reaches(cluster, namespace, "server", "Succeeded")
 
 
+def test_a_lookup_is_refused_at_once(cluster: KubeletCluster, namespace: str) -> None:
+    """A server that does not answer would cost seconds, in torch 10 s at the start of each round."""
+    pod(cluster, namespace, "lookup", "node-a", "cat /etc/resolv.conf")
+    reaches(cluster, namespace, "lookup", "Succeeded")
+    assert cluster.kubectl("-n", namespace, "logs", "lookup").stdout == "nameserver 127.0.0.1\n"
+
+
 def test_a_node_loses_its_power_and_comes_back(cluster: KubeletCluster, namespace: str) -> None:
     node = cluster.nodes["node-b"]
     pod(cluster, namespace, "sleeper", "node-b", "exec sleep 1000")

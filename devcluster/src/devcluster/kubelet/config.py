@@ -54,8 +54,9 @@ def write(plan: Plan, kubelet: Mapping[str, Any]) -> None:
         "containerd.toml": containerd(plan),
         "kubelet.yaml": yaml.safe_dump({**kubelet_configuration(plan), **kubelet}, sort_keys=False),
         "network/10-pods.conflist": json.dumps(network(plan), indent=2),
-        # No name server: a cluster's own would have to be built, and nothing of it is looked up.
-        "resolv.conf": "",
+        # No name server: a cluster's own would have to be built. A lookup is refused at once. (Of an empty
+        # file containerd makes this machine's, whose server pods can't reach: 10 s of torch's in each round.)
+        "resolv.conf": "nameserver 127.0.0.1\n",
         # As on any machine: pods on its network look up the name that they have there.
         "hosts": f"127.0.0.1 localhost\n{plan.address} {plan.name}\n",
         f"registries/{plan.registry}/hosts.toml": registry_hosts(plan),
