@@ -21,6 +21,7 @@ from aiohttp import web
 from elasticjob.api.tls import relax
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob_operator.act.paths import jobs_path
+from elasticjob_operator.collector import Collector
 from elasticjob_operator.controller import job_source
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.health import Health
@@ -47,6 +48,7 @@ class _Running:
     own_client: Client | None = None
     """The elector's."""
     probes: web.AppRunner | None = None
+    collector: Collector | None = None
 
 
 running = _Running()
@@ -116,6 +118,8 @@ async def login(**_: Any) -> kopf.ConnectionInfo:
 async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
     """Configure kopf, wait for the resource to be there, and start the controller."""
     configure(settings)
+    running.collector = Collector(asyncio.get_running_loop())
+    running.collector.start()
     chosen = running.settings or from_environment()
     health = Health()
     if chosen.probes is not None:
@@ -200,7 +204,9 @@ async def cleanup(**_: Any) -> None:
             await client.aclose()
     if running.probes is not None:
         await running.probes.cleanup()
-    running.controller = running.elector = running.election = None
+    if running.collector is not None:
+        running.collector.stop()
+    running.controller = running.elector = running.election = running.collector = None
     running.client = running.own_client = running.probes = None
 
 

@@ -1,0 +1,94 @@
+"""Full collections look at what is new, and nothing that can be freed stays."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+
+import pytest
+
+from elasticjob_operator.collector import MIDDLE, WHOLE_SECONDS, YOUNG, Collector
+
+MANY = 4 * YOUNG * MIDDLE
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Node:
+    """May be part of a circle."""
+
+    other: Node | None = None
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def collector(clock: Clock) -> AsyncIterator[Collector]:
+    gc.collect()
+    found = Collector(asyncio.get_running_loop(), clock)
+    found.start()
+    yield found
+    found.stop()
+
+
+async def containers() -> list[list[int]]:
+    """As an operator makes them that lists many jobs."""
+    found: list[list[int]] = []
+    while len(found) < MANY:
+        found += [[number] for number in range(YOUNG)]
+        await asyncio.sleep(0)
+    return found
+
+
+@pytest.mark.usefixtures("collector")
+async def test_what_has_outlived_a_collection_is_looked_at_no_more() -> None:
+    before = gc.get_freeze_count()
+    kept = await containers()
+    assert gc.get_freeze_count() - before > len(kept) / 2
+    assert len(gc.get_objects()) < len(kept)
+
+
+@pytest.mark.usefixtures("collector")
+async def test_new_circles_are_freed() -> None:
+    one = Node()
+    one.other = Node()
+    one.other.other = one
+    gone = weakref.ref(one)
+    del one
+    await containers()
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("collector")
+async def test_frozen_circles_are_freed_once_in_a_while(clock: Clock) -> None:
+    one = Node()
+    one.other = Node()
+    one.other.other = one
+    gone = weakref.ref(one)
+    kept = await containers()
+    del one
+    kept += await containers()
+    assert gone() is not None
+    clock.now = WHOLE_SECONDS + 1
+    kept += await containers()
+    assert gone() is None
+
+
+async def test_in_the_end_all_is_as_python_has_it() -> None:
+    before = gc.get_threshold(), list(gc.callbacks)
+    collector = Collector(asyncio.get_running_loop())
+    collector.start()
+    collector.stop()
+    collector.stop()
+    assert (gc.get_threshold(), list(gc.callbacks)) == before
+    assert gc.get_freeze_count() == 0
