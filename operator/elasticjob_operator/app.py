@@ -147,8 +147,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
 
 async def _stand(elector: Elector, controller: Controller) -> None:
     """Stand for election once everything has been listed: an operator that cannot list it must not lead."""
-    await controller.cache.synced()
-    await elector.run(controller.lead, controller.follow)
+    await elector.run(controller.lead, controller.follow, ready=controller.cache.synced)
 
 
 class ForEver:

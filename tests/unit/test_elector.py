@@ -102,14 +102,20 @@ class Link:
 class Process:
     """A candidate, what it was told, and whether it acts."""
 
-    def __init__(self, leases: Leases, name: str, timing: Timing) -> None:
+    def __init__(self, leases: Leases, name: str, timing: Timing, ready: bool = True) -> None:
         self.name = name
+        self.ready = asyncio.Event()
+        if ready:
+            self.ready.set()
         self.link = Link(leases)
         self.told: list[str] = []
         self.failures = 0
         """How often it can't take up the work."""
         self.elector = Elector(cast(Api, self.link), Place("system", "operator", timing), name)
-        self.task = asyncio.create_task(self.elector.run(self._lead, self._follow))
+        self.task = asyncio.create_task(self.elector.run(self._lead, self._follow, self._ready))
+
+    async def _ready(self) -> None:
+        await self.ready.wait()
 
     async def _lead(self) -> None:
         self.told.append("lead")
@@ -161,6 +167,24 @@ async def test_a_release_is_noticed_at_once() -> None:
         await until(second.elector.may_write, "the second leads")
         assert leases.lease is not None
         assert leases.lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_the_lease_of_a_dead_leader_is_waited_out_while_a_new_one_lists() -> None:
+    now = 100.0
+    leases = Leases()
+    first = Process(leases, "first", LONG)
+    await until(lambda: first.told == ["lead"], "the first leads")
+    await first.end(release=False)
+    second = Process(leases, "second", LONG, ready=False)
+    second.elector._now = lambda: now
+    try:
+        await until(lambda: second.elector.report()["leader"] == "first", "the second watches the Lease")
+        now += LONG.lease_duration  # the lists take that long
+        assert (second.told, leases.holder()) == ([], "first")
+        second.ready.set()
+        await until(lambda: second.told == ["lead"], "the second leads without another wait")
+    finally:
+        await second.end(release=False)
 
 
 async def test_a_renewal_goes_on_while_the_leader_takes_over() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL
 from elasticjob_operator.controller.controller import Controller
+from elasticjob_operator.controller.reconciler import Planner
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.observe.errors import Gone, NotFound
 from elasticjob_operator.observe.lists import PAGE, read_list
@@ -139,9 +140,11 @@ def status_of(name: str, finished: bool) -> Json:
     return status_json.dump(plan(job, before, Observed(), Now(NOW, 0.0, "n"), {}).status)
 
 
-def take_over(cluster: Cluster, then: Callable[[Controller], Awaitable[None]]) -> None:
+def take_over(
+    cluster: Cluster, then: Callable[[Controller], Awaitable[None]], planner: Planner = plan
+) -> None:
     async def main() -> None:
-        controller = Controller(cluster, Settings())  # type: ignore[arg-type]
+        controller = Controller(cluster, Settings(), planner)  # type: ignore[arg-type]
         controller.start(leading=False)
         try:
             await controller.cache.synced()
@@ -225,6 +228,42 @@ def test_jobs_that_have_ended_cost_nothing_at_a_takeover_or_a_relist() -> None:
         assert settled == {"POST leases"}, "their round Leases were not there"
 
     take_over(cluster, then)
+
+
+def training(cluster: Cluster, name: str, lost: bool) -> None:
+    """A job of one member, whose pod has ended meanwhile, or has not."""
+    cluster.pod(name, 0)
+    pod = cluster.items[PODS][-1]
+    if lost:
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    member = {"id": "m", "podName": f"{name}-0-0", "podUID": f"uid-{name}-0", "state": "Member"}
+    over = {
+        "currentRound": {"number": 1, "phase": "Active", "members": 1},
+        "participants": [{**member, "groupRank": 0, "slot": 0}],
+        "internal": {"minReaderVersion": 1, "attempts": [0]},
+    }
+    cluster.job(name, **over)
+
+
+def test_jobs_that_have_lost_a_member_meanwhile_come_first() -> None:
+    cluster = Cluster()
+    cluster.job("ended", **status_of("ended", finished=True))
+    for number in range(20):
+        training(cluster, f"trains{number}", lost=False)
+    cluster.job("waits", **status_of("waits", finished=False))
+    training(cluster, "lost", lost=True)
+    order: list[str] = []
+
+    def look(job: Job, *rest: Any, **more: Any) -> Any:
+        order.append(job.name)
+        return plan(job, *rest, **more)
+
+    async def then(_: Controller) -> None:
+        first = list(dict.fromkeys(order))
+        assert first[:2] == ["lost", "waits"]
+        assert first[-1] == "ended"
+
+    take_over(cluster, then, look)
 
 
 async def test_five_thousand_pods_come_in_pages_and_let_others_have_their_turn() -> None:

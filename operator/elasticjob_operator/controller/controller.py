@@ -28,6 +28,7 @@ from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, Una
 from elasticjob_operator.observe.fair_limiter import FairLimiter
 from elasticjob_operator.plan.model import Event
 from elasticjob_operator.plan.planner import plan as real_plan
+from elasticjob_operator.plan.urgency import Urgency, urgency
 from elasticjob_operator.settings import Settings
 
 _MAX_SLOW_PASSES = 10_000
@@ -143,8 +144,12 @@ class Controller:
         await self.cache.synced()
         await self.source.compare_all_owned()
         self.queue.open()
-        for entry in self.registry:
+        for entry in sorted(self.registry, key=self._urgency):
             self.queue.add(entry.request)
+
+    def _urgency(self, entry: JobEntry) -> Urgency:
+        view = entry.view
+        return urgency(view.status, self.cache.pods_by_name(view.job))
 
     def _watch(self) -> None:
         for informer in self.cache.informers():

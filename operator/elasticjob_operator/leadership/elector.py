@@ -79,16 +79,24 @@ class Elector:
         ends when all that acts has ended."""
         return 0.0 if self._busy_since is None else self._now() - self._busy_since
 
-    async def run(self, lead: Callable[[], Awaitable[None]], follow: Callable[[], Awaitable[None]]) -> None:
+    async def run(
+        self,
+        lead: Callable[[], Awaitable[None]],
+        follow: Callable[[], Awaitable[None]],
+        ready: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Stand for election until cancelled.
 
-        ``lead`` is run when this process has become the leader, again if it fails, and cancelled if it is
-        still under way when that ends; ``follow`` must then end all that writes. It is awaited before the
-        Lease is tried again.
+        Nothing is written before ``ready`` returns. Meanwhile the Lease is watched, so that the time passes
+        for which that of a dead leader has to be waited out. ``lead`` is run when this process has become the
+        leader, again if it fails, and cancelled if it is still under way when that ends; ``follow`` must then
+        end all that writes. It is awaited before the Lease is tried again.
         """
-        log.info("waiting to become the leader as %s (Lease %s/%s)", self._candidate.me, *self._name())
         self._follow_lease()
         try:
+            if ready is not None:
+                await ready()
+            log.info("waiting to become the leader as %s (Lease %s/%s)", self._candidate.me, *self._name())
             while True:
                 self._changed.clear()
                 try:

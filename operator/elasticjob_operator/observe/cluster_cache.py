@@ -173,6 +173,10 @@ class ClusterCache:
             nodes=self._ready_nodes(),
         )
 
+    def pods_by_name(self, job: Job) -> dict[str, Pod]:
+        """The job's pods, without what depends on their nodes."""
+        return {name: seen.pod for name, seen in self.pods.of_job(job.namespace, job.name).items()}
+
     def service_accounts(self, job: Job) -> tuple[str, ...]:
         """The service accounts of the job's pods."""
         return tuple(sorted({p.service_account for p in self.pods.of_job(job.namespace, job.name).values()}))
