@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
 from elasticjob_operator.plan.model import Exit, Pod
-from elasticjob_operator.plan.status import RoundStatus, JobStatus, ParticipantStatus
+from elasticjob_operator.plan.status import Condition, JobStatus, ParticipantStatus, RoundStatus
 from elasticjob_operator.plan.urgency import Urgency, urgency
 
 MEMBER = ParticipantStatus("id", "job-0-0", "uid", "Member", slot=0, group_rank=0)
+ENDED = Condition("Complete", "True", "Complete", "", datetime(2026, 1, 1, tzinfo=timezone.utc))
 POD = Pod("job-0-0", "uid", running=True)
 
 
-def status(member: ParticipantStatus = MEMBER, phase: str = "Active", terminal: str = "") -> JobStatus:
-    return JobStatus(
-        current_round=RoundStatus(number=1, phase=phase), participants=(member,), terminal_state=terminal
-    )
+def status(member: ParticipantStatus = MEMBER, phase: str = "Active") -> JobStatus:
+    return JobStatus(current_round=RoundStatus(number=1, phase=phase), participants=(member,))
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_what_runs_waits_or_has_ended_comes_later() -> None:
     assert urgency(status(replace(MEMBER, state="Succeeded")), {}) is Urgency.TRAINS
     assert urgency(status(phase="Broken"), pods) is Urgency.WAITS
     assert urgency(JobStatus(), {}) is Urgency.WAITS
-    assert urgency(status(terminal="Complete"), {}) is Urgency.ENDED
+    assert urgency(replace(status(), conditions=(ENDED,)), {}) is Urgency.ENDED
     assert Urgency.LOSS < Urgency.WAITS < Urgency.TRAINS < Urgency.ENDED
