@@ -31,7 +31,7 @@ test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes
 	@$(BIN)/pytest -m slow $(ARGS)
 	@$(BIN)/pytest -m slow devcluster/tests
 
-test-nodes: $(READY) controlplane ## the product on two nodes with kubelet and containerd, from built images (40 minutes; root, installs packages)
+test-nodes: $(READY) controlplane ## the product on two nodes with kubelet and containerd, from built images (35 minutes, 10 more the first time; root, installs packages)
 	@$(BIN)/python -m devcluster packages --install
 	@$(BIN)/pytest -m nodes devcluster/tests
 	@$(BIN)/pytest -m nodes tests/nodes $(ARGS)
