@@ -28,7 +28,7 @@ from benchmarks.environment import environment
 from benchmarks.markdown import document
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
-from elasticjob_operator.act.injection import IMAGE_DIR
+from elasticjob_operator.act.injection import IMAGE_DIR, HandlerImage
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.plan.model import HandlerSource, Job, JobSpec
 from tests.dockerfile import ROOT, Build
@@ -121,7 +121,7 @@ def _start(cluster: Cluster, handler: HandlerSource, stamp: Path) -> float:
     container = {"name": "train", "image": "any", "command": ["sh", "-c", script]}
     template = {"spec": {"containers": [container], "serviceAccountName": "default"}}
     job = Job(_NAMESPACE, stamp.name, "uid", 1, JobSpec(template=template, handler_source=handler.value))
-    pod = pod_of(job, 0, 0, _IMAGE)
+    pod = pod_of(job, 0, 0, HandlerImage(_IMAGE))
     del pod["metadata"]["ownerReferences"]  # there is no such job, and its pods would be collected
     path = f"/api/v1/namespaces/{_NAMESPACE}/pods"
     began = time.time()

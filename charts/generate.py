@@ -43,7 +43,7 @@ _HEAD = f"""\
 #
 #   kubectl apply --server-side -f crds/ -f deploy/operator.yaml
 #
-# The image is a name only: build docker/operator.Dockerfile, push it, and put its name in here.
+# REGISTRY stands for yours: docs/operate/install.md#without-helm. Kubernetes accepts no image of this name.
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -51,6 +51,10 @@ metadata:
   labels:
     pod-security.kubernetes.io/enforce: restricted
 """
+_IMAGES = (
+    "image.repository=REGISTRY/elasticjob-operator",
+    "handler.image.repository=REGISTRY/elasticjob-handler",
+)
 _OF_HELM = re.compile(r"^\s*(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n", re.MULTILINE)
 _KEY = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
 
@@ -123,7 +127,11 @@ def manifests() -> str:
     """What `deploy/operator.yaml` should contain."""
     command = [str(ensure_helm()), "template", "elasticjob", str(CHART), "--namespace", NAMESPACE]
     made = subprocess.run(
-        [*command, "--set", "crds.install=false"], check=True, capture_output=True, text=True, timeout=60
+        [*command, "--set", ",".join(("crds.install=false", *_IMAGES))],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     return _HEAD + _OF_HELM.sub("", made.stdout).rstrip() + "\n"
 

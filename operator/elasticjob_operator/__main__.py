@@ -41,6 +41,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="IMAGE",
         help=f"image from which pods get the handler (default: ${HANDLER_IMAGE_ENV}, or {HANDLER_IMAGE})",
     )
+    parser.add_argument(
+        "--handler-image-pull-policy",
+        metavar="POLICY",
+        help="Always, IfNotPresent or Never (default: as Kubernetes decides by the tag)",
+    )
     flags = parser.add_argument_group(
         "leader election",
         "Needed when several operators serve the same namespaces. Each flag can also be set by an "
@@ -78,6 +83,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     flags["health_probe_bind_address"] = arguments.health_probe_bind_address
     flags["namespaces"] = ",".join(arguments.namespace)
     flags["handler_image"] = arguments.handler_image
+    flags["handler_image_pull_policy"] = arguments.handler_image_pull_policy
     return from_environment(environ, flags)
 
 

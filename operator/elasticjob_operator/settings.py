@@ -19,10 +19,12 @@ NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
 LEADER_ELECT_ENV = "ELASTICJOB_LEADER_ELECT"
 PROBES_ENV = "ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS"
 HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
+HANDLER_PULL_POLICY_ENV = "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY"
 LEASE_NAME = "elasticjob-operator"
 HANDLER_IMAGE = f"ghcr.io/elasticjob/elasticjob-handler:{__version__}"
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
@@ -45,6 +47,8 @@ class Settings:
     """Host and port to serve the probes on; None: nowhere."""
     handler_image: str = HANDLER_IMAGE
     """What the handler is copied from into the pods of jobs, in place of being in the user's image."""
+    handler_pull_policy: str = ""
+    """When kubelets pull it: Always, IfNotPresent or Never; empty: as Kubernetes decides by the tag."""
     election: Place | None = None
     """The Lease that decides which of several processes acts; None: this one does."""
 
@@ -70,9 +74,15 @@ def from_environment(
     asked = given.get(LEADER_ELECT_ENV, "").strip().lower()
     if asked not in ("", "true", "false"):
         raise BadSetting(f"{LEADER_ELECT_ENV} must be true or false, found {asked!r}")
+    pull_policy = given.get(HANDLER_PULL_POLICY_ENV, "").strip()
+    if pull_policy not in _PULL_POLICIES:
+        raise BadSetting(
+            f"{HANDLER_PULL_POLICY_ENV} must be Always, IfNotPresent or Never, found {pull_policy!r}"
+        )
     return Settings(
         namespaces=namespaces,
         handler_image=given.get(HANDLER_IMAGE_ENV, "").strip() or HANDLER_IMAGE,
+        handler_pull_policy=pull_policy,
         election=_election(given) if asked == "true" else None,
         probes=_address(given.get(PROBES_ENV, "").strip()),
     )

@@ -17,10 +17,15 @@ import yaml
 from charts.generate import CHART, NAMESPACE
 from devcluster.helm import ensure_helm
 
+IMAGES: dict[str, Any] = {
+    "image": {"repository": "registry.example/ml/elasticjob-operator"},
+    "handler": {"image": {"repository": "registry.example/ml/elasticjob-handler"}},
+}
+"""What each rendering has unless its values name others: no image is published yet."""
 GOLDEN = Path(__file__).parent / "golden"
 VALUES: dict[str, dict[str, Any]] = {
     "default": {},
-    "one-pod": {"replicas": 1, "leaderElection": {"enabled": False}},
+    "one-pod": {"replicaCount": 1, "leaderElection": {"enabled": False}},
     "watch-namespaces": {
         "watchNamespaces": ["team-a", "team-b"],
         "fullnameOverride": "elasticjob-teams",
@@ -31,17 +36,46 @@ VALUES: dict[str, dict[str, Any]] = {
         "rbac": {"readNodes": False},
     },
     "everything": {
-        "replicas": 3,
+        "replicaCount": 3,
         "image": {
-            "repository": "registry.example:5000/ml/elasticjob-operator",
+            "registry": "registry.example:5000",
+            "repository": "ml/elasticjob-operator",
             "digest": "sha256:" + "0" * 64,
         },
-        "handler": {"image": {"repository": "registry.example:5000/ml/elasticjob-handler", "tag": "1.2"}},
+        "handler": {
+            "image": {
+                "registry": "registry.example:5000",
+                "repository": "ml/elasticjob-handler",
+                "tag": "1.2",
+                "pullPolicy": "Always",
+            }
+        },
         "imagePullSecrets": [{"name": "registry"}],
         "verbose": True,
-        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+        "extraArgs": ["--verbose"],
+        "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
+        "extraVolumeMounts": [{"name": "authorities", "mountPath": "/etc/authorities", "readOnly": True}],
+        "podDisruptionBudget": {"minAvailable": "50%", "unhealthyPodEvictionPolicy": "IfHealthyBudget"},
+        "networkPolicy": {
+            "enabled": True,
+            "extraIngress": [{"from": [{"podSelector": {}}]}],
+            "extraEgress": [{"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"port": 3128}]}],
+        },
         "probes": {"address": "[::]", "port": 9090},
-        "topologySpreadKeys": ["kubernetes.io/hostname", "topology.kubernetes.io/zone"],
+        "topologySpreadConstraints": [
+            {
+                "topologyKey": "kubernetes.io/hostname",
+                "maxSkew": 1,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"example.com/team": "platform"}},
+            },
+            {
+                "topologyKey": "topology.kubernetes.io/zone",
+                "maxSkew": 2,
+                "whenUnsatisfiable": "ScheduleAnyway",
+            },
+        ],
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
         "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}],
@@ -58,7 +92,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "rbac": {"create": False},
         "serviceAccount": {"create": False, "name": "made-by-others"},
         "podDisruptionBudget": {"enabled": False},
-        "topologySpreadKeys": [],
+        "topologySpreadConstraints": [],
         # null takes a default away; a map would be merged with it.
         "securityContext": None,
         "podSecurityContext": None,
@@ -102,7 +136,8 @@ class Helm:
         return finished
 
     def values_file(self, values: dict[str, Any]) -> str:
-        """The path of a file with these values."""
+        """The path of a file with these values, and with ``IMAGES`` where they name none."""
+        values = _merged(IMAGES, values)
         self._home.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=self._home, suffix=".yaml", delete=False) as file:
             yaml.safe_dump(values, file)
@@ -124,6 +159,14 @@ class Helm:
     def _template(self, values: dict[str, Any], chart: Path | None) -> list[str]:
         command = ["template", "elasticjob", str(chart or self.chart), "--namespace", NAMESPACE]
         return [*command, "--values", self.values_file(values)]
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], dict) and isinstance(above[key], dict):
+            both[key] = _merged(below[key], above[key])
+    return both
 
 
 def objects(text: str) -> list[dict[str, Any]]:

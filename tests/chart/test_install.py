@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 CRD = "elasticjobs.elasticjob.dev"
-ONE_POD: dict[str, Any] = {"replicas": 1, "leaderElection": {"enabled": False}}
+ONE_POD: dict[str, Any] = {"replicaCount": 1, "leaderElection": {"enabled": False}}
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.chart.release import Release
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 CRD = "elasticjobs.elasticjob.dev"
-NO_POD: dict[str, Any] = {"replicas": 0}
+NO_POD: dict[str, Any] = {"replicaCount": 0}
 
 
 @pytest.fixture(scope="module")

@@ -42,12 +42,12 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"replicas": "two"}, "at '/replicas': got string, want integer"),
-        ({"replicas": -1}, "at '/replicas': minimum: got -1, want 0"),
+        ({"replicaCount": "two"}, "at '/replicaCount': got string, want integer"),
+        ({"replicaCount": -1}, "at '/replicaCount': minimum: got -1, want 0"),
         ({"replica": 3}, "additional properties 'replica' not allowed"),
         (
             {"leaderElection": {"enabled": False}},
-            "replicas is 2, but without leaderElection.enabled there can be one operator only",
+            "replicaCount is 2, but without leaderElection.enabled there can be one operator only",
         ),
         (
             {"leaderElection": {"leaseDuration": "9500ms", "renewDeadline": "10s"}},
@@ -72,13 +72,38 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ),
         ({"image": {"digest": "0123"}}, "at '/image/digest': '0123' does not match pattern"),
         ({"handler": {"image": {"tag": "a b"}}}, "at '/handler/image/tag': 'a b' does not match pattern"),
+        (
+            {"replicas": 3},
+            "replicas is now replicaCount: rename it in your values; with values that an upgrade",
+        ),
+        ({"env": []}, "env is now extraEnv: rename it"),
+        ({"topologySpreadKeys": ["a"]}, "topologySpreadKeys is now topologySpreadConstraints: rename it"),
+        (
+            {"image": {"repository": ""}},
+            "image.repository is empty, and no image is published yet: build the image and push it "
+            "(docs/operate/install.md#images), then name it with --set "
+            "image.repository=REGISTRY/elasticjob-operator",
+        ),
+        (
+            {"handler": {"image": {"repository": ""}}},
+            "handler.image.repository is empty, and no image is published yet",
+        ),
+        (
+            {"global": {"imageRegistry": "mirror.example"}},
+            "image.repository begins with the registry registry.example, and mirror.example is set as its",
+        ),
+        ({"handler": {"image": {"pullPolicy": "never"}}}, "at '/handler/image/pullPolicy': value must be"),
+        ({"extraArgs": ["verbose"]}, "at '/extraArgs/0': 'verbose' does not match"),
+        ({"podDisruptionBudget": {"minAvailable": "half"}}, "at '/podDisruptionBudget/minAvailable'"),
+        ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts': minItems"),
+        ({"topologySpreadConstraints": [{"maxSkew": 1}]}, "at '/topologySpreadConstraints/0': missing"),
         ({"handler": {"image": "x"}}, "at '/handler/image': got string, want object"),
         ({"image": {"pullPolicy": "always"}}, "at '/image/pullPolicy': value must be one of"),
         ({"probes": {"port": 70000}}, "at '/probes/port': maximum: got 70,000, want 65,535"),
         ({"crds": {"keep": "yes"}}, "at '/crds/keep': got string, want boolean"),
         ({"crds": {"enabled": True}}, "at '/crds': additional properties 'enabled' not allowed"),
         ({"nodeSelector": {"gpu": True}}, "at '/nodeSelector/gpu': got boolean, want string"),
-        ({"env": [{"value": "x"}]}, "at '/env/0': missing property 'name'"),
+        ({"extraEnv": [{"value": "x"}]}, "at '/extraEnv/0': missing property 'name'"),
         (
             {"resources": {"limit": {"memory": "1Gi"}}},
             "at '/resources': additional properties 'limit' not allowed",
@@ -88,6 +113,33 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
 )
 def test_wrong_values_are_refused_by_name(helm: Helm, values: dict[str, Any], says: str) -> None:
     assert says in helm.refusal(values)
+
+
+@pytest.mark.parametrize("old", ["replicas", "env", "topologySpreadKeys"])
+def test_an_old_name_that_is_set_to_null_is_forgotten(helm: Helm, old: str) -> None:
+    assert helm.template({old: None}) == helm.template({})
+
+
+def test_a_registry_for_all_images_wins_over_that_of_each(helm: Helm) -> None:
+    own = {"image": {"registry": "own.example", "repository": "ml/elasticjob-operator"}}
+    values = {**own, "handler": {"image": {"repository": "elasticjob-handler", "tag": "2"}}}
+    (made,) = _of(helm, values, "Deployment")
+    assert made["spec"]["template"]["spec"]["containers"][0]["image"].startswith(
+        "own.example/ml/elasticjob-o"
+    )
+    (made,) = _of(helm, {**values, "global": {"imageRegistry": "mirror.example:5000"}}, "Deployment")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith("mirror.example:5000/ml/elasticjob-operator:")
+    assert "mirror.example:5000/elasticjob-handler:2" in {one.get("value") for one in container["env"]}
+
+
+def test_another_name_of_the_chart_is_that_of_its_objects(helm: Helm) -> None:
+    made = objects(helm.template({"nameOverride": "trainer"}))
+    (deployment,) = (one for one in made if one["kind"] == "Deployment")
+    assert deployment["metadata"]["name"] == "elasticjob-trainer"
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "trainer"
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from devcluster.access import ClusterAccess, KubectlError
-from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME
+from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME, HandlerImage
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.dockerfile import Build
@@ -27,7 +27,8 @@ CONTAINER: dict[str, Any] = {"name": "train", "image": "any", "securityContext":
 def pod(namespace: str, **spec: Any) -> str:
     """The pod that the operator would make of this template."""
     template = {"spec": {"containers": [CONTAINER], "serviceAccountName": "default", **spec}}
-    return json.dumps(pod_of(Job(namespace, "job", "uid", 1, JobSpec(template=template)), 0, 0, "handler:1"))
+    job = Job(namespace, "job", "uid", 1, JobSpec(template=template))
+    return json.dumps(pod_of(job, 0, 0, HandlerImage("handler:1")))
 
 
 @pytest.mark.cluster

@@ -43,7 +43,7 @@ def test_every_default_is_documented_under_its_name() -> None:
         } == set(found)
 
 
-@pytest.mark.parametrize("text", ["replicas: 2\n", "image:\n  tag: x\n"])
+@pytest.mark.parametrize("text", ["replicaCount: 2\n", "image:\n  tag: x\n"])
 def test_a_value_without_a_comment_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="has no comment"):
         generate.values(text)
@@ -51,7 +51,9 @@ def test_a_value_without_a_comment_is_an_error(text: str) -> None:
 
 def test_the_schema_knows_the_values_and_no_other() -> None:
     assert SCHEMA["additionalProperties"] is False
-    assert set(SCHEMA["properties"]) == set(DEFAULTS) | {"global"}
+    renamed = {name for name, part in SCHEMA["properties"].items() if set(part) == {"$comment"}}
+    assert renamed == {"replicas", "env", "topologySpreadKeys"}, "what the templates refuse in words"
+    assert set(SCHEMA["properties"]) == set(DEFAULTS) | renamed
     for name, part in SCHEMA["properties"].items():
         if part.get("additionalProperties") is False and name != "resources":
             assert set(part["properties"]) == set(DEFAULTS[name]), name

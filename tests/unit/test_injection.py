@@ -12,12 +12,12 @@ import pytest
 
 from devcluster.nodeagent.env import PodFacts, Sources, command_line, container_env
 from elasticjob_operator.act.init_resources import parse
-from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME
+from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME, HandlerImage
 from elasticjob_operator.act.template import path_warnings, pod_of
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.unit.test_template import RICH, simple
 
-IMAGE = "handler:1"
+IMAGE = HandlerImage("handler:1")
 
 
 def a_job(template: dict[str, Any] | None, **spec: Any) -> Job:
@@ -58,7 +58,10 @@ def test_pods_get_a_volume_an_init_container_and_an_import_path() -> None:
     assert spec["volumes"] == [*plain["volumes"], {"name": VOLUME, "emptyDir": {"sizeLimit": "32Mi"}}]
     first, *others = spec["initContainers"]
     assert others == plain["initContainers"], "the user's own stay as they are, after ours"
-    assert first["image"] == IMAGE
+    assert first["image"] == IMAGE.name
+    assert "imagePullPolicy" not in first, "Kubernetes decides by the tag"
+    said = pod_of(job, 2, 1, HandlerImage("handler:1", "Never"))["spec"]["initContainers"][0]
+    assert said == {**first, "imagePullPolicy": "Never"}
     logs, trainer = spec["containers"]
     plain_logs, plain_trainer = plain["containers"]
     assert logs == plain_logs, "the training container alone"
@@ -151,7 +154,7 @@ def test_nothing_is_added_where_the_image_has_the_handler(template: dict[str, An
     for job in (a_job(template, handler_source="Image"), a_job(None)):
         assert not path_warnings(job)
     text = str(pod_of(a_job(template, handler_source="Image"), 0, 0, IMAGE))
-    assert IMAGE not in text
+    assert IMAGE.name not in text
     assert VOLUME not in text
     assert "PYTHONPATH" not in text
 

@@ -29,6 +29,14 @@ def test_the_image_of_the_handler_is_of_the_operator_s_version_unless_another_is
     assert chosen("--handler-image mine:2", ELASTICJOB_HANDLER_IMAGE="here:1").handler_image == "mine:2"
 
 
+def test_when_the_handlers_image_is_pulled_is_one_of_three_words() -> None:
+    assert chosen(ELASTICJOB_HANDLER_IMAGE_PULL_POLICY="Never").handler_pull_policy == "Never"
+    flag = "--handler-image-pull-policy Always"
+    assert chosen(flag, ELASTICJOB_HANDLER_IMAGE_PULL_POLICY="Never").handler_pull_policy == "Always"
+    with pytest.raises(BadSetting, match="must be Always, IfNotPresent or Never, found 'always'"):
+        chosen(ELASTICJOB_HANDLER_IMAGE_PULL_POLICY="always")
+
+
 def test_an_election_with_the_defaults() -> None:
     expected = Place("here", "elasticjob-operator", Timing(12.0, 8.0, 2.0))
     assert chosen("--leader-elect", POD_NAMESPACE="here").election == expected

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.template import (
     SAFE_TO_EVICT_VOLUMES,
     TEMPORARY_VOLUME,
@@ -70,7 +71,7 @@ RICH: dict[str, Any] = {
         "serviceAccountName": "mine",
     },
 }
-IMAGE = "handler:1"
+IMAGE = HandlerImage("handler:1")
 TOUCHED_IN_SPEC = {"restartPolicy", "containers", "initContainers"}
 LAST_WORDS = {"terminationMessagePolicy": "FallbackToLogsOnError"}
 

@@ -224,6 +224,8 @@ def test_a_release_waits_for_what_the_publisher_fills_in(tmp_path: Path) -> None
     assert "SECURITY.md does not say how to report" in notes(tmp_path, "v0.1.0").stderr
     change("SECURITY.md", "> **The publisher fills this in:**", "Write to us:")
     assert "does not have registry.example/x" in notes(tmp_path, "v0.1.0", "registry.example/x").stderr
+    here = "repository: ghcr.io/elasticjob/elasticjob-operator"
+    change("charts/elasticjob/values.yaml", '\n  repository: ""', f"\n  {here}")
     released = notes(tmp_path, "v0.1.0", "ghcr.io/elasticjob")
     assert released.returncode == 0, released.stderr
     assert released.stdout.strip().startswith("The first version.")

@@ -1,5 +1,10 @@
 {{/* What values.schema.json can't say about values that belong together, or could not say in words. */}}
 {{- define "elasticjob.checks" -}}
+{{- range $old, $new := dict "replicas" "replicaCount" "env" "extraEnv" "topologySpreadKeys" "topologySpreadConstraints" }}
+{{- if and (hasKey $.Values $old) (not (kindIs "invalid" (get $.Values $old))) }}
+{{- fail (printf "%s is now %s: rename it in your values; with values that an upgrade reuses also --set %s=null" $old $new $old) }}
+{{- end }}
+{{- end }}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}
 {{- fail "serviceAccount.create is false and serviceAccount.name is empty: the operator's rights would be those of every pod in the namespace (its account `default`); name the account" }}
 {{- end }}
@@ -7,8 +12,8 @@
 {{- fail (printf "serviceAccount.name is %s, which is the name of the service account of a job's pods (<job>-elasticjob): take another" .Values.serviceAccount.name) }}
 {{- end }}
 {{- with .Values.leaderElection }}
-{{- if and (not .enabled) (gt (int $.Values.replicas) 1) }}
-{{- fail (printf "replicas is %d, but without leaderElection.enabled there can be one operator only: set replicas to 1" (int $.Values.replicas)) }}
+{{- if and (not .enabled) (gt (int $.Values.replicaCount) 1) }}
+{{- fail (printf "replicaCount is %d, but without leaderElection.enabled there can be one operator only: set replicaCount to 1" (int $.Values.replicaCount)) }}
 {{- end }}
 {{- $lease := include "elasticjob.milliseconds" .leaseDuration | float64 }}
 {{- $renew := include "elasticjob.milliseconds" .renewDeadline | float64 }}

@@ -1,12 +1,17 @@
 {{/* Names, labels and the image. */}}
 
+{{- define "elasticjob.name" -}}
+{{- .Values.nameOverride | default .Chart.Name -}}
+{{- end }}
+
 {{/* Never `<job>-elasticjob`: so a job's own ServiceAccount, Role and RoleBinding are called, which the operator
 writes by force, also over its own. */}}
 {{- define "elasticjob.fullname" -}}
-{{- $name := printf "%s-%s" .Release.Name .Chart.Name -}}
+{{- $chart := include "elasticjob.name" . -}}
+{{- $name := printf "%s-%s" .Release.Name $chart -}}
 {{- if .Values.fullnameOverride -}}
 {{- $name = .Values.fullnameOverride -}}
-{{- else if contains .Chart.Name .Release.Name -}}
+{{- else if contains $chart .Release.Name -}}
 {{- $name = .Release.Name -}}
 {{- end -}}
 {{- $name = $name | trunc 50 | trimSuffix "-" -}}
@@ -17,7 +22,7 @@ writes by force, also over its own. */}}
 {{- end }}
 
 {{- define "elasticjob.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "elasticjob.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
@@ -40,13 +45,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
-{{/* An image: list with the values of one (repository, tag, digest) and the chart's version. */}}
+{{/* An image: list with the name of its values, the values, and the root. */}}
 {{- define "elasticjob.image" -}}
-{{- $image := index . 0 -}}
+{{- $name := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $root := index . 2 -}}
+{{- if not $image.repository }}
+{{- fail (printf "%s.repository is empty, and no image is published yet: build the image and push it (docs/operate/install.md#images), then name it with --set %s.repository=REGISTRY/elasticjob-%s" $name $name (eq $name "image" | ternary "operator" "handler")) }}
+{{- end -}}
+{{- $registry := ($root.Values.global).imageRegistry | default $image.registry -}}
+{{- $first := splitList "/" $image.repository | first -}}
+{{- if and $registry (contains "/" $image.repository) (regexMatch "[.:]|^localhost$" $first) }}
+{{- fail (printf "%s.repository begins with the registry %s, and %s is set as its registry, too: leave one of them out" $name $first $registry) }}
+{{- end -}}
+{{- $repository := empty $registry | ternary $image.repository (printf "%s/%s" (trimSuffix "/" $registry) $image.repository) -}}
 {{- if $image.digest -}}
-{{- printf "%s@%s" $image.repository $image.digest -}}
+{{- printf "%s@%s" $repository $image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $image.repository ($image.tag | default (index . 1)) -}}
+{{- printf "%s:%s" $repository ($image.tag | default $root.Chart.AppVersion) -}}
 {{- end -}}
 {{- end }}
 

@@ -18,6 +18,7 @@ from elasticjob_operator.act import network, template
 from elasticjob_operator.act.access import Access, Rule, access_of, grant
 from elasticjob_operator.act.batch import Batch, Spawn, record_write_failure
 from elasticjob_operator.act.events import Recorder
+from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pod_creation_limiter import PodCreationLimiter
@@ -55,7 +56,12 @@ class Applier:
     """Carries out plans, of any job. ``spawn`` runs what may outlive a pass."""
 
     def __init__(
-        self, api: Api, cache: ClusterCache, clock: Callable[[], float], handler_image: str, spawn: Spawn
+        self,
+        api: Api,
+        cache: ClusterCache,
+        clock: Callable[[], float],
+        handler_image: HandlerImage,
+        spawn: Spawn,
     ) -> None:
         self._api = api
         self._cache = cache

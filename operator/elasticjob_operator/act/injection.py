@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from elasticjob_operator.act.init_resources import modest
@@ -33,12 +34,21 @@ _PREPEND = f'export PYTHONPATH="{HANDLER_DIR}' + '${PYTHONPATH:+:$PYTHONPATH}"; 
 """For ``sh -c``: the words after it are the user's own, and become the process."""
 
 
+@dataclass(frozen=True)
+class HandlerImage:
+    """Where the handler is copied from. ``pull_policy``: Always, IfNotPresent or Never; empty: Kubernetes
+    decides by the tag."""
+
+    name: str
+    pull_policy: str = ""
+
+
 def wanted(job: Job) -> bool:
     """Whether pods of the job get the handler."""
     return job.spec.template is not None and job.spec.handler_source == HandlerSource.INJECTED.value
 
 
-def inject(spec: dict[str, Any], container: dict[str, Any], image: str) -> None:
+def inject(spec: dict[str, Any], container: dict[str, Any], image: HandlerImage) -> None:
     """Change a pod's spec, and the training container in it."""
     spec["volumes"] = [
         *(spec.get("volumes") or []),
@@ -67,7 +77,7 @@ def warnings(container: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _copies(spec: Mapping[str, Any], container: Mapping[str, Any], image: str) -> dict[str, Any]:
+def _copies(spec: Mapping[str, Any], container: Mapping[str, Any], image: HandlerImage) -> dict[str, Any]:
     """It inherits the pod's user, so that a platform which demands one of its own (OpenShift) is content; a
     pod without has the image's, which is not root either."""
     context: dict[str, Any] = {
@@ -81,7 +91,8 @@ def _copies(spec: Mapping[str, Any], container: Mapping[str, Any], image: str) -
         context["runAsUser"] = USER
     return {
         "name": VOLUME,
-        "image": image,
+        "image": image.name,
+        **({"imagePullPolicy": image.pull_policy} if image.pull_policy else {}),
         "command": ["cp", "-R", f"{IMAGE_DIR}/.", HANDLER_DIR],
         "resources": modest(container),
         "securityContext": context,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL, STANDBY_LABEL, pod_name
+from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.template import pod_of
@@ -46,7 +47,7 @@ Write = tuple[Target, Callable[[], Awaitable[None]]]
 class PodWriter:
     """Carries out the planner's actions."""
 
-    def __init__(self, api: Api, cache: ClusterCache, handler_image: str) -> None:
+    def __init__(self, api: Api, cache: ClusterCache, handler_image: HandlerImage) -> None:
         self._api = api
         self._handler_image = handler_image
         self._cache = cache

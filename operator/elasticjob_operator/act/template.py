@@ -67,7 +67,7 @@ def service_account(job: Job) -> str | None:
 
 
 def pod_of(
-    job: Job, slot: int, attempt: int, handler_image: str, avoid: tuple[str, ...] = ()
+    job: Job, slot: int, attempt: int, handler_image: injection.HandlerImage, avoid: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The manifest of the pod, kept off the nodes to ``avoid``. The job must have a template."""
     template: dict[str, Any] = copy.deepcopy(dict(job.spec.template or {}))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from elasticjob_operator.act.apply import Applier
+from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.memory import Stale, Vanished
 from elasticjob_operator.controller.job_source import JobSource
 from elasticjob_operator.controller.queue import WorkQueue
@@ -61,7 +62,8 @@ class Controller:
         self.queue: WorkQueue[Request] = WorkQueue(clock, call_later, self._start_worker)
         self.registry = Registry(changed=self.queue.add, forgotten=self.queue.discard)
         self.cache = ClusterCache(api, settings.namespaces, self.enqueue, clock)
-        applier = Applier(api, self.cache, clock, settings.handler_image, self._workers.spawn)
+        handler = HandlerImage(settings.handler_image, settings.handler_pull_policy)
+        applier = Applier(api, self.cache, clock, handler, self._workers.spawn)
         self.source = JobSource(api, settings, self.registry, self.queue, self.cache, applier, clock)
         self.reconciler = Reconciler(
             api, self.registry, self.cache, applier, plan, clock, self.source.changed
