@@ -60,8 +60,10 @@ from elasticjob.step_files import StepFiles
 from elasticjob.stores import LIBUV_ENV, CannotConnect, StoreGone, has_libuv
 from elasticjob.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures, local_world_size
 from elasticjob.torch_version import workers_may_share_agent_store
+from elasticjob.warm_workers import WarmWorkers
 from elasticjob.worker_failures import RoundWorkers, oom_kills
 from elasticjob.worker_terminator import WorkerTerminator
+from elasticjob.workers import WorkerProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +114,12 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._watch = MemberWatch(self._core, self._lease, self._source.verify)
         self._steps = StepFiles()
         self._agent_call = AgentCall()
-        self._terminator = WorkerTerminator(self._core, settings.worker_stop, self._round_workers)
+        self._warm = WarmWorkers(settings.warm_imports) if settings.warm else None
+        self._terminator = WorkerTerminator(
+            self._core, settings.worker_stop, self._round_workers, WorkerProcesses(self._warm)
+        )
+        if self._warm is not None:
+            self._warm.install()
         self._first = True
         self._shut = False
 
@@ -166,6 +173,9 @@ class K8sRendezvousHandler(RendezvousHandler):
             raise RendezvousStateError("this handler was shut down and joins no more rounds")
         with self._signals():
             self._agent_call = calling_agent(sys._getframe(1))
+            if self._warm is not None:
+                _set_worker_environment()
+                self._warm.arm(self._agent_call.agent)
             failure = self._leave_round(self._agent_call.failures)
             deadline = time.monotonic() + (self._settings.join_timeout or float("inf"))
             try:
@@ -192,6 +202,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._lease.write(failure=report.dump())
         self._lease.flush(FLUSH_SECONDS)
         self._stop_threads()
+        if self._warm is not None:
+            self._warm.close()
         self._servers.close()
         self._steps.remove()
         self._ended()
@@ -379,9 +391,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         if self._core.end_reason():
             self._round.workers.round_ended()
         os.environ[names.ROUND_ENV] = str(m.number)
-        os.environ.setdefault(FAULTHANDLER_ENV, "1")
-        if not has_libuv():
-            os.environ[LIBUV_ENV] = "0"  # else the workers' stores fail, too
+        _set_worker_environment()
+        if self._warm is not None:
+            self._warm.begin(lambda: steps.read() is not None)
         host, _ = parse_endpoint(m.leader_endpoint)
         logger.info(
             "round %d: group rank %d of %d, led by %s%s",
@@ -484,3 +496,10 @@ class K8sRendezvousHandler(RendezvousHandler):
         if record is not None:
             self._lease.write(participant=record.dump())
             self._lease.flush(1.0)
+
+
+def _set_worker_environment() -> None:
+    """What workers inherit in every round."""
+    os.environ.setdefault(FAULTHANDLER_ENV, "1")
+    if not has_libuv():
+        os.environ[LIBUV_ENV] = "0"  # else the workers' stores fail, too

@@ -20,6 +20,8 @@ KEYS = {
     "default: the job's",
     "stall_timeout": "seconds without a heartbeat until a peer that still accepts connections is lost; "
     "default: the job's",
+    "warm": "on: interpreters that have imported torch wait beside the workers; default: off",
+    "warm_imports": "modules that they import as well, with ':' between; needs warm=on",
     "worker_stop": "seconds from the end of a round until workers that still run are killed; default: 10",
     "kubeconfig": "path of a kubeconfig; default: the pod's service account, else KUBECONFIG",
     "pod": "name of this pod; default: ELASTICJOB_POD_NAME, else the token's claim",
@@ -44,6 +46,8 @@ class Settings:
     heartbeat_timeout: float | None = None
     stall_timeout: float | None = None
     worker_stop: float = 10.0
+    warm: bool = False
+    warm_imports: tuple[str, ...] = ()
     local_addr: str = ""
     kubeconfig: str = ""
     pod: str = ""
@@ -97,6 +101,8 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         heartbeat_timeout=_seconds(config, "heartbeat_timeout"),
         stall_timeout=_seconds(config, "stall_timeout"),
         worker_stop=_seconds(config, "worker_stop") or 10.0,
+        warm=_on(config, "warm"),
+        warm_imports=_modules(config, "warm_imports"),
         local_addr=local_addr or "",
         kubeconfig=str(config.get("kubeconfig", "")),
         pod=str(config.get("pod", "")) or os.environ.get(names.POD_NAME_ENV, ""),
@@ -117,3 +123,23 @@ def _seconds(config: Mapping[str, object], key: str) -> float | None:
             f"--rdzv-conf: {key} is {config[key]!r}, expected a number of seconds greater than 0"
         )
     return value
+
+
+def _on(config: Mapping[str, object], key: str) -> bool:
+    value = str(config.get(key, "off"))
+    if value not in ("on", "off"):
+        raise SettingsError(f"--rdzv-conf: {key} is {value!r}, expected on or off")
+    return value == "on"
+
+
+def _modules(config: Mapping[str, object], key: str) -> tuple[str, ...]:
+    value = str(config.get(key, ""))
+    found = tuple(name for name in value.split(":") if name)
+    if not all(part.isidentifier() for name in found for part in name.split(".")):
+        raise SettingsError(
+            f"--rdzv-conf: {key} is {value!r}, expected names of modules with ':' between, e.g. "
+            "transformers:datasets"
+        )
+    if found and not _on(config, "warm"):
+        raise SettingsError(f"--rdzv-conf: {key} is {value!r}, but warm is off: add warm=on, or leave it out")
+    return found

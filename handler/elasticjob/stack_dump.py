@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from elasticjob.workers import children
+from elasticjob.workers import WorkerProcesses
 
 if sys.platform == "linux":
     import resource
@@ -40,15 +40,14 @@ POLL_SECONDS = 0.01
 class Worker:
     """A child that leads its own process group (torch starts each worker so) and catches SIGABRT."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, ranks: tuple[str, str] | None = None) -> None:
         self.pid = pid
         self._born = _stat(pid)[1]
         environ = dict(
             entry.split("=", 1) for entry in _read(pid, "environ").split("\0") if entry.count("=") > 0
         )
-        self.text = (
-            f"rank {environ.get('RANK', '?')} (local rank {environ.get('LOCAL_RANK', '?')}, pid {pid})"
-        )
+        rank, local_rank = ranks or (environ.get("RANK", "?"), environ.get("LOCAL_RANK", "?"))
+        self.text = f"rank {rank} (local rank {local_rank}, pid {pid})"
 
     def alive(self) -> bool:
         """Whether it is still there, and still the same process."""
@@ -66,7 +65,8 @@ class Worker:
 class StackDump:
     """The dumps of one agent, one for each round that hung. ``freeze`` and ``dump`` come from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: WorkerProcesses | None = None) -> None:
+        self._processes = processes or WorkerProcesses()
         self._lock = threading.Lock()
         self._number = 0
         self._frozen: list[Worker] = []
@@ -78,7 +78,8 @@ class StackDump:
         with self._lock:
             if self._number == number or sys.platform != "linux":
                 return
-            found = [Worker(pid) for pid in children(os.getpid()) if _dumps(pid)]
+            ours = self._processes
+            found = [Worker(pid, ours.ranks(pid)) for pid in ours.pids() if _dumps(pid)]
             if not still():
                 return
             self._number, self._frozen, self._since = number, found, time.monotonic()

@@ -7,14 +7,13 @@ round waits for all of them, so those that are left after a while are killed.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 
 from elasticjob.core.participant import Participant
 from elasticjob.stack_dump import StackDump
 from elasticjob.worker_failures import RoundWorkers
-from elasticjob.workers import children, kill_process_groups
+from elasticjob.workers import WorkerProcesses, kill_process_groups
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +25,22 @@ LIST_AGAIN_SECONDS = 0.5
 class WorkerTerminator:
     """Sees to it that the workers of a round that is over end within ``grace_seconds`` seconds.
 
-    ``workers`` tells what is known of the workers, None while this agent is in no round.
+    ``workers`` tells what is known of the workers, None while this agent is in no round; ``processes`` which
+    they may be.
     """
 
     def __init__(
-        self, core: Participant, grace_seconds: float, workers: Callable[[], RoundWorkers | None]
+        self,
+        core: Participant,
+        grace_seconds: float,
+        workers: Callable[[], RoundWorkers | None],
+        processes: WorkerProcesses,
     ) -> None:
         self._core = core
         self._grace_seconds = grace_seconds
         self._workers = workers
-        self._stacks = StackDump()
+        self._processes = processes
+        self._stacks = StackDump(processes)
         self._terminating = 0
 
     def freeze(self) -> None:
@@ -73,7 +78,7 @@ class WorkerTerminator:
         def kill() -> None:
             # First the list, then the question: if this is still the round, none listed is of a newer one.
             try:
-                pids = children(os.getpid())
+                pids = self._processes.pids()
             except OSError as error:
                 logger.debug("cannot list the workers; retrying: %s", error)
                 if self._workers() is not None:

@@ -7,6 +7,34 @@ import errno
 import os
 import signal
 from pathlib import Path
+from typing import Protocol
+
+
+class Idle(Protocol):
+    """Interpreters that wait to become workers (``elasticjob.warm_workers``)."""
+
+    def idle_pids(self) -> frozenset[int]:
+        """Those that are no workers yet."""
+
+    def ranks(self, pid: int) -> tuple[str, str] | None:
+        """RANK and LOCAL_RANK of a worker that one of them has become."""
+
+
+class WorkerProcesses:
+    """This agent's children, without those that only wait to become workers."""
+
+    def __init__(self, idle: Idle | None = None) -> None:
+        self._idle = idle
+
+    def pids(self) -> list[int]:
+        """Raises OSError where they can't be listed."""
+        found = children(os.getpid())
+        idle = self._idle.idle_pids() if self._idle is not None else frozenset()
+        return [pid for pid in found if pid not in idle]
+
+    def ranks(self, pid: int) -> tuple[str, str] | None:
+        """RANK and LOCAL_RANK, where the process's own environment does not say them."""
+        return self._idle.ranks(pid) if self._idle is not None else None
 
 
 def children(pid: int) -> list[int]:

@@ -1,0 +1,315 @@
+"""Warm workers: interpreters that have imported torch already wait beside the workers, and torch's next start
+is handed to them (docs/internals/warm-workers.md).
+
+torch starts each worker by ``SubprocessHandler._popen``, which is replaced while this is switched on. What
+it returns is a ``Popen`` of a child of torchrun like any other: pid, signals and exit code are the kernel's.
+Where an interpreter can't be used, or anything here goes wrong, torch's own function starts the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import ElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.utils import macros
+
+from elasticjob.core.warm import Start, imports, mismatch, refusal, script_path
+from elasticjob.core.warm_count import SIZE, Memory, count
+from elasticjob.memory import private_bytes, read_memory
+from elasticjob.warm_boot import COLD, READY, SCRIPT, UNUSABLE
+from elasticjob.warm_interpreter import WarmInterpreter, works
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 30.0
+"""After a start: when the next ones are made, if no first step is reported before."""
+POLL_SECONDS = 0.2
+MEMORY_SECONDS = 5.0
+HOOK = "_popen"
+"""The function of torch's SubprocessHandler that starts a worker."""
+
+
+class WarmWorkers:
+    """The interpreters of one agent, by local rank. ``more`` is what they import beside torch.
+
+    ``arm`` and ``begin`` come from torchrun's main thread and only leave word for a thread of their own.
+    """
+
+    def __init__(self, more: Sequence[str] = (), memory: Callable[[], Memory | None] = read_memory) -> None:
+        self._more = more
+        self._memory = memory
+        self._changed = threading.Condition()
+        self._idle: dict[int, WarmInterpreter] = {}
+        self._started: dict[int, WarmInterpreter] = {}
+        self._ranks: dict[int, tuple[str, str]] = {}
+        self._last: dict[int, Start] = {}
+        self._wanted: dict[int, Start] = {}
+        self._due = 0.0
+        self._first_step: Callable[[], bool] = bool
+        self._together = False
+        self._works: bool | None = None
+        self._given_up = ""
+        self._size = SIZE
+        self._memory_due = 0.0
+        self._said: set[str] = set()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+        self._torchs: Callable[..., subprocess.Popen[bytes]] | None = None
+        self._ours: Callable[..., subprocess.Popen[bytes]] | None = None
+        self.counts: Counter[str] = Counter()
+        """How many workers were started ``warm``, and ``cold``."""
+
+    # -- torchrun's main thread --------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Let torch start workers by this; not if it starts them in another way than is known."""
+        if sys.platform != "linux":
+            self._give_up("warm workers need Linux")
+            return
+        try:
+            from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (
+                SubprocessHandler,
+            )
+
+            torchs = SubprocessHandler._popen
+            names = torchs.__code__.co_varnames[: torchs.__code__.co_argcount]
+        except (ImportError, AttributeError) as error:
+            self._give_up(f"this torch starts its workers in a way that is not known here: {error}")
+            return
+        if names != ("self", "args", "env"):
+            self._give_up(f"this torch starts its workers in a way that is not known here: _popen{names}")
+            return
+
+        def popen(handler: Any, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
+            process = self._take(handler, args, env)
+            return torchs(handler, args, env) if process is None else process
+
+        self._torchs, self._ours = torchs, popen
+        setattr(SubprocessHandler, HOOK, popen)
+
+    def arm(self, agent: ElasticAgent | None) -> None:
+        """No worker runs here: make an interpreter for each that will, all at once."""
+        starts = self._last or _expected(agent)
+        with self._changed:
+            self._wanted, self._together, self._due = dict(starts), True, 0.0
+            self._wake()
+
+    def begin(self, first_step: Callable[[], bool]) -> None:
+        """Workers are about to start: make the next interpreters after their first step, one by one."""
+        with self._changed:
+            self._wanted, self._together = {}, False
+            self._due, self._first_step = time.monotonic() + AGAIN_SECONDS, first_step
+            self._wake()
+
+    def idle_pids(self) -> frozenset[int]:
+        """The processes that are no workers yet."""
+        with self._changed:
+            return frozenset(one.process.pid for one in self._idle.values())
+
+    def ranks(self, pid: int) -> tuple[str, str] | None:
+        """RANK and LOCAL_RANK of a worker that was started warm: ``/proc`` does not tell them."""
+        return self._ranks.get(pid)
+
+    def close(self) -> None:
+        """End those that wait, and give torch its own function back."""
+        with self._changed:
+            self._stop = True
+            idle, self._idle = list(self._idle.values()), {}
+            self._changed.notify_all()
+        for one in idle:
+            one.end()
+        if self._ours is not None:
+            from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (
+                SubprocessHandler,
+            )
+
+            if SubprocessHandler._popen is self._ours:
+                setattr(SubprocessHandler, HOOK, self._torchs)
+            self._ours = None
+        if self.counts:
+            logger.info("workers started warm: %d, cold: %d", self.counts["warm"], self.counts["cold"])
+
+    def _take(
+        self, handler: Any, args: tuple[str, ...], env: dict[str, str]
+    ) -> subprocess.Popen[bytes] | None:
+        """The worker, from an interpreter that waits; None if it is to be started by torch."""
+        rank = getattr(handler, "local_rank_id", None)
+        try:
+            rank = int(env["LOCAL_RANK"]) if rank is None else rank
+            wanted = Start(tuple(args), dict(env), os.getcwd())
+            with self._changed:
+                self._last[rank] = wanted
+                one = self._idle.pop(rank, None)
+            why = _why_not(one, wanted) or self._given_up
+            if one is not None and not why:
+                ready = not one.importing()
+                process = one.become(wanted, *(_descriptor(handler, n) for n in ("stdout", "stderr")))
+                self._started[rank] = one
+                self._ranks[process.pid] = env.get("RANK", "?"), env.get("LOCAL_RANK", "?")
+                self.counts["warm"] += 1
+                logger.info(
+                    "worker %d starts warm (pid %d)%s",
+                    rank,
+                    process.pid,
+                    "" if ready else ", still importing",
+                )
+                return process
+            if one is not None:
+                one.end()
+        except SignalException:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            logger.debug("a warm start failed", exc_info=True)
+        self.counts["cold"] += 1
+        logger.info("worker %s starts cold: %s", rank, why)
+        return None
+
+    # -- the thread --------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._thread is None and not self._stop:
+            self._thread = threading.Thread(target=self._run, name="elasticjob-warm", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with self._changed:
+                    if self._stop or self._given_up:
+                        return
+                    self._look(time.monotonic())
+                    self._changed.wait(POLL_SECONDS)
+            except Exception as error:
+                self._give_up(f"{type(error).__name__}: {error}")
+                logger.debug("no more warm workers", exc_info=True)
+
+    def _look(self, now: float) -> None:
+        """One look at everything, with the lock."""
+        for rank, one in list(self._idle.items()):
+            state, text = one.state()
+            if state == UNUSABLE:
+                self._drop(rank)
+                self._give_up(text)
+                return
+            if one.process.poll() is not None:
+                del self._idle[rank]
+                self._wanted.pop(rank, None)
+                self._say(f"an interpreter that waited has ended with {one.process.returncode}")
+            elif state == READY:
+                self._size = max(SIZE, private_bytes(one.process.pid) or 0)
+        if self._idle and now >= self._memory_due:
+            self._memory_due = now + MEMORY_SECONDS
+            found = count(self._memory(), len(self._idle), len(self._idle), self._size)
+            for rank in sorted(self._idle)[found.number :]:
+                self._drop(rank)
+                self._wanted.pop(rank, None)
+                self._say(f"memory is short: {found.why}")
+        if self._due and (now >= self._due or self._first_step()):
+            self._due = 0.0
+            self._wanted = dict(self._last)
+            self._read_results()
+        if self._due or self._given_up:
+            return
+        missing = [rank for rank in sorted(self._wanted) if rank not in self._idle]
+        if missing and (self._together or not any(one.importing() for one in self._idle.values())):
+            self._make(missing)
+
+    def _make(self, missing: Sequence[int]) -> None:
+        found = count(self._memory(), len(self._wanted), len(self._idle), self._size)
+        if found.why:
+            self._say(f"{found.number} of {len(self._wanted)} workers can be warm: {found.why}")
+        room = max(0, found.number - len(self._idle))
+        for rank in missing[: room if self._together else min(1, room)]:
+            start = self._wanted[rank]
+            why = refusal(start.args, sys.executable)
+            if why:
+                self._give_up(why)
+                return
+            if self._works is None:
+                self._works = works(sys.executable, start.env)
+            if not self._works:
+                self._give_up("this Python does not run what PYTHONPATH names at its start")
+                return
+            self._idle[rank] = WarmInterpreter(start, imports(_text(script_path(start)), self._more))
+        if self._together or not room:
+            self._wanted = {rank: start for rank, start in self._wanted.items() if rank in self._idle}
+
+    def _read_results(self) -> None:
+        """What has become of those that were started."""
+        for rank, one in self._started.items():
+            state, text = one.state()
+            if state in (COLD, SCRIPT):
+                self.counts["warm"] -= 1
+                self.counts["cold"] += 1
+                logger.info("worker %d started cold after all: %s", rank, text)
+            if state == SCRIPT:
+                self._give_up(text)
+        self._started.clear()
+
+    def _drop(self, rank: int) -> None:
+        self._idle.pop(rank).end()
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            logger.info("warm workers: %s", text)
+        self._said.add(text)
+
+    def _give_up(self, why: str) -> None:
+        """All starts are cold from now on."""
+        if not self._given_up:
+            self._given_up = why
+            logger.warning("no more warm workers: %s", why)
+        for rank in list(self._idle):
+            self._drop(rank)
+
+
+def _why_not(one: WarmInterpreter | None, wanted: Start) -> str:
+    if one is None:
+        return "no interpreter waits for it"
+    state, text = one.state()
+    if state == UNUSABLE:
+        return text
+    if one.process.poll() is not None:
+        return f"the interpreter that waited has ended with {one.process.returncode}"
+    return mismatch(one.start, wanted)
+
+
+def _expected(agent: ElasticAgent | None) -> Mapping[int, Start]:
+    """What torch will start, by local rank, as far as it can be known before the first start."""
+    if agent is None:
+        return {}
+    spec = agent.get_worker_group().spec
+    if not isinstance(spec.entrypoint, str):
+        return {}
+    return {
+        rank: Start(
+            (spec.entrypoint, *(str(one) for one in macros.substitute(list(spec.args), str(rank)))),
+            dict(os.environ),
+            os.getcwd(),
+        )
+        for rank in range(spec.local_world_size)
+    }
+
+
+def _descriptor(handler: Any, name: str) -> int:
+    file = getattr(handler, f"_{name}")
+    return {"stdout": 1, "stderr": 2}[name] if file is None else int(file.fileno())
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace") if path else ""
+    except OSError:
+        return ""

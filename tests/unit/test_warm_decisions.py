@@ -1,0 +1,165 @@
+"""Which workers may be warm, and how many interpreters may wait: decisions without processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticjob.core.warm import PER_ROUND, Start, fixed, imports, mismatch, refusal
+from elasticjob.core.warm_count import MIB, SIZE, Memory, count
+from elasticjob.memory import private_bytes, read_memory
+from elasticjob.settings import Settings, SettingsError, read_settings
+
+PYTHON = "/opt/bin/python3"
+GIB = 1024 * MIB
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        ((PYTHON, "-u", "train.py", "--lr=1"), ""),
+        ((PYTHON, "-u", "-m", "package.train", "x"), ""),
+        ((), "empty"),
+        (("/bin/sh", "-c", "train"), "/bin/sh"),
+        (("numactl", "--cpunodebind=0", PYTHON, "-u", "train.py"), "numactl"),
+        (("/usr/bin/python3", "-u", "train.py"), "/usr/bin/python3"),
+        ((PYTHON, "train.py"), "python -u SCRIPT"),
+        ((PYTHON, "-u"), "python -u SCRIPT"),
+        ((PYTHON, "-u", "-m"), "names no module"),
+        ((PYTHON, "-u", "-X", "dev", "train.py"), "option -X"),
+        ((PYTHON, "-u", "app.pyz"), "app.pyz is not a file *.py"),
+    ],
+)
+def test_commands(args: tuple[str, ...], part: str) -> None:
+    found = refusal(args, PYTHON)
+    assert bool(found) == bool(part)
+    assert part in found
+
+
+def start(*args: str, cwd: str = "/work", **env: str) -> Start:
+    return Start((PYTHON, "-u", *args), env, cwd)
+
+
+def test_what_belongs_to_a_round_may_differ() -> None:
+    made = start("t.py", HOME="/h")
+    wanted = start("t.py", HOME="/h", **dict.fromkeys(PER_ROUND, "x"))
+    assert mismatch(made, wanted) == ""
+    assert fixed(wanted.env) == {"HOME": "/h"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (start("t.py", "--more", HOME="/h"), "its command line is another"),
+        (start("t.py", HOME="/h", cwd="/"), "the working directory is another"),
+        (start("t.py", HOME="/other"), "its environment is another: HOME"),
+        (start("t.py"), "its environment is another: HOME"),
+        (start("t.py", HOME="/h", B="", A=""), "its environment is another: A, B"),
+    ],
+)
+def test_nothing_else_may(wanted: Start, why: str) -> None:
+    assert mismatch(start("t.py", HOME="/h"), wanted) == why
+
+
+def test_what_is_imported() -> None:
+    assert imports("", ()) == ("torch", "torch.distributed", "torch._dynamo")
+    assert imports("", ("torch", "transformers")) == (
+        "torch",
+        "torch.distributed",
+        "torch._dynamo",
+        "transformers",
+    )
+    assert imports("os.environ['TORCHDYNAMO_DISABLE'] = '1'", ()) == ("torch", "torch.distributed")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_where_memory_is_not_short_there_is_one_for_each_worker(workers: int) -> None:
+    assert count(Memory(64 * GIB, 40 * GIB), workers, 0).number == workers
+    assert count(None, workers, 0).number == workers
+
+
+def test_training_comes_first() -> None:
+    # 10 % of 16 GiB stay free: less than 1,639 MiB.
+    assert count(Memory(16 * GIB, 1639 * MIB + SIZE), 8, 0).number == 1
+    few = count(Memory(16 * GIB, 1639 * MIB + 3 * SIZE), 8, 0)
+    assert few.number == 3
+    assert few.why == (
+        "2839 MiB of 16384 MiB are free, each takes 400 MiB, and 10% of the limit is left free"
+    )
+    assert count(Memory(16 * GIB, 100 * MIB), 8, 0).number == 0
+    assert count(Memory(16 * GIB, 4 * GIB), 8, 0, size=GIB).number == 2, "as large as they turned out to be"
+
+
+def test_those_that_wait_have_their_memory_already() -> None:
+    assert count(Memory(16 * GIB, 1639 * MIB + SIZE), 8, 3).number == 4
+    assert count(Memory(16 * GIB, GIB), 8, 3).number == 3, "between half of the reserve and all of it"
+
+
+def test_they_are_given_back_when_memory_is_short() -> None:
+    assert count(Memory(16 * GIB, 819 * MIB - 1), 8, 8).number == 5
+    assert count(Memory(16 * GIB, 0), 2, 2).number == 0
+
+
+def cgroup(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+V2 = {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 100\ninactive_file 250\n"}
+V1 = {
+    "memory/memory.limit_in_bytes": "1000\n",
+    "memory/memory.usage_in_bytes": "700\n",
+    "memory/memory.stat": "inactive_file 9\ntotal_inactive_file 250\n",
+}
+
+
+@pytest.mark.parametrize("files", [V2, V1])
+def test_memory_of_a_container(tmp_path: Path, files: dict[str, str]) -> None:
+    assert read_memory(cgroup(tmp_path, files), tmp_path / "none") == Memory(1000, 550)
+
+
+def test_memory_of_a_node(tmp_path: Path) -> None:
+    node = tmp_path / "meminfo"
+    node.write_text("MemTotal:  16 kB\nMemFree: 1 kB\nMemAvailable:    8 kB\n")
+    assert read_memory(tmp_path, node) == Memory(16384, 8192)
+    assert read_memory(cgroup(tmp_path, {**V2, "memory.max": "max\n"}), node) == Memory(16384, 8192)
+    assert read_memory(cgroup(tmp_path, V2), node) == Memory(1000, 550)
+    assert read_memory(tmp_path / "none", tmp_path / "none") is None
+
+
+def test_memory_of_a_process() -> None:
+    import os
+
+    assert (private_bytes(os.getpid()) or 0) > MIB
+    assert private_bytes(0) is None
+
+
+def settings(**config: Any) -> Settings:
+    return read_settings("job", config, None)
+
+
+def test_it_is_off_unless_it_is_switched_on() -> None:
+    assert (settings().warm, settings().warm_imports) == (False, ())
+    assert settings(warm="on").warm
+    assert not settings(warm="off").warm
+    assert settings(warm="on", warm_imports="transformers:datasets.x").warm_imports == (
+        "transformers",
+        "datasets.x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "part"),
+    [
+        ({"warm": "yes"}, "warm is 'yes', expected on or off"),
+        ({"warm_imports": "a"}, "add warm=on"),
+        ({"warm": "on", "warm_imports": "a b"}, "warm_imports is 'a b', expected names of modules"),
+    ],
+)
+def test_wrong_settings(config: dict[str, str], part: str) -> None:
+    with pytest.raises(SettingsError, match=part):
+        settings(**config)
