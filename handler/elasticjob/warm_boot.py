@@ -226,11 +226,10 @@ def _reopen(stream: Any, number: int) -> None:
     """Let Python's stream see what its descriptor is now (whether it can seek), as the same object."""
     if type(stream) is not io.TextIOWrapper or type(stream.buffer) is not io.FileIO:
         raise Unusable("Python's output is not what it is in a worker (python -u)")
-    raw, name = stream.buffer, stream.name
+    raw = io.FileIO(number, "wb", closefd=False)  # not the old one: that remembers whether it can seek
+    raw.name = stream.name
     encoding, errors = stream.encoding, stream.errors
     line, through = stream.line_buffering, stream.write_through
-    raw.__init__(number, "wb", closefd=False)  # type: ignore[misc]
-    raw.name = name
     stream.__init__(raw, encoding, errors, "\n", line, through)  # type: ignore[misc]
     vars(stream)["mode"] = "w"
 
@@ -465,6 +464,13 @@ class HandOver:
         said, _said = _said, [b"", b""]
         for number, data in enumerate(said, 1):
             _write_all(number, data)
+
+    def __del__(self) -> None:
+        """Python ends, and takes down what is in ``sys.modules`` next: with it, and in order, what the script
+        has never imported."""
+        for modules in self._modules.values():
+            for name, one in modules.items():
+                sys.modules.setdefault(name, one)
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

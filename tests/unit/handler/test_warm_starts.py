@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,7 @@ class Bench:
     folder: Path
     before_the_worker: Callable[[], object] = bool
     wait_until_ready: bool = True
+    pipes: bool = False
     imports: tuple[str, ...] = (EARLY,)
     env: dict[str, str] = field(default_factory=dict)
     of_the_round: dict[str, str] = field(default_factory=dict)
@@ -100,20 +104,20 @@ class Bench:
         for name in ("report.json", "error.json"):
             (self.folder / name).unlink(missing_ok=True)
         wanted = self.start(args)
-        # Not files alone: what a stream is (may it seek?) is part of what is compared.
-        with (self.folder / "out").open("w+") as out, (self.folder / "err").open("w+") as err:
+        with ExitStack() as files:
+            out, err = self._output(files, "out"), self._output(files, "err")
             if warm:
                 one = self.warm_interpreter(*args)
                 self.before_the_worker()
-                process = one.become(wanted, out.fileno(), err.fileno())
+                process = one.become(wanted, out[1], err[1])
             else:
                 self.before_the_worker()
                 process = subprocess.Popen(
                     wanted.args,
                     env=wanted.env,
                     cwd=wanted.cwd,
-                    stdout=out,
-                    stderr=err,
+                    stdout=out[1],
+                    stderr=err[1],
                     start_new_session=True,
                 )
             try:
@@ -121,18 +125,34 @@ class Bench:
             finally:
                 process.kill()
                 process.wait()
-            out.seek(0)
-            err.seek(0)
-            said = out.read(), err.read()
+            said_out, said_err = self._read(out[0]), self._read(err[0])
         report = self._json("report.json")
         error = self._json("error.json")
         return End(
             code,
-            *said,
+            said_out,
+            said_err,
             error and error["message"]["message"],
             report,
             one.state() if warm else (b"", ""),
         )
+
+    def _output(self, files: ExitStack, name: str) -> tuple[int, int]:
+        """Where to read what is written, and where to write: a file or a pipe, which a stream can tell."""
+        if self.pipes:
+            both = os.pipe()
+        else:
+            path = self.folder / name
+            written = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            both = os.open(path, os.O_RDONLY), written
+        for one in both:
+            files.callback(os.close, one)
+        return both
+
+    @staticmethod
+    def _read(descriptor: int) -> str:
+        there = select.select([descriptor], [], [], 0)[0]
+        return os.read(descriptor, 1 << 20).decode() if there else ""
 
     def both(self, *args: str) -> tuple[End, End]:
         """A cold start and a warm one."""
@@ -163,6 +183,7 @@ def differences(cold: Any, warm: Any, path: str = "") -> list[str]:
 )
 def test_everything_that_a_script_can_see_is_the_same(bench: Bench, args: tuple[str, ...]) -> None:
     bench.imports = (*IMPORTS, OPTIMIZER_IMPORT)
+    bench.pipes = "-m" in args
     bench.script((SCRIPTS / "everything.py").read_text(), "everything.py")
     cold, warm = bench.both(*args)
     assert cold.code == 0, cold.err
@@ -183,6 +204,26 @@ def test_everything_that_a_script_can_see_is_the_same(bench: Bench, args: tuple[
     assert not found, "\n".join(found)
     assert (cold.code, cold.out, cold.err) == (warm.code, warm.out, warm.err)
     assert cold.report["varies"]["seed"] != warm.report["varies"]["seed"]
+
+
+STREAMS = """
+import sys
+for stream in (sys.stdout, sys.stderr):
+    print(stream.seekable(), stream.buffer.seekable(), stream.fileno(), stream.name, stream.mode)
+    print(repr(stream))
+    print(stream.buffer, stream.line_buffering, stream.write_through, stream is sys.__stdout__)
+"""
+
+
+@pytest.mark.parametrize("pipes", [True, False])
+def test_output_is_what_torch_has_chosen(bench: Bench, pipes: bool) -> None:
+    bench.pipes = pipes
+    bench.early("import sys; STREAM = sys.stdout\n")
+    script = bench.script(STREAMS + "import early; print(early.STREAM is sys.stdout)")
+    cold, warm = bench.both(script)
+    assert warm.state == (WARM, "")
+    assert warm == cold
+    assert cold.out.splitlines()[0].startswith("False" if pipes else "True")
 
 
 ENDS = [
@@ -220,9 +261,9 @@ def test_every_end_is_the_same(bench: Bench, what: str) -> None:
     assert cold.code != 1 or cold.err or cold.out
 
 
-@pytest.mark.parametrize("what", ["record", "data loader"])
+@pytest.mark.parametrize("what", ["record", "data loader", "never imports torch"])
 def test_what_needs_torch_ends_in_the_same_way(bench: Bench, what: str) -> None:
-    bench.imports = (*IMPORTS, EARLY)
+    bench.imports = (*IMPORTS, OPTIMIZER_IMPORT, EARLY)
     bench.script((SCRIPTS / "ends.py").read_text(), "ends.py")
     cold, warm = bench.both("ends.py", what)
     assert warm.state == (WARM, "")
@@ -231,8 +272,6 @@ def test_what_needs_torch_ends_in_the_same_way(bench: Bench, what: str) -> None:
 
 
 def without_addresses(end: End) -> End:
-    import re
-
     end.err = re.sub(r"0x[0-9a-f]{8,}|\b\d{4,}\b", "N", end.err)
     return end
 

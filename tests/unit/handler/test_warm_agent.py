@@ -1,0 +1,260 @@
+"""torchrun's side of warm workers: when interpreters are made, how many, and which starts are theirs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler as torchs
+
+from devcluster.wait import wait_for
+from elasticjob import stack_dump, warm_workers
+from elasticjob.core.warm_count import MIB, Memory
+from elasticjob.stack_dump import StackDump
+from elasticjob.warm_workers import WarmWorkers
+from elasticjob.workers import WorkerProcesses
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers are for Linux")
+
+SECONDS = 120.0
+PLENTY = Memory(1 << 40, 1 << 40)
+ORIGINAL = torchs.SubprocessHandler._popen
+
+
+class Agent:
+    """What torch's agent tells of the workers that it will start."""
+
+    def __init__(self, workers: int, *args: str) -> None:
+        self._spec = SimpleNamespace(entrypoint=sys.executable, args=("-u", *args), local_world_size=workers)
+
+    def get_worker_group(self) -> SimpleNamespace:
+        return SimpleNamespace(spec=self._spec)
+
+
+class Scene:
+    """Warm workers that import nothing much, and the starts of a torch that is played."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.memory: Memory | None = PLENTY
+        self.warm = WarmWorkers(memory=lambda: self.memory)
+        self.warm.install()
+        self.stepped = False
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def script(self, text: str) -> str:
+        (self.folder / "script.py").write_text(text)
+        return "script.py"
+
+    def arm(self, workers: int, *args: str) -> None:
+        agent: Any = Agent(workers, *args)
+        self.warm.arm(agent)
+
+    def idle(self, number: int) -> frozenset[int]:
+        """Wait until so many have done their imports."""
+
+        def there() -> frozenset[int] | None:
+            ready = [one for one in self.warm._idle.values() if not one.importing()]
+            return self.warm.idle_pids() if len(ready) == len(self.warm._idle) == number else None
+
+        return wait_for(there, SECONDS, f"{number} interpreters wait")
+
+    def start(self, rank: int, *args: str, **env: str) -> subprocess.Popen[bytes]:
+        """As torch starts a worker: an object with its output, then its ``_popen``."""
+        handler = torchs.SubprocessHandler.__new__(torchs.SubprocessHandler)
+        handler._stdout = (self.folder / f"out-{rank}").open("w")
+        handler._stderr = (self.folder / f"err-{rank}").open("w")
+        handler.local_rank_id = rank
+        values = {**os.environ, "RANK": str(rank + 4), "LOCAL_RANK": str(rank), **env}
+        self.processes.append(handler._popen((sys.executable, "-u", *args), values))
+        handler._stdout.close()
+        handler._stderr.close()
+        return self.processes[-1]
+
+    def out(self, rank: int) -> str:
+        return (self.folder / f"out-{rank}").read_text()
+
+    def begin(self) -> None:
+        self.warm.begin(lambda: self.stepped)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warm_workers, "imports", lambda _text, more: ("fractions", *more))
+    made = Scene(tmp_path)
+    yield made
+    made.warm.close()
+    for one in made.processes:
+        one.kill()
+        one.wait()
+    assert torchs.SubprocessHandler._popen is ORIGINAL
+
+
+PRINTS = "import os, sys; print(os.environ['RANK'], sys.argv)"
+Logged = pytest.LogCaptureFixture
+
+
+@pytest.fixture
+def said(caplog: Logged) -> Callable[[], str]:
+    caplog.set_level("INFO", "elasticjob")
+    return lambda: "\n".join(record.getMessage() for record in caplog.records)
+
+
+def test_each_worker_is_made_of_the_interpreter_of_its_rank(scene: Scene, said: Callable[[], str]) -> None:
+    args = (scene.script(PRINTS), "--rank=${local_rank}")
+    scene.arm(2, *args)
+    pids = scene.idle(2)
+    for rank in (1, 0):
+        one = scene.start(rank, args[0], f"--rank={rank}")
+        assert one.pid in pids
+        assert scene.warm.ranks(one.pid) == (str(rank + 4), str(rank))
+        assert one.wait(SECONDS) == 0
+        assert scene.out(rank) == f"{rank + 4} ['script.py', '--rank={rank}']\n"
+    assert scene.warm.counts == {"warm": 2}
+    assert "worker 0 starts warm" in said()
+
+
+def test_the_next_are_made_after_the_first_step_one_by_one(scene: Scene) -> None:
+    args = (scene.script("import time; time.sleep(600)"),)
+    scene.begin()
+    first = [scene.start(rank, *args) for rank in range(3)]
+    assert scene.warm.counts == {"cold": 3}
+    assert scene.warm.idle_pids() == frozenset()
+    scene.stepped = True
+    pids = scene.idle(3)
+    assert not pids & {one.pid for one in first}
+    assert not [pid for pid in WorkerProcesses(scene.warm).pids() if pid in pids]
+    scene.arm(3, *args)
+    assert {scene.start(rank, *args).pid for rank in range(3)} == pids
+
+
+def test_another_environment_is_a_cold_start(scene: Scene, said: Callable[[], str]) -> None:
+    args = (scene.script(PRINTS),)
+    scene.arm(1, *args)
+    pids = scene.idle(1)
+    one = scene.start(0, *args, PYTHONHASHSEED="1")
+    assert one.wait(SECONDS) == 0
+    assert one.pid not in pids
+    assert "worker 0 starts cold: its environment is another: PYTHONHASHSEED" in said()
+    assert scene.warm.counts == {"cold": 1}
+
+
+def test_one_that_has_died_is_a_cold_start(scene: Scene, said: Callable[[], str]) -> None:
+    args = (scene.script(PRINTS),)
+    scene.arm(1, *args)
+    (pid,) = scene.idle(1)
+    os.kill(pid, 9)
+    wait_for(lambda: not scene.warm.idle_pids(), SECONDS, "that is seen")
+    assert scene.start(0, *args).wait(SECONDS) == 0
+    assert scene.out(0) == "4 ['script.py']\n"
+    assert "worker 0 starts cold: " in said()
+
+
+def test_whatever_goes_wrong_here_is_a_cold_start(
+    scene: Scene, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = (scene.script(PRINTS),)
+    scene.arm(1, *args)
+    scene.idle(1)
+    monkeypatch.setattr(warm_workers, "mismatch", lambda _made, _wanted: 1 / 0)
+    assert scene.start(0, *args).wait(SECONDS) == 0
+    assert scene.out(0) == "4 ['script.py']\n"
+    assert "worker 0 starts cold: ZeroDivisionError" in said()
+
+
+def test_a_module_that_cannot_be_imported_ends_it_with_the_reason(
+    scene: Scene, said: Callable[[], str]
+) -> None:
+    scene.warm._more = ("not_there",)
+    args = (scene.script(PRINTS),)
+    scene.arm(2, *args)
+    wait_for(lambda: "no more warm workers" in said(), SECONDS, "it gives up")
+    assert "no more warm workers: cannot import not_there: ModuleNotFoundError" in said()
+    assert scene.warm.idle_pids() == frozenset()
+    assert scene.start(0, *args).wait(SECONDS) == 0
+
+
+def test_a_script_that_changes_the_environment_is_cold_and_ends_it(
+    scene: Scene, said: Callable[[], str]
+) -> None:
+    (scene.folder / "early.py").write_text("")
+    scene.warm._more = ("early",)
+    args = (scene.script("import os; os.environ['OMP_PLACES'] = 'x'; import early; print('ran')"),)
+    scene.arm(1, *args)
+    scene.idle(1)
+    scene.begin()
+    assert scene.start(0, *args).wait(SECONDS) == 0
+    assert scene.out(0) == "ran\n"
+    scene.stepped = True
+    wait_for(lambda: "no more warm workers" in said(), SECONDS, "it gives up")
+    assert "worker 0 started cold after all: the script sets OMP_PLACES before it imports early" in said()
+    assert +scene.warm.counts == {"cold": 1}
+
+
+def test_as_many_as_memory_allows(scene: Scene, said: Callable[[], str]) -> None:
+    scene.memory = Memory(10_000 * MIB, 1_900 * MIB)
+    args = (scene.script(PRINTS),)
+    scene.arm(4, *args)
+    scene.idle(2)
+    assert "2 of 4 workers can be warm: 1900 MiB of 10000 MiB are free" in said()
+
+
+def test_they_are_given_back_when_memory_gets_short(
+    scene: Scene, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_workers, "MEMORY_SECONDS", 0.0)
+    scene.arm(2, scene.script(PRINTS))
+    scene.idle(2)
+    scene.memory = Memory(10_000 * MIB, 10 * MIB)
+    wait_for(lambda: not scene.warm.idle_pids(), SECONDS, "they are given back")
+    assert "memory is short: 10 MiB of 10000 MiB are free" in said()
+    scene.memory = PLENTY
+    scene.arm(2, "script.py")
+    scene.idle(2)
+
+
+def test_a_torch_that_starts_workers_in_another_way_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, said: Callable[[], str]
+) -> None:
+    def other(self: object, args: object) -> None: ...
+
+    monkeypatch.setattr(torchs.SubprocessHandler, "_popen", other)
+    warm = WarmWorkers()
+    warm.install()
+    found: object = torchs.SubprocessHandler._popen
+    assert found is other
+    assert "in a way that is not known here" in said()
+    warm.close()
+    monkeypatch.delattr(torchs.SubprocessHandler, "_popen")
+    warm = WarmWorkers()
+    warm.install()
+    warm.close()
+    assert not hasattr(torchs.SubprocessHandler, "_popen")
+
+
+def test_a_stack_dump_knows_warm_workers_and_leaves_those_that_wait_alone(
+    scene: Scene, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_dump, "FREEZE_SECONDS", 0.0)
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    args = (scene.script("import time\nprint('here', flush=True)\ndef hangs(): time.sleep(600)\nhangs()"),)
+    scene.arm(2, *args)
+    scene.idle(2)
+    worker = scene.start(1, *args)
+    wait_for(lambda: scene.out(1) == "here\n", SECONDS, "the worker runs")
+    (waits,) = scene.warm.idle_pids()
+    dump = StackDump(WorkerProcesses(scene.warm))
+    dump.freeze(3, lambda: True)
+    assert Path(f"/proc/{waits}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+    dump.dump()
+    assert worker.wait(SECONDS) == -6
+    assert f"round 3 hung; the stack of rank 5 (local rank 1, pid {worker.pid}):" in said()
+    assert "in hangs" in (scene.folder / "err-1").read_text()
+    assert scene.warm.idle_pids() == {waits}
