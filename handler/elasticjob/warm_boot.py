@@ -12,6 +12,7 @@ that is not 0 when torchrun is gone: 0 would be a worker that has done its work.
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import ctypes
 import importlib
@@ -424,6 +425,7 @@ class HandOver:
         self._request, self._page = request, page
         self._env, self._pid = dict(os.environ), os.getpid()
         self._spec: Any = None
+        atexit.register(self._put_back)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         """A spec like that of the module, which loads it from here; None for all that is not here."""
@@ -455,6 +457,7 @@ class HandOver:
                 sys.modules.setdefault(name, one)
         if not self._modules and self in sys.meta_path:
             sys.meta_path.remove(self)
+            atexit.unregister(self._put_back)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -465,9 +468,9 @@ class HandOver:
         for number, data in enumerate(said, 1):
             _write_all(number, data)
 
-    def __del__(self) -> None:
+    def _put_back(self) -> None:
         """Python ends, and takes down what is in ``sys.modules`` next: with it, and in order, what the script
-        has never imported."""
+        has never imported. Else libraries complain of what is left."""
         for modules in self._modules.values():
             for name, one in modules.items():
                 sys.modules.setdefault(name, one)

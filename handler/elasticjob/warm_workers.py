@@ -62,6 +62,7 @@ class WarmWorkers:
         self._size = SIZE
         self._memory_due = 0.0
         self._said: set[str] = set()
+        self._ready_said = 0
         self._stop = False
         self._thread: threading.Thread | None = None
         self._torchs: Callable[..., subprocess.Popen[bytes]] | None = None
@@ -197,6 +198,7 @@ class WarmWorkers:
 
     def _look(self, now: float) -> None:
         """One look at everything, with the lock."""
+        ready = 0
         for rank, one in list(self._idle.items()):
             state, text = one.state()
             if state == UNUSABLE:
@@ -208,7 +210,12 @@ class WarmWorkers:
                 self._wanted.pop(rank, None)
                 self._say(f"an interpreter that waited has ended with {one.process.returncode}")
             elif state == READY:
+                ready += 1
                 self._size = max(SIZE, private_bytes(one.process.pid) or 0)
+        if ready != self._ready_said and ready in (0, len(self._wanted)):
+            self._ready_said = ready
+            if ready:
+                logger.info("warm workers: %d interpreters are ready", ready)
         if self._idle and now >= self._memory_due:
             self._memory_due = now + MEMORY_SECONDS
             found = count(self._memory(), len(self._idle), len(self._idle), self._size)
