@@ -136,10 +136,12 @@ def test_participants_have_a_priority_level_and_the_operator_another(release: Re
     def uid(kind: str, name: str) -> str:
         return kubectl("get", kind, name, "-o", "jsonpath={.metadata.uid}").stdout
 
-    def classified(namespace: str, account: str, path: str) -> tuple[str, str]:
+    def classified(
+        namespace: str, account: str, path: str, method: str = "PATCH", body: dict[str, Any] | None = None
+    ) -> tuple[str, str]:
         """The schema and level of a request with a token of this account, by their UIDs."""
         token = kubectl("-n", namespace, "create", "token", account).stdout.strip()
-        answer = ApiClient(release.cluster.server, release.cluster.ca_file, token).request("GET", path)
+        answer = ApiClient(release.cluster.server, release.cluster.ca_file, token).request(method, path, body)
         return (
             answer.headers["X-Kubernetes-PF-FlowSchema-UID"],
             answer.headers["X-Kubernetes-PF-PriorityLevel-UID"],
@@ -159,7 +161,16 @@ def test_participants_have_a_priority_level_and_the_operator_another(release: Re
         interval=0.2,
     )
     assert classified(NAMESPACE, "elasticjob", lease) == operator
-    assert classified("team-a", "default", "/api/v1/namespaces/team-a/pods") not in (participant, operator)
+    ours = (participant, operator)
+    assert classified("team-a", "default", "/api/v1/namespaces/team-a/pods", "GET") not in ours
+    leases = lease.rpartition("/")[0]
+    assert classified("team-a", "default", f"{leases}?watch=1", "GET") == participant
+    # A stranger elects its leader: it reads, creates and updates a Lease, here or elsewhere.
+    for path in (lease, lease.replace("team-a", "default")):
+        namespace = path.split("/")[5]
+        for method, where in (("GET", path), ("POST", path.rpartition("/")[0]), ("PUT", path)):
+            body = None if method == "GET" else {}
+            assert classified(namespace, "default", where, method, body) not in ours, (method, where)
 
 
 def test_definition_applied_by_hand_is_taken_over_on_request(release: Release[Cluster]) -> None:
