@@ -46,6 +46,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="POLICY",
         help="Always, IfNotPresent or Never (default: as Kubernetes decides by the tag)",
     )
+    parser.add_argument(
+        "--default-ttl-seconds-after-finished",
+        metavar="SECONDS",
+        help="delete finished jobs that set no ttlSecondsAfterFinished after this time (default: keep them)",
+    )
     flags = parser.add_argument_group(
         "leader election",
         "Needed when several operators serve the same namespaces. Each flag can also be set by an "
@@ -82,6 +87,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
         flags["leader_elect"] = "true" if arguments.leader_elect else "false"
     flags["health_probe_bind_address"] = arguments.health_probe_bind_address
     flags["namespaces"] = ",".join(arguments.namespace)
+    flags["default_ttl_seconds_after_finished"] = arguments.default_ttl_seconds_after_finished
     flags["handler_image"] = arguments.handler_image
     flags["handler_image_pull_policy"] = arguments.handler_image_pull_policy
     return from_environment(environ, flags)

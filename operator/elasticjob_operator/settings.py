@@ -14,6 +14,7 @@ from pathlib import Path
 
 from elasticjob import __version__
 from elasticjob_operator.leadership.core import Place, Timing
+from elasticjob_operator.observe.spec import JobDefaults
 
 NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
 LEADER_ELECT_ENV = "ELASTICJOB_LEADER_ELECT"
@@ -24,6 +25,9 @@ LEASE_NAME = "elasticjob-operator"
 HANDLER_IMAGE = f"ghcr.io/elasticjob/elasticjob-handler:{__version__}"
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+DEFAULT_TTL_ENV = "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED"
+_MAX_TTL = 2**31 - 1
+"""As the resource definition has it."""
 _PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
@@ -49,6 +53,8 @@ class Settings:
     """What the handler is copied from into the pods of jobs, in place of being in the user's image."""
     handler_pull_policy: str = ""
     """When kubelets pull it: Always, IfNotPresent or Never; empty: as Kubernetes decides by the tag."""
+    job_defaults: JobDefaults = JobDefaults()  # noqa: RUF009 (frozen)
+    """What holds for jobs that do not say it."""
     election: Place | None = None
     """The Lease that decides which of several processes acts; None: this one does."""
 
@@ -83,9 +89,20 @@ def from_environment(
         namespaces=namespaces,
         handler_image=given.get(HANDLER_IMAGE_ENV, "").strip() or HANDLER_IMAGE,
         handler_pull_policy=pull_policy,
+        job_defaults=JobDefaults(ttl_after_finished=_time_to_live(given.get(DEFAULT_TTL_ENV, "").strip())),
         election=_election(given) if asked == "true" else None,
         probes=_address(given.get(PROBES_ENV, "").strip()),
     )
+
+
+def _time_to_live(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text) > _MAX_TTL:
+        raise BadSetting(
+            f"{DEFAULT_TTL_ENV} must be a whole number of seconds up to {_MAX_TTL}, found {text!r}"
+        )
+    return int(text)
 
 
 def _address(text: str) -> tuple[str, int] | None:

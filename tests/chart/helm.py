@@ -54,6 +54,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "verbose": True,
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
         "extraArgs": ["--verbose"],
+        "jobDefaults": {"ttlSecondsAfterFinished": 604800},
         "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
         "extraVolumeMounts": [{"name": "authorities", "mountPath": "/etc/authorities", "readOnly": True}],
         "podDisruptionBudget": {"minAvailable": "50%", "unhealthyPodEvictionPolicy": "IfHealthyBudget"},

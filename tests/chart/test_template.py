@@ -93,6 +93,7 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             "image.repository begins with the registry registry.example, and mirror.example is set as its",
         ),
         ({"handler": {"image": {"pullPolicy": "never"}}}, "at '/handler/image/pullPolicy': value must be"),
+        ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
         ({"extraArgs": ["verbose"]}, "at '/extraArgs/0': 'verbose' does not match"),
         ({"podDisruptionBudget": {"minAvailable": "half"}}, "at '/podDisruptionBudget/minAvailable'"),
         ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts': minItems"),
@@ -113,6 +114,14 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
 )
 def test_wrong_values_are_refused_by_name(helm: Helm, values: dict[str, Any], says: str) -> None:
     assert says in helm.refusal(values)
+
+
+@pytest.mark.parametrize("seconds", [0, 604_800, 2_147_483_647])
+def test_the_time_to_live_reaches_the_operator_in_digits(helm: Helm, seconds: int) -> None:
+    (made,) = _of(helm, {"jobDefaults": {"ttlSecondsAfterFinished": seconds}}, "Deployment")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    variable = {"name": "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED", "value": str(seconds)}
+    assert variable in container["env"]
 
 
 @pytest.mark.parametrize("old", ["replicas", "env", "topologySpreadKeys"])

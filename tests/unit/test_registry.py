@@ -10,7 +10,7 @@ import pytest
 from elasticjob_operator.act.write_backoff import STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.observe.errors import Forbidden
-from elasticjob_operator.observe.spec import MalformedJob
+from elasticjob_operator.observe.spec import JobDefaults, MalformedJob
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.status import JobStatus
 
@@ -48,6 +48,17 @@ def test_our_own_write_is_newer_than_what_the_watch_brings_of_the_time_before() 
     scene.registry.wrote(entry, replace(entry.view, status=status, version=7))
     scene.registry.update(job(6))
     assert (entry.view.version, entry.view.status, entry.covered_status) == (7, status, status)
+
+
+def test_a_job_that_sets_no_time_to_live_has_that_of_the_operator() -> None:
+    registry = Registry(lambda _: None, lambda _: None, JobDefaults(ttl_after_finished=60))
+    registry.update(job(5))
+    registry.update(job(5, "own", spec={"replicas": 2, "ttlSecondsAfterFinished": 0}))
+    entries = {entry.view.job.name: entry for entry in registry}
+    assert entries["job"].view.job.spec.ttl_after_finished == 60
+    assert entries["own"].view.job.spec.ttl_after_finished == 0
+    registry.read_again(entries["job"], job(6))
+    assert entries["job"].view.job.spec.ttl_after_finished == 60
 
 
 def test_a_change_that_is_newer_than_our_own_write_stays() -> None:

@@ -37,6 +37,16 @@ def test_when_the_handlers_image_is_pulled_is_one_of_three_words() -> None:
         chosen(ELASTICJOB_HANDLER_IMAGE_PULL_POLICY="always")
 
 
+def test_the_time_to_live_of_jobs_that_say_none() -> None:
+    assert chosen().job_defaults.ttl_after_finished is None
+    assert chosen("--default-ttl-seconds-after-finished 0").job_defaults.ttl_after_finished == 0
+    environ = {"ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED": "3600"}
+    assert chosen(**environ).job_defaults.ttl_after_finished == 3600
+    for wrong in ("1h", "-1", str(2**31), "³"):
+        with pytest.raises(BadSetting, match="must be a whole number of seconds up to 2147483647, found"):
+            chosen(ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED=wrong)
+
+
 def test_an_election_with_the_defaults() -> None:
     expected = Place("here", "elasticjob-operator", Timing(12.0, 8.0, 2.0))
     assert chosen("--leader-elect", POD_NAMESPACE="here").election == expected

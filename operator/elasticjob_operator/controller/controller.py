@@ -60,7 +60,9 @@ class Controller:
         """The last are all that write."""
         call_later = asyncio.get_running_loop().call_later
         self.queue: WorkQueue[Request] = WorkQueue(clock, call_later, self._start_worker)
-        self.registry = Registry(changed=self.queue.add, forgotten=self.queue.discard)
+        self.registry = Registry(
+            changed=self.queue.add, forgotten=self.queue.discard, defaults=settings.job_defaults
+        )
         self.cache = ClusterCache(api, settings.namespaces, self.enqueue, clock)
         handler = HandlerImage(settings.handler_image, settings.handler_pull_policy)
         applier = Applier(api, self.cache, clock, handler, self._workers.spawn)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.observe.client import Json
 from elasticjob_operator.observe.objects import version_of
-from elasticjob_operator.observe.spec import JobView, read_job
+from elasticjob_operator.observe.spec import JobDefaults, JobView, read_job
 from elasticjob_operator.plan.status import JobStatus
 
 _MAX_DELETED = 10_000
@@ -67,7 +67,13 @@ class JobEntry:
 class Registry:
     """See the module. ``changed`` is called when there is news of a job, ``forgotten`` when it is gone."""
 
-    def __init__(self, changed: Callable[[Request], None], forgotten: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[Request], None],
+        forgotten: Callable[[Request], None],
+        defaults: JobDefaults = JobDefaults(),  # noqa: B008 (frozen)
+    ) -> None:
+        self._defaults = defaults
         self._changed = changed
         self._forgotten = forgotten
         self._entries: dict[Key, JobEntry] = {}
@@ -106,7 +112,7 @@ class Registry:
             entry is not None and version_of(meta) <= entry.view.version
         ):
             return
-        view = read_job(raw, entry.view if entry is not None else None)
+        view = read_job(raw, entry.view if entry is not None else None, self._defaults)
         self.unreadable.pop(key, None)
         revision = _user_revision(view.job.generation, meta)
         if entry is not None and entry.view.job.uid == view.job.uid:
@@ -129,7 +135,7 @@ class Registry:
     def read_again(self, entry: JobEntry, raw: Json) -> None:
         """This version of the job was read for its pass: that is no news. Raises MalformedJob."""
         if version_of(raw["metadata"]) >= entry.view.version:
-            entry.view = read_job(raw)
+            entry.view = read_job(raw, defaults=self._defaults)
 
     def wrote(self, entry: JobEntry, view: JobView) -> None:
         """We have written its status, and ``view`` is the job after that."""

@@ -34,6 +34,16 @@ T = TypeVar("T", int, str)
 
 
 @dataclass(frozen=True)
+class JobDefaults:
+    """What holds for a job that does not say it. ``ttl_after_finished`` is in seconds; None: it is kept."""
+
+    ttl_after_finished: int | None = None
+
+
+_NO_DEFAULTS = JobDefaults()
+
+
+@dataclass(frozen=True)
 class JobView:
     """One version of an ElasticJob: ``version`` is its resourceVersion. ``ours`` is False for one that
     another controller manages, ``deleting`` once it has a deletionTimestamp."""
@@ -60,7 +70,9 @@ class TooNewJob(MalformedJob):
     event = "StatusTooNew"
 
 
-def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
+def read_job(
+    raw: Mapping[str, Any], known: JobView | None = None, defaults: JobDefaults = _NO_DEFAULTS
+) -> JobView:
     """Read an ElasticJob; the spec of ``known`` is taken over when it is of the same generation.
 
     Raises MalformedJob.
@@ -76,7 +88,7 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
             name=str(meta["name"]),
             uid=uid,
             generation=generation,
-            spec=read_spec(spec),
+            spec=read_spec(spec, defaults),
         )
     try:
         status = status_json.parse(_mapping(raw.get("status")))
@@ -99,12 +111,13 @@ def read_job(raw: Mapping[str, Any], known: JobView | None = None) -> JobView:
     )
 
 
-def read_spec(spec: Mapping[str, Any]) -> JobSpec:
+def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> JobSpec:
     """Read ``spec``. Never raises."""
     policy = _mapping(spec.get("failurePolicy"))
     template = spec.get("template")
     own_pods = isinstance(template, dict)
     nproc = spec.get("nprocPerNode")
+    ttl = _optional(spec, "ttlSecondsAfterFinished", 0)
     return JobSpec(
         replicas=_number(spec, "replicas", 1, 1),
         min_replicas=_optional(spec, "minReplicas", 1),
@@ -126,7 +139,7 @@ def read_spec(spec: Mapping[str, Any]) -> JobSpec:
         ),
         suspend=own_pods and spec.get("suspend") is True,
         active_deadline=_optional(spec, "activeDeadlineSeconds", 1),
-        ttl_after_finished=_optional(spec, "ttlSecondsAfterFinished", 0),
+        ttl_after_finished=defaults.ttl_after_finished if ttl is None else ttl,
         clean_pod_policy=_word(spec.get("cleanPodPolicy"), CleanPodPolicy) or JobSpec.clean_pod_policy,
         network_policy=_word(spec.get("networkPolicy"), NetworkPolicy) or JobSpec.network_policy,
     )
