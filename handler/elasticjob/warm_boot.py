@@ -380,6 +380,9 @@ class Preloaded:
         for path, was in self._files.items():
             if _stamp(path) != was:
                 raise Unusable(f"{path} has changed")
+        command = _command()
+        if command[0] == "-m" and {command[1], f"{command[1]}.__main__"} & set(sys.modules):
+            raise Unusable(f"{command[1]}, which is to run, was imported beforehand")
         importlib.invalidate_caches()
         if self._folder is None:
             return

@@ -379,6 +379,16 @@ def test_what_imports_write_comes_when_the_script_imports(bench: Bench) -> None:
     assert warm == cold
 
 
+def test_a_module_that_is_to_run_is_not_one_that_was_imported(bench: Bench) -> None:
+    bench.early("print(__name__)\n")
+    cold, warm = bench.both("-m", EARLY)
+    assert warm == cold
+    assert (cold.out, warm.state) == (
+        "__main__\n",
+        (COLD, "early, which is to run, was imported beforehand"),
+    )
+
+
 def test_finding_a_module_imports_nothing(bench: Bench) -> None:
     text = (
         "import importlib.util, sys\n"

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers ar
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
+# TORCHDYNAMO: a word that has the interpreters import torch alone, which takes half as long.
 import json, os, signal, sys, time
 import elasticjob
 number, rank = int(os.environ["ELASTICJOB_ROUND"]), os.environ["RANK"]
