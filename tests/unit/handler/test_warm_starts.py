@@ -293,6 +293,42 @@ def test_it_ends_with_torchrun_and_never_with_0(bench: Bench, ready: bool) -> No
     assert one.process.wait(SECONDS) == GONE != 0
 
 
+OWNER = """
+import os, sys, time
+from elasticjob.core.warm import Start
+from elasticjob.warm_interpreter import WarmInterpreter
+start = Start((sys.executable, "-u", "script.py"), dict(os.environ), os.getcwd())
+made = [WarmInterpreter(start, ["fractions"]) for _ in range(2)]
+while any(one.importing() for one in made):
+    time.sleep(0.02)
+print(*(one.process.pid for one in made), flush=True)
+time.sleep(600)
+"""
+
+
+def test_they_end_with_a_torchrun_that_is_killed(bench: Bench) -> None:
+    bench.script("print('must not run')")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER], cwd=bench.folder / "work", stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    assert len(pids) == 2
+    assert all(map(running, pids))
+    owner.kill()
+    owner.wait()
+    wait_for(lambda: not any(map(running, pids)), SECONDS, "they end")
+    assert "must not run" not in owner.stdout.read()
+    owner.stdout.close()
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
 def test_it_has_ended_when_a_worker_is_wanted(bench: Bench) -> None:
     one = bench.warm_interpreter(bench.script("pass"))
     one.process.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -127,25 +126,6 @@ def test_the_next_round_s_workers_are_warm_and_torch_sees_no_difference(tmp_path
         assert int(found[1]) + int(found[2]) == 6
     finally:
         end(torchrun)
-
-
-@pytest.mark.timeout(600)
-def test_interpreters_end_with_a_torchrun_that_is_killed(tmp_path: Path) -> None:
-    torchrun = Torchrun(tmp_path, "--rdzv-conf=warm=on")
-    try:
-        torchrun.until(r"round 1 rank \d of 2", 2)
-        ready = torchrun.ready(2)
-        torchrun.process.send_signal(signal.SIGKILL)
-        wait_for(lambda: not any(map(running, ready)) or None, SECONDS, "the interpreters end")
-    finally:
-        end(torchrun)
-
-
-def running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def end(torchrun: Torchrun) -> None:
