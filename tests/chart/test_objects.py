@@ -169,7 +169,7 @@ def test_participants_have_a_priority_level_and_the_operator_another(release: Re
     for path in (lease, lease.replace("team-a", "default")):
         namespace = path.split("/")[5]
         for method, where in (("GET", path), ("POST", path.rpartition("/")[0]), ("PUT", path)):
-            body = None if method == "GET" else {}
+            body: dict[str, Any] | None = None if method == "GET" else {}
             assert classified(namespace, "default", where, method, body) not in ours, (method, where)
 
 
