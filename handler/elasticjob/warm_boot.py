@@ -38,6 +38,7 @@ IMPORTING, READY, UNUSABLE, WARM, COLD, SCRIPT = b"i", b"r", b"u", b"w", b"c", b
 """The first byte of the page; a text follows where there is something to say. COLD and SCRIPT: started cold
 after all, the latter for what the script does."""
 OOM_SCORE = "/proc/self/oom_score_adj"
+PROCESS_NAME = "/proc/self/comm"
 IDLE_OOM_SCORE = 1000
 """While it waits, the kernel takes it before a worker."""
 DEVICES = (
@@ -210,6 +211,8 @@ def _become(request: Request, score: str, early: Sequence[bytes]) -> None:
 
 _said: list[bytes] = [b"", b""]
 """What the imports have written to output and error output: written when the script imports them."""
+_process_name = ""
+"""What they have called the process: torch 2.4 does so."""
 
 
 def _read_all(descriptor: int) -> bytes:
@@ -263,16 +266,24 @@ def _next_sitecustomize() -> ModuleType | None:
 
 
 def _oom_score() -> str:
+    return _read(OOM_SCORE)
+
+
+def _set_oom_score(value: str) -> None:
+    _write(OOM_SCORE, value)
+
+
+def _read(path: str) -> str:
     try:
-        with open(OOM_SCORE) as file:
+        with open(path) as file:
             return file.read().strip()
     except OSError:
         return ""
 
 
-def _set_oom_score(value: str) -> None:
+def _write(path: str, value: str) -> None:
     try:
-        with open(OOM_SCORE, "w") as file:
+        with open(path, "w") as file:
             file.write(value)
     except OSError:
         pass
@@ -292,7 +303,7 @@ def _command() -> list[str]:
 
 def _preload(names: Sequence[str]) -> Preloaded:
     """Import the modules, and remember what belongs to them."""
-    before = set(sys.modules)
+    before, name_before = set(sys.modules), _read(PROCESS_NAME)
     folder = _script_folder(_command())
     if folder is not None:
         sys.path.insert(0, folder)
@@ -329,7 +340,7 @@ def _preload(names: Sequence[str]) -> Preloaded:
     device = _open_device()
     if device:
         raise Unusable(f"an import opened {device}")
-    return Preloaded(before, needs, folder)
+    return Preloaded(before, needs, folder, name_before)
 
 
 def _open_device() -> str:
@@ -347,8 +358,11 @@ class Preloaded:
     """The modules that were imported beforehand. The script finds them when it imports them, not before: if
     it changes the environment before, a cold start would see that."""
 
-    def __init__(self, before: set[str], needs: Mapping[str, set[str]], folder: str | None) -> None:
+    def __init__(
+        self, before: set[str], needs: Mapping[str, set[str]], folder: str | None, name_before: str
+    ) -> None:
         self._folder = folder
+        self._name_before = name_before
         own = [name for name in sys.modules if name not in before]
         tops = {
             name
@@ -409,6 +423,9 @@ class Preloaded:
         for modules in self._modules.values():
             for name in modules:
                 sys.modules.pop(name, None)
+        global _process_name
+        _process_name = _read(PROCESS_NAME)
+        _write(PROCESS_NAME, self._name_before)
         if self._modules:
             sys.meta_path.insert(0, HandOver(self._modules, self._needs, request, page))
 
@@ -466,8 +483,11 @@ class HandOver:
     def exec_module(self, module: ModuleType) -> None:
         """It has run already; what it has written then is written now."""
         module.__spec__ = self._spec
-        global _said
+        global _said, _process_name
         said, _said = _said, [b"", b""]
+        name, _process_name = _process_name, ""
+        if name:
+            _write(PROCESS_NAME, name)
         for number, data in enumerate(said, 1):
             _write_all(number, data)
 
