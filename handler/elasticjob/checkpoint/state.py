@@ -1,0 +1,66 @@
+"""The state of a training run as torch.distributed.checkpoint wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
+
+
+class TrainState(Stateful):
+    """A model and its optimizer(s), as one entry of the state that is saved.
+
+    Parameters go by their names, in the optimizer's state too, whatever wraps the model (nothing, DDP, FSDP2)
+    and however many ranks there are: what a run of one world size saves, a run of another one loads.
+    """
+
+    def __init__(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+        self._model = model
+        self._optimizers = optimizers
+
+    def state_dict(self) -> dict[str, Any]:
+        model, optimizers = get_state_dict(self._model, self._optimizers)
+        return {"model": model, "optimizer": optimizers}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        set_state_dict(
+            self._model,
+            self._optimizers,
+            model_state_dict=state_dict["model"],
+            optim_state_dict=state_dict["optimizer"],
+        )
+
+
+def check(state: Mapping[str, Any]) -> None:
+    """Raises TypeError for what would be saved, and not come back when it is loaded."""
+    for key, value in state.items():
+        if isinstance(value, torch.optim.Optimizer):
+            raise TypeError(
+                f"state[{key!r}] is an optimizer, which has no state before its first step, so that loading "
+                "would restore nothing. Put TrainState(model, optimizer) in its place and the model's."
+            )
+
+
+def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What the entries hold now, independent of what training does next.
+
+    async_save copies what is on a GPU, and shares what is in the host's memory (torch 2.4 to 2.15).
+    """
+    return {
+        key: _copied(value.state_dict() if isinstance(value, Stateful) else value)
+        for key, value in state.items()
+    }
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if value.device.type == "cpu" else value
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_copied(item) for item in value)
+    return value

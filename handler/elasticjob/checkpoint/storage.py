@@ -1,0 +1,171 @@
+"""Files in a shared folder, or in an object store by way of fsspec: the little that checkpoints need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+
+class Storage(Protocol):
+    """Paths are strings that ``join`` makes. Reading what is not there raises FileNotFoundError."""
+
+    def join(self, *parts: str) -> str: ...
+    def names(self, path: str) -> list[str]:
+        """What is directly in a folder; nothing if there is no such folder."""
+        ...
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """The files that are directly in a folder, by name, in bytes; nothing if there is no such folder."""
+        ...
+
+    def stream(self, path: str, mode: str) -> AbstractContextManager[IO[bytes]]:
+        """Open for reading or writing; what was written is safe once the context has been left."""
+        ...
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a small file so that it is there in full or not at all, in place of one that is there."""
+        ...
+
+    def read(self, path: str) -> bytes: ...
+    def make_folder(self, path: str) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that is in it; one that is gone is fine."""
+        ...
+
+
+def open_storage(path: str | os.PathLike[str]) -> tuple[Storage, str]:
+    """The storage that ``path`` is in, and the path there: a folder, or a URL that fsspec knows."""
+    text = os.fspath(path)
+    if "://" not in text:
+        return Folder(), str(Path(text).absolute())
+    return _open_url(text)
+
+
+class Folder:
+    """A folder that all ranks share: NFS, Lustre, CephFS, or a plain one on a single machine."""
+
+    def join(self, *parts: str) -> str:
+        return os.path.join(*parts)
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return os.listdir(path)
+        except FileNotFoundError:
+            return []
+
+    def sizes(self, path: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name in self.names(path):
+            try:
+                found[name] = os.stat(os.path.join(path, name)).st_size
+            except FileNotFoundError:
+                continue
+        return found
+
+    @contextmanager
+    def stream(self, path: str, mode: str) -> Iterator[IO[bytes]]:
+        with open(path, mode) as file:
+            yield file
+            if mode != "rb" and not file.closed:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def put(self, path: str, content: bytes) -> None:
+        unfinished = f"{path}.{uuid.uuid4().hex}.tmp"
+        with self.stream(unfinished, "wb") as file:
+            file.write(content)
+        self.rename(unfinished, path)
+
+    def read(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+        folder = os.open(os.path.dirname(new), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def remove(self, path: str) -> None:
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            Path(path).unlink(missing_ok=True)
+
+
+class Remote:
+    """What fsspec opens, an object store above all: one PUT makes an object, whole."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._files = filesystem
+
+    def join(self, *parts: str) -> str:
+        return "/".join(part.rstrip("/") for part in parts)
+
+    def _list(self, path: str) -> list[dict[str, Any]]:
+        self._files.invalidate_cache()
+        try:
+            found: list[dict[str, Any]] = self._files.ls(path, detail=True)
+        except FileNotFoundError:
+            return []
+        return [entry for entry in found if entry["name"].rstrip("/") != path.rstrip("/")]
+
+    def names(self, path: str) -> list[str]:
+        return [entry["name"].rstrip("/").rpartition("/")[2] for entry in self._list(path)]
+
+    def sizes(self, path: str) -> dict[str, int]:
+        return {
+            entry["name"].rpartition("/")[2]: int(entry["size"])
+            for entry in self._list(path)
+            if entry["type"] == "file"
+        }
+
+    @contextmanager
+    def stream(self, path: str, mode: str) -> Iterator[IO[bytes]]:
+        with self._files.open(path, mode) as file:
+            yield file
+
+    def put(self, path: str, content: bytes) -> None:
+        self._files.pipe_file(path, content)
+
+    def read(self, path: str) -> bytes:
+        content: bytes = self._files.cat_file(path)
+        return content
+
+    def make_folder(self, path: str) -> None:
+        self._files.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        self._files.mv(old, new)
+
+    def remove(self, path: str) -> None:
+        self._files.invalidate_cache()
+        with suppress(FileNotFoundError):
+            self._files.rm(path, recursive=True)
+
+
+def _open_url(url: str) -> tuple[Storage, str]:
+    scheme = url.partition("://")[0]
+    try:
+        import fsspec
+    except ImportError:
+        raise ModuleNotFoundError(
+            f"{url}: addresses with {scheme}:// need fsspec: pip install 'elasticjob[fsspec]'"
+        ) from None
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise ModuleNotFoundError(f"{url}: fsspec cannot open addresses with {scheme}://: {error}") from error
+    if scheme == "file":
+        return Folder(), path
+    return Remote(filesystem), path

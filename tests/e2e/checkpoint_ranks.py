@@ -1,0 +1,173 @@
+"""What the ranks of test_checkpoints.py do: a small model, trained by a real process group with gloo.
+
+The global batch of a step is the same at every world size, so that the losses tell whether a run that was
+resumed is the run that was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # an optimizer imports it, which takes seconds: here once for all processes
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from elasticjob.checkpoint import Checkpoints, TrainState, shards, storage
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # before torch 2.6
+    fully_shard = None  # type: ignore[assignment]
+
+HAS_FSDP2 = fully_shard is not None
+BATCH = 24  # 4, 3, 2 and 1 divide it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one round does. ``hold`` and ``kill`` name a moment within a save."""
+
+    folder: str
+    round: int | None
+    until: int
+    every: int = 2
+    job: str = "job"
+    wrapper: str = "fsdp"
+    keep: int = 2
+    kill: tuple[str, int, int] | None = None
+    """(moment, rank, step): SIGKILL there."""
+    hold: tuple[str, int, str] | None = None
+    """(moment, step, path): rank 0 makes a file ``path`` there and waits until it is gone."""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def run(rank: int, world_size: int, meeting: str, plan: Plan, results: Queue[Any]) -> None:
+    """The process of one rank; puts (rank, outcome) into ``results``."""
+    lines: list[str] = []
+    outcome: dict[str, Any] = {"log": lines, "error": "", "losses": {}}
+    try:
+        os.environ.update(plan.environment)
+        os.environ.update(TORCHELASTIC_RUN_ID=plan.job, LOCAL_RANK=str(rank))
+        os.environ.pop("ELASTICJOB_ROUND", None)
+        if plan.round is not None:
+            os.environ["ELASTICJOB_ROUND"] = str(plan.round)
+        torch.set_num_threads(1)
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("elasticjob.checkpoint").addHandler(handler)
+        logging.getLogger("elasticjob.checkpoint").setLevel(logging.INFO)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size)
+        train(rank, world_size, plan, outcome)
+        dist.destroy_process_group()
+    except Exception as error:  # noqa: BLE001  # the parent raises it
+        outcome["error"] = f"{type(error).__name__}: {error}"
+        outcome["traceback"] = traceback.format_exc()
+    results.put((rank, outcome))
+
+
+class Losses:
+    """One string to DCP: of a dictionary it would load the keys that are there already."""
+
+    def __init__(self) -> None:
+        self.by_step: dict[str, float] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"json": json.dumps(self.by_step)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.by_step = json.loads(state_dict["json"])
+
+
+def train(rank: int, world_size: int, plan: Plan, outcome: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(
+        nn.Linear(12, 36), nn.Tanh(), nn.Linear(36, 12), nn.Tanh(), nn.Linear(12, 1)
+    )
+    if plan.wrapper == "fsdp":
+        for layer in model.children():
+            fully_shard(layer)
+        fully_shard(model)
+    else:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    losses = Losses()
+    state: dict[str, Any] = {"train": TrainState(model, optimizer), "losses": losses}
+    trouble(rank, plan)
+    with Checkpoints(plan.folder, keep=plan.keep) as checkpoints:
+        done = checkpoints.resume(state)
+        outcome["resumed"] = done
+        for step in range(done + 1, plan.until + 1):
+            generator = torch.Generator().manual_seed(step)
+            inputs = torch.randn(BATCH, 12, generator=generator)
+            part = slice(BATCH * rank // world_size, BATCH * (rank + 1) // world_size)
+            loss = F.mse_loss(model(inputs[part]), inputs[part].sum(dim=1, keepdim=True))
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            total = loss.detach()
+            dist.all_reduce(total)
+            losses.by_step[str(step)] = float(total) / world_size
+            if step % plan.every == 0:
+                checkpoints.save(step, state)
+    outcome["losses"] = losses.by_step
+
+
+def trouble(rank: int, plan: Plan) -> None:
+    """Patch what writes, to be killed or held there."""
+    if plan.kill and plan.kill[1] == rank:
+        moment, step = plan.kill[0], f"-s{plan.kill[2]:08d}"
+        if moment == "shard":
+            original_stream = shards._Files.create_stream
+
+            def create_stream(self: Any, path: Any, mode: str) -> Any:
+                if mode == "wb" and step in str(path):
+                    Path(str(path)).write_bytes(b"PK")  # half of it
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return original_stream(self, path, mode)
+
+            shards._Files.create_stream = create_stream  # type: ignore[method-assign]
+        else:
+            before_put(moment, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    if plan.hold and rank == 0:
+        moment, number, path = plan.hold
+
+        def wait() -> None:
+            Path(path).touch()
+            while Path(path).exists():
+                time.sleep(0.02)
+
+        if moment == "check":
+            original = Checkpoints._complete
+
+            def complete(self: Any, name: Any, files: Any) -> None:
+                if name.step == number:
+                    wait()
+                original(self, name, files)
+
+            Checkpoints._complete = complete  # type: ignore[method-assign]
+        else:
+            before_put(moment, f"-s{number:08d}", wait)
+
+
+def before_put(moment: str, step: str, action: Any) -> None:
+    """Do something when the marker of a step is about to be written, after every check."""
+    assert moment == "marker"
+    original = storage.Folder.put
+
+    def put(self: Any, path: str, content: bytes) -> None:
+        if step in path:
+            action()
+        original(self, path, content)
+
+    storage.Folder.put = put  # type: ignore[method-assign]

@@ -1,0 +1,302 @@
+"""elasticjob.checkpoint with real process groups: kills, damage, other world sizes, rounds that race."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import checkpoint_ranks
+from tests.e2e.checkpoint_ranks import Plan
+
+DEADLINE_SECONDS = 600
+WRAPPER = "fsdp" if checkpoint_ranks.HAS_FSDP2 else "ddp"
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["tests.e2e.checkpoint_ranks", "s3fs"])
+
+
+@dataclass
+class Round:
+    """The processes of one round."""
+
+    processes: list[BaseProcess]
+    results: Any
+
+    def outcomes(self, killed: int | None = None) -> list[dict[str, Any]]:
+        """What each rank says, in the end; a killed one nothing, and others need not end."""
+        found: dict[int, dict[str, Any]] = {}
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(found) < len(self.processes) - (killed is not None):
+            try:
+                rank, outcome = self.results.get(timeout=0.2)
+                found[rank] = outcome
+            except queue.Empty:
+                if killed is not None and not self.processes[killed].is_alive():
+                    break
+                assert time.monotonic() < deadline, f"only ranks {sorted(found)} have ended"
+        return [found[rank] for rank in sorted(found)]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder, and the rounds that train in it."""
+
+    directory: Path
+    folder: str
+    environment: dict[str, str]
+
+    @contextmanager
+    def round(self, ranks: int, number: int | None, until: int, **options: Any) -> Iterator[Round]:
+        options.setdefault("wrapper", WRAPPER)
+        plan = Plan(self.folder, number, until, environment=self.environment, **options)
+        results = context.Queue()
+        meeting = str(self.directory / f"meeting-{time.monotonic_ns()}")
+        processes: list[BaseProcess] = [
+            context.Process(
+                target=checkpoint_ranks.run, args=(rank, ranks, meeting, plan, results), daemon=True
+            )
+            for rank in range(ranks)
+        ]
+        for process in processes:
+            process.start()
+        started = Round(processes, results)
+        try:
+            yield started
+        finally:
+            started.kill()
+
+    def train(self, ranks: int, number: int | None, until: int, **options: Any) -> list[dict[str, Any]]:
+        """A round in which all goes well."""
+        with self.round(ranks, number, until, **options) as going:
+            outcomes = going.outcomes()
+        assert [outcome["error"] for outcome in outcomes] == [""] * ranks, outcomes
+        assert len({outcome["resumed"] for outcome in outcomes}) == 1
+        return outcomes
+
+    def fail(self, ranks: int, number: int | None, until: int, **options: Any) -> str:
+        """The error that every rank of a round ends with."""
+        with self.round(ranks, number, until, **options) as going:
+            (error,) = {outcome["error"] for outcome in going.outcomes()}
+        return str(error)
+
+    def names(self) -> list[str]:
+        """The checkpoints, complete ones and others, without their generation."""
+        found = sorted(Path(self.folder).glob("checkpoint-*"))
+        return [path.name[17:] + ("" if (path / "complete.json").exists() else " half") for path in found]
+
+    def shard(self, name: str) -> Path:
+        (folder,) = Path(self.folder).glob(f"checkpoint-*-{name}")
+        return max(folder.glob("*.distcp"), key=lambda path: path.stat().st_size)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, str(tmp_path / "checkpoints"), {})
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """The losses of eight steps on one rank, undisturbed."""
+    directory = tmp_path_factory.mktemp("reference")
+    undisturbed = Run(directory, str(directory / "checkpoints"), {}).train(1, 1, 8, every=100, wrapper="ddp")
+    losses: dict[str, float] = undisturbed[0]["losses"]
+    return losses
+
+
+def test_the_world_size_changes_from_4_to_3_to_4(run: Run, reference: dict[str, float]) -> None:
+    run.train(4, 1, 2)
+    assert {outcome["resumed"] for outcome in run.train(3, 2, 5)} == {2}
+    last = run.train(4, 3, 8)
+    assert {outcome["resumed"] for outcome in last} == {4}
+    assert last[0]["losses"] == pytest.approx(reference, rel=1e-4)
+    assert run.names() == ["r000003-s00000006", "r000003-s00000008"]
+    assert any("step 4, saved by 3 ranks, loaded by 4" in line for line in last[0]["log"])
+
+
+def test_ddp_saves_what_fsdp_loads(run: Run, reference: dict[str, float]) -> None:
+    run.train(2, 1, 4, wrapper="ddp")
+    assert run.train(3, 2, 8)[0]["losses"] == pytest.approx(reference, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("moment", "rank"),
+    [("shard", 1), ("shard", 0), ("marker", 0)],
+    ids=["a-shard", "a-shard-of-rank-0", "the-end"],
+)
+def test_a_kill_in_the_middle_of_a_save(
+    run: Run, reference: dict[str, float], moment: str, rank: int
+) -> None:
+    with run.round(3, 1, 8, kill=(moment, rank, 4)) as going:
+        going.outcomes(killed=rank)
+    assert run.names() == ["r000001-s00000002", "r000001-s00000004 half"]
+    outcomes = run.train(2, 2, 8)
+    assert outcomes[0]["resumed"] == 2
+    assert outcomes[0]["losses"] == pytest.approx(reference, rel=1e-4)
+    assert [line for line in outcomes[0]["log"] if "half-written" in line and "s00000004" in line]
+    assert run.names() == ["r000002-s00000006", "r000002-s00000008"]
+
+
+def test_damaged_checkpoints_are_passed_over_and_named(run: Run, reference: dict[str, float]) -> None:
+    run.train(2, 1, 6, keep=3)
+    truncated, flipped = run.shard("s00000006"), run.shard("s00000004")
+    truncated.write_bytes(truncated.read_bytes()[:-100])
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    outcomes = run.train(3, 2, 8)
+    assert outcomes[0]["resumed"] == 2
+    assert outcomes[0]["losses"] == pytest.approx(reference, rel=1e-4)
+    warnings = [line for line in outcomes[0]["log"] if line.startswith("passed over")]
+    assert "s00000006" in warnings[0]
+    assert "bytes, expected" in warnings[0]
+    assert "s00000004" in warnings[1]
+    assert "has the checksum" in warnings[1]
+    assert run.names() == ["r000002-s00000006", "r000002-s00000008"]
+
+
+def test_it_does_not_start_from_scratch_where_every_checkpoint_is_damaged(run: Run) -> None:
+    run.train(2, 1, 4)
+    run.shard("s00000002").unlink()
+    (run.shard("s00000004").parent / "complete.json").write_bytes(b"{")
+    error = run.fail(2, 2, 8)
+    assert error.startswith("DamagedError: every complete checkpoint in")
+    assert "is missing" in error
+    assert "complete.json cannot be read" in error
+    assert run.names() == ["r000001-s00000002", "r000001-s00000004"]
+
+
+def held(path: Path) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_earlier_round_completes_nothing_once_a_later_one_has_begun(run: Run) -> None:
+    gate = run.directory / "gate"
+    with run.round(2, 1, 4, hold=("check", 4, str(gate))) as earlier:
+        held(gate)
+        assert run.train(2, 2, 3, every=3)[0]["resumed"] == 2
+        gate.unlink()
+        errors = {outcome["error"] for outcome in earlier.outcomes()}
+    (error,) = errors
+    assert error.startswith("StaleRoundError: round 2 of job job has begun")
+    assert run.names() == ["r000001-s00000002", "r000002-s00000003"]
+
+
+def test_what_slips_through_after_the_last_check_is_void(run: Run) -> None:
+    """No store has a lock here: the marker appears after the later round has begun, and does not count."""
+    gate = run.directory / "gate"
+    with run.round(2, 1, 4, hold=("marker", 4, str(gate))) as earlier:
+        held(gate)
+        assert run.train(2, 2, 3)[0]["resumed"] == 2  # saves nothing
+        gate.unlink()
+        assert {outcome["error"] for outcome in earlier.outcomes()} == {""}
+    assert run.names() == ["r000001-s00000002", "r000001-s00000004"]
+    third = run.train(2, 3, 6)
+    assert third[0]["resumed"] == 2
+    assert [
+        line for line in third[0]["log"] if "s00000004" in line and "after a later round had begun" in line
+    ]
+
+
+def test_a_round_that_is_over_can_not_begin(run: Run) -> None:
+    run.train(1, 2, 2, wrapper="ddp")
+    assert run.fail(2, 1, 2).startswith("StaleRoundError: round 2 of job job has begun here")
+    assert run.train(1, 1, 4, job="applied again", wrapper="ddp")[0]["resumed"] == 2
+    assert run.fail(2, 3, 2).startswith("StaleRoundError: this process belongs to round 3 of job job")
+
+
+def test_without_an_elasticjob_each_start_goes_on_where_the_last_one_was(run: Run) -> None:
+    assert [run.train(1, None, until, wrapper="ddp")[0]["resumed"] for until in (2, 4, 6)] == [0, 2, 4]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Run]:
+    """A folder in an S3 server on loopback."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield Run(
+        tmp_path,
+        "s3://training/run",
+        {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        },
+    )
+    server.stop()
+
+
+def test_an_object_store(bucket: Run, reference: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    import s3fs
+
+    for key, value in bucket.environment.items():
+        monkeypatch.setenv(key, value)
+    store = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+    store.mkdir("training")
+    bucket.train(2, 1, 6, keep=3)
+    newest, older = sorted(
+        path for path in store.find("training/run") if "s00000006/__0" in path or "s00000004/__0" in path
+    )[::-1]
+    store.pipe_file(newest, store.cat_file(newest)[:-50])
+    content = bytearray(store.cat_file(older))
+    content[len(content) // 2] ^= 1
+    store.pipe_file(older, bytes(content))
+
+    outcomes = bucket.train(3, 2, 8)
+    assert outcomes[0]["resumed"] == 2
+    assert outcomes[0]["losses"] == pytest.approx(reference, rel=1e-4)
+    assert len([line for line in outcomes[0]["log"] if line.startswith("passed over training/run/")]) == 2
+    found = {path.rpartition("/")[2] for path in store.ls("training/run", refresh=True)}
+    assert found == {
+        "checkpoint-g0001-r000002-s00000006",
+        "checkpoint-g0001-r000002-s00000008",
+        "round-g0001-r000002.json",
+    }
+    claim = json.loads(store.cat_file("training/run/round-g0001-r000002.json"))
+    assert claim == {"job": "job", "complete": ["checkpoint-g0001-r000001-s00000002"]}
+    assert bucket.fail(2, 1, 8).startswith("StaleRoundError: round 2 of job job has begun here")
+
+
+def test_errors_of_the_caller_are_said_before_anything_is_written(tmp_path: Path) -> None:
+    import torch
+
+    from elasticjob.checkpoint import Checkpoints
+
+    with pytest.raises(ValueError, match="keep is 0, expected 1 or more"):
+        Checkpoints(tmp_path, keep=0)
+    with pytest.raises(ModuleNotFoundError, match="fsspec cannot open addresses with nosuch://"):
+        Checkpoints("nosuch://folder")
+    checkpoints = Checkpoints(tmp_path / "run")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    with pytest.raises(TypeError, match=r"state\['optimizer'\] is an optimizer.*TrainState"):
+        checkpoints.save(1, {"optimizer": optimizer})
+    state = {"weights": torch.ones(3)}
+    checkpoints.save(2, state)
+    state["weights"].zero_()  # what is saved is what was there when save was called
+    checkpoints.save(2, state)
+    with pytest.raises(ValueError, match="step is 1, expected more than 2"):
+        checkpoints.save(1, state)
+    again = Checkpoints(tmp_path / "run")
+    assert again.resume(state) == 2
+    assert torch.equal(state["weights"], torch.ones(3))
