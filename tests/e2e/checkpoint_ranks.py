@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import runpy
 import signal
 import time
 import traceback
@@ -171,3 +172,17 @@ def before_put(moment: str, step: str, action: Any) -> None:
         original(self, path, content)
 
     storage.Folder.put = put  # type: ignore[method-assign]
+
+
+def run_program(
+    path: str, rank: int, ranks: int, port: int, environment: dict[str, str], output: str
+) -> None:
+    """The process of one rank of a whole program, in the environment that torchrun gives."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ.update(environment)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), TORCHELASTIC_RUN_ID="job")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    runpy.run_path(path, run_name="__main__")
