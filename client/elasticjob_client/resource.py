@@ -105,6 +105,7 @@ class Spec(_Part, frozen=True, kw_only=True):
     failure_policy: FailurePolicy | None = None
     suspend: bool | None = None
     managed_by: str | None = None
+    drain_seconds: int | None = None
     active_deadline_seconds: int | None = None
     ttl_seconds_after_finished: int | None = None
     clean_pod_policy: str | None = None
@@ -132,6 +133,16 @@ class RoundEnd(_Part, frozen=True, kw_only=True):
     rule_name: str = ""
     message: str = ""
     detect_milliseconds: int | None = None
+    drain: str = ""
+
+
+class RoundDrain(_Part, frozen=True, kw_only=True):
+    """The planned change for which a round drains."""
+
+    start_time: datetime | None = None
+    deadline_time: datetime | None = None
+    cause: str = ""
+    message: str = ""
 
 
 class CurrentRound(_Part, frozen=True, kw_only=True):
@@ -147,6 +158,7 @@ class CurrentRound(_Part, frozen=True, kw_only=True):
     cause: str = ""
     account: str = ""
     message: str = ""
+    drain: RoundDrain | None = None
     end: RoundEnd | None = None
 
 

@@ -1,7 +1,8 @@
 """Train a classifier of handwritten digits with DistributedDataParallel, and resume wherever it was.
 
-An ordinary torchrun script; all it has to do with ElasticJob is that it says its steps, where there is
-somebody to hear it. It does what any script must do that is to survive a change of its world size:
+An ordinary torchrun script; all it has to do with ElasticJob is that it asks after each step whether to
+stop for a planned change, which says its steps, too. It does what any script must do that is to survive a
+change of its world size:
 
 - the *global* batch is the same at every world size, so that the loss curve is too (sampler.py);
 - the position and the optimizer are in the checkpoint, and all ranks resume from the one that rank 0
@@ -18,7 +19,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -31,11 +32,17 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 try:
-    from elasticjob import report_progress
+    from elasticjob import should_stop, stop_here
 except ImportError:  # under plain torchrun, where the package need not be
 
-    def report_progress(step: int) -> None:
-        """Nobody wants to know."""
+    def should_stop(step: int) -> bool:
+        """Nothing is planned."""
+        del step
+        return False
+
+    def stop_here() -> NoReturn:
+        """Never called."""
+        raise SystemExit
 
 
 ROUND = int(os.environ.get("ELASTICJOB_ROUND", "0"))
@@ -90,7 +97,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
             raise RuntimeError(f"step {step + 1}: the ranks' shares do not add up to the global batch")
         mean_loss, epoch = total_loss / len(batch), batches.epoch_of(step)
         step += 1
-        report_progress(step)
+        stopping = should_stop(step)  # at the same step on all ranks
         step_log.write(
             step=step,
             epoch=epoch,
@@ -102,13 +109,16 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         )
         if step % options.log_every == 0 or step == last_step:
             say(f"step {step}/{last_step}  epoch {epoch}  loss {mean_loss:.4f}")
-        if rank == 0 and (step % options.checkpoint_every == 0 or step == last_step):
+        if rank == 0 and (step % options.checkpoint_every == 0 or step == last_step or stopping):
             state = {
                 "shape": shape_of(options),
                 "network": network.state_dict(),
                 "optimizer": optimizer.state_dict(),
             }
             save(options.checkpoint_dir, token, step, JOB, state)
+        if stopping:
+            say(f"round {ROUND}: stopped at step {step} for a planned change")
+            stop_here()
 
     if rank == 0:
         accuracy = evaluate(network, test_set)[1]

@@ -9,6 +9,7 @@ imports torchrun imports it (torch loads the entry points of ``torchrun.handlers
 """
 
 from elasticjob.progress import report_progress
+from elasticjob.stopping import should_stop, stop_here
 
-__all__ = ["report_progress"]
+__all__ = ["report_progress", "should_stop", "stop_here"]
 __version__ = "0.1.0"

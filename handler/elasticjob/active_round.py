@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from elasticjob.contract.records import FailureReport
 from elasticjob.core.participant import Membership
+from elasticjob.drain import Drain
 from elasticjob.round_store import RoundStore
 from elasticjob.stores import StoreConnection, disconnect
 from elasticjob.torch_agent import FailedWorker
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class ActiveRound:
-    """One agent's place in a round, its store, the connection to the leader, and its workers."""
+    """One agent's place in a round, its store, the connection to the leader, its workers and their drain."""
 
     def __init__(
         self,
@@ -24,10 +25,12 @@ class ActiveRound:
         store: RoundStore,
         connection: StoreConnection,
         workers: RoundWorkers,
+        drain: Drain,
     ) -> None:
         self.membership = membership
         self.store = store
         self.workers = workers
+        self.drain = drain
         self._connection = connection
 
     def failure(self, failures: Sequence[FailedWorker]) -> FailureReport | None:
@@ -42,6 +45,7 @@ class ActiveRound:
 
     def close(self) -> None:
         """Disconnect from the leader; its server may go from now on."""
+        self.drain.close()
         self._connection.close()
         if self.membership.group_rank != 0:
             disconnect(self.membership.leader_endpoint)

@@ -41,6 +41,7 @@ from elasticjob.contract import names
 from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MEMBER_RENEW_SECONDS,
+    DrainReport,
     FailureReport,
     RoundRecord,
     RoundReport,
@@ -48,6 +49,7 @@ from elasticjob.contract.records import (
     parse_endpoint,
 )
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.drain import Drain
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
@@ -57,6 +59,7 @@ from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV
 from elasticjob.step_files import StepFiles
+from elasticjob.stop_board import StopBoard
 from elasticjob.stores import LIBUV_ENV, CannotConnect, StoreGone, has_libuv
 from elasticjob.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures, local_world_size
 from elasticjob.torch_version import workers_may_share_agent_store
@@ -386,10 +389,13 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.job_complete,
         )
         steps = self._steps.renew()
-        self._watch.begin(m, steps, lambda: store.passed)
-        self._round = ActiveRound(m, store, done.connection, RoundWorkers(self._agent_call.agent))
+        board = StopBoard(steps.folder, local_world_size(self._agent_call.agent))
+        self._watch.begin(m, steps, lambda: store.passed, board)
+        drain = Drain(m, board, lambda step: self._stopped(m, step), self._core.end_reason)
+        active = ActiveRound(m, store, done.connection, RoundWorkers(self._agent_call.agent), drain)
+        self._round = active
         if self._core.end_reason():
-            self._round.workers.round_ended()
+            active.workers.round_ended()
         os.environ[names.ROUND_ENV] = str(m.number)
         _set_worker_environment()
         if self._warm is not None:
@@ -409,6 +415,12 @@ class K8sRendezvousHandler(RendezvousHandler):
             m.size,
             RendezvousStoreInfo(host, done.workers_port),
         )
+
+    def _stopped(self, m: Membership, step: int) -> None:
+        """On the leader: the workers of all members have stopped."""
+        if not self._core.end_reason():
+            self._watch.attach_progress()
+            self._lease.write(drain=DrainReport(m.nonce, True, step).dump())
 
     def _cannot_connect(self, m: Membership, error: CannotConnect) -> NoReturn:
         """Say that this pod has failed, and why: it is no peer's fault, nor that of a node."""
@@ -445,9 +457,12 @@ class K8sRendezvousHandler(RendezvousHandler):
         with self._changed:
             if not self._core.observe(record):
                 return
-            active = self._round if self._core.end_reason() else None
+            active, over = self._round, bool(self._core.end_reason())
+            drains = self._core.drain_asked()
             self._changed.notify_all()
-        if active is not None:
+        if active is not None and drains:
+            active.drain.start()
+        if active is not None and over:
             active.workers.round_ended()
             self._terminator.freeze()
             self._terminator.kill_in_time()

@@ -5,9 +5,9 @@ The leader watches all members, each member watches the leader. Heartbeats have 
 their own, because a store call can block for ever. A broken connection is reopened before anything is
 reported. ``elasticjob.core.heartbeats`` decides what follows from a missing heartbeat.
 
-With its heartbeat, a member stores the highest step that its workers have reported, if it has grown. The
-leader passes the highest step of all members to ``elasticjob.core.progress``. In a round of one member there
-are no heartbeats, and only the steps are read.
+With its heartbeat, a member stores the highest step that its workers have reported, if it has grown, and once
+that all of them have called ``should_stop``. The leader passes the highest step of all members to
+``elasticjob.core.progress``. In a round of one member there are no heartbeats, and only the steps are read.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ ANSWER_SECONDS = 0.2
 ENDPOINT_KEY = "elasticjob/here/"
 HEARTBEAT_KEY = "elasticjob/beat/"
 STEP_KEY = "elasticjob/step/"
+TAKES_PART_KEY = "elasticjob/drain/part/"
 NO_STEP = -1
 LEADER_LEFT = 1 << 40
 """A heartbeat counter of this value was set by the leader when it left the round."""
@@ -54,10 +55,11 @@ CONFIRM_SECONDS = 2.0, 4.0
 
 class Answer(NamedTuple):
     """What the store has answered: counters by rank and, to the leader, the highest step of the others (None
-    while it is not known)."""
+    while it is not known) and whether all of them take part in drains."""
 
     counts: dict[int, int]
     step: int | None = None
+    take_part: bool = False
 
 
 class Heartbeats:
@@ -66,6 +68,9 @@ class Heartbeats:
     ``lost`` comes with the evidence by rank, once for each loss. Ranks that are lost together come together:
     the first report ends the round, and a second one is late. On the leader alone ``progressed`` comes when a
     step was reported (and whether it is the round's first), ``hung`` once when nothing moves any more.
+
+    ``takes_part`` says whether all workers of this agent have called ``should_stop``. ``drainable`` comes on
+    the leader, once, when those of all members have.
 
     ``verify_source`` is called, with the monotonic time of when that began, while others are silent or the
     leader has left the round: the record should have said why by then.
@@ -79,6 +84,8 @@ class Heartbeats:
         progressed: Callable[[ProgressReport, bool], None],
         hung: Callable[[Hang], None],
         verify_source: Callable[[float], None],
+        takes_part: Callable[[], bool] = lambda: False,
+        drainable: Callable[[], None] = lambda: None,
     ) -> None:
         self._membership = membership
         self._leads = membership.group_rank == 0
@@ -87,6 +94,9 @@ class Heartbeats:
         self._progressed = progressed
         self._hung = hung
         self._verify_source = verify_source
+        self._takes_part = takes_part
+        self._drainable = drainable
+        self._own_part = self._part_known = False
         self._unconfirmed_since: float | None = None
         self._confirm_seconds = random.uniform(*CONFIRM_SECONDS)
         self._leader_left = self._knows_leader_left = False
@@ -175,8 +185,13 @@ class Heartbeats:
         if not self._leads:
             own = self._steps.read()
             self._own_step = NO_STEP if own is None else own.step
-        answer = self._exchange() if self._membership.size > 1 else Answer({}, NO_STEP)
+        if not self._own_part:
+            self._own_part = self._takes_part()
+        answer = self._exchange() if self._membership.size > 1 else Answer({}, NO_STEP, self._own_part)
         if self._leads:
+            if answer.take_part and not self._part_known:
+                self._part_known = True
+                self._drainable()
             self._follow_progress(answer.step)
         now = time.monotonic()
         suspects = self._monitor.tick(now, answer.counts)
@@ -222,7 +237,8 @@ class Heartbeats:
             with self._changed:
                 self._changed.wait_for(lambda: call.done, ANSWER_SECONDS)
             after = self._answer()
-            return Answer(before.counts | after.counts, before.step if after.step is None else after.step)
+            step = before.step if after.step is None else after.step
+            return Answer(before.counts | after.counts, step, before.take_part or after.take_part)
         return before
 
     def _answer(self) -> Answer:
@@ -246,6 +262,9 @@ class Heartbeats:
         if step != self._stored_step:
             store.set(f"{STEP_KEY}{rank}", str(step))
             self._stored_step = step
+        if self._own_part and not self._part_known:
+            store.set(f"{TAKES_PART_KEY}{rank}", "1")
+            self._part_known = True
         self._answers += 1
         return Answer({0: self._answers})
 
@@ -258,7 +277,12 @@ class Heartbeats:
             self._endpoints.update({rank: text.decode() for rank, text in zip(ranks, endpoints, strict=True)})
         values = store.multi_get([f"{key}{rank}" for key in (HEARTBEAT_KEY, STEP_KEY) for rank in ranks])
         counts = {rank: int(value) for rank, value in zip(ranks, values[: len(ranks)], strict=True)}
-        return Answer(counts, max(int(value) for value in values[len(ranks) :]))
+        part = (
+            self._own_part
+            and not self._part_known
+            and bool(store.check([f"{TAKES_PART_KEY}{rank}" for rank in ranks]))
+        )
+        return Answer(counts, max(int(value) for value in values[len(ranks) :]), part)
 
     def _probe(self, suspects: list[int]) -> None:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:MAX_PROBED] if rank in self._endpoints}

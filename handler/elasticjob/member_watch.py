@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from elasticjob.contract.records import ProgressReport, RoundReport
+from elasticjob.contract.records import DrainReport, ProgressReport, RoundReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Membership, Participant
 from elasticjob.core.progress import Hang
@@ -19,6 +19,7 @@ from elasticjob.heartbeats import Heartbeats
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.post_round_probe import PostRoundProbe
 from elasticjob.step_files import StepReader
+from elasticjob.stop_board import StopBoard
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ class MemberWatch:
         self._post_round_probe: PostRoundProbe | None = None
         self._silent: tuple[int, ...] = ()
 
-    def begin(self, m: Membership, steps: StepReader, passed: Callable[[], bool]) -> None:
-        """The round is established. ``passed`` tells whether this agent is through with it."""
+    def begin(self, m: Membership, steps: StepReader, passed: Callable[[], bool], board: StopBoard) -> None:
+        """The round is established. ``passed`` tells whether this agent is through with it, ``board`` what
+        its workers say of drains."""
 
         def done() -> bool:
             # What a thread of a round that was left is still about to report is of that round: after the next
@@ -59,7 +61,13 @@ class MemberWatch:
             if not self._core.end_reason():
                 self._verify_source(since)
 
-        heartbeats = self._heartbeats = Heartbeats(m, steps, lost, progressed, hung, verify_source)
+        def drainable() -> None:
+            if not done():
+                self._lease.write(drain=DrainReport(m.nonce).dump())
+
+        heartbeats = self._heartbeats = Heartbeats(
+            m, steps, lost, progressed, hung, verify_source, board.take_part, drainable
+        )
         heartbeats.start()
 
     def start_post_round_probe(self, m: Membership) -> None:

@@ -36,7 +36,7 @@ def report_progress(step: int) -> None:
     """
     global _file
     if type(step) is not int:
-        step = _whole(step)
+        step = whole(step, "report_progress")
     if _file is None:
         _file = _open()
     if _file.highest < step < MAX_STEP:
@@ -88,14 +88,15 @@ def _open() -> StepFile:
     return StepFile(os.path.join(folder, local_rank) if folder and local_rank.isdigit() else "")
 
 
-def _whole(step: object) -> int:
-    """A step that is no int: numpy's whole numbers and tensors of one whole number are taken, too."""
+def whole(step: object, caller: str) -> int:
+    """A step that is no int: numpy's whole numbers and tensors of one whole number are taken, too. Raises
+    TypeError in the name of ``caller``."""
     try:
         return index(step)  # type: ignore[arg-type]
     except TypeError:
         pass
     raise TypeError(
-        f"report_progress: step is {step!r:.80} ({type(step).__name__}), expected a whole number: the count "
+        f"{caller}: step is {step!r:.80} ({type(step).__name__}), expected a whole number: the count "
         "of training steps so far"
     )
 

@@ -73,20 +73,20 @@ class StepReader:
     """The steps of one round's workers on this agent. Without a folder there are none."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._seen: dict[str, Steps] = {}
 
     def read(self) -> Steps | None:
         """The earliest first report and the highest step of all workers; None before the first."""
-        if not self._folder:
+        if not self.folder:
             return None
         try:
-            with os.scandir(self._folder) as entries:
+            with os.scandir(self.folder) as entries:
                 names = [entry.name for entry in entries if entry.name.isdigit()]
         except OSError:
             names = []
         for name in names:
-            found = read_file(os.path.join(self._folder, name))
+            found = read_file(os.path.join(self.folder, name))
             if found is not None:
                 self._seen[name] = found
         if not self._seen:

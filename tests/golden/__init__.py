@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticjob.contract.records import (
+    DrainReport,
     FailureReport,
     MemberList,
     ParticipantRecord,
@@ -35,6 +36,7 @@ PARSE: dict[str, Callable[[str], Any]] = {
     "failure": FailureReport.parse,
     "report": RoundReport.parse,
     "progress": ProgressReport.parse,
+    "drain": DrainReport.parse,
 }
 """How a file is read, by the first word of its name."""
 
@@ -59,6 +61,7 @@ def records() -> dict[str, Any]:
             leader_id=ids[0],
             wait_renew_period_seconds=20,
         ),
+        "round-draining": RoundRecord(_UID, 7, "Draining", "9f3c", ids, _ENDPOINT, "ScaledUp", "growing"),
         "round-broken": RoundRecord(
             _UID, 7, "Broken", "9f3c", ids, _ENDPOINT, "Hang", "training hangs", "waiting for 2 pods"
         ),
@@ -87,6 +90,8 @@ def records() -> dict[str, Any]:
         ),
         "report-hung": RoundReport("9f3c", True, hung=True, silent_milliseconds=1_800_000, message="no step"),
         "progress": ProgressReport("9f3c", 18_000, 18_200, 2_100, 81_000),
+        "drain": DrainReport("9f3c"),
+        "drain-stopped": DrainReport("9f3c", True, 18_201),
     }
 
 
@@ -114,6 +119,8 @@ def statuses() -> dict[str, dict[str, Any]]:
         "broken": _played(*runs, "exit mnist-0-0 1"),
         "suspended": _played(*runs, "suspend", "gone mnist-0-0 mnist-1-0"),
         "resumed": _played(*runs, "suspend", "gone mnist-0-0 mnist-1-0", "resume"),
+        "draining": _played(*runs, "drain", "suspend"),
+        "drained": _played(*runs, "drain", "suspend", "drain stopped=251"),
         "complete": _played(*runs, *ends),
         "failed": _played(*runs, *fails),
         "all-fields": status_json.dump(status_json.parse(_short(status_json.dump(full(2))))),

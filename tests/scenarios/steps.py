@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import zip_longest
 
-from elasticjob.contract.records import ProgressReport
+from elasticjob.contract.records import DrainReport, ProgressReport
 from elasticjob_operator.plan.model import Participant
 from elasticjob_operator.plan.status import JobStatus
 
@@ -33,6 +33,13 @@ class StepCommands:
         )
         leader = self.status.current_round.leader_pod_name
         self.leases[leader] = replace(self.leases[leader], progress=report)
+
+    def do_drain(self, stopped: str = "") -> None:
+        """The leader says that all workers have called ``should_stop``; ``stopped=120``: and have stopped at
+        this step."""
+        report = DrainReport(self.status.current_round.nonce, bool(stopped), int(stopped or 0))
+        leader = self.status.current_round.leader_pod_name
+        self.leases[leader] = replace(self.leases[leader], drain=report)
 
     def do_goodput(self) -> None:
         """Say how the time was used."""

@@ -25,6 +25,8 @@ def differences(old: JobStatus, new: JobStatus) -> Iterator[str]:
         yield f"cause {now.cause}: {now.message}"
     if b.established_time is not None and a.established_time is None:
         yield f"round {b.number} established"
+    if b.drain is not None and a.drain is None:
+        yield f"round {b.number} Draining {b.drain.cause}: {b.drain.message}"
     yield from charges(old, new)
     yield from exclusions(old, new)
     states = {m.pod_name: m.state for m in old.members()}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from elasticjob.contract.records import (
     LEADER_RENEW_SECONDS,
     MEMBER_RENEW_SECONDS,
+    DrainReport,
     FailureReport,
     ProgressReport,
     RoundReport,
@@ -27,6 +28,8 @@ from tests.simulation.lease_writer import LeaseWriter
 POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
 LINGER_SECONDS = 30.0
+SLOW_DRAIN = 0.1
+"""How probable it is that workers take long to come to their next step."""
 
 
 class Agent(Client):
@@ -68,6 +71,7 @@ class Agent(Client):
         self._barrier_at = 0.0
         """When this agent left the barrier of its round."""
         self._failed: WorkerEnd | None = None
+        self._draining: Membership | None = None
         self.in_rendezvous = True
         self.passed = False
         """Whether it has passed the exit barrier of its round."""
@@ -157,6 +161,8 @@ class Agent(Client):
         if item is not None and self.core.observe(item.value):
             self.wake()
             m = self.in_round
+            if m is not None and self._ground.behaviour.drains and self.core.drain_asked():
+                self._begin_drain(m)
             if m is not None and self.core.end_reason():
                 self.kernel.after(WORKER_STOP_SECONDS, self._kill_workers, m)
 
@@ -172,6 +178,26 @@ class Agent(Client):
         if not self.watch.good or self._watch_since is None:
             return 0.0
         return self.kernel.now - self._watch_since
+
+    def _begin_drain(self, m: Membership) -> None:
+        if self._draining is not m:
+            self._draining = m
+            self.spawn(self._drain(m))
+
+    def _drain(self, m: Membership) -> Script:
+        """Workers stop at their next step, some of them not in time; the leader says when all have."""
+        slow = self.kernel.rng.random() < SLOW_DRAIN
+        yield self.kernel.between(20.0, 90.0) if slow else self.kernel.between(0.05, 3.0)
+        while self.in_round is m and not self.core.end_reason() and self._failed is None:
+            _, keys = self.keys(m)
+            if keys is not None and keys.finished:
+                return  # they have come to their end before that step
+            if keys is not None:
+                keys.stopped.add(m.group_rank)
+                if m.group_rank == 0 and len(keys.stopped) == m.size:
+                    self._lease.write(drain=DrainReport(m.nonce, True, 1))
+                    return
+            yield 0.2
 
     def _kill_workers(self, m: Membership) -> None:
         """What is left of the workers ten seconds after the end of the round."""
@@ -386,11 +412,16 @@ class Agent(Client):
         """Workers of one round. Returns a failure to report, None to rejoin quietly, True at the good end."""
         behaviour, kernel = self._ground.behaviour, self.kernel
         yield kernel.between(0.5, 3.0)
+        if behaviour.drains and self.in_round is m:
+            if m.group_rank == 0:
+                self._lease.write(drain=DrainReport(m.nonce))
+            if self.core.drain_asked():
+                self._begin_drain(m)
         while self._failed is None and self.in_round is m:
             if self.core.end_reason():
                 yield kernel.between(0.0, POLL_SECONDS)
                 break
-            if self._ground.done(self):
+            if self._ground.done(self) and not self._has_stopped(m):
                 yield from self._last_steps(m)
                 if not self.core.end_reason() and self._failed is None and self.in_round is m:
                     return (yield from self._exit_barrier(m))
@@ -407,6 +438,11 @@ class Agent(Client):
         milliseconds = round((end.at - self._barrier_at) * 1000)
         text = "exit code unknown" if end.code is None else f"exit code {end.code}"
         return FailureReport(m.number, m.group_rank, text, end.code, 0, milliseconds, end.late)
+
+    def _has_stopped(self, m: Membership) -> bool:
+        """Whether workers of this round have stopped for a planned change: then no others finish it."""
+        leader = self._ground.by_address(m.leader_endpoint.partition(":")[0])
+        return leader is not None and bool(leader.stores.get(m.prefix, RoundKeys()).stopped)
 
     def _last_steps(self, m: Membership) -> Script:
         until = self.kernel.now + self.kernel.between(0.0, self._ground.behaviour.drift)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from elasticjob.contract.records import FailureReport, ParticipantRecord, ProgressReport, RoundReport
+from elasticjob.contract.records import (
+    DrainReport,
+    FailureReport,
+    ParticipantRecord,
+    ProgressReport,
+    RoundReport,
+)
 from elasticjob.core.participant import Membership
 
 if TYPE_CHECKING:
@@ -22,6 +28,7 @@ class LeaseValue(NamedTuple):
     report: RoundReport | None = None
     progress: ProgressReport | None = None
     finished: str = ""
+    drain: DrainReport | None = None
 
 
 class Network(Protocol):
@@ -50,15 +57,18 @@ class RoundKeys:
     heartbeats: dict[int, int] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
+    stopped: set[int] = field(default_factory=set)
+    """Whose workers have stopped for a planned change; from the first on none finishes the round."""
 
 
 @dataclass
 class Behaviour:
     """How this job's training behaves. ``needed``: seconds of training in all, None: it never ends; a step
-    takes one of them. ``steps``: it reports them."""
+    takes one of them. ``steps``: it reports them. ``drains``: it calls ``should_stop``."""
 
     needed: float | None = None
     steps: bool = False
+    drains: bool = False
     echo: float = 0.7
     """How probable it is that a worker's collective fails when a peer is lost."""
     slow_stop: float = 0.05

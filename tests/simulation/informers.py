@@ -312,6 +312,7 @@ class Informers(Client):
                     silent=silent,
                     progress=lease.progress,
                     finished=lease.finished,
+                    drain=lease.drain,
                 )
             elif key[0] == "round" and item.value.job_uid == job.uid:
                 record = item.value

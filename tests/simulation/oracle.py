@@ -96,6 +96,12 @@ class Oracle:
         self.status[uid] = status
         if b.number < a.number:
             raise Violation("I1", f"the status goes back from round {a.number} to {b.number}")
+        if b.drain is not None and a.drain is None:
+            self._drains(value, before)
+        if b.drain is not None and a.drain not in (None, b.drain) and a.number == b.number:
+            raise Violation("Drain", f"the drain of round {b.number} was changed")
+        if a.drain is not None and b.drain is None and (a.number, b.phase) == (b.number, "Active"):
+            raise Violation("Drain", f"the drain of round {b.number} was taken back")
         if b.phase == "Active" and (a.number, a.phase) != (b.number, b.phase):
             self._publish(value, before)
         if b.number and b.phase == "Active":
@@ -224,9 +230,28 @@ class Oracle:
         if known != facts and (facts[1] is not None or (known[0], known[2]) != (facts[0], facts[2])):
             raise Violation("I1", f"{what} has another round {number}: {facts} instead of {known}")
 
+    def _drains(self, value: JobValue, before: JobStatus) -> None:
+        """A drain begins: in an established round, for what somebody wants, with time to end."""
+        r, spec = value.status.current_round, value.job.spec
+        assert r.drain is not None
+        seconds = (r.drain.deadline_time - r.drain.start_time).total_seconds()
+        wanted = {
+            "ScaledUp": r.members < spec.replicas,
+            "ScaledDown": r.members > spec.replicas,
+            "Suspended": spec.suspend,
+        }
+        if r.established_time is None or before.current_round.number != r.number or not 0 < seconds <= 30:
+            raise Violation("Drain", f"round {r.number} drains for {seconds:.0f} s and is not established")
+        if not wanted.get(r.drain.cause, False):
+            raise Violation("Drain", f"round {r.number} drains for {r.drain.cause}, which nobody wants")
+
     def _excused(self, value: JobValue, before: JobStatus) -> None:
         """I5: a round ends for something that has really happened to it."""
         r, why = value.status.current_round, value.status.current_round.next_cause
+        drain = before.current_round.drain
+        if drain is not None and drain.cause == why.cause:
+            self.happens("*", SCALING, key=(value.job.uid, r.number))
+            return  # it was excused when the drain began
         if why.cause == "ScaledUp" and before.current_round.members < value.job.spec.replicas:
             self.happens("*", SCALING, key=(value.job.uid, r.number))
             return

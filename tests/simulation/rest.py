@@ -159,6 +159,8 @@ def _check_rest(w: World) -> None:
         raise Violation("Liveness", f"round {status.current_round.number} hangs; the status says {said}")
     if status.current_round.phase != "Active" or status.current_round.established_time is None:
         raise Violation("Liveness", f"no round after everything was mended; the status says {said}")
+    if status.current_round.drain is not None:
+        raise Violation("Liveness", f"round {status.current_round.number} drains without end: {said}")
     if status.current_round.members != spec.replicas:
         raise Violation(
             "Liveness", f"{status.current_round.members} of {spec.replicas} members; the status says {said}"

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing")
+CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains")
 SHARE = 0.1
 """The part of all histories in which a class is."""
 
@@ -74,7 +74,8 @@ class Traits:
     ``places``: for how many pods more than are wanted there is room, None: for all. ``neighbour``: every so
     many seconds a write for another tenant's job fails, for ever. ``stranded``: watches of operators die
     without a sign so often (seconds), and when a round is broken. ``fencing``: the job waits for proof that a
-    round has stopped no longer than for so many seconds, and whole rounds are cut off."""
+    round has stopped no longer than for so many seconds, and whole rounds are cut off. ``drains``: the script
+    calls ``should_stop``."""
 
     sidecars: bool = False
     places: int | None = None
@@ -85,6 +86,7 @@ class Traits:
     failing: Failing | None = None
     stranded: float | None = None
     fencing: int | None = None
+    drains: bool = False
 
 
 def draw(seed: int) -> Traits:
@@ -102,6 +104,7 @@ def draw(seed: int) -> Traits:
         _failing(dice["writes"]) if "writes" in here else None,
         dice["stranded"].choice((30.0, 80.0, 300.0)) if "stranded" in here else None,
         dice["fencing"].choice((60, 60, 90, 150)) if "fencing" in here else None,
+        "drains" in here,
     )
 
 

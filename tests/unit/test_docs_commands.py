@@ -60,6 +60,13 @@ def test_a_call_of_report_progress_is_measured_as_documented(tmp_path: Path) -> 
     assert progress.stat().st_size == 40
 
 
+def test_a_call_of_should_stop_is_measured_as_documented(tmp_path: Path) -> None:
+    printed = words("docs/reference/backend.md", "should_stop", TMPDIR=str(tmp_path))
+    assert re.search(r"^1000000 loops, best of 1: .* per loop$", printed, re.MULTILINE)
+    (own,) = tmp_path.glob("*/0.stop")
+    assert int.from_bytes(own.read_bytes(), sys.byteorder) >> 2 == 999_999
+
+
 def test_the_plan_of_a_chaos_run_is_printed() -> None:
     printed = words("docs/internals/chaos.md", "plan")
     assert len(re.findall(r"^ +\d+\.\d  \w", printed, re.MULTILINE)) > 20

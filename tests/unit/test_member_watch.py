@@ -15,6 +15,7 @@ from elasticjob.core.progress import Hang
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
 from elasticjob.step_files import StepReader
+from elasticjob.stop_board import StopBoard
 from tests.unit.memory_api import Leases, MemoryApi
 from tests.unit.test_participant import ROUND, joined
 
@@ -33,7 +34,10 @@ class HeldHeartbeats:
         progressed: Callable[[ProgressReport, bool], None],
         hung: Callable[[Hang], None],
         _verify_source: Callable[[float], None],
+        _takes_part: Callable[[], bool],
+        drainable: Callable[[], None],
     ) -> None:
+        self.drainable = drainable
         self.lost, self.progressed, self.hung = lost, progressed, hung
         self.nonce = membership.nonce
 
@@ -47,6 +51,7 @@ class HeldHeartbeats:
         self.lost(LOST)
         self.hung(HANG)
         self.progressed(ProgressReport(self.nonce, 0, 7, 0, 0), True)
+        self.drainable()
 
 
 class Said(LeaseWriter):
@@ -75,11 +80,11 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     assert isinstance(step, Enter)
     said = Said()
     watch = MemberWatch(core, said, lambda _: None)
-    watch.begin(step.membership, StepReader(""), lambda: False)
+    watch.begin(step.membership, StepReader(""), lambda: False, StopBoard("", None))
     made[0].says_all()
-    assert said.words == ["report", "report", "progress"], "while the round runs, all of it"
+    assert said.words == ["report", "report", "progress", "drain"], "while the round runs, all of it"
 
     watch.stop_heartbeats()
     core.announce("next", "h:2", False, 1)
     made[0].says_all()
-    assert len(said.words) == 3
+    assert len(said.words) == 4

@@ -20,6 +20,7 @@ from elasticjob_client.tell.why import Story
 _UNBOUNDED = 100_000
 _COLOURS = {
     "Training": "green",
+    "Draining": "green",
     "Complete": "green",
     "Member": "green",
     "Succeeded": "green",

@@ -109,7 +109,7 @@ def _view(found: list[TopRow] | TopJob, where: str) -> RenderableType:
 
 
 def _list(rows: list[TopRow], where: str) -> RenderableType:
-    training = sum(row.job.state == "Training" for row in rows)
+    training = sum(row.job.state in ("Training", "Draining") for row in rows)
     count = f"{len(rows)} job{'' if len(rows) == 1 else 's'}"
     head = Text(f"{count} in {where}, {training} training; {now():%H:%M:%S} UTC")
     cells: list[Sequence[str | Text]] = [

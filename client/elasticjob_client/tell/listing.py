@@ -28,12 +28,13 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 def row(job: ElasticJob, now: datetime) -> JobRow:
     """Of one job."""
     seen, created = job.status, job.metadata.creation_timestamp
+    runs = seen is not None and seen.current_round.phase in ("Active", "Draining")
     progress = seen.progress if seen else None
     return JobRow(
         namespace=job.namespace,
         name=job.name,
         state=job.state or NO_STATUS,
-        members=seen.current_round.members if seen and seen.current_round.phase == "Active" else 0,
+        members=seen.current_round.members if seen and runs else 0,
         replicas=job.spec.replicas,
         round=seen.current_round.number if seen else 0,
         restarts=seen.restarts if seen else 0,

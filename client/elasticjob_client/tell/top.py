@@ -21,6 +21,7 @@ _ORDER = (
     "Failed",
     "WaitingForPods",
     "FormingRound",
+    "Draining",
     "Training",
     "Suspended",
     "Complete",
@@ -75,6 +76,6 @@ def one(job: ElasticJob, pods: Sequence[Pod], now: datetime, width: int) -> TopJ
 def steps_per_second(job: ElasticJob) -> float | None:
     """As the job has last reported; None unless it trains and reports steps."""
     progress = job.status.progress if job.status else None
-    if job.state != "Training" or not progress or not progress.milliseconds_per_step:
+    if job.state not in ("Training", "Draining") or not progress or not progress.milliseconds_per_step:
         return None
     return 1000 / progress.milliseconds_per_step

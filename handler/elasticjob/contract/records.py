@@ -51,12 +51,19 @@ class Phase(str, enum.Enum):
     """Where a round stands. ``order`` grows within a round and never goes back."""
 
     ACTIVE = "Active"
+    DRAINING = "Draining"
     BROKEN = "Broken"
     CLOSED = "Closed"
 
 
-_PHASE_ORDER = {Phase.ACTIVE.value: 1, Phase.BROKEN.value: 3, Phase.CLOSED.value: 4}
-"""2 is free for a phase between a round that runs and one that is over."""
+_PHASE_ORDER = {
+    Phase.ACTIVE.value: 1,
+    Phase.DRAINING.value: 2,
+    Phase.BROKEN.value: 3,
+    Phase.CLOSED.value: 4,
+}
+RUNNING = (Phase.ACTIVE.value, Phase.DRAINING.value)
+"""Phases of a round whose members train. In one that drains they are asked to stop at a common step."""
 
 
 class AnnouncedState(str, enum.Enum):
@@ -168,10 +175,12 @@ class RoundRecord:
             record.member_ids[0],
         ):
             raise RecordError("round record: size and leaderID do not match memberIDs")
-        if record.phase == Phase.ACTIVE.value and not (
+        if record.phase in RUNNING and not (
             record.size and record.leader_id and record.nonce and record.leader_endpoint
         ):
-            raise RecordError("round record: an Active round needs size, leaderID, nonce and leaderEndpoint")
+            raise RecordError(
+                f"round record: a round that is {record.phase} needs size, leaderID, nonce and leaderEndpoint"
+            )
         if record.leader_endpoint:
             parse_endpoint(record.leader_endpoint)
         return record
@@ -453,6 +462,34 @@ class ProgressReport:
         if report.step < report.first_step:
             raise RecordError(f"progress report: step {report.step} is below firstStep {report.first_step}")
         return report
+
+
+@dataclass(frozen=True)
+class DrainReport:
+    """Said by the leader: all workers of the round whose ``nonce`` this is have called ``should_stop``, so
+    that it can be drained. ``stopped``: they have stopped at ``step`` and wait for the end of their round."""
+
+    nonce: str
+    stopped: bool = False
+    step: int = 0
+    version: int = RECORD_VERSION
+
+    def dump(self) -> str:
+        """The report as one line of JSON."""
+        return dump_fields(
+            {"version": self.version, "nonce": self.nonce, "stopped": self.stopped, "step": self.step}
+        )
+
+    @staticmethod
+    def parse(text: str) -> DrainReport:
+        """Read a report. Raises RecordError."""
+        fields = Fields.read("drain report", text, MAX_PARTICIPANT_BYTES)
+        return DrainReport(
+            version=fields.integer("version", 1),
+            nonce=fields.string("nonce"),
+            stopped=fields.boolean("stopped"),
+            step=fields.integer("step", 0, 0),
+        )
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:

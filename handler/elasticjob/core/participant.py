@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import AnnouncedState, Outcome, ParticipantRecord, Phase, RoundRecord
+from elasticjob.contract.records import (
+    RUNNING,
+    AnnouncedState,
+    Outcome,
+    ParticipantRecord,
+    Phase,
+    RoundRecord,
+)
 
 HANG = "Hang"
 """The cause of a round that did not get on any more, as the record names it."""
@@ -143,7 +150,7 @@ class Participant:
             return KeepWaiting("")
         if record.phase == Phase.CLOSED.value:
             return Stop(record.outcome == Outcome.COMPLETE.value, record.message)
-        seen, running = announced.seen(record.job_uid), record.phase == Phase.ACTIVE.value
+        seen, running = announced.seen(record.job_uid), record.phase in RUNNING
         if seen >= record.number or not (running or record.phase == Phase.BROKEN.value):
             return KeepWaiting(record.waiting_message)
         rank = self._group_rank(record, announced.id) if seen == record.number - 1 else None
@@ -214,6 +221,16 @@ class Participant:
             if record.phase == Phase.CLOSED.value and (not well or mine.group_rank == RANK_UNKNOWN):
                 return f"the job has ended: {record.message}"
         return ""
+
+    def drain_asked(self) -> bool:
+        """Whether the workers of the round that this is a member of are asked to stop at a common step."""
+        record, mine = self.latest, self.membership
+        return (
+            record is not None
+            and mine is not None
+            and (record.job_uid, record.number) == (mine.job_uid, mine.number)
+            and record.phase == Phase.DRAINING.value
+        )
 
     def round_hung(self) -> bool:
         """Whether the round that this is a member of was ended because it did not get on any more."""

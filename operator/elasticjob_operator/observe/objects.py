@@ -17,6 +17,7 @@ from elasticjob.contract.names import (
     ATTEMPT_LABEL,
     AVOID_NODES_ANNOTATION,
     COMPLETION_INDEX_LABEL,
+    DRAIN_ANNOTATION,
     FAILURE_ANNOTATION,
     FINISHED_ANNOTATION,
     JOB_LABEL,
@@ -35,6 +36,7 @@ from elasticjob.contract.names import (
 from elasticjob.contract.records import (
     MAX_MESSAGE,
     MAX_ROUND_BYTES,
+    DrainReport,
     FailureReport,
     MemberList,
     ParticipantRecord,
@@ -57,7 +59,7 @@ _MAX_LAST_WORDS = 300
 _MAX_INDEX = 1_000_000
 _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
-Texts = tuple[str | None, str | None, str | None, str | None, str | None]
+Texts = tuple[str | None, str | None, str | None, str | None, str | None, str | None]
 _MAX_AVOIDS = 100
 _MAX_NAME = 253
 _STARTING = ("ContainerCreating", "PodInitializing", "")
@@ -90,10 +92,10 @@ class SeenPod(Seen):
 @dataclass(frozen=True, slots=True)
 class SeenLease(Seen):
     """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
-    job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished), to
-    know them again: long ones as digests, but for the round's. ``news`` is what starts a
-    pass. One that can't be read and then says something else that can't be read is no news, however often.
-    Progress is none but the first of a round: it rides on renewals."""
+    job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished,
+    drain), to know them again: long ones as digests, but for the round's. ``news`` is what starts a pass. One
+    that can't be read and then says something else that can't be read is no news, however often. Progress is
+    none but the first of a round: it rides on renewals."""
 
     owner: str
     holder: str
@@ -191,9 +193,17 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _optional(annotations.get(REPORT_ANNOTATION)),
         _optional(annotations.get(ROUND_ANNOTATION)),
         _optional(annotations.get(FINISHED_ANNOTATION)),
+        _optional(annotations.get(DRAIN_ANNOTATION)),
     )
-    first, failure, report, written, finished = given
-    texts = (_kept(first), _kept(failure), _kept(report), _kept(written, MAX_ROUND_BYTES), _kept(finished))
+    first, failure, report, written, finished, drain = given
+    texts = (
+        _kept(first),
+        _kept(failure),
+        _kept(report),
+        _kept(written, MAX_ROUND_BYTES),
+        _kept(finished),
+        _kept(drain),
+    )
     progress_given = _optional(annotations.get(PROGRESS_ANNOTATION))
     progress = _kept(progress_given)
     if old is not None and old.uid == uid and old.texts == texts and old.holder == holder:
@@ -293,6 +303,11 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
     except RecordError as error:
         unreadable = True
         problems.append(str(error))
+    drain: DrainReport | None = None
+    try:
+        drain = None if texts[5] is None else DrainReport.parse(texts[5])
+    except RecordError as error:
+        problems.append(str(error))
     return Participant(
         pod=name,
         holder=holder,
@@ -302,6 +317,7 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
         problem=_text("; ".join(problems)),
         report_unreadable=unreadable,
         finished=texts[4] if texts[4] is not None and is_token(texts[4], MAX_ID) else "",
+        drain=drain,
     )
 
 

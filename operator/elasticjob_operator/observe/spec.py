@@ -137,6 +137,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),
+        drain=_number(spec, "drainSeconds", JobSpec.drain, 0),
         suspend=own_pods and spec.get("suspend") is True,
         active_deadline=_optional(spec, "activeDeadlineSeconds", 1),
         ttl_after_finished=defaults.ttl_after_finished if ttl is None else ttl,

@@ -75,7 +75,8 @@ def _describe(p: Pass) -> None:
 
 def _describe_suspension(p: Pass) -> None:
     before = p.status.condition("Suspended")
-    if suspension.wanted(p) and not p.status.terminal_state:
+    wanted = suspension.wanted(p) and p.round.drain is None
+    if wanted and not p.status.terminal_state:
         _set(p, "Suspended", "True", "Suspended", suspension.sentence(p))
     elif before is None:
         _set(p, "Suspended", "False", "NotSuspended", "the job was never suspended")
@@ -98,7 +99,8 @@ def _training(p: Pass) -> tuple[str, str, str]:
         done = sum(m.succeeded for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
         more = "".join(f"; {text}" for text in (said, p.growth) if text)
-        return "True", "Training", f"{who}{more}{_shortage(p)}{_held_up(p)}"
+        state = "Training" if r.drain is None else "Draining"
+        return "True", state, f"{who}{more}{_shortage(p)}{_held_up(p)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
     why = f"{ended}{r.next_cause.message}; " if r.number else ""
     if p.reason:

@@ -283,7 +283,7 @@ def _ended_well(p: Pass, member: ParticipantStatus) -> bool:
 def _close(p: Pass, outcome: Outcome, reason: str, message: str) -> None:
     """The job is over: the round is Closed for good."""
     wall, end = p.now.wall, p.round.end
-    p.set_round(phase=Phase.CLOSED.value, resumed=False)  # no other follows
+    p.set_round(phase=Phase.CLOSED.value, drain=None, resumed=False)  # no other follows
     p.set_end(time=end.time if end is not None else wall, message=message)
     p.status = p.status.stopped(wall)
     p.set(completion_time=wall if outcome is Outcome.COMPLETE else None, terminal_state=outcome.value)

@@ -16,6 +16,7 @@ from typing import Any
 
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import (
+    DrainReport,
     FailureReport,
     MemberList,
     ParticipantRecord,
@@ -103,6 +104,7 @@ class JobSpec:
     handler_source: str = HandlerSource.INJECTED.value
     limits: Limits = Limits()
     scale_up_delay: int = 10
+    drain: int = 30
     application: Limit = Limit(5, 3600)
     infrastructure: Limit = Limit()
     preemption: Limit = Limit()
@@ -217,6 +219,7 @@ class Participant:
     progress: ProgressReport | None = None
     report_unreadable: bool = False
     finished: str = ""
+    drain: DrainReport | None = None
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,10 @@ class Pass:
         """Whether the round Lease says what the status says of the round. While it can't be written, no
         member is judged by what it could not read."""
         record = self.observed.record
-        return record is not None and (record.number, record.phase) == (self.round.number, self.round.phase)
+        return record is not None and (record.number, record.phase) == (
+            self.round.number,
+            self.round.published_phase,
+        )
 
     def set(self, **changes: Any) -> None:
         """Change the status. Most passes change next to nothing, and a copy has thirty fields."""

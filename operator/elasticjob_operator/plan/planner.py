@@ -116,14 +116,15 @@ def _advance(p: Pass) -> None:
     scaling.update_min_replicas(p)
     if lifecycle.check_success(p):
         return
-    if suspension.wanted(p):
+    draining_first = suspension.wanted(p) and suspension.drains(p)
+    if suspension.wanted(p) and not draining_first:
         suspension.suspend(p)
         charge_revision.revise(p)
         if not lifecycle.check_accounts(p):
             suspension.hold(p)
         return
     suspension.resume(p)
-    if p.round.phase == "Active":
+    if p.round.phase == "Active" and not draining_first:
         scaling.rescale(p)
     backoff.record_early_pod_ends(p)
     if p.round.phase == "Broken":

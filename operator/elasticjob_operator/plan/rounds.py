@@ -53,12 +53,12 @@ RENEW_CHANGE_SECONDS = 30.0
 def projection(p: Pass) -> RoundRecord:
     """The round Lease's record: a pure function of the status (and the timeouts in the spec)."""
     r = p.round
-    why = r if r.phase == Phase.ACTIVE.value else r.next_cause
+    why = r.drain or (r if r.phase == Phase.ACTIVE.value else r.next_cause)
     ids = tuple(m.id for m in p.status.members())
     return RoundRecord(
         job_uid=p.job.uid,
         number=r.number,
-        phase=r.phase,
+        phase=r.published_phase,
         nonce=r.nonce,
         size=len(ids),
         member_ids=ids if len(ids) <= INLINE_MEMBERS else (),
@@ -80,7 +80,7 @@ def _wait_renew(p: Pass) -> int:
     wanted, record, r = p.wait_renew(), p.observed.record, p.round
     if record is None or wanted == record.wait_renew_period_seconds:
         return wanted
-    if (record.number, record.phase, record.waiting_message) != (r.number, r.phase, p.waiting):
+    if (record.number, record.phase, record.waiting_message) != (r.number, r.published_phase, p.waiting):
         return wanted
     if r.phase == Phase.CLOSED.value or not p.waiting_participants():
         return record.wait_renew_period_seconds
@@ -106,7 +106,7 @@ def renumber_above_leases(p: Pass) -> None:
     else:
         return
     number = max(p.observed.member_list_round, record.number if record is not None else 0)
-    text = f"{what}, the status says round {r.number} {r.phase}: one of them was restored or edited"
+    text = f"{what}, the status says round {r.number} {r.published_phase}: one of them was restored or edited"
     end_round(p, [Evidence(Cause.RECORD_AHEAD, text)])
     renumber(p, number + 1)
 
@@ -124,7 +124,10 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
     if p.round.phase == "Active":
         over = ended(round_state(p.status), "")
         p.set_round(
-            phase=over.phase, failure_offset_milliseconds=None, establish_failures=over.establish_failures
+            phase=over.phase,
+            drain=None,
+            failure_offset_milliseconds=None,
+            establish_failures=over.establish_failures,
         )
         p.set_end(time=wall)
     record_evidence(p, evidence)

@@ -1,4 +1,4 @@
-"""Growing and shrinking a running round. There is no drain: a planned change breaks the round.
+"""Growing and shrinking a running round. It drains, and the change ends it (``draining``).
 
 It does so only if the next round can be published as soon as the members have rejoined, with them and
 the pods that have joined (I10). ``decide``, which also forms that round, says whether it can.
@@ -11,10 +11,10 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
-from elasticjob_operator.plan import backoff, members
+from elasticjob_operator.plan import backoff, draining, members
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.rounds import candidates, end_round, newcomers
+from elasticjob_operator.plan.rounds import candidates, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -47,6 +47,12 @@ def rescale(p: Pass) -> None:
     breaks one of which a member has succeeded (I10).
     """
     wanted, have = p.job.spec.replicas, p.round.members
+    if p.round.drain is not None:
+        if _has_succeeded(p):
+            p.growth = draining.describe(p)
+        else:
+            draining.follow(p)
+        return
     if have == wanted or p.round.established_time is None or _has_succeeded(p):
         return
     on_probation = {
@@ -86,7 +92,8 @@ def rescale(p: Pass) -> None:
         p.growth = f"will {change} in {left:.0f} s, because spec.replicas changes too often"
         return
     if have > wanted:
-        end_round(p, [Evidence(Cause.SCALED_DOWN, f"scaled down from {have} to {counted(wanted, 'member')}")])
+        text = f"scaled down from {have} to {counted(wanted, 'member')}"
+        draining.change_or_drain(p, Evidence(Cause.SCALED_DOWN, text))
         return
     left = backoff.growth_backoff_left(p)
     if left > 0:
@@ -106,7 +113,8 @@ def rescale(p: Pass) -> None:
         p.growth = f"will try to grow in {left:.0f} s; the last larger rounds ended soon after they started"
         return
     names, to = listed([entry.pod_name for entry in joined]), len(decision.members)
-    end_round(p, [Evidence(Cause.SCALED_UP, f"{names} joined: growing from {have} to {to} members")])
+    text = f"{names} joined: growing from {have} to {to} members"
+    draining.change_or_drain(p, Evidence(Cause.SCALED_UP, text))
 
 
 def _has_succeeded(p: Pass) -> bool:

@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from elasticjob.contract.records import Phase
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import Member, MemberState, UnreachableReport
 from elasticjob_operator.plan.evidence import CAUSES
@@ -65,7 +66,8 @@ class UnaccountedMember:
 @dataclass(frozen=True)
 class RoundEnd:
     """Why a round has ended. ``rule_name`` is the failure rule that has decided, if one has;
-    ``detect_milliseconds`` is how long it took to be noticed."""
+    ``detect_milliseconds`` is how long it took to be noticed. ``drain``: of a planned change, how its workers
+    were stopped (``draining.HowStopped``)."""
 
     time: datetime | None = None
     cause: str = ""
@@ -73,6 +75,18 @@ class RoundEnd:
     rule_name: str = ""
     message: str = ""
     detect_milliseconds: int | None = None
+    drain: str = ""
+
+
+@dataclass(frozen=True)
+class RoundDrain:
+    """``status.currentRound.drain``: the round is to end for a planned change, and its workers are asked to
+    stop at a common step before. ``cause`` and ``message`` are those of the change."""
+
+    start_time: datetime
+    deadline_time: datetime
+    cause: str
+    message: str
 
 
 RESUMED_MESSAGE = "the job was resumed"
@@ -83,6 +97,8 @@ class RoundStatus:
     """``status.currentRound``. ``number`` 0 with phase Broken is the time before the first round.
 
     ``cause``, ``account`` and ``message`` say why the round was formed, and ``end`` why it has ended.
+    A round that drains still runs: its phase is Active and ``drain`` is set. What people and participants
+    read is ``published_phase``: Draining.
     ``resumed``: the job was resumed after it had ended, and the next round waits like the first.
     ``failure_offset_milliseconds`` is how long after the round's barrier the root failure of its end was, and
     ``charged_time`` when that was charged, if it was. ``quorum_time`` is since when enough have joined for
@@ -112,6 +128,7 @@ class RoundStatus:
     cause: str = ""
     account: str = ""
     message: str = ""
+    drain: RoundDrain | None = None
     end: RoundEnd | None = None
     resumed: bool = internal(False)
     failure_offset_milliseconds: int | None = internal(None)
@@ -125,6 +142,11 @@ class RoundStatus:
     ineligible_leaders: tuple[str, ...] = internal(())
     unreachable_reports: tuple[UnreachableReport, ...] = internal(())
     unaccounted_members: tuple[UnaccountedMember, ...] = internal(())
+
+    @property
+    def published_phase(self) -> str:
+        """The phase, for people and participants."""
+        return self.phase if self.drain is None else Phase.DRAINING.value
 
     @property
     def next_cause(self) -> RoundEnd:

@@ -19,12 +19,14 @@ from typing import Any
 import cattrs
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
+from elasticjob.contract.records import Phase
 from elasticjob_operator.plan.status import Account, Condition, JobStatus, Progress, RoundStatus
 
-VERSION = 1
-"""The format of ``status.internal`` that this operator writes."""
-MIN_READER_VERSION = 1
-"""The oldest format whose readers may act on what this operator writes."""
+VERSION = 2
+"""The newest format of ``status.internal`` that this operator reads. It writes the oldest that says all, and
+names it as the oldest whose readers may act on it: 2 for a round that drains, which a reader of 1 would take
+for one that is behind its Lease; else 1."""
+
 
 Fields = dict[str, Any]
 
@@ -36,7 +38,10 @@ class StatusTooNewError(ValueError):
 def dump(status: JobStatus) -> Fields:
     """The status as JSON, without what is absent."""
     public: Fields = _converter.unstructure(status)
-    internal: Fields = {"version": VERSION, "minReaderVersion": MIN_READER_VERSION}
+    version = 1 if status.current_round.drain is None else 2
+    internal: Fields = {"version": version, "minReaderVersion": version}
+    if status.current_round.drain is not None:
+        public["currentRound"]["phase"] = status.current_round.published_phase
     for part, cls, place in _PARTS:
         fields = public if part is None else public.get(part)
         if fields is not None:
@@ -92,6 +97,8 @@ def _joined(fields: Mapping[str, Any]) -> Fields:
             status.update(found)
         elif found:
             status[part] = {**status[part], **found}
+    if "drain" in status.get("currentRound", {}):
+        status["currentRound"] = {**status["currentRound"], "phase": Phase.ACTIVE.value}
     older: dict[str, list[Any]] = {}
     for one in internal.get("olderCharges", ()):
         older.setdefault(one["account"], []).append(one)

@@ -18,12 +18,12 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import charge_revision
+from elasticjob_operator.plan import charge_revision, draining
 from elasticjob_operator.plan.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.model import DeletePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.pods import charge_early_ends
-from elasticjob_operator.plan.rounds import charge_last_round, end_round
+from elasticjob_operator.plan.rounds import charge_last_round
 from elasticjob_operator.plan.status import RESUMED_MESSAGE
 
 _SUSPENDED = "the job was suspended"
@@ -34,12 +34,17 @@ def wanted(p: Pass) -> bool:
     return p.job.spec.suspend and p.job.spec.template is not None
 
 
+def drains(p: Pass) -> bool:
+    """Whether the running round goes on for now, because it drains before the job is suspended."""
+    return not p.status.is_true("Suspended") and draining.holds(p, Evidence(Cause.SUSPENDED, _SUSPENDED))
+
+
 def suspend(p: Pass) -> None:
     """The round ends, and from now on no pod counts for its slot; this is done once."""
     if p.status.is_true("Suspended"):
         return
     if p.round.phase == "Active":
-        end_round(p, [Evidence(Cause.SUSPENDED, _SUSPENDED)])
+        draining.end(p, Evidence(Cause.SUSPENDED, _SUSPENDED))
     else:
         charge_last_round(p)
         if p.round.resumed:  # and suspended again before there was a round

@@ -29,6 +29,7 @@ class JobWait(enum.Enum):
     ROUND_BACKOFF = "for the back-off after rounds that ended without progress"
     SLOT_BACKOFF = "for the back-off of a slot whose pods ended early"
     SLOT_PROBATION = "for a pod to stay, because earlier pods of its slot ended soon after they joined"
+    DRAIN = "for the workers of a round that drains to stop (drainSeconds)"
     SCALING_BACKOFF = "for spec.replicas to stop changing"
     GROWTH_BACKOFF = "for the next attempt to grow"
     UNJOINED = "for a running pod to join"

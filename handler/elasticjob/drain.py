@@ -1,0 +1,165 @@
+"""The drain of one round on one agent: its workers stop at a step that all ranks share.
+
+Each agent tells its workers to hold at their next call of ``should_stop``. A moment later it knows for each
+the last step from which it may have gone on, and puts the first step beyond into the round's store. The
+leader takes the highest of all members as the step to stop at. No rank has gone on from it, and every rank
+comes to it: those that are held before it are let go, and none waits for a collective that another leaves
+out. What happens at which moment makes no difference, nor how fast steps are, nor how far ranks are apart.
+
+The step is decided once, in the store. An agent that waits too long for the decision decides that there is
+none, and all go on training until the operator ends the round.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from elasticjob.core.participant import Membership
+from elasticjob.stop_board import StopBoard
+from elasticjob.stopping import HOLD, NOTHING_ASKED
+from elasticjob.stores import CannotConnect, KeyValueStore, StoreConnection, StoreGone, connect
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SETTLE_SECONDS = 0.05
+"""How long a worker's store to memory may take to be seen; it takes microseconds."""
+POLL_SECONDS = 0.05
+MEMBERS_PER_POLL = 64
+"""Larger rounds look more rarely, so that the leader's store has as much to do."""
+AGREE_SECONDS = 10.0
+"""How long workers are held for a member that does not say its step; a member waits half as long again."""
+FIRST_KEY = "elasticjob/drain/first/"
+STEP_KEY = "elasticjob/drain/step"
+STOPPED_KEY = "elasticjob/drain/stopped/"
+NO_STEP = "none"
+
+
+class Drain:
+    """Asks the workers of one agent to stop. ``stopped`` is called on the leader, with the step, when those
+    of all members have; ``end_reason`` says why the round is over, "" while it is not."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        board: StopBoard,
+        stopped: Callable[[int], None],
+        end_reason: Callable[[], str],
+    ) -> None:
+        self._m = membership
+        self._leads = membership.group_rank == 0
+        self._board = board
+        self._stopped = stopped
+        self._end_reason = end_reason
+        self._ended = threading.Event()
+        self._poll = POLL_SECONDS * max(1.0, membership.size / MEMBERS_PER_POLL)
+        self._connection: StoreConnection | None = None
+        self._thread = threading.Thread(target=self._run, name="elasticjob-drain", daemon=True)
+        self._start_lock = threading.Lock()
+        self._started = False
+
+    def start(self) -> None:
+        """Begin, once."""
+        with self._start_lock:
+            if self._started or self._ended.is_set():
+                return
+            self._started = True
+            self._thread.start()
+
+    def close(self) -> None:
+        """The round is over for this agent."""
+        with self._start_lock:
+            self._ended.set()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _run(self) -> None:
+        try:
+            self._drain()
+        except StoreGone as gone:
+            logger.debug("round %d: the drain ends: %s", self._m.number, gone)
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _drain(self) -> None:
+        m = self._m
+        if not self._board.take_part():
+            logger.warning("round %d drains, but not all local workers have called should_stop", m.number)
+            return
+        logger.info("round %d drains: its workers agree on a step to stop at", m.number)
+        if m.size > 1:
+            self._connection = self._open()
+        self._board.ask(HOLD)
+        time.sleep(SETTLE_SECONDS)
+        step = self._agree(self._board.first_possible_step())
+        self._board.ask(NOTHING_ASKED if step is None else step + 1)
+        if step is None:
+            logger.warning("round %d: the members did not agree on a step to stop at", m.number)
+            return
+        logger.info("round %d: workers stop at step %d", m.number, step)
+        while (at := self._board.stopped_at()) is None:
+            self._pause()
+        logger.info("round %d: all local workers have stopped at step %d", m.number, at)
+        if self._connection is not None:
+            self._call(lambda store: store.set(f"{STOPPED_KEY}{m.group_rank}", "1"))
+        if self._leads:
+            keys = [f"{STOPPED_KEY}{rank}" for rank in range(m.size)]
+            while not self._there(keys):
+                self._pause()
+            self._stopped(at)
+
+    def _agree(self, first: int) -> int | None:
+        """The step at which all stop, or None if there is none."""
+        m = self._m
+        if self._connection is None:
+            return first
+        self._call(lambda store: store.set(f"{FIRST_KEY}{m.group_rank}", str(first)))
+        keys = [f"{FIRST_KEY}{rank}" for rank in range(m.size)] if self._leads else [STEP_KEY]
+        limit = AGREE_SECONDS if self._leads else 1.5 * AGREE_SECONDS
+        deadline = time.monotonic() + limit
+        while not (there := self._there(keys)) and time.monotonic() < deadline:
+            self._pause()
+        proposal = NO_STEP
+        if there and self._leads:
+            values = self._call(lambda store: store.multi_get(keys))
+            proposal = str(max(int(value) for value in values))
+        # The first proposal is the decision. Where there is one already, this only reads it.
+        decided = bytes(self._call(lambda store: store.compare_set(STEP_KEY, "", proposal))).decode()
+        return None if decided == NO_STEP else int(decided)
+
+    def _there(self, keys: list[str]) -> bool:
+        return self._connection is None or bool(self._call(lambda store: store.check(keys)))
+
+    def _call(self, work: Callable[[KeyValueStore], T]) -> T:
+        """Ask the store, again where the connection breaks: what is said or asked twice stays the same.
+        Raises StoreGone when the round is over."""
+        assert self._connection is not None
+        while True:
+            try:
+                return self._connection.call(work, self._why_ended)
+            except (StoreGone, CannotConnect) as gone:
+                logger.debug("round %d: the drain's connection: %s", self._m.number, gone)
+                self._connection.close()
+            self._pause()
+            self._connection = self._open()
+
+    def _open(self) -> StoreConnection:
+        return StoreConnection(
+            lambda: connect(self._m.leader_endpoint), self._m.prefix, threading.Condition()
+        )
+
+    def _why_ended(self) -> str:
+        return "the round is over for this agent" if self._ended.is_set() else self._end_reason()
+
+    def _pause(self) -> None:
+        """Raises StoreGone when the round is over."""
+        self._ended.wait(self._poll)
+        why = self._why_ended()
+        if why:
+            raise StoreGone(why)

@@ -1,0 +1,63 @@
+"""The agent's side of ``elasticjob.stopping``: what its workers are asked, and what they say."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from elasticjob.stopping import ASKED_FILE, HELD, STOP_SUFFIX, STOPPED, WORD_BYTES, map_word
+
+logger = logging.getLogger(__name__)
+
+
+class StopBoard:
+    """One round of one agent with this many ``workers``. Without a ``folder``, or where their number is not
+    known, no worker takes part."""
+
+    def __init__(self, folder: str, workers: int | None) -> None:
+        self._folder = folder
+        self._workers = workers or 0
+        self._take_part = False
+        self._asked: memoryview[int] | list[int] = [0]
+        if not folder:
+            return
+        try:
+            self._asked = map_word(os.path.join(folder, ASKED_FILE), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except (OSError, ValueError) as error:
+            logger.warning("workers cannot be asked to stop before a planned change: %s", error)
+            self._workers = 0
+
+    def take_part(self) -> bool:
+        """Whether all workers have called ``should_stop``."""
+        if not self._take_part:
+            self._take_part = self._workers > 0 and all(self._words())
+        return self._take_part
+
+    def ask(self, number: int) -> None:
+        """``NOTHING_ASKED``, ``HOLD``, or a step plus 1."""
+        self._asked[0] = number
+
+    def first_possible_step(self) -> int:
+        """The first step at which no worker has gone on; to be asked a moment after it was told to hold."""
+        return max((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in self._words())
+
+    def stopped_at(self) -> int | None:
+        """The step at which all workers have stopped; None while they have not."""
+        words = self._words()
+        if not all(word & 3 == STOPPED for word in words):
+            return None
+        return max(word >> 2 for word in words)
+
+    def _words(self) -> list[int]:
+        return [_read(f"{self._folder}/{rank}{STOP_SUFFIX}") for rank in range(self._workers)]
+
+
+def _read(path: str) -> int:
+    """A worker's number; 0 while it has not called."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError:
+        return 0
+    return int.from_bytes(data, byteorder=sys.byteorder, signed=True) if len(data) == WORD_BYTES else 0

@@ -1,0 +1,152 @@
+"""``should_stop`` and ``stop_here``: the script leaves a round that is to end at a step that all ranks share.
+
+Two files in ``$ELASTICJOB_PROGRESS_DIR`` are mapped into memory, each a single number of 64 bits, aligned, so
+that it is stored and loaded in one piece. ``asked`` is written by the agent: 0 while nothing is asked,
+``HOLD`` while the members agree on a step, then that step plus 1. ``<LOCAL_RANK>.stop`` is written by the
+worker: the step of its last call, and whether it went on from there, is held there, or has stopped.
+
+A worker stores its step before it looks at what is asked, so whatever it goes on from after the agent has
+asked for a hold is known to the agent a moment later (``elasticjob.drain``). This module is imported with
+the package, hence by every worker and by torchrun: it is light.
+"""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from elasticjob.progress import MAX_STEP, PROGRESS_DIR_ENV, report_progress, whole
+
+if TYPE_CHECKING:
+    Word = memoryview[int] | list[int]
+
+ASKED_FILE = "asked"
+STOP_SUFFIX = ".stop"
+WORD_BYTES = 8
+NOTHING_ASKED, HOLD = 0, -1
+GOES_ON, HELD, STOPPED = 1, 2, 3
+"""What a worker does at its step, in the two low bits of its number."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.02
+"""Seconds between two looks of a worker that is held."""
+
+
+def should_stop(step: int) -> bool:
+    """Whether to save a checkpoint after this ``step`` and leave by ``stop_here``; True at the same step on
+    all ranks.
+
+    Call it on every rank after each step (or on every rank after each hundredth), with a number that grows;
+    it reports the step, too, as ``report_progress`` does. While nothing is asked a call costs about a
+    microsecond: no collective, no system call. While the ranks agree on a step it waits, mostly for less
+    than a second. Outside an ElasticJob it is always False. Raises TypeError if ``step`` is not a whole
+    number.
+    """
+    global _link
+    if type(step) is not int:
+        step = whole(step, "should_stop")
+    report_progress(step)
+    if _link is None:
+        _link = _open()
+    if not 0 <= step < MAX_STEP:
+        return False
+    _link.mine[0] = step << 2 | GOES_ON
+    return bool(_link.asked[0]) and _link.must_stop(step)
+
+
+def stop_here() -> NoReturn:
+    """Wait until torchrun ends this process; call it when the checkpoint is saved that ``should_stop`` has
+    asked for.
+
+    A script that leaves its loop and comes to its end instead waits there. Raises RuntimeError if
+    ``should_stop`` has not returned True.
+    """
+    if _link is None or not _link.stopping:
+        raise RuntimeError(
+            "stop_here: should_stop has not returned True in this process, so nothing would end its wait; "
+            "call it only after should_stop(step) is True"
+        )
+    _link.stop()
+
+
+class Link:
+    """The two numbers of one worker. Without a folder nothing is asked, and what is said goes nowhere."""
+
+    def __init__(self, mine: Word, asked: Word) -> None:
+        self.mine = mine
+        self.asked = asked
+        self.stopping = False
+        self._parent = os.getppid()
+        self._step = 0
+
+    def must_stop(self, step: int) -> bool:
+        """Something is asked: wait while the members agree, then say whether this is the step, or beyond."""
+        self.mine[0] = step << 2 | HELD
+        pause = SHORTEST_PAUSE
+        while self.asked[0] == HOLD and os.getppid() == self._parent:
+            time.sleep(pause)
+            pause = min(LONGEST_PAUSE, 1.5 * pause)
+        stop = self.asked[0]
+        if stop > 0 and step >= stop - 1:
+            self._step = step
+            if not self.stopping:
+                self.stopping = True
+                atexit.register(self._at_exit)
+            return True
+        self.mine[0] = step << 2 | GOES_ON
+        return False
+
+    def stop(self) -> NoReturn:
+        """Say that this worker has stopped, and wait for its end."""
+        sys.stdout.flush()
+        self.mine[0] = self._step << 2 | STOPPED
+        while os.getppid() == self._parent:
+            time.sleep(LONGEST_PAUSE)
+        raise SystemExit("torchrun has ended; this worker had stopped for a planned change")
+
+    def _at_exit(self) -> None:
+        """The script has left its loop: an end with exit code 0 would count as its success. One with an
+        exception is a failure."""
+        if getattr(sys, "last_value", None) is None and self.mine[0] & 3 != STOPPED:
+            self.stop()
+
+
+_link: Link | None = None
+
+
+def _open() -> Link:
+    folder, local_rank = os.environ.get(PROGRESS_DIR_ENV, ""), os.environ.get("LOCAL_RANK", "")
+    if not folder or not local_rank.isdigit():
+        return Link([0], [0])
+    try:
+        asked = map_word(os.path.join(folder, ASKED_FILE), os.O_RDWR)
+        # Only the first process that calls for this local rank is the worker, as with its step file.
+        own = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        return Link(map_word(os.path.join(folder, local_rank + STOP_SUFFIX), own), asked)
+    except (OSError, ValueError):
+        return Link([0], [0])
+
+
+def map_word(path: str, flags: int) -> memoryview[int]:
+    """Map a file of one number; a file that is made for it holds 0. Raises OSError and ValueError."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        if flags & os.O_CREAT:
+            os.write(descriptor, bytes(WORD_BYTES))
+        return memoryview(mmap.mmap(descriptor, WORD_BYTES)).cast("q")
+    finally:
+        os.close(descriptor)
+
+
+def _forked() -> None:
+    """A process that a worker has forked shares the mapping, but it is not the worker."""
+    global _link
+    if _link is not None:
+        atexit.unregister(_link._at_exit)
+        _link = Link([0], [0])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,68 @@
+"""Planned changes of a job whose script calls should_stop: the round drains, and no step is lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.job import DIGITS, TORCHRUN, JobRun
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(1800)]
+
+
+def change(job: JobRun, **spec: object) -> None:
+    """kubectl patch."""
+    patch = json.dumps({"spec": spec})
+    job.cluster.kubectl("-n", job.namespace, "patch", "elasticjob", job.name, "--type=merge", "-p", patch)
+
+
+def drainable(job: JobRun, number: int, members: int) -> None:
+    """Wait until this round trains, and its leader says that all workers take part."""
+
+    def said() -> bool:
+        now = job.round()
+        if now.get("number") != number or now["members"] != members or "establishedTime" not in now:
+            return False
+        args = ("-n", job.namespace, "get", "lease", now["leaderPodName"], "-o", "json")
+        text = json.loads(job.cluster.kubectl(*args).stdout)["metadata"]["annotations"]
+        nonce = job.status()["internal"]["round"]["nonce"]
+        return bool(json.loads(text.get("elasticjob.dev/drain", "{}")).get("nonce") == nonce)
+
+    job.wait_for(said, f"round {number} with {members} members can be drained")
+
+
+def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None:
+    """The only checkpoints are those at which the script was asked to stop: a step that one of them missed
+    would be trained, and logged, again."""
+    job.deadline = 600.0  # four rounds of real workers, beside whatever else the machine does
+    log = job.folder / "log.jsonl"
+    command = [
+        *TORCHRUN,
+        str(DIGITS),
+        f"--checkpoint-dir={job.folder}",
+        f"--step-log={log}",
+        "--checkpoint-every=100000000",
+        "--epochs=1000000",
+        "--width=64",
+    ]
+    job.apply(command, replicas=1, minReplicas=1, scaling={"scaleUpDelaySeconds": 0})
+    drainable(job, 1, 1)
+    change(job, replicas=2)
+    drainable(job, 2, 2)
+    change(job, replicas=1)
+    drainable(job, 3, 1)
+    change(job, suspend=True)
+    job.wait_for(lambda: job.condition("Suspended").get("status") == "True", "Suspended")
+    job.wait_for(lambda: not job.pods(), "the pods are gone")
+    change(job, suspend=False)
+    drainable(job, 4, 1)
+    ends = [entry.get("end", {}) for entry in reversed(job.status()["roundHistory"])][:3]
+    assert [(end["cause"], end["drain"]) for end in ends] == [
+        ("ScaledUp", "Stopped"),
+        ("ScaledDown", "Stopped"),
+        ("Suspended", "Stopped"),
+    ]
+    logged = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    assert [entry["step"] for entry in logged] == list(range(1, len(logged) + 1))
+    assert {entry["round"] for entry in logged} == {1, 2, 3, 4}

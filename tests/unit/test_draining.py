@@ -1,0 +1,72 @@
+"""What a round that drains looks like in the status and in the round Lease."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elasticjob.contract.records import DrainReport, RecordError, RoundRecord
+from elasticjob.core.participant import Participant
+from elasticjob_operator.plan import status_json
+from tests.scenarios.world import World
+
+
+def draining() -> World:
+    """A job whose round drains."""
+    return World().play("train replicas=2 min=1", "drain", "job replicas=1 min=1")
+
+
+def test_only_an_operator_that_knows_drains_may_act_on_one() -> None:
+    w = draining()
+    dumped = status_json.dump(w.status)
+    assert dumped["currentRound"]["phase"] == "Draining"
+    assert (dumped["internal"]["version"], dumped["internal"]["minReaderVersion"]) == (2, 2)
+    assert status_json.parse(dumped) == w.status
+    w.play("drain stopped=9")
+    dumped = status_json.dump(w.status)
+    assert (dumped["internal"]["version"], dumped["internal"]["minReaderVersion"]) == (1, 1)
+
+
+def test_a_member_is_asked_and_trains_on() -> None:
+    core = Participant("uid")
+    core.observe(RoundRecord("uid", 0, "Broken"))
+    core.announce("id-1", "1.1.1.1:1", False, 1)
+    core.observe(RoundRecord("uid", 1, "Active", "n", ("id-1",), "1.1.1.1:1"))
+    core.take_step()
+    assert not core.drain_asked()
+    core.observe(RoundRecord("uid", 1, "Draining", "n", ("id-1",), "1.1.1.1:1", "ScaledUp", "more"))
+    assert core.drain_asked()
+    assert not core.end_reason()
+    core.observe(RoundRecord("uid", 1, "Active", "n", ("id-1",), "1.1.1.1:1"))
+    assert core.drain_asked(), "a record that is older changes nothing"
+    core.observe(RoundRecord("uid", 1, "Broken", "n", ("id-1",), "1.1.1.1:1", "ScaledUp", "more"))
+    assert not core.drain_asked()
+    assert core.end_reason() == "ScaledUp: more"
+
+
+def test_a_standby_beside_a_round_that_drains_announces_itself_again() -> None:
+    core = Participant("uid")
+    core.observe(RoundRecord("uid", 0, "Broken"))
+    core.announce("id-2", "1.1.1.1:1", False, 1)
+    core.observe(RoundRecord("uid", 1, "Draining", "n", ("id-1",), "1.1.1.1:1"))
+    assert type(core.next_step()).__name__ == "AnnounceAgain"
+
+
+def test_what_a_leader_says_of_another_round_starts_no_drain() -> None:
+    w = World().play("train replicas=2 min=1")
+    leader = w.status.current_round.leader_pod_name
+    w.play("drain")
+    w.leases[leader] = replace(w.leases[leader], drain=DrainReport("another round"))
+    w.play("job replicas=1 min=1")
+    assert w.status.current_round.phase == "Broken"
+    end = w.status.current_round.end
+    assert end is not None
+    assert end.drain == "NotSupported"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version":1,"nonce":3}', '{"version":1,"nonce":"n","step":-1}'])
+def test_a_drain_report_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(RecordError):
+        DrainReport.parse(text)
+    assert DrainReport.parse(DrainReport("n", True, 7).dump()) == DrainReport("n", True, 7)

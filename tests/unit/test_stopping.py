@@ -1,0 +1,197 @@
+"""``should_stop`` and the drain of a round: workers as threads or processes, a real store, no Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from devcluster.wait import wait_for
+from elasticjob import drain as drain_module
+from elasticjob import should_stop, stop_here
+from elasticjob.contract.limits import Limits
+from elasticjob.core.participant import Membership
+from elasticjob.drain import Drain
+from elasticjob.progress import PROGRESS_DIR_ENV
+from elasticjob.stop_board import StopBoard
+from elasticjob.stopping import ASKED_FILE, GOES_ON, HOLD, STOP_SUFFIX, STOPPED, Link, map_word
+from elasticjob.stores import serve
+
+LOOP = """
+import sys
+from elasticjob import should_stop, stop_here
+step = 0
+while True:
+    step += 1
+    if should_stop(step):
+        print(step, flush=True)
+        {then}
+"""
+
+
+def ignore(step: int) -> None:
+    """Of no interest."""
+    del step
+
+
+def member(port: int, rank: int, size: int) -> Membership:
+    """A place in a round whose leader's store is at this port."""
+    return Membership("uid", 1, "n1", f"id-{rank}", rank, size, f"127.0.0.1:{port}", Limits())
+
+
+class Rank:
+    """A worker as a thread: it meets the others in every step, as in a collective."""
+
+    def __init__(self, folder: Path, meet: threading.Barrier, pause: float) -> None:
+        folder.mkdir()
+        self.board = StopBoard(str(folder), 1)
+        self._meet, self._pause = meet, pause
+        own = map_word(str(folder / f"0{STOP_SUFFIX}"), os.O_RDWR | os.O_CREAT)
+        self._link = Link(own, map_word(str(folder / ASKED_FILE), os.O_RDWR))
+        self.step = 0
+        self.broken = False
+        self.ends = False
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while not self.ends:
+            try:
+                self._meet.wait(30)
+            except threading.BrokenBarrierError:
+                self.broken = not self.ends
+                return
+            time.sleep(self._pause)  # ranks are apart by up to a step
+            self.step += 1
+            self._link.mine[0] = self.step << 2 | GOES_ON
+            if self._link.asked[0] and self._link.must_stop(self.step):
+                self._link.mine[0] = self.step << 2 | STOPPED
+                return
+
+
+@pytest.mark.parametrize("pauses", [(0.0,), (0.0, 0.0), (0.0, 0.003), (0.02, 0.0, 0.001)])
+def test_all_ranks_stop_at_one_step(tmp_path: Path, pauses: tuple[float, ...]) -> None:
+    server, said = serve(), threading.Event()
+    steps: list[int] = []
+    meet = threading.Barrier(len(pauses))
+    ranks = [Rank(tmp_path / str(n), meet, pause) for n, pause in enumerate(pauses)]
+    wait_for(lambda: all(rank.board.take_part() for rank in ranks), 30, "all take part")
+
+    def stopped(step: int) -> None:
+        steps.append(step)
+        said.set()
+
+    drains = [
+        Drain(member(server.port, n, len(ranks)), rank.board, stopped, lambda: "")
+        for n, rank in enumerate(ranks)
+    ]
+    for one in drains:
+        one.start()
+        one.start()  # the record may come twice
+        time.sleep(0.05)  # not all see it at one moment
+    assert said.wait(30)
+    assert steps == [ranks[0].step]
+    assert len({rank.step for rank in ranks}) == 1
+    assert not any(rank.broken for rank in ranks)
+    for one in drains:
+        one.close()
+
+
+def test_workers_go_on_where_a_member_does_not_say_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_module, "AGREE_SECONDS", 0.5)
+    server, meet = serve(), threading.Barrier(2)
+    ranks = [Rank(tmp_path / str(n), meet, 0.0) for n in range(2)]
+    wait_for(lambda: all(rank.board.take_part() for rank in ranks), 30, "all take part")
+    one = Drain(member(server.port, 0, 2), ranks[0].board, ignore, lambda: "")
+    one.start()
+    wait_for(lambda: not one._thread.is_alive(), 30, "the drain has ended")
+    before = ranks[0].step
+    wait_for(lambda: ranks[0].step > before + 3, 30, "training goes on")
+    late = Drain(member(server.port, 1, 2), ranks[1].board, ignore, lambda: "")
+    late.start()
+    wait_for(lambda: not late._thread.is_alive(), 30, "the other follows what was decided")
+    before = ranks[1].step
+    wait_for(lambda: ranks[1].step > before + 3, 30, "training goes on")
+    for rank in ranks:
+        rank.ends = True
+    meet.abort()
+
+
+def test_a_drain_ends_with_its_round(tmp_path: Path) -> None:
+    server, over = serve(), [""]
+    folder = tmp_path / "0"
+    rank = Rank(folder, threading.Barrier(1), 0.0)
+    wait_for(rank.board.take_part, 30, "it takes part")
+    one = Drain(member(server.port, 1, 2), rank.board, ignore, lambda: over[0])
+    one.start()
+    over[0] = "a member is lost"
+    wait_for(lambda: not one._thread.is_alive(), 30, "the drain has ended")
+    rank.ends = True
+    rank.board.ask(0)
+
+
+def worker(folder: Path, then: str) -> subprocess.Popen[str]:
+    """A process of its own that calls should_stop; what it does then is ``then``."""
+    environment = {**os.environ, "LOCAL_RANK": "0", PROGRESS_DIR_ENV: str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-c", LOOP.format(then=then)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("then", ["stop_here()", "break"])
+def test_a_script_waits_for_its_end_by_stop_here_or_by_leaving_its_loop(tmp_path: Path, then: str) -> None:
+    """One that ended with 0 would count as a success."""
+    board = StopBoard(str(tmp_path), 1)
+    process = worker(tmp_path, then)
+    try:
+        wait_for(board.take_part, 60, "it takes part")
+        board.ask(HOLD)
+        time.sleep(0.1)
+        step = board.first_possible_step()
+        board.ask(step + 1)
+        wait_for(lambda: board.stopped_at() is not None, 30, "it has stopped")
+        assert board.stopped_at() == step
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{step}\n"
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_script_that_fails_while_it_stops_has_failed(tmp_path: Path) -> None:
+    board = StopBoard(str(tmp_path), 1)
+    process = worker(tmp_path, "raise ValueError('the disk is full')")
+    try:
+        wait_for(board.take_part, 60, "it takes part")
+        board.ask(1)  # every step is beyond this one
+        assert process.wait(30) == 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_outside_of_a_job_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PROGRESS_DIR_ENV, raising=False)
+    monkeypatch.setattr("elasticjob.stopping._link", None)
+    assert not any(should_stop(step) for step in (0, 1, 5, -1, 2**60))
+    with pytest.raises(RuntimeError, match="should_stop has not returned True"):
+        stop_here()
+    with pytest.raises(TypeError, match=r"should_stop: step is 1\.5"):
+        should_stop(1.5)  # type: ignore[arg-type]
+
+
+def test_without_a_number_of_workers_none_takes_part(tmp_path: Path) -> None:
+    assert not StopBoard(str(tmp_path), None).take_part()
+    assert not StopBoard("", 1).take_part()
