@@ -150,6 +150,7 @@ class WarmWorkers:
             wanted = Start(tuple(args), dict(env), os.getcwd())
             with self._changed:
                 self._last[rank] = wanted
+                self._wanted.pop(rank, None)
                 one = self._idle.pop(rank, None)
             why = _why_not(one, wanted) or self._given_up
             if one is not None and not why:
