@@ -261,7 +261,14 @@ def test_every_end_is_the_same(bench: Bench, what: str) -> None:
     assert cold.code != 1 or cold.err or cold.out
 
 
-@pytest.mark.parametrize("what", ["record", "data loader", "never imports torch"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("record", marks=pytest.mark.slow),
+        pytest.param("data loader", marks=pytest.mark.slow),
+        "never imports torch",
+    ],
+)
 def test_what_needs_torch_ends_in_the_same_way(bench: Bench, what: str) -> None:
     bench.imports = (*IMPORTS, OPTIMIZER_IMPORT, EARLY)
     bench.script((SCRIPTS / "ends.py").read_text(), "ends.py")
