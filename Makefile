@@ -50,7 +50,7 @@ lint: $(READY) ## ruff, mypy --strict, import-linter, actionlint
 matrix: $(READY) controlplane ## end to end with torch 2.4, 2.6, 2.8 and the newest in pods (20 minutes; ARGS="2.4", or ARGS="--python 3.10")
 	@$(BIN)/python -m tests.matrix $(ARGS)
 
-matrix-kubernetes: $(READY) ## API server's tests with the oldest Kubernetes, 1.36 and the newest (15 minutes each, and 5 to build each; ARGS="1.30")
+matrix-kubernetes: $(READY) ## API server's tests with the oldest Kubernetes, 1.36 and the newest (15 minutes each; built once, in 5 to 30 minutes; ARGS="1.30")
 	@$(BIN)/python -m tests.matrix.kubernetes $(ARGS)
 
 bench: $(READY) controlplane ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
