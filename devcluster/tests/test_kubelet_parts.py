@@ -78,6 +78,16 @@ def test_without_control_groups_there_is_a_sentence(monkeypatch: pytest.MonkeyPa
         requirements.check()
 
 
+def test_control_groups_that_can_not_be_read_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable() -> list[cgroups.Hierarchy]:
+        raise FileNotFoundError(2, "No such file or directory", "/sys/fs/cgroup/cgroup.controllers")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cgroups, "hierarchies", unreadable)
+    with pytest.raises(requirements.MissingError, match="can't be read .*docker run --privileged"):
+        requirements.check()
+
+
 def cgroups_of(mountinfo: str) -> list[cgroups.Hierarchy]:
     return [
         one
@@ -94,3 +104,9 @@ def test_nodes_are_a_number_or_kubelets(nodes: str) -> None:
     answer = CliRunner().invoke(main, ["up", f"--nodes={nodes}"])
     assert answer.exit_code == 2
     assert "neither a number nor kubelet" in answer.output
+
+
+def test_a_cluster_of_kubelets_has_one_at_least() -> None:
+    answer = CliRunner().invoke(main, ["up", "--nodes=kubelet:0"])
+    assert answer.exit_code == 2
+    assert "kubelet:0 is no node: give a number from 1" in answer.output

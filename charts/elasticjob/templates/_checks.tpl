@@ -5,6 +5,22 @@
 {{- fail (printf "%s is now %s: rename it in your values; with values that an upgrade reuses also --set %s=null" $old $new $old) }}
 {{- end }}
 {{- end }}
+{{- range list "commonLabels" "podLabels" }}
+{{- $values := . }}
+{{- range $label, $_ := get $.Values . }}
+{{- if has $label (list "helm.sh/chart" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "app.kubernetes.io/managed-by") }}
+{{- fail (printf "%s has the label %s, which the chart sets itself: take another" $values $label) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range .Values.extraEnv }}
+{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "ELASTICJOB_HANDLER_IMAGE" "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY" "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED") }}
+{{- fail (printf "extraEnv has %s, which the chart sets itself: use its own value for that (handler.image, jobDefaults)" .name) }}
+{{- end }}
+{{- end }}
+{{- if eq .Values.serviceAccount.name "default" }}
+{{- fail "serviceAccount.name is default, the account of every pod in the namespace that names none: they would all have the operator's rights; take another" }}
+{{- end }}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) }}
 {{- fail "serviceAccount.create is false and serviceAccount.name is empty: the operator's rights would be those of every pod in the namespace (its account `default`); name the account" }}
 {{- end }}

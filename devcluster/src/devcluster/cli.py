@@ -70,6 +70,8 @@ def _nodes(context: click.Context, parameter: click.Parameter, value: str) -> _N
     if not number.isdecimal() or kind not in ("", "kubelet"):
         problem = f"{value!r} is neither a number nor kubelet nor kubelet:NUMBER"
         raise click.BadParameter(problem, context, parameter)
+    if kind and not int(number):
+        raise click.BadParameter("kubelet:0 is no node: give a number from 1", context, parameter)
     return _Nodes(int(number), kubelet=bool(kind))
 
 

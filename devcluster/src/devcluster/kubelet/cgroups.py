@@ -20,6 +20,7 @@ from devcluster.supervisor import remove_cgroups
 
 _PREFIX = "devcluster-"
 _NEEDED = {"cpu", "cpuset", "memory", "pids"}
+_CONTAINER = "in a container they have to be mounted so that they can be written (docker run --privileged)"
 _numbers = itertools.count()
 
 
@@ -58,12 +59,16 @@ def hierarchies(mountinfo: str | None = None) -> list[Hierarchy]:
 
 def unusable() -> str:
     """Why nodes can't have groups here, as a half sentence; empty: they can."""
-    here = hierarchies()
-    if lacking := _NEEDED - {name for one in here for name in one.controllers}:
-        return f"no hierarchy controls {', '.join(sorted(lacking))}"
+    try:
+        here = hierarchies()
+        lacking = _NEEDED - {name for one in here for name in one.controllers}
+    except OSError as error:
+        return f"they can't be read ({error}); {_CONTAINER}"
+    if lacking:
+        return f"no hierarchy controls {', '.join(sorted(lacking))}; {_CONTAINER}"
     for one in here:
         if not os.access(one.folder, os.W_OK) or os.statvfs(one.folder).f_flag & os.ST_RDONLY:
-            return f"{one.folder} can't be written"
+            return f"{one.folder} can't be written; {_CONTAINER}"
     return ""
 
 

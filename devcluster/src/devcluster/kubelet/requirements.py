@@ -38,7 +38,8 @@ def check() -> None:
     """Raise MissingError if something is missing."""
     if os.geteuid() != 0:
         raise MissingError(
-            "nodes with a kubelet need root: they mount, and have networks and control groups of their own"
+            "nodes with a kubelet need root: they mount, and have networks and control groups of their own; "
+            "run it as root, by sudo for example"
         )
     if reason := cgroups.unusable():
         raise MissingError(f"nodes with a kubelet need control groups: {reason}")
