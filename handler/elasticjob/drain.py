@@ -77,6 +77,7 @@ class Drain:
             self._ended.set()
         if self._connection is not None:
             self._connection.close()
+        self._board.close()
 
     def _run(self) -> None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -37,7 +39,17 @@ class StopBoard:
 
     def ask(self, number: int) -> None:
         """``NOTHING_ASKED``, ``HOLD``, or a step plus 1."""
-        self._asked[0] = number
+        with contextlib.suppress(ValueError):  # closed at this moment
+            self._asked[0] = number
+
+    def close(self) -> None:
+        """The round is over for this agent: what its workers are asked stays as it is."""
+        word, self._asked = self._asked, [0]
+        if isinstance(word, memoryview):
+            mapping = word.obj
+            word.release()
+            assert isinstance(mapping, mmap.mmap)
+            mapping.close()
 
     def first_possible_step(self) -> int:
         """The first step at which no worker has gone on; to be asked a moment after it was told to hold."""

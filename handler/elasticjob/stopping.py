@@ -17,11 +17,13 @@ import mmap
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
 
 from elasticjob.progress import MAX_STEP, PROGRESS_DIR_ENV, report_progress, whole
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # type checkers take it for True; the import of typing would take a millisecond
+    from typing import NoReturn
+
     Word = memoryview[int] | list[int]
 
 ASKED_FILE = "asked"

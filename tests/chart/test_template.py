@@ -62,7 +62,10 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             "at '/leaderElection/leaseDuration': '15' does not match",
         ),
         ({"serviceAccount": {"create": False}}, "would be those of every pod in the namespace"),
-        ({"serviceAccount": {"create": False, "name": "default"}}, "they would all have the operator's rights"),
+        (
+            {"serviceAccount": {"create": False, "name": "default"}},
+            "they would all have the operator's rights",
+        ),
         ({"serviceAccount": None}, "missing property 'serviceAccount'"),
         ({"handler": None}, "missing property 'handler'"),
         ({"leaderElection": None}, "missing property 'leaderElection'"),

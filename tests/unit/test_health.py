@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -175,7 +176,8 @@ async def test_who_has_not_listed_everything_does_not_stand_for_election(scene: 
     class Election:
         stands = False
 
-        async def run(self, *_: object) -> None:
+        async def run(self, *_: object, ready: Callable[[], Awaitable[None]]) -> None:
+            await ready()
             self.stands = True
 
     election = Election()
