@@ -84,7 +84,7 @@ def test_control_groups_that_can_not_be_read_are_a_sentence(monkeypatch: pytest.
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(cgroups, "hierarchies", unreadable)
-    with pytest.raises(requirements.MissingError, match="can't be read .*docker run --privileged"):
+    with pytest.raises(requirements.MissingError, match=r"can't be read .*docker run --privileged"):
         requirements.check()
 
 
