@@ -263,6 +263,8 @@ def enforced(scene: Scene, tmp_path: Path) -> Iterator[Scene]:
         "--kube-version=1.30.0",
         "--show-only",
         "templates/leader-policy.yaml",
+        "--values",
+        chart.values_file({}),
     )
     policy = chart.run("template", NAME, str(chart.chart), *shown).stdout
     scene.cluster.kubectl("apply", "-f", "-", input=policy)

@@ -35,6 +35,7 @@ FULL: dict[str, Any] = {
         "fencing": {"type": "AfterSeconds", "afterSeconds": 300},
     },
     "suspend": False,
+    "drainSeconds": 60,
     "managedBy": "elasticjob.dev/operator",
     "activeDeadlineSeconds": 86400,
     "ttlSecondsAfterFinished": 3600,

@@ -55,6 +55,7 @@ MAY_CHANGE: dict[str, Any] = {
     "scaling": {"scaleUpDelaySeconds": 1},
     "failurePolicy": {"rules": [], "hangTimeoutSeconds": 60, "idleDeadlineSeconds": 60},
     "suspend": True,
+    "drainSeconds": 0,
     "activeDeadlineSeconds": 60,
     "ttlSecondsAfterFinished": 60,
     "cleanPodPolicy": "All",

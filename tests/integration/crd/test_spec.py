@@ -138,6 +138,7 @@ def test_defaults_are_written_into_the_object_and_absent_bounds_are_not(
         "suspend": False,
         "cleanPodPolicy": "Running",
         "networkPolicy": "JobOnly",
+        "drainSeconds": 30,
     }
 
 
