@@ -53,11 +53,13 @@ class ControlPlane:
     """Control plane, operator, one namespace and one node; leaving the context ends it all.
 
     ``nodes`` more are devcluster's own, on which pods run as processes. ``gogc`` is the API server's.
+    With ``stamps`` the operator writes into that file when it did what (`benchmarks.traced_operator`).
     """
 
-    def __init__(self, nodes: int = 0, gogc: int | None = None) -> None:
+    def __init__(self, nodes: int = 0, gogc: int | None = None, stamps: Path | None = None) -> None:
         self._nodes = nodes
         self._gogc = gogc
+        self._stamps = stamps
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ControlPlane:
@@ -131,8 +133,16 @@ class ControlPlane:
     def _start_operator(self) -> subprocess.Popen[bytes]:
         with self._operator_log.open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "elasticjob_operator"],
-                env={**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)},
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.traced_operator" if self._stamps else "elasticjob_operator",
+                ],
+                env={
+                    **os.environ,
+                    "KUBECONFIG": str(self._cluster.kubeconfig),
+                    **({"BENCH_STAMPS": str(self._stamps)} if self._stamps else {}),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -93,6 +93,10 @@ class ClusterJob:
             if event["reason"] == reason and event["involvedObject"]["name"] == self.name
         ]
 
+    def told(self, reason: str) -> list[str]:
+        """The same, once there is one: Events are sent a moment after what they tell of."""
+        return list(self.wait_for(lambda: self.events(reason), f"an Event {reason}"))
+
     def wait_for(self, predicate: Callable[[], Any], message: str, seconds: float | None = None) -> Any:
         """Wait; the message of a failure tells the state of the job."""
         try:

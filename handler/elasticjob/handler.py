@@ -58,7 +58,7 @@ from elasticjob.round_store import RoundStore
 from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
 from elasticjob.stack_dump import FAULTHANDLER_ENV
-from elasticjob.step_files import StepFiles
+from elasticjob.step_files import StepFiles, StepReader
 from elasticjob.stop_board import StopBoard
 from elasticjob.stores import LIBUV_ENV, CannotConnect, StoreGone, has_libuv
 from elasticjob.torch_agent import AgentCall, FailedWorker, calling_agent, final_failures, local_world_size
@@ -83,6 +83,8 @@ NO_JOB_SECONDS = 10.0
 """How long there may be no round record before the handler asks whether the job exists at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
+ALONE_SECONDS = 0.5
+"""How long to wait for the next round before the members of the last are looked after."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -114,8 +116,10 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._lease = LeaseWriter(self._api, settings.pod, settings.pod_uid, labels)
         self._servers = OwnServers()
         self._round: ActiveRound | None = None
+        self._left_round: ActiveRound | None = None
         self._watch = MemberWatch(self._core, self._lease, self._source.verify)
         self._steps = StepFiles()
+        self._worker_steps = StepReader("")
         self._agent_call = AgentCall()
         self._warm = WarmWorkers(settings.warm_imports) if settings.warm else None
         self._terminator = WorkerTerminator(
@@ -222,15 +226,18 @@ class K8sRendezvousHandler(RendezvousHandler):
             end_reason = self._core.end_reason() or ("its store is gone" if report is None else "")
             if end_reason:
                 logger.info("round %d is over: %s", active.membership.number, end_reason)
-            self._watch.start_post_round_probe(active.membership)
         self._watch.attach_progress()
-        self._watch.leave()
-        self._close_round()
+        if active is not None:
+            self._watch.leave(active.membership)
+        self._detach_round()
         return report
 
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
         """Announce this agent and wait until a round has it as a member."""
         self._announce(failure)
+        # What the others do not wait for, while they announce themselves.
+        self._close_round()
+        self._worker_steps = self._steps.renew()
         began = logged = announced = time.monotonic()
         asked = False
         while True:
@@ -251,6 +258,8 @@ class K8sRendezvousHandler(RendezvousHandler):
                 continue
             self._renew_while_waiting()
             now = time.monotonic()
+            if now - began > ALONE_SECONDS:
+                self._watch.keep_watching()
             self._source.verify_while_waiting(now, announced, self._lease.renew_seconds)
             if self._core.latest is None and not asked and now - began > NO_JOB_SECONDS:
                 asked = True
@@ -374,11 +383,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         m = replace(m, group_rank=done.group_rank)
         self._core.set_group_rank(done.group_rank)
         if leads:
-            self._lease.write(report=RoundReport(m.nonce, established=True).dump())
             few = open_files.shortfall(m.size, m.size * (local_world_size(self._agent_call.agent) or 1))
             if few:
                 logger.warning("%s", few)
-        self._servers.establish(done.workers_server)
         store = RoundStore(
             done.connection,
             leads,
@@ -388,9 +395,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._succeeded,
             self._core.job_complete,
         )
-        steps = self._steps.renew()
+        steps = self._worker_steps
         board = StopBoard(steps.folder, local_world_size(self._agent_call.agent))
-        self._watch.begin(m, steps, lambda: store.passed, board)
         drain = Drain(m, board, lambda step: self._stopped(m, step), self._core.end_reason)
         active = ActiveRound(m, store, done.connection, RoundWorkers(self._agent_call.agent), drain)
         self._round = active
@@ -409,6 +415,11 @@ class K8sRendezvousHandler(RendezvousHandler):
             m.leader_endpoint,
             " (this agent)" * leads,
         )
+        # Threads and requests last: whoever starts one waits for it to take the processor.
+        self._servers.establish(done.workers_server)
+        if leads:
+            self._lease.write(report=RoundReport(m.nonce, established=True).dump())
+        self._watch.begin(m, steps, lambda: store.passed, board)
         return RendezvousInfo(
             store,  # type: ignore[arg-type]  # torch calls methods, it does not look at the type
             m.group_rank,
@@ -467,11 +478,17 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._terminator.freeze()
             self._terminator.kill_in_time()
 
-    def _close_round(self) -> None:
-        active, self._round = self._round, None  # a guard that fires later kills nothing from now on
+    def _detach_round(self) -> None:
+        """The agent is in no round: a guard that fires later kills nothing from now on."""
+        self._close_round()
+        self._left_round, self._round = self._round, None
         self._watch.stop_heartbeats()
-        if active is not None:
-            active.close()
+
+    def _close_round(self) -> None:
+        """Close what was detached."""
+        left, self._left_round = self._left_round, None
+        if left is not None:
+            left.close()
 
     def _round_workers(self) -> RoundWorkers | None:
         active = self._round
@@ -479,6 +496,7 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _stop_threads(self) -> None:
         self._watch.stop_post_round_probe()
+        self._detach_round()
         self._close_round()
         self._source.stop()
         self._lease.stop()

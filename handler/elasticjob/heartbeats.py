@@ -127,12 +127,15 @@ class Heartbeats:
             return self._progress.report
 
     def leave(self) -> None:
-        """End the thread, and let the leader tell the members that still send heartbeats that it has left.
+        """End the thread."""
+        self._stop.set()
+
+    def tell_left(self) -> None:
+        """Let the leader tell the members that still send heartbeats that it has left the round.
 
         Its store answers them for as long as it waits for the next round. A member that has not heard of the
         end, because its watch is dead, would send heartbeats there and believe that the round still runs.
         """
-        self._stop.set()
         if not self._leads or self._membership.size == 1:
             return
         threading.Thread(target=self._mark_left, name="elasticjob-leaving", daemon=True).start()

@@ -34,6 +34,7 @@ class MemberWatch:
         self._verify_source = verify_source
         self._heartbeats: Heartbeats | None = None
         self._post_round_probe: PostRoundProbe | None = None
+        self._left: Heartbeats | None = None
         self._silent: tuple[int, ...] = ()
 
     def begin(self, m: Membership, steps: StepReader, passed: Callable[[], bool], board: StopBoard) -> None:
@@ -70,29 +71,33 @@ class MemberWatch:
         )
         heartbeats.start()
 
-    def start_post_round_probe(self, m: Membership) -> None:
-        """The round is over for this agent: keep watching the members that it has watched."""
+    def leave(self, m: Membership) -> None:
+        """The round is over for this agent."""
         if self._heartbeats is None:
             return
+        self._heartbeats.leave()
 
         def lost(found: Mapping[int, Loss]) -> None:
             if self._post_round_probe is post_round_probe:
                 self._report_lost(m, found)
 
         post_round_probe = PostRoundProbe(self._heartbeats.watched(), m.limits, lost)
-        self._post_round_probe = post_round_probe
-        post_round_probe.start()
+        self._post_round_probe, self._left = post_round_probe, self._heartbeats
+
+    def keep_watching(self) -> None:
+        """The next round does not come at once: watch the members that were watched in the last, and let
+        those that do not know of its end be told."""
+        if self._post_round_probe is not None:
+            self._post_round_probe.start()
+        left, self._left = self._left, None
+        if left is not None:
+            left.tell_left()
 
     def attach_progress(self) -> None:
         """How far training has come goes with the next write."""
         report = self._heartbeats.progress() if self._heartbeats is not None else None
         if report is not None:
             self._lease.attach(progress=report.dump())
-
-    def leave(self) -> None:
-        """This agent leaves the round for the next one: members that do not know of its end are told."""
-        if self._heartbeats is not None:
-            self._heartbeats.leave()
 
     def stop_heartbeats(self) -> None:
         """This agent has left the round."""
@@ -104,7 +109,7 @@ class MemberWatch:
         """There is a next round, or there will be none."""
         if self._post_round_probe is not None:
             self._post_round_probe.stop()
-        self._post_round_probe = None
+        self._post_round_probe = self._left = None
         self._silent = ()
 
     def _report_lost(self, m: Membership, lost: Mapping[int, Loss]) -> None:

@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 class PostRoundProbe:
-    """Probes the ports of ``endpoints``, by rank; ``lost`` is called from the thread, once for each loss."""
+    """Probes the ports of ``endpoints``, by rank, a heartbeat period from now on; ``lost`` is called from the
+    thread, once for each loss."""
 
     def __init__(
         self,
@@ -37,12 +38,13 @@ class PostRoundProbe:
         without_stall_limit = replace(limits, stall_timeout=float("inf"))
         self._monitor = HeartbeatMonitor(endpoints, without_stall_limit, time.monotonic())
         self._period = limits.heartbeat_period
+        self._due = time.monotonic() + self._period
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="elasticjob-post-round-probe", daemon=True)
 
     def start(self) -> None:
-        """Begin, if there are members to probe."""
-        if self._endpoints:
+        """Begin, if there are members to probe; needed only while the next round does not come at once."""
+        if self._endpoints and not self._stop.is_set() and self._thread.ident is None:
             self._thread.start()
 
     def stop(self) -> None:
@@ -50,7 +52,8 @@ class PostRoundProbe:
         self._stop.set()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._period):
+        while not self._stop.wait(max(0.0, self._due - time.monotonic())):
+            self._due = time.monotonic() + self._period
             try:
                 self._probe()
             except Exception:  # a thread that ended would notice no loss any more

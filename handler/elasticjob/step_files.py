@@ -31,7 +31,7 @@ class StepFiles:
     def __init__(self) -> None:
         self._folder = ""
         self._lock = -1
-        self._warned = False
+        self._warned = self._cleaned = False
 
     def renew(self) -> StepReader:
         """Make the folder of a new round and name it in the environment that workers inherit."""
@@ -40,7 +40,8 @@ class StepFiles:
         for parent in ("/dev/shm", tempfile.gettempdir):
             try:
                 where = parent if isinstance(parent, str) else parent()
-                _remove_abandoned(Path(where))
+                if not self._cleaned:
+                    _remove_abandoned(Path(where))
                 self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=where)
                 self._lock = os.open(self._folder, os.O_RDONLY)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,6 +49,7 @@ class StepFiles:
                 last_error = str(error)
                 self.remove()
             else:
+                self._cleaned = True
                 os.environ[PROGRESS_DIR_ENV] = self._folder
                 return StepReader(self._folder)
         if not self._warned:

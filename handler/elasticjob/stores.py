@@ -330,13 +330,17 @@ class StoreConnection:
         self._changed = changed
         self._calls: queue.SimpleQueue[StoreCall[Any] | None] = queue.SimpleQueue()
         self.closed = False
-        self._thread = threading.Thread(target=self._run, name="elasticjob-store", daemon=True)
-        self._thread.start()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[KeyValueStore], T]) -> StoreCall[T]:
-        """Begin a call; ``changed`` is notified when it is done."""
+        """Begin a call; ``changed`` is notified when it is done. The first starts the thread."""
         call = StoreCall(work)
         self._calls.put(call)
+        with self._starting:
+            if self._thread is None and not self.closed:
+                self._thread = threading.Thread(target=self._run, name="elasticjob-store", daemon=True)
+                self._thread.start()
         return call
 
     def call(self, work: Callable[[KeyValueStore], T], end_reason: Callable[[], str]) -> T:
@@ -361,7 +365,10 @@ class StoreConnection:
 
     def join(self, seconds: float = CLOSE_SECONDS) -> None:
         """Wait, at most this long, until a closed connection has released its store."""
-        self._thread.join(seconds)
+        with self._starting:
+            thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
 
     def wait_for(self, store: KeyValueStore, keys: Iterable[str], own: bool) -> None:
         """Block the connection's thread until the keys are there.

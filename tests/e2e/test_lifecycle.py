@@ -62,7 +62,7 @@ def test_complete_with_a_spare_and_deleted_at_once(job: JobRun) -> None:
     logs = [job.cluster.nodes.logs_path(job.namespace, pod) for pod in (spare, job.member(0)["podName"])]
     job.stop()
     gone(job)
-    assert any("of round 1 succeeded" in text for text in job.events("JobComplete"))
+    assert any("of round 1 succeeded" in text for text in job.told("JobComplete"))
     assert not any("Traceback" in Path(log).read_text() for log in logs)
 
 

@@ -175,8 +175,13 @@ def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
     failed = job.failed()
     assert failed["reason"] == "NeverJoined"
     assert "must run torchrun without --standalone" in failed["message"], "it says what to do"
-    events = job.cluster.kubectl("-n", job.namespace, "get", "events", "-o", "json").stdout
-    assert "--standalone" in events, "a Warning event names the flag"
+
+    def told() -> bool:
+        return (
+            "--standalone" in job.cluster.kubectl("-n", job.namespace, "get", "events", "-o", "json").stdout
+        )
+
+    job.wait_for(told, "a Warning event names the flag")
 
 
 def test_an_account_used_up_fails_the_job(job: JobRun) -> None:

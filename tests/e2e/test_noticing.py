@@ -128,7 +128,7 @@ def test_a_node_freezes_and_one_dies(job: JobRun) -> None:
     nodes.kill_node(node)
     try:
         job.training(2)
-        assert any("the connection to its port is refused" in said for said in job.events("RoundBroken"))
+        assert any("the connection to its port is refused" in said for said in job.told("RoundBroken"))
         assert job.rounds()[1]["account"] == "infrastructure"
     finally:
         nodes.start_node(node)

@@ -67,7 +67,7 @@ def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJ
         (excluded,) = job.status()["excludedNodes"]
         assert excluded["name"] == bad
         assert "2 failures within an hour" in excluded["message"]
-        assert excluded["message"] in job.events("NodeExcluded")[0]
+        assert excluded["message"] in job.told("NodeExcluded")[0]
         job.join("job-0-0")
         job.round(3)
         sentence = f"(avoids {bad}, see status.excludedNodes)"
@@ -90,7 +90,7 @@ def test_a_node_that_failed_twice_is_avoided_while_there_are_others(job: PlayedJ
         (excluded,) = job.status()["excludedNodes"]
         assert excluded["liftedTime"] < excluded["untilTime"]
         assert "job-1-3 cannot be" in excluded["message"]
-        assert bad in job.events("NodeExclusionLifted")[0]
+        assert bad in job.told("NodeExclusionLifted")[0]
         job.join("job-1-4")
         assert job.round(5)["cause"] == "PodDeleted"
     assert job.charges() == charged | {"preemption": 1}, "nothing is charged for pods that never had a node"

@@ -90,7 +90,10 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     ended = "ended before it joined: init container elasticjob-handler ended with exit code 1: cp: "
     assert ended in charged["message"], "and what cp has said"
     assert charged["message"] in job.condition("Failed")["message"]
-    assert any(event.startswith("PodEndedEarly") and ended in event for event in events(job))
+    job.wait_for(
+        lambda: any(event.startswith("PodEndedEarly") and ended in event for event in events(job)),
+        "an Event says so, too",
+    )
     assert charged["logsCommand"].endswith(" -c elasticjob-handler")
 
 

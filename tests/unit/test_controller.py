@@ -33,6 +33,10 @@ class EmptyCluster:
         self.events.append(body["reason"])
         return body
 
+    async def patch(self, _path: str, body: Json, *_: object) -> Json:
+        """An Event that is repeated counts up."""
+        return body
+
 
 class PlayedPasses:
     """``results``: what the passes return or raise, in order. ``made``: over which job, and whether there was
@@ -86,6 +90,10 @@ class Scene:
     async def until(self, passes: int) -> None:
         while len(self.passes.made) < passes or self.controller.queue.working:
             await asyncio.sleep(0.001)
+
+    async def events_are_sent(self) -> None:
+        """Those that wait."""
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "events"))
 
     async def nothing_more(self, passes: int) -> None:
         """All that is ready has been done, as far as it may."""
@@ -170,6 +178,7 @@ async def test_only_the_operator_that_leads_tells_of_a_job_that_can_not_be_read(
     scene.controller.queue.open()
     scene.changed("odd", accounts=5)
     await scene.nothing_more(0)
+    await scene.events_are_sent()
     assert scene.api.events == ["StatusUnreadable"]
 
 
@@ -179,6 +188,7 @@ async def test_a_job_of_a_newer_operator_is_left_alone_and_it_says_so_once(scene
     for version in (1, 2):
         scene.changed("new", version, internal={"version": 9, "minReaderVersion": 9})
         await scene.nothing_more(0)
+    await scene.events_are_sent()
     assert scene.api.events == ["StatusTooNew"]
 
 

@@ -213,6 +213,7 @@ def test_a_member_learns_that_the_leader_has_left_the_round(moment: str) -> None
         left_at = time.monotonic()
         heartbeats[0].leave()
         heartbeats[0].stop()
+        heartbeats[0].tell_left()
         wait_for(
             lambda: any(at >= left_at for at in verified[1]),
             DEADLINE,

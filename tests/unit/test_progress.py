@@ -187,7 +187,7 @@ def test_what_a_killed_agent_has_left_is_removed(files: StepFiles) -> None:
         assert process.stdout is not None
         left = Path(process.stdout.readline().strip())
         assert left.name.startswith(PREFIX)
-        files.renew()
+        StepFiles().renew()
         assert left.exists()
     finally:
         process.kill()

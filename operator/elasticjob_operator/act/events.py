@@ -7,6 +7,7 @@ cannot be sent is dropped: status and logs have the sentence, too.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -25,6 +26,8 @@ from elasticjob_operator.plan.model import Event, Job
 
 COMPONENT = "elasticjob-operator"
 
+AFTER_SECONDS = 0.1
+"""How long an Event waits: what it tells of is often followed by writes that training waits for."""
 _AGGREGATE_SECONDS = 600.0
 _BURST = 25.0
 _KEPT_FOR_OTHERS = 10.0
@@ -45,7 +48,8 @@ class Recorder:
         self._instance = os.environ.get("POD_NAME") or socket.gethostname()
 
     async def send(self, job: Job, events: Iterable[Event], memory: Memory) -> None:
-        """Send what the job's budget allows. Never raises for an API error."""
+        """Send what the job's budget allows, in a moment. Never raises for an API error."""
+        await asyncio.sleep(AFTER_SECONDS)
         async with memory.events_turn:
             for event in events:
                 try:

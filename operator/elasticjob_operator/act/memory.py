@@ -91,6 +91,8 @@ class Memory:
     """Whether the job's pods have the network policy that they should have."""
     max_status_bytes: int = MAX_STATUS_BYTES
     """What the status may have: less where the API server has found the whole object too large."""
+    left_to_next_pass: bool = False
+    """The last pass wrote the status and left the rest to the next."""
     confirmed: object = None
     """What was published when it was last read again together with the job (``Published``)."""
     stale: bool = False

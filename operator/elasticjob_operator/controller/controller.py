@@ -68,7 +68,7 @@ class Controller:
         applier = Applier(api, self.cache, clock, handler, self._workers.spawn)
         self.source = JobSource(api, settings, self.registry, self.queue, self.cache, applier, clock)
         self.reconciler = Reconciler(
-            api, self.registry, self.cache, applier, plan, clock, self.source.changed
+            api, self.registry, self.cache, applier, plan, clock, self.source.changed, self.queue.has_news
         )
         self._api = api
         self._applier = applier

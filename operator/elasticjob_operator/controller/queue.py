@@ -136,6 +136,11 @@ class WorkQueue(Generic[K]):
         item = self._items.get(key)
         return 0 if item is None else item.failures
 
+    def has_news(self, key: K) -> bool:
+        """Whether there is news of a key since the work on it has begun."""
+        item = self._items.get(key)
+        return item is not None and item.news
+
     def get(self, key: K) -> Work | None:
         """Begin the work on a key that is ready; None if it no longer is."""
         if key not in self._ready:

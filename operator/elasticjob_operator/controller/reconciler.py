@@ -15,13 +15,14 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+from elasticjob.contract.records import Phase
 from elasticjob.contract.text import counted
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.write_backoff import POLICY, READING, RIGHTS, STATUS
-from elasticjob_operator.controller.registry import JobEntry, Registry
+from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, NotFound, NotLeading, TooLarge
@@ -52,7 +53,8 @@ class Decision(NamedTuple):
 
 
 class Reconciler:
-    """See the module. ``changed`` gets the job that was created under the same name, if a pass finds one."""
+    """See the module. ``changed`` gets the job that was created under the same name, if a pass finds one.
+    ``has_news`` says whether there is news of a job since the pass over it has begun."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Reconciler:
         plan: Planner,
         clock: Callable[[], float],
         changed: Callable[[Json], None],
+        has_news: Callable[[Request], bool] = lambda _request: False,
     ) -> None:
         self._api = api
         self._registry = registry
@@ -71,6 +74,7 @@ class Reconciler:
         self._plan = plan
         self._clock = clock
         self._changed = changed
+        self._has_news = has_news
         self.passes = 0
         """How many passes were planned."""
 
@@ -172,6 +176,9 @@ class Reconciler:
             _log(view, decided)
         if entry.view.deleting or entry.gone:
             return None  # it was deleted while the status was written: no pod is made from now on
+        if self._outdated(entry, view, written, decided):
+            self._applier.send_events(job, memory, decided.events)
+            return 0.0
         if written in (None, view) and self._makes_pods(job, decided, memory):
             decided = await self._check_job(entry, view, decided)
         else:
@@ -183,6 +190,22 @@ class Reconciler:
         finally:
             self._applier.send_events(job, memory, events)
         return earliest(decided.wake_after, rest.wake_after)
+
+    def _outdated(self, entry: JobEntry, view: JobView, written: JobView | None, decided: Plan) -> bool:
+        """Whether the next pass, for which there is news, writes what follows from this status, too.
+
+        Members that leave a round together announce themselves while the status says that it has ended. To
+        publish that would hold up the next round by an answer of the API server, and wake each member once
+        more. So it is left out once, no more: the others must learn that their round is over.
+        """
+        memory = entry.memory
+        memory.left_to_next_pass = (
+            written not in (None, view)
+            and decided.record.phase == Phase.BROKEN
+            and not memory.left_to_next_pass
+            and self._has_news(entry.request)
+        )
+        return memory.left_to_next_pass
 
     async def _write_status(
         self, entry: JobEntry, view: JobView, decided: Plan, hurried: bool

@@ -176,3 +176,34 @@ async def test_the_informer_survives_the_api_server(scene: Scene, devcluster: Cl
         scene.planner.number = 4
         await scene.poke()
         await scene.round_is(4, "Broken")
+
+
+async def test_what_is_out_of_date_before_it_is_published_is_left_out_once(scene: Scene) -> None:
+    """News during the write of a status lets the next pass publish; and that pass does, whatever the news."""
+    status, lease = "PATCH elasticjobs", "PATCH leases/mnist-round"
+    async with scene.serving() as operator:
+        await until(lambda: not operator.controller.queue.working, "the first pass is over")
+        before = len(scene.wire.writes)
+
+        def written() -> list[str]:
+            return [name for name in scene.wire.writes[before:] if name.startswith((status, lease))]
+
+        held = asyncio.Event()
+        for number in (1, 2, 3):
+            scene.planner.number = number
+            before_this, held = held, asyncio.Event()
+            scene.wire.held[status] = held
+            operator.enqueue()
+            before_this.set()
+            what = f"the status of round {number} is being written"
+            await until(lambda n=number: sum(w.startswith(status) for w in written()) == n, what)  # type: ignore[misc]
+        scene.wire.held.clear()
+        held.set()
+        await scene.round_is(3, "Broken")
+        assert [name.partition("/")[0] for name in written()] == [
+            "PATCH elasticjobs",
+            "PATCH elasticjobs",
+            "PATCH leases",
+            "PATCH elasticjobs",
+            "PATCH leases",
+        ]

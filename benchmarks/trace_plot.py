@@ -1,0 +1,54 @@
+"""A re-join as lanes over time: what each side did when, in the run in the middle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.picture import K8S, picture
+from benchmarks.trace import EVENT, LEASE, STATUS, Trace, Traces
+
+_OPERATOR = {"plan": "#12408f", STATUS: K8S, LEASE: "#84b0ff", EVENT: "#c9c9c9"}
+_PARTICIPANTS = (
+    ("announce", "announcing", "announced", "#e3c877"),
+    ("see the round", "announced", "woken", "#eeeeee"),
+    ("connect", "woken", "connected", "#b9a9d6"),
+    ("pass the barrier", "connected", "barrier passed", "#d9a7a0"),
+    ("return", "barrier passed", "returned", "#9cc39c"),
+)
+
+
+def plot(traces: Traces, path: Path) -> None:
+    """Write the picture as PNG: a panel for each N."""
+    sizes = traces.sizes()
+    if not sizes:
+        return
+    with picture(path, len(sizes), 1, (11, 0.6 + 2.3 * len(sizes)), dpi=120) as (figure, grid):
+        for (axes,), n in zip(grid, sizes, strict=True):
+            runs = traces.of(n)
+            _lanes(axes, runs[len(runs) // 2])
+        figure.tight_layout()
+
+
+def _lanes(axes: Any, trace: Trace) -> None:
+    names = []
+    for lane, (name, start, end, colour) in enumerate(_PARTICIPANTS):
+        names.append(f"participants {name}")
+        begins, ends = trace.reached[start], trace.reached[end]
+        if begins and ends:
+            begin = 1000 * min(begins)
+            axes.barh(lane, 1000 * max(ends) - begin, left=begin, color=colour, height=0.7)
+    for what, colour in _OPERATOR.items():
+        names.append(f"operator: {what}")
+        for span in trace.spans:
+            if span.what == what:
+                left = 1000 * span.began
+                axes.barh(
+                    len(names) - 1, 1000 * (span.ended - span.began), left=left, color=colour, height=0.7
+                )
+    axes.axvline(1000 * trace.total, color="black", linewidth=1)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set(title=f"N = {trace.n}: {1000 * trace.total:.0f} ms", xlabel="milliseconds from the last call")
+    axes.grid(alpha=0.3, axis="x")
+    axes.set_axisbelow(True)
