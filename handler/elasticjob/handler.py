@@ -360,7 +360,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._lease.renew_every(LEADER_RENEW_SECONDS if leads else MEMBER_RENEW_SECONDS)
         attempt = Establishment(
             m,
-            self._servers.enter(),
+            self._servers.enter(leads),
             self._settings.local_addr,
             self._changed,
             self._core.end_reason,
