@@ -38,7 +38,8 @@ PHASES: Mapping[str, str] = {
     RANKS: "until the last agent starts its workers: torch exchanges ranks in the round's store",
     START: "until the last worker's first line: fork, exec, the start of Python",
     IMPORT: "until the last worker has imported torch",
-    STEP: "until the last worker has ended its first step: init_process_group, gloo, one all_reduce",
+    STEP: "until the last worker has ended its first step: init_process_group, gloo, the import of "
+    "`torch._dynamo` by the optimizer, one all_reduce",
 }
 OURS = (NOTICE, RENDEZVOUS, RANKS)
 """The phases in which our code is what is waited for; all others are torch's, Python's or the node's."""
@@ -59,6 +60,9 @@ PATH: Mapping[str, tuple[str, str]] = {
 BARE = "bare start"
 STANDBY = "standby"
 REPLACED = "replacement"
+WORKER = "worker killed"
+WARM = ", warm"
+"""After a variant's name: with warm workers."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class Run:
     world_size: int
     agents: Sequence[Agent]
     marks: Mapping[str, float] = field(default_factory=dict)
+    memory: float | None = None
+    """MiB that a torchrun and its processes share with no other, before the kill."""
 
     def trains(self) -> bool:
         """Whether every worker of the next round has ended its first step."""
@@ -174,6 +180,7 @@ class Bar:
     phases: list[dict[str, float]] = field(default_factory=list)
     paths: list[dict[str, float]] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -184,6 +191,7 @@ class Bar:
         """Append a run that ended well."""
         self.phases.append(run.phases())
         self.paths.append(run.path())
+        self.memory += [] if run.memory is None else [run.memory]
         self.outcomes.append(OK)
 
     def medians(self) -> dict[str, float]:
@@ -239,6 +247,7 @@ class Breakdown:
                 "outcomes": bar.outcomes,
                 "phases": [_rounded(run) for run in bar.phases],
                 "replacement": [_rounded(run) for run in bar.paths],
+                "memory": [round(one) for one in bar.memory],
             }
             for bar in self.bars
         ]
@@ -258,6 +267,7 @@ class Breakdown:
                     bar["phases"],
                     bar["replacement"],
                     bar["outcomes"],
+                    bar.get("memory", []),
                 )
             )
         return result

@@ -23,6 +23,7 @@ from benchmarks.breakdown import (
     Bar,
     Breakdown,
 )
+from benchmarks.breakdown_table import title
 from benchmarks.picture import K8S, picture
 
 _COLOURS = {
@@ -51,7 +52,7 @@ def plot(breakdown: Breakdown, path: Path) -> None:
         for (whole, ours), n in zip(grid, sizes, strict=True):
             bars = [bar for bar in breakdown.bars if bar.n == n]
             _stack(whole, bars, list(PHASES), 1.0)
-            whole.set(title=f"{n} torchruns: from kill -9 to the first step", xlabel="seconds")
+            whole.set(title=f"{title(breakdown, n)}: from kill -9 to the first step", xlabel="seconds")
             _stack(ours, [bar for bar in bars if bar.backend == "k8s"], list(OURS), 1000.0)
             ours.set(title="of that, what our code is waited for", xlabel="milliseconds")
         handles = [Rectangle((0, 0), 1, 1, color=_COLOURS[phase]) for phase in PHASES]

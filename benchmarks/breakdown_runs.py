@@ -3,7 +3,8 @@
 Ours with a standby: the benchmark plays the pods, as everywhere in it, and reports the container's end right
 after the kill. Ours with a replacement: an ElasticJob with a template on devcluster's nodes, so that the
 operator makes the replacement's pod and the scheduler and a node start it. c10d, both: torchruns that the
-benchmark starts. The bare start is torchrun alone. Each variant takes its turn, run by run.
+benchmark starts. The bare start is torchrun alone. Where a worker is killed, its torchrun and its pod stay.
+With warm workers, the kill comes when their interpreters are ready. Each variant takes its turn, run by run.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.breakdown import BARE, REPLACED, STANDBY, Agent, Breakdown, Run, Worker
+from benchmarks.backends import Backend, Seat, Session
+from benchmarks.breakdown import BARE, REPLACED, STANDBY, WARM, WORKER, Agent, Breakdown, Run, Worker
 from benchmarks.breakdown_plot import plot
 from benchmarks.breakdown_table import table
 from benchmarks.c10d import C10d
@@ -26,9 +29,9 @@ from benchmarks.k8s import ControlPlane, K8s, K8sSession, audit_event
 from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT
 from benchmarks.torchruns import (
     KILL_TIMEOUT_SECONDS,
+    SCRIPT,
     START_TIMEOUT_SECONDS,
     TRACED,
-    WORKER,
     Torchruns,
     start,
     started_torchruns,
@@ -41,8 +44,11 @@ from elasticjob.contract.records import RoundRecord
 SIZES = (2, 4)
 RUNS = 3
 AS_IT_SHIPS = "as it ships"
+IN_ONE_POD = 8
+"""Workers of a single torchrun, which are looked at beside those of N torchruns."""
 _NAMESPACE = "bench"
 _NODES = 2
+_WARM_SECONDS = 150.0
 
 
 class JobDied(Exception):
@@ -60,6 +66,10 @@ def measure(out: Path, sizes: Sequence[int] | None, runs: int | None, backends: 
                 for backend, variant, take in _variants(ours, n, backends, first=run == 0 and n == 2):
                     _add(breakdown, backend, variant, n, take)
                     _write(breakdown, out)
+        for _ in range(runs or RUNS):
+            for backend, variant, take in _one_pod(ours, backends):
+                _add(breakdown, backend, variant, IN_ONE_POD, take)
+                _write(breakdown, out)
     return breakdown
 
 
@@ -73,12 +83,27 @@ def _variants(
     if ours is not None:
         yield "k8s", STANDBY, lambda: _standby_of_ours(ours, n)
         yield "k8s", REPLACED, lambda: _pods(ours.plane, n)
+        if n == 2:
+            yield "k8s", STANDBY + WARM, lambda: _standby_of_ours(ours, n, warm=True)
+            yield "k8s", REPLACED + WARM, lambda: _pods(ours.plane, n, warm=True)
+            yield "k8s", WORKER, lambda: _worker_killed(ours, n, 1)
+            yield "k8s", WORKER + WARM, lambda: _worker_killed(ours, n, 1, warm=True)
     if "c10d" in backends:
+        if n == 2:
+            yield "c10d", WORKER, lambda: _worker_killed(C10d(STORE_SHARING_OFF), n, 1)
         yield "c10d", STANDBY, lambda: _c10d(STORE_SHARING_OFF, n, standby=True)
         yield "c10d", REPLACED, lambda: _c10d(STORE_SHARING_OFF, n, standby=False)
         if first:
             yield "c10d", AS_IT_SHIPS, lambda: _c10d("", n, standby=False)
     yield "", BARE, lambda: _bare(n)
+
+
+def _one_pod(ours: K8s | None, backends: Sequence[str]) -> Iterator[tuple[str, str, Take]]:
+    if ours is not None:
+        yield "k8s", WORKER, lambda: _worker_killed(ours, 1, IN_ONE_POD)
+        yield "k8s", WORKER + WARM, lambda: _worker_killed(ours, 1, IN_ONE_POD, warm=True)
+    if "c10d" in backends:
+        yield "c10d", WORKER, lambda: _worker_killed(C10d(STORE_SHARING_OFF), 1, IN_ONE_POD)
 
 
 def _add(breakdown: Breakdown, backend: str, variant: str, n: int, take: Take) -> None:
@@ -130,19 +155,54 @@ def _c10d(variant: str, n: int, *, standby: bool) -> Run:
         return _await_run(torchruns, killed, n, killed + KILL_TIMEOUT_SECONDS)
 
 
-def _standby_of_ours(ours: K8s, n: int) -> Run:
+def _standby_of_ours(ours: K8s, n: int, *, warm: bool = False) -> Run:
     with started_torchruns(traced=True) as torchruns, ours.session(n, n, extra=1) as session:
         for index in range(n):
-            start(torchruns, session.seat(index), index)
+            start(torchruns, _seat(session, index, warm=warm), index)
         _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
-        start(torchruns, session.seat(n), n)
+        start(torchruns, _seat(session, n, warm=warm), n)
         _await_call(torchruns.folder, str(n))
         session.settled()
+        if warm:
+            _await_warm([torchruns.folder / f"{index}.log" for index in range(n + 1)])
         marks = _Marks(ours.plane, session.job)
         killed = torchruns.kill(str(n - 1))
         session.lost(n - 1)
         run = _await_run(torchruns, killed, n, killed + KILL_TIMEOUT_SECONDS)
         return marks.of(run, session.pod(n - 1))
+
+
+def _worker_killed(backend: Backend, n: int, workers: int, *, warm: bool = False) -> Run:
+    """One worker of N torchruns with so many each; the torchruns and their pods stay."""
+    with started_torchruns(traced=True) as torchruns, backend.session(n, n) as session:
+        for index in range(n):
+            start(torchruns, _seat(session, index, warm=warm), index, workers)
+        _await_run(torchruns, 0.0, n * workers, time.monotonic() + START_TIMEOUT_SECONDS)
+        session.settled()
+        if warm:
+            _await_warm([torchruns.folder / f"{index}.log" for index in range(n)])
+        memory = sum(torchruns.private_bytes(str(index)) for index in range(n)) / n / 2**20
+        marks = None
+        if isinstance(backend, K8s) and isinstance(session, K8sSession):
+            marks = _Marks(backend.plane, session.job)
+        killed = torchruns.kill_worker(str(n - 1))
+        run = _await_run(torchruns, killed, n * workers, killed + KILL_TIMEOUT_SECONDS)
+        return replace(run if marks is None else marks.of(run, ""), memory=memory)
+
+
+def _seat(session: Session, index: int, *, warm: bool) -> Seat:
+    seat = session.seat(index)
+    return replace(seat, config={**seat.config, "warm": "on"}) if warm else seat
+
+
+def _await_warm(logs: Sequence[Path]) -> None:
+    """Wait until each torchrun has said that its interpreters are ready, and has used none of them since."""
+
+    def ready(log: Path) -> bool:
+        text = log.read_text(errors="replace") if log.exists() else ""
+        return text.rfind(" are ready") > max(text.rfind(" starts warm"), text.rfind(" starts cold"))
+
+    wait_for(lambda: all(ready(log) for log in logs), _WARM_SECONDS, "the interpreters are ready")
 
 
 def _await_run(torchruns: Torchruns, since: float, n: int, deadline: float) -> Run:
@@ -169,9 +229,9 @@ def _await_call(folder: Path, agent: str) -> None:
 # -- pods that the operator makes --------------------------------------------------------------------------
 
 
-def _pods(plane: ControlPlane, n: int) -> Run:
+def _pods(plane: ControlPlane, n: int, *, warm: bool = False) -> Run:
     """N pods of a template, the last of them killed: the operator replaces it."""
-    with tempfile.TemporaryDirectory() as name, _job(plane, n, Path(name)) as session:
+    with tempfile.TemporaryDirectory() as name, _job(plane, n, Path(name), warm=warm) as session:
         folder = Path(name)
 
         def trained(since: float) -> Run | None:
@@ -180,6 +240,9 @@ def _pods(plane: ControlPlane, n: int) -> Run:
 
         wait_for(lambda: trained(0.0), START_TIMEOUT_SECONDS, "the first round's first step")
         session.settled()
+        if warm:
+            pods = [names.pod_name(session.job, slot, 0) for slot in range(n)]
+            _await_warm([plane.cluster.nodes.logs_path(_NAMESPACE, pod) for pod in pods])
         victim = names.pod_name(session.job, n - 1, 0)
         marks = _Marks(plane, session.job)
         killed = time.monotonic()
@@ -189,15 +252,16 @@ def _pods(plane: ControlPlane, n: int) -> Run:
 
 
 @contextlib.contextmanager
-def _job(plane: ControlPlane, n: int, folder: Path) -> Iterator[K8sSession]:
+def _job(plane: ControlPlane, n: int, folder: Path, *, warm: bool) -> Iterator[K8sSession]:
     """An ElasticJob with a template, gone with its pods at the end."""
     container = {
         "name": "train",
         "image": "torchrun",
-        "command": [sys.executable, str(TRACED), str(WORKER)],
+        "command": [sys.executable, str(TRACED), str(SCRIPT)],
         "env": [
             *({"name": key, "value": value} for key, value in QUIET.items()),
             {"name": "BENCH_STAMPS", "value": str(folder)},
+            *([{"name": "PET_RDZV_CONF", "value": "warm=on"}] if warm else []),
             {"name": "BENCH_AGENT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         ],
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
+
 from benchmarks import markdown
-from benchmarks.breakdown import BARE, OURS, PATH, PHASES, REPLACED, STANDBY, Bar, Breakdown
+from benchmarks.breakdown import BARE, OURS, PATH, PHASES, REPLACED, WORKER, Bar, Breakdown
 from benchmarks.markdown import document, facts, number, section, spread
 
 _HEAD = (
@@ -11,7 +13,8 @@ _HEAD = (
     "a phase ends when the last one has passed its milestone. *standby*: a spare had joined before; "
     "*replacement*: it starts after the kill (ours: the operator makes a pod; c10d: the benchmark starts "
     "a torchrun at the moment of the kill). c10d has store sharing off, without which no replacement can "
-    "join. *bare start*: `torchrun --standalone` with N workers of the same script, from the start of "
+    "join. *worker killed*: only a worker, its torchrun stays. *warm*: with warm workers. *bare start*: "
+    "`torchrun --standalone` with N workers of the same script, from the start of "
     "torchrun. Ours is what our code is waited for in: " + ", ".join(OURS) + "."
 )
 
@@ -22,10 +25,16 @@ def table(breakdown: Breakdown) -> str:
         "From kill -9 to the first step: where the time goes",
         _HEAD,
         facts(breakdown.environment),
-        *(section(f"{n} torchruns", _phases_table(breakdown, n)) for n in breakdown.sizes()),
+        *(section(title(breakdown, n), _phases_table(breakdown, n)) for n in breakdown.sizes()),
         section("The replacement's own way", _path_table(breakdown)),
         section("The phases", "\n".join(f"- {name}: {text}" for name, text in PHASES.items())),
     )
+
+
+def title(breakdown: Breakdown, n: int) -> str:
+    """What N is."""
+    one_pod = all(WORKER in bar.variant for bar in breakdown.bars if bar.n == n)
+    return f"{n} workers of one torchrun" if one_pod else f"{n} torchruns"
 
 
 def _phases_table(breakdown: Breakdown, n: int) -> str:
@@ -40,6 +49,8 @@ def _phases_table(breakdown: Breakdown, n: int) -> str:
     rows.append(["ours", *(number(bar.ours().median) if bar.backend == "k8s" else "" for bar in bars)])
     if bare is not None:
         rows.append(["total by bare start", *(_by(bar, bare) for bar in bars)])
+    if any(bar.memory for bar in bars):
+        rows.append(["private memory of a torchrun, MiB", *(_memory(bar) for bar in bars)])
     rows.append(["k8s by c10d", *(_by(_ours_beside(breakdown, bar), bar) for bar in bars)])
     return markdown.table(["phase", *(bar.name for bar in bars)], rows)
 
@@ -48,8 +59,7 @@ def _ours_beside(breakdown: Breakdown, bar: Bar) -> Bar | None:
     """Our bar that a bar of c10d is compared with."""
     if bar.backend != "c10d":
         return None
-    variant = STANDBY if bar.variant == STANDBY else REPLACED
-    return breakdown.find("k8s", variant, bar.n)
+    return breakdown.find("k8s", bar.variant, bar.n) or breakdown.find("k8s", REPLACED, bar.n)
 
 
 def _path_table(breakdown: Breakdown) -> str:
@@ -60,6 +70,10 @@ def _path_table(breakdown: Breakdown) -> str:
         if any(name in bar.path_medians() for bar in bars)
     ]
     return markdown.table(["from, to", *(f"{bar.name}, N = {bar.n}" for bar in bars)], rows)
+
+
+def _memory(bar: Bar) -> str:
+    return f"{statistics.median(bar.memory):.0f}" if bar.memory else ""
 
 
 def _by(one: Bar | None, other: Bar) -> str:

@@ -27,7 +27,7 @@ AGENTS = 2
 START_TIMEOUT_SECONDS = 120.0
 KILL_TIMEOUT_SECONDS = 180.0
 _TORCHRUN = Path(sys.executable).parent / "torchrun"
-WORKER = Path(__file__).parent / "worker.py"
+SCRIPT = Path(__file__).parent / "worker.py"
 TRACED = Path(__file__).parent / "traced.py"
 _POLL_SECONDS = 0.02
 _LOG_BYTES = 2000
@@ -46,7 +46,7 @@ class Torchruns:
 
     def start(self, agent: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start one; `agent` is its name in the stamps."""
-        command = [*self._torchrun, *arguments, str(WORKER)]
+        command = [*self._torchrun, *arguments, str(SCRIPT)]
         stamps = {"BENCH_STAMPS": str(self.folder), "BENCH_AGENT": agent}
         with (self.folder / f"{agent}.log").open("wb") as log:
             self._processes[agent] = subprocess.Popen(
@@ -71,6 +71,25 @@ class Torchruns:
                 child.kill()
         process.wait()
         return killed
+
+    def workers(self, agent: str) -> list[psutil.Process]:
+        """Its processes that have stamped a step: not those that wait to become workers."""
+        pids = {path.suffix[1:] for path in self.folder.glob(f"{agent}.*[0-9]")}
+        children = psutil.Process(self._processes[agent].pid).children(recursive=True)
+        return [child for child in children if str(child.pid) in pids]
+
+    def kill_worker(self, agent: str) -> float:
+        """SIGKILL to one worker; returns the moment (monotonic)."""
+        worker = self.workers(agent)[-1]
+        killed = time.monotonic()
+        worker.kill()
+        return killed
+
+    def private_bytes(self, agent: str) -> int:
+        """What a torchrun and all that it has started share with no other process."""
+        process = psutil.Process(self._processes[agent].pid)
+        everything = [process, *process.children(recursive=True)]
+        return sum(one.memory_full_info().uss for one in everything)
 
     def kill_all(self) -> None:
         """Leave nothing behind."""
@@ -143,14 +162,14 @@ def started_torchruns(*, traced: bool = False) -> Iterator[Torchruns]:
             torchruns.kill_all()
 
 
-def start(torchruns: Torchruns, seat: Seat, index: int) -> None:
-    """Start the torchrun that sits there, with one worker; its name is the index."""
+def start(torchruns: Torchruns, seat: Seat, index: int, workers: int = 1) -> None:
+    """Start the torchrun that sits there, with so many workers; its name is the index."""
     arguments = [
         f"--rdzv-backend={seat.backend}",
         f"--rdzv-endpoint={seat.endpoint}",
         f"--rdzv-id={seat.run_id}",
         f"--nnodes={seat.min_nodes}:{seat.max_nodes}",
-        "--nproc-per-node=1",
+        f"--nproc-per-node={workers}",
         "--max-restarts=100",
     ]
     if seat.config:

@@ -1,4 +1,6 @@
-"""What the torchruns of `benchmarks.torchruns` run: gloo, and one small all_reduce a step.
+"""What the torchruns of `benchmarks.torchruns` run: gloo, and steps of an optimizer with one all_reduce each.
+
+The optimizer counts: the first one of a process imports `torch._dynamo`, which takes as long as torch.
 
 Each step that has ended is a line in `$BENCH_STAMPS/<agent>.<pid>`: monotonic seconds and the world size.
 An all_reduce has ended everywhere only if everybody took part, so a stamp is a proof of training. Before the
@@ -30,10 +32,14 @@ def main() -> None:
         file.write(f"started {_STARTED}\nimported {_IMPORTED}\n")
         dist.init_process_group("gloo")
         file.write(f"initialised {time.monotonic()}\n")
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
         while True:
-            ones = torch.ones(1)
-            dist.all_reduce(ones)
-            file.write(f"{time.monotonic()} {int(ones.item())}\n")
+            weight.grad = torch.ones(1)
+            dist.all_reduce(weight.grad)
+            workers = int(weight.grad.item())
+            optimizer.step()
+            file.write(f"{time.monotonic()} {workers}\n")
             time.sleep(STEP_SECONDS)
 
 
