@@ -76,6 +76,8 @@ class Memory:
     """Of the spec, as this process last brought it about."""
     unmade: set[Target] = field(default_factory=set)
     """The rights and the policy of a new job: they are made, and not looked for first."""
+    podless: bool = False
+    """No operator has ever made a pod for it: none can be missing because the job was deleted."""
     renewals: Renewals = field(default_factory=Renewals)
     checked_silence: Mapping[str, int] = field(default_factory=dict)
     """The participants whose silence has been checked, and the version of their Leases then."""

@@ -74,6 +74,7 @@ class PodWriter:
 
     async def _create(self, job: Job, action: CreatePod, memory: Memory) -> None:
         name = pod_name(job.name, action.slot, action.attempt)
+        memory.podless = False
         try:
             answer = await self._api.create(
                 f"/api/v1/namespaces/{job.namespace}/pods",

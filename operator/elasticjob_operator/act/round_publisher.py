@@ -147,6 +147,7 @@ class LeaseRoundPublisher:
         if there is None:
             await self._create(job, name, ROUND_ANNOTATION, record.dump())
             memory.leases_seen.add(name)
+            memory.waiting_at = self._clock()
             return None
         memory.leases_seen.add(name)
         if there.record is not None and there.record.ahead_of(record):

@@ -140,6 +140,7 @@ class Reconciler:
         memory.continuity = continuity
         if view.status == JobStatus():
             memory.unmade.update((RIGHTS, POLICY))  # no operator has ever made anything for it
+            memory.podless = True
         now = Now(wall=datetime.now(timezone.utc), mono=self._clock(), nonce=secrets.token_hex(4))
         observed = replace(self._cache.observe(job), **self._applier.published(job)._asdict())
         published = (
@@ -247,8 +248,10 @@ class Reconciler:
         return decided
 
     def _makes_pods(self, job: Job, decided: Plan, memory: Memory) -> bool:
-        """Whether the plan makes a pod whose turn has come."""
+        """Whether the plan makes a pod whose turn has come, and that may be missing since the job is gone."""
         reserved = memory.pods_reserved
+        if memory.podless:
+            return False  # none is made because another is missing
         if reserved is not None and (reserved.at > self._clock() or self._cache.behind()):
             return False
         return self._applier.makes_pods(job, decided, memory)

@@ -40,6 +40,13 @@ MAX_WAITING = 100
 THROTTLE_SECONDS = 1.0
 """Joins and messages reach the status at most once in this many seconds,"""
 
+STARTING_SECONDS = 30.0
+"""before the first round, where pods come one by one, once in an interval of the renewals of those who wait
+(``wait_renew``: 5 s, and more where many jobs start), and at least so often,"""
+
+_STARTING = ("WaitingForPods", "FormingRound")
+"""Reasons of conditions of a job that has had no round."""
+
 PARTICIPANTS_PER_SECOND = 400
 """and in the time that writing the participants takes at this many a second: the status of thousands is a
 megabyte, which the API server parses, checks and hands to each watch while all pods join."""
@@ -152,7 +159,8 @@ def _list_waiting(p: Pass) -> None:
 def _throttle(p: Pass) -> None:
     """Keep the status as it was if nothing but joins and sentences changed less than a second ago, or nothing
     but progress less than a minute ago."""
-    if p.status is not p.before and _urgent(p.status) != _urgent(p.before):
+    starting = _starts(p.before) and _starts(p.status)
+    if p.status is not p.before and _urgent(p.status, starting) != _urgent(p.before, starting):
         p.waits.restart(JobWait.STATUS_THROTTLE)
         p.waits.restart(JobWait.PROGRESS_THROTTLE)
         # What was decided may begin a wait that no event ends, and our own writes make none.
@@ -166,29 +174,41 @@ def _throttle(p: Pass) -> None:
     elif p.status is p.before or progress.without(p.status) == progress.without(p.before):
         p.waits.restart(JobWait.STATUS_THROTTLE)
         p.status = p.before
-    elif (
-        p.waits.left(
-            JobWait.STATUS_THROTTLE,
-            "",
-            max(THROTTLE_SECONDS, len(p.status.participants) / PARTICIPANTS_PER_SECOND),
-        )
-        > 0
-    ):
+    elif p.waits.left(JobWait.STATUS_THROTTLE, "", _throttle_seconds(p, starting)) > 0:
         p.status = p.before
     else:
         p.waits.restart(JobWait.STATUS_THROTTLE)
 
 
-def _urgent(status: JobStatus) -> JobStatus:
-    """The status without what may wait a second: joins, leaves, messages about waiting, and ends of pods."""
+def _throttle_seconds(p: Pass, starting: bool) -> float:
+    least = min(STARTING_SECONDS, float(p.wait_renew())) if starting else THROTTLE_SECONDS
+    return max(least, len(p.status.participants) / PARTICIPANTS_PER_SECOND)
+
+
+def _starts(status: JobStatus) -> bool:
+    """Whether the job has been seen, and has had neither a round nor a pod that failed."""
+    return (
+        status.seen
+        and status.current_round.number == 0
+        and status.last_failure is None
+        and not status.finished
+    )
+
+
+def _urgent(status: JobStatus, starting: bool) -> JobStatus:
+    """The status without what may wait: joins, leaves, messages about waiting, and ends of pods;
+    ``starting``: also how many pods there are, and whether one of them runs."""
+    conditions = (replace(c, message="") for c in status.conditions)
     return replace(
         progress.without(status),
         participants=tuple(
             replace(m, state=MemberState.MEMBER, message="") if m.state == MemberState.LEFT else m
             for m in status.members()
         ),
-        conditions=tuple(replace(c, message="") for c in status.conditions),
-        replicas=0 if status.finished else status.replicas,  # pods end one by one
+        conditions=tuple(
+            replace(c, reason="") if starting and c.reason in _STARTING else c for c in conditions
+        ),
+        replicas=0 if status.finished or starting else status.replicas,  # pods come and end one by one
         ignored_pods=(),
         omitted="",
     )
