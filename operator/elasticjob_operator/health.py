@@ -38,6 +38,9 @@ from elasticjob_operator.plan.waits import sentences
 _ASK_SECONDS = 2.5
 """Less than a probe's own time limit."""
 
+_REOPEN_SECONDS = 2.0
+"""How long a watch may take to be opened again: the API server ends each after some minutes."""
+
 log = logging.getLogger("elasticjob.operator")
 
 
@@ -75,7 +78,7 @@ class Health:
         for informer in self.controller.cache.informers():
             if not informer.synced.is_set():
                 problems.append(f"{informer.path} has not been listed yet")
-            elif informer.good_since is None and not informer.forbidden:
+            elif informer.blind_seconds > _REOPEN_SECONDS and not informer.forbidden:
                 problems.append(f"the watch of {informer.path} is interrupted")
         return problems + await self.not_alive()
 

@@ -197,7 +197,9 @@ async def test_who_starts_is_alive_and_not_ready(scene: Scene) -> None:
     pods.synced.clear()
     assert await scene.health.not_ready() == [f"{PODS} has not been listed yet"]
     pods.synced.set()
-    pods.good_since = None
+    pods.interrupted()
+    assert await scene.health.not_ready() == [], "watches end now and then, and are opened again"
+    scene.now += 3
     assert await scene.health.not_ready() == [f"the watch of {PODS} is interrupted"]
     assert await scene.health.not_alive() == []
     scene.health.controller = None

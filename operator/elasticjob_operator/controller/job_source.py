@@ -98,6 +98,7 @@ class JobSource:
                     await self.relist(namespace)
                 except ApiError as error:
                     log.warning("cannot list jobs: %s", error)
+            self._registry.age()
 
     async def list_all(self) -> None:
         """List the jobs of all namespaces, each until it works."""

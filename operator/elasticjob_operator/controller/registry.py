@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.observe.client import Json
 from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.recent import Recent
 from elasticjob_operator.observe.spec import JobDefaults, JobView, read_job
 from elasticjob_operator.plan.status import JobStatus
-
-_MAX_DELETED = 10_000
 
 Key = tuple[str, str]
 """(namespace, name)."""
@@ -77,8 +76,8 @@ class Registry:
         self._changed = changed
         self._forgotten = forgotten
         self._entries: dict[Key, JobEntry] = {}
-        self._deleted: dict[str, None] = {}
-        """UIDs, the latest last: a list that was under way still has these jobs."""
+        self._deleted = Recent()
+        """A list that was under way still has these jobs."""
         self.unreadable: dict[Key, Memory] = {}
         """Jobs that can't be read, and what was said of them."""
         self.waiting = 0
@@ -149,9 +148,7 @@ class Registry:
         """A job was deleted. What it owns is collected by the cluster."""
         key, uid = key_of(raw), str(raw["metadata"]["uid"])
         self.unreadable.pop(key, None)
-        self._deleted[uid] = None
-        if len(self._deleted) > _MAX_DELETED:
-            del self._deleted[next(iter(self._deleted))]
+        self._deleted.add(uid)
         entry = self.find(Request(*key, uid))
         if entry is not None:
             self.forget(entry)
@@ -171,6 +168,10 @@ class Registry:
         for entry in others:
             self.forget(entry)
         return others
+
+    def age(self) -> None:
+        """Call it after lists of all namespaces (``Recent``)."""
+        self._deleted.age()
 
     def set_waiting(self, entry: JobEntry, number: int) -> None:
         """How many of its participants wait for a round."""

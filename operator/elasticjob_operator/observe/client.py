@@ -196,9 +196,11 @@ class Client:
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[WatchBatch, None]:
         """Stream events. The first item is empty: the server has accepted the watch.
 
-        Ends when the server ends it. Raises Gone for a 410 of either kind, Unavailable after a silence.
+        Ends when the server ends it, or after a silence: on a resource of which there is no news, bookmarks
+        may be late. Raises Gone for a 410 of either kind.
         """
         name = f"WATCH {path}"
+        accepted = False
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_WATCH_SILENCE)
         query = {**params, "watch": "1", "allowWatchBookmarks": "true"}
         try:
@@ -211,11 +213,14 @@ class Client:
                         continue
                     if response.status != 200:
                         raise error_of(name, response.status, response.headers, await response.read())
+                    accepted = True
                     yield []
                     async for batch in _lines(response.content.iter_any()):
                         yield [_event(name, line) for line in batch]
                     return
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+            if accepted and isinstance(error, aiohttp.ServerTimeoutError):
+                return
             raise Unavailable(name, 0, type(error).__name__, str(error) or "time limit") from error
 
     async def _request(

@@ -26,6 +26,8 @@ Dirty = Callable[[str, str], None]
 
 _STANDSTILL_SECONDS = 3.0
 _PULSE_SECONDS = 0.5
+_AGE_SECONDS = 60.0
+"""Longer than any request: an answer that is later than the watch comes within one."""
 _BUSY_SECONDS = 1.0
 _SLOW_SECONDS = 1.0
 """For a page of a list. Renewals of Leases may not get through."""
@@ -90,6 +92,7 @@ class ClusterCache:
         """Notice when this process stood still (stopped, starved, suspended), and find out whether what has
         failed fails everywhere; run it as a task."""
         probe = WriteProbe(self._api, self.leases, self._clock)
+        aged = self._clock()
         try:
             while True:
                 await asyncio.sleep(_PULSE_SECONDS)
@@ -99,6 +102,11 @@ class ClusterCache:
                 self._check_lateness()
                 self._reopen_unanswered_watches()
                 probe.begin()
+                if now - aged > _AGE_SECONDS:
+                    aged = now
+                    self.pods.age()
+                    self.leases.age()
+                    self.nodes.age()
         finally:
             await probe.aclose()
 

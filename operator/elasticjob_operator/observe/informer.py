@@ -6,8 +6,9 @@ Promises:
   that: it keeps objects that were deleted while it was down.)
 * ``good_since`` says since when no change can have been missed. It is None while there is no watch, and
   starts again after every gap, so that no participant is judged by a silence that was our own (I9).
-* A watch that is silent for longer than the interval of bookmarks is reopened; sooner (``reopen``) if
-  something else shows that it may be dead: its connection can outlive the API server behind a proxy.
+* A watch that is silent for longer than the interval of bookmarks is reopened, which is no gap; sooner
+  (``reopen``) if something else shows that it may be dead: its connection can outlive the API server behind a
+  proxy.
 * An object that cannot be read does no further harm: its last readable version stays, and all others go on.
 
 The server ends each watch after 4 to 5 minutes. Continuing from the same resource version within a second is
@@ -64,6 +65,7 @@ class Informer(Generic[T]):
         self._namespace = namespace
         self._version = 0
         self._interrupted_at: float | None = None
+        self._blind_since = clock()
         self._before = float("-inf")
         self.synced = asyncio.Event()
         """Set once the first list is in, or known to be forbidden to an optional informer."""
@@ -79,6 +81,11 @@ class Informer(Generic[T]):
         self._opened_at = float("-inf")
         self._limit: asyncio.Timeout | None = None
         """Ends the watch that is open, or being opened."""
+
+    @property
+    def blind_seconds(self) -> float:
+        """For how long there has been no watch; 0 while there is one."""
+        return 0.0 if self.good_since is not None else self._clock() - self._blind_since
 
     @property
     def path(self) -> str:
@@ -145,7 +152,8 @@ class Informer(Generic[T]):
 
     def interrupted(self) -> None:
         """``run`` was cancelled and will be called again: it goes on from what it knows, after a gap."""
-        self.good_since = self._interrupted_at = None
+        self._blind()
+        self._interrupted_at = None
 
     def reset(self) -> None:
         """The same, and nothing that was known is relied on: ``synced`` is set by the next list."""
@@ -157,12 +165,18 @@ class Informer(Generic[T]):
         if self.good_since is not None:
             self._interrupted_at = self._clock() if clean else None
             self._before = self.good_since
-            self.good_since = None
+            self._blind()
 
     def _lost(self) -> None:
         """Everything may have changed: list again."""
+        self._blind()
         self._version = 0
         self._interrupted_at = None
+
+    def _blind(self) -> None:
+        """There is no watch."""
+        if self.good_since is not None:
+            self._blind_since = self._clock()
         self.good_since = None
 
     def _connected(self) -> None:

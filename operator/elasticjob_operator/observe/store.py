@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Generic
 
 from elasticjob_operator.observe.objects import T
-
-_MAX_GONE = 10_000
-"""How many removed objects are remembered: the answer to a write of ours may be later than the watch."""
+from elasticjob_operator.observe.recent import Recent
 
 Key = tuple[str, str]
 """(namespace, name)."""
@@ -38,9 +36,9 @@ class Store(Generic[T]):
         self._touched: dict[Key, float] = {}
         self._listed: dict[str, int] = {}
         """By namespace ("" for a list of all), the version of the informer's last list."""
-        self._gone: dict[str, float] = {}
-        """UIDs of objects that were removed, oldest first, and the version as of which they were not there:
-        what is late about them brings none back; one that had only lost its label comes with a newer one."""
+        self._gone = Recent()
+        """The answer to a write of ours may be later than the watch, and brings none of these back; one that
+        had only lost its label comes with a newer version."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -74,9 +72,9 @@ class Store(Generic[T]):
             return
         if old is not None and item.version < old.version:
             return
-        if item.version <= self._gone.get(item.uid, float("-inf")):
+        if item.version <= self._gone.version(item.uid):
             return
-        self._gone.pop(item.uid, None)
+        self._gone.forget(item.uid)
         self._items[key] = item
         self._touched[key] = self._clock()
         if old is not None and self._written is not None:
@@ -104,12 +102,14 @@ class Store(Generic[T]):
         if version is not None and old.version > version:
             return
         del self._items[key]
-        self._gone[old.uid] = float("inf") if version is None else version
-        if len(self._gone) > _MAX_GONE:
-            del self._gone[next(iter(self._gone))]
+        self._gone.add(old.uid, float("inf") if version is None else version)
         self._touched.pop(key, None)
         self._leave(old)
         self._changed(old)
+
+    def age(self) -> None:
+        """Call it about once a minute (``Recent``)."""
+        self._gone.age()
 
     def drop_others(self, present: Set[Key], version: int, namespace: str = "") -> None:
         """A list of everything (in this namespace) as of ``version`` had these; what is not among them has
