@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PACKAGES := handler operator client devcluster
 ARGS ?=
 
-.PHONY: help demo test test-slow test-nodes lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos controlplane format clean
+.PHONY: help demo test test-slow test-guides test-nodes lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -30,6 +30,9 @@ endif
 test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (30 minutes)
 	@$(BIN)/pytest -m slow $(ARGS)
 	@$(BIN)/pytest -m slow devcluster/tests
+
+test-guides: $(READY) controlplane ## the guides' scripts with the real libraries, which get an environment of their own (10 minutes)
+	@$(BIN)/pytest tests/guides $(ARGS)
 
 test-nodes: $(READY) controlplane ## the product on two nodes with kubelet and containerd, from built images (35 minutes, 10 more the first time; root, installs packages)
 	@$(BIN)/python -m devcluster packages --install
@@ -76,7 +79,7 @@ format: $(READY) ## ruff's formatting and safe fixes
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(VENV)-torch* $(VENV)-python* $(VENV)-stock* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-torch* $(VENV)-python* $(VENV)-stock* $(VENV)-guides* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 $(READY): pyproject.toml $(PACKAGES:=/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo "needs $(PYTHON) (or PYTHON=python3.12 ...; 3.11 or later)"; exit 1; }

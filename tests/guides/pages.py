@@ -1,0 +1,20 @@
+"""The scripts of the guides, as they are in the documents, with a few lines changed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.matrix.environments import ROOT
+
+
+def write(folder: Path, page: str, *changes: tuple[str, str], number: int = 0) -> Path:
+    """``train.py`` in ``folder``: the page's Python program of this ``number``, with lines changed."""
+    text = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "use" / page).read_text(), re.DOTALL)[number]
+    for old, new in changes:
+        assert text.count(old) == 1, f"{page} has {text.count(old)} times {old!r}"
+        text = text.replace(old, new)
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "train.py"
+    script.write_text(text)
+    return script
