@@ -83,6 +83,6 @@ class Collector:
 def _malloc_trim() -> Callable[[int], object]:
     """The C library's function; one that does nothing where it has none."""
     try:
-        return ctypes.CDLL(None).malloc_trim  # type: ignore[no-any-return]
+        return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):
         return lambda _: None
