@@ -51,6 +51,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="SECONDS",
         help="delete finished jobs that set no ttlSecondsAfterFinished after this time (default: keep them)",
     )
+    parser.add_argument(
+        "--default-active-deadline-seconds",
+        metavar="SECONDS",
+        help="end jobs that set no activeDeadlineSeconds after this time (default: none)",
+    )
+    parser.add_argument(
+        "--default-failure-policy",
+        metavar="JSON",
+        help='limits for jobs that set none, such as {"application": {"maxRestarts": 3}} (default: none)',
+    )
     flags = parser.add_argument_group(
         "leader election",
         "Needed when several operators serve the same namespaces. Each flag can also be set by an "
@@ -88,6 +98,8 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     flags["health_probe_bind_address"] = arguments.health_probe_bind_address
     flags["namespaces"] = ",".join(arguments.namespace)
     flags["default_ttl_seconds_after_finished"] = arguments.default_ttl_seconds_after_finished
+    flags["default_active_deadline_seconds"] = arguments.default_active_deadline_seconds
+    flags["default_failure_policy"] = arguments.default_failure_policy
     flags["handler_image"] = arguments.handler_image
     flags["handler_image_pull_policy"] = arguments.handler_image_pull_policy
     return from_environment(environ, flags)

@@ -6,11 +6,13 @@ turns it on. The flags have the names that ``kube-controller-manager`` gives the
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from elasticjob import __version__
 from elasticjob_operator.leadership.core import Place, Timing
@@ -26,8 +28,14 @@ HANDLER_IMAGE = f"ghcr.io/elasticjob/elasticjob-handler:{__version__}"
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_TTL_ENV = "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED"
-_MAX_TTL = 2**31 - 1
+DEFAULT_DEADLINE_ENV = "ELASTICJOB_DEFAULT_ACTIVE_DEADLINE_SECONDS"
+DEFAULT_LIMITS_ENV = "ELASTICJOB_DEFAULT_FAILURE_POLICY"
+_MAX_NUMBER = 2**31 - 1
 """As the resource definition has it."""
+_ACCOUNTS = ("application", "infrastructure", "preemption")
+_ACCOUNT_FIELDS = {"maxRestarts": 0, "windowSeconds": 1}
+_OTHER_LIMITS = {"maxRoundsWithoutProgress": 1, "hangTimeoutSeconds": 1, "idleDeadlineSeconds": 1}
+"""Fields of a failure policy, and the least of each."""
 _PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
@@ -89,20 +97,59 @@ def from_environment(
         namespaces=namespaces,
         handler_image=given.get(HANDLER_IMAGE_ENV, "").strip() or HANDLER_IMAGE,
         handler_pull_policy=pull_policy,
-        job_defaults=JobDefaults(ttl_after_finished=_time_to_live(given.get(DEFAULT_TTL_ENV, "").strip())),
+        job_defaults=JobDefaults(
+            ttl_after_finished=_number(given, DEFAULT_TTL_ENV, 0),
+            active_deadline=_number(given, DEFAULT_DEADLINE_ENV, 1),
+            limits=_limits(given.get(DEFAULT_LIMITS_ENV, "").strip()),
+        ),
         election=_election(given) if asked == "true" else None,
         probes=_address(given.get(PROBES_ENV, "").strip()),
     )
 
 
-def _time_to_live(text: str) -> int | None:
+def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
+    text = given.get(name, "").strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or int(text) > _MAX_TTL:
+    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= _MAX_NUMBER:
+        above = f"from {least} " if least else ""
         raise BadSetting(
-            f"{DEFAULT_TTL_ENV} must be a whole number of seconds up to {_MAX_TTL}, found {text!r}"
+            f"{name} must be a whole number of seconds {above}up to {_MAX_NUMBER}, found {text!r}"
         )
     return int(text)
+
+
+def _limits(text: str) -> dict[str, Any]:
+    """The limits of a failure policy, as JSON. Rules and fencing are each job's own."""
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadSetting(
+            f'{DEFAULT_LIMITS_ENV} must be JSON, such as {{"application": {{"maxRestarts": 3}}}}: {error}'
+        ) from error
+    _check_fields(found, DEFAULT_LIMITS_ENV, _OTHER_LIMITS, _ACCOUNTS)
+    for account in _ACCOUNTS:
+        if account in found:
+            _check_fields(found[account], f"{DEFAULT_LIMITS_ENV}: {account}", _ACCOUNT_FIELDS)
+    return dict(found)
+
+
+def _check_fields(
+    found: object, where: str, numbers: Mapping[str, int], others: Collection[str] = ()
+) -> None:
+    if not isinstance(found, dict):
+        raise BadSetting(f"{where} must be an object, found {found!r}")
+    unknown = found.keys() - numbers.keys() - set(others)
+    if unknown:
+        known = ", ".join(sorted((*numbers, *others)))
+        raise BadSetting(f"{where} has {', '.join(sorted(unknown))}; expected some of {known}")
+    for name, least in numbers.items():
+        value = found.get(name, least)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_NUMBER:
+            expected = f"a whole number from {least} to {_MAX_NUMBER}"
+            raise BadSetting(f"{where}: {name} must be {expected}, found {value!r}")
 
 
 def _address(text: str) -> tuple[str, int] | None:

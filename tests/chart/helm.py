@@ -54,7 +54,11 @@ VALUES: dict[str, dict[str, Any]] = {
         "verbose": True,
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
         "extraArgs": ["--verbose"],
-        "jobDefaults": {"ttlSecondsAfterFinished": 604800},
+        "jobDefaults": {
+            "ttlSecondsAfterFinished": 604800,
+            "activeDeadlineSeconds": 2592000,
+            "failurePolicy": {"infrastructure": {"maxRestarts": 20, "windowSeconds": 86400}},
+        },
         "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
         "extraVolumeMounts": [{"name": "authorities", "mountPath": "/etc/authorities", "readOnly": True}],
         "podDisruptionBudget": {"minAvailable": "50%", "unhealthyPodEvictionPolicy": "IfHealthyBudget"},

@@ -107,6 +107,8 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ),
         ({"handler": {"image": {"pullPolicy": "never"}}}, "at '/handler/image/pullPolicy': value must be"),
         ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
+        ({"jobDefaults": {"activeDeadlineSeconds": 0}}, "at '/jobDefaults/activeDeadlineSeconds'"),
+        ({"jobDefaults": {"failurePolicy": {"rules": []}}}, "additional properties 'rules' not allowed"),
         ({"extraArgs": ["verbose"]}, "at '/extraArgs/0': 'verbose' does not match"),
         ({"podDisruptionBudget": {"minAvailable": "half"}}, "at '/podDisruptionBudget/minAvailable'"),
         ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts': minItems"),

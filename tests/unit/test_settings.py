@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import elasticjob
@@ -45,6 +47,42 @@ def test_the_time_to_live_of_jobs_that_say_none() -> None:
     for wrong in ("1h", "-1", str(2**31), "³"):
         with pytest.raises(BadSetting, match="must be a whole number of seconds up to 2147483647, found"):
             chosen(ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED=wrong)
+
+
+def test_the_deadline_of_jobs_that_say_none() -> None:
+    assert chosen().job_defaults.active_deadline is None
+    assert chosen("--default-active-deadline-seconds 60").job_defaults.active_deadline == 60
+    with pytest.raises(BadSetting, match="seconds from 1 up to 2147483647, found '0'"):
+        chosen(ELASTICJOB_DEFAULT_ACTIVE_DEADLINE_SECONDS="0")
+
+
+def test_the_limits_of_jobs_that_say_none() -> None:
+    assert chosen().job_defaults.limits == {}
+    limits = {"infrastructure": {"maxRestarts": 20, "windowSeconds": 60}, "idleDeadlineSeconds": 600}
+    assert chosen(ELASTICJOB_DEFAULT_FAILURE_POLICY=json.dumps(limits)).job_defaults.limits == limits
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("{", "must be JSON, such as"),
+        ("[]", r"must be an object, found \[\]"),
+        ('{"rules": []}', "has rules; expected some of application, hangTimeoutSeconds"),
+        ('{"application": 3}', "application must be an object, found 3"),
+        (
+            '{"application": {"restarts": 3}}',
+            "application has restarts; expected some of maxRestarts, windowSeconds",
+        ),
+        (
+            '{"preemption": {"maxRestarts": -1}}',
+            "maxRestarts must be a whole number from 0 to 2147483647, found -1",
+        ),
+        ('{"hangTimeoutSeconds": true}', "hangTimeoutSeconds must be a whole number from 1 to 2147483647"),
+    ],
+)
+def test_limits_that_no_job_could_have(wrong: str, says: str) -> None:
+    with pytest.raises(BadSetting, match=says):
+        chosen(ELASTICJOB_DEFAULT_FAILURE_POLICY=wrong)
 
 
 def test_an_election_with_the_defaults() -> None:

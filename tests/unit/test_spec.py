@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.limits import Limits
-from elasticjob_operator.observe.spec import MalformedJob, read_job, read_spec
+from elasticjob_operator.observe.spec import JobDefaults, MalformedJob, read_job, read_spec
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import JobSpec, Limit, Rule
 from elasticjob_operator.plan.status import JobStatus, RoundStatus
@@ -21,6 +21,29 @@ def raw(**changes: Any) -> dict[str, Any]:
 
 def test_empty_spec_is_the_defaults() -> None:
     assert read_spec({}) == JobSpec()
+
+
+def test_what_a_job_does_not_say_holds_as_the_operator_has_it() -> None:
+    limits = {
+        "application": {"maxRestarts": 1},
+        "infrastructure": {"maxRestarts": 20},
+        "idleDeadlineSeconds": 60,
+    }
+    defaults = JobDefaults(active_deadline=3600, limits=limits)
+    silent = read_spec({"failurePolicy": {"rules": []}}, defaults)
+    assert (silent.application, silent.infrastructure) == (Limit(1), Limit(20))
+    assert (silent.preemption, silent.idle_deadline, silent.active_deadline) == (Limit(), 60, 3600)
+    said = read_spec(
+        {
+            "activeDeadlineSeconds": 5,
+            "failurePolicy": {"application": {}, "infrastructure": {"windowSeconds": 9}},
+        },
+        defaults,
+    )
+    assert (said.application, said.infrastructure) == (Limit(), Limit(None, 9)), (
+        "the whole field is the job's"
+    )
+    assert (said.idle_deadline, said.active_deadline) == (60, 5)
 
 
 def test_full_spec() -> None:

@@ -14,7 +14,7 @@
 {{- end }}
 {{- end }}
 {{- range .Values.extraEnv }}
-{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "ELASTICJOB_HANDLER_IMAGE" "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY" "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED") }}
+{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "ELASTICJOB_HANDLER_IMAGE" "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY" "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED" "ELASTICJOB_DEFAULT_ACTIVE_DEADLINE_SECONDS" "ELASTICJOB_DEFAULT_FAILURE_POLICY") }}
 {{- fail (printf "extraEnv has %s, which the chart sets itself: use its own value for that (handler.image, jobDefaults)" .name) }}
 {{- end }}
 {{- end }}

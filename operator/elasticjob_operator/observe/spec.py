@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from elasticjob.contract.limits import Limits
@@ -35,9 +35,13 @@ T = TypeVar("T", int, str)
 
 @dataclass(frozen=True)
 class JobDefaults:
-    """What holds for a job that does not say it. ``ttl_after_finished`` is in seconds; None: it is kept."""
+    """What holds for a job that does not say it. ``ttl_after_finished`` and ``active_deadline`` are seconds;
+    None: it is kept, there is none. ``limits`` are fields of ``spec.failurePolicy``; one that the job has
+    replaces the whole field here."""
 
     ttl_after_finished: int | None = None
+    active_deadline: int | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
 
 _NO_DEFAULTS = JobDefaults()
@@ -113,7 +117,8 @@ def read_job(
 
 def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> JobSpec:
     """Read ``spec``. Never raises."""
-    policy = _mapping(spec.get("failurePolicy"))
+    policy = {**defaults.limits, **_mapping(spec.get("failurePolicy"))}
+    deadline = _optional(spec, "activeDeadlineSeconds", 1)
     template = spec.get("template")
     own_pods = isinstance(template, dict)
     nproc = spec.get("nprocPerNode")
@@ -139,7 +144,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         ),
         drain=_number(spec, "drainSeconds", JobSpec.drain, 0),
         suspend=own_pods and spec.get("suspend") is True,
-        active_deadline=_optional(spec, "activeDeadlineSeconds", 1),
+        active_deadline=defaults.active_deadline if deadline is None else deadline,
         ttl_after_finished=defaults.ttl_after_finished if ttl is None else ttl,
         clean_pod_policy=_word(spec.get("cleanPodPolicy"), CleanPodPolicy) or JobSpec.clean_pod_policy,
         network_policy=_word(spec.get("networkPolicy"), NetworkPolicy) or JobSpec.network_policy,
