@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +79,11 @@ class Round:
 
 @contextmanager
 def started(
-    guides: GuidesEnvironment, script: Path, number: int, ranks: int = 2, **environment: str
+    guides: GuidesEnvironment,
+    script: Path,
+    number: int,
+    ranks: int = 2,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Round]:
     """torchrun with this many ranks as round ``number`` of a job; it is gone in the end."""
     folder = script.parent / f"round-{number}"
@@ -91,7 +95,7 @@ def started(
         "ELASTICJOB_ROUND": str(number),
         PROGRESS_DIR_ENV: str(folder),
         "CHECKPOINTS": str(script.parent / "checkpoints"),
-        **environment,
+        **(environment or {}),
     }
     command = [guides.launcher, "--standalone", f"--nproc-per-node={ranks}", str(script)]
     board = StopBoard(str(folder), ranks)
