@@ -85,6 +85,15 @@ class Jobs:
         """lightkube's client, for what this class does not do."""
         return self._client
 
+    @property
+    def kubectl_flags(self) -> list[str]:
+        """The flags with which kubectl reaches the same namespace."""
+        return [
+            *([f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []),
+            *([f"--context={self.context}"] if self.context else []),
+            f"--namespace={self.namespace}",
+        ]
+
     # -- reading -------------------------------------------------------------------------------------------
 
     def all(self, all_namespaces: bool = False) -> list[ElasticJob]:

@@ -19,6 +19,8 @@ import struct
 import time
 from operator import index
 
+from elasticjob.stack_signal import answer_stacks
+
 LAYOUT = struct.Struct("=5q")
 MAX_STEP = 2**53
 """What a report may carry: the largest whole number that every reader of JSON keeps as it is."""
@@ -84,6 +86,8 @@ _file: StepFile | None = None
 
 
 def _open() -> StepFile:
+    if os.environ.get(PROGRESS_DIR_ENV):
+        answer_stacks()  # a warm worker that has imported this module before it had a rank
     folder, local_rank = os.environ.get(PROGRESS_DIR_ENV, ""), os.environ.get("LOCAL_RANK", "")
     return StepFile(os.path.join(folder, local_rank) if folder and local_rank.isdigit() else "")
 
@@ -110,3 +114,5 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+if os.environ.get(PROGRESS_DIR_ENV):
+    answer_stacks()

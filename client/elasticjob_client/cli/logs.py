@@ -89,18 +89,20 @@ def execute(jobs: Jobs, name: str, rank: int, command: Sequence[str]) -> None:
     words = exec_words(
         jobs, running[-1].name, running[-1].container, sys.stdin.isatty() and sys.stdout.isatty()
     )
-    kubectl = shutil.which(words[0])
-    if not kubectl:
-        raise ClientError("kubectl is not in PATH: `elasticjob exec` uses it for the terminal")
-    os.execv(kubectl, [*words, "--", *command])
+    os.execv(kubectl("exec"), [*words, "--", *command])
+
+
+def kubectl(command: str) -> str:
+    """The program's path. Raises ClientError in the name of a command of ours."""
+    found = shutil.which("kubectl")
+    if not found:
+        raise ClientError(
+            f"kubectl is not in PATH: `elasticjob {command}` uses it to run commands in pods. Install kubectl"
+        )
+    return found
 
 
 def exec_words(jobs: Jobs, pod: str, container: str, terminal: bool) -> list[str]:
     """kubectl's command line, with the cluster that this command was given."""
-    words = ["kubectl"]
-    if jobs.kubeconfig:
-        words.append(f"--kubeconfig={jobs.kubeconfig}")
-    if jobs.context:
-        words.append(f"--context={jobs.context}")
-    words += [f"--namespace={jobs.namespace}", "exec", "-i"]
+    words = ["kubectl", *jobs.kubectl_flags, "exec", "-i"]
     return [*words, *(["-t"] if terminal else []), pod, *(["-c", container] if container else [])]

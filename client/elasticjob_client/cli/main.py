@@ -23,6 +23,7 @@ _COMMANDS = {
     "logs": "logs.logs",
     "events": "reading.show_events",
     "exec": "logs.execute",
+    "stacks": "stacks.stacks",
     "scale": "changing.scale",
     "suspend": "changing.suspend",
     "resume": "changing.resume",

@@ -24,7 +24,7 @@ NEEDED = {
     "see pods and Events": [("list", "pods"), ("list", "events")],
     "read logs": [("get", "pods/log")],
     "run scripts (`elasticjob run`)": [("create", "configmaps"), ("patch", "configmaps")],
-    "enter pods (`elasticjob exec`)": [("create", "pods/exec")],
+    "enter pods (`elasticjob exec`, `elasticjob stacks`)": [("create", "pods/exec")],
     "kill pods (`elasticjob drill`)": [("delete", "pods")],
 }
 """What a user needs which rights for."""

@@ -152,7 +152,7 @@ def test_a_server_that_is_not_there(server: Server, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["st"], ["status\tShow which pods train", ":4"]),
+        (["stat"], ["status\tShow which pods train", ":4"]),
         (["status", ""], ["mnist", ":4"]),
         (["scale", "mn"], ["mnist", ":4"]),
         (["logs", "mnist", "--si"], ["--since-failure\tOnly from shortly before", ":4"]),

@@ -1,0 +1,80 @@
+"""The command ``stacks``: where each worker is now."""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from elasticjob_client.cli import screen
+from elasticjob_client.cli.logs import kubectl
+from elasticjob_client.cli.options import as_json, connected, job_name, output
+from elasticjob_client.errors import ClientError
+from elasticjob_client.jobs import Jobs
+from elasticjob_client.pods import Pod
+from elasticjob_client.tell import stacks as told_of
+from elasticjob_client.tell.stacks import Answer, Stacks
+
+TIMEOUT_SECONDS = 60.0
+"""For one pod to answer; its workers have three seconds of it."""
+_AT_ONCE = 16
+
+
+@click.command("stacks")
+@job_name
+@click.option("--rank", type=click.IntRange(min=0), help="Only of the pod of this group rank.")
+@output
+@connected
+def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:
+    """Show where every worker is now, by rank: the stack of its main thread. Training goes on.
+
+    It runs a command in each pod, by `kubectl exec`.
+    """
+    job, pods = jobs.get(name), jobs.pods(name)
+    try:
+        asked = told_of.asked(job, pods, rank)
+    except ValueError as error:
+        raise ClientError(str(error)) from error
+    program = kubectl("stacks")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = list(pool.map(lambda pod: _ask(jobs, program, pod), asked))
+    found = told_of.stacks(job, dict(zip([pod.name for pod in asked], answers, strict=True)), asked)
+    if output == "json":
+        as_json(found)
+    else:
+        screen.console().print(_shown(found))
+        for line in found.missing:
+            click.echo(line, err=True)
+    if not found.stacks:
+        raise ClientError("; ".join(found.missing))
+
+
+def _ask(jobs: Jobs, program: str, pod: Pod) -> Answer:
+    container = ["-c", pod.container] if pod.container else []
+    words = [program, *jobs.kubectl_flags, "exec", pod.name, *container, "--", *told_of.COMMAND]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(exit_code=1, output="", error=f"no answer within {TIMEOUT_SECONDS:.0f} s")
+    return Answer(exit_code=done.returncode, output=done.stdout, error=done.stderr)
+
+
+def _shown(found: Stacks) -> RenderableType:
+    parts: list[RenderableType] = []
+    for one in found.stacks:
+        where = f"{one.pod} on {one.node}, " if one.node else f"{one.pod}, "
+        title = Text.assemble((f"rank {one.rank}", "bold"), f" ({where}pid {one.pid})")
+        parts.append(title.append(f": {one.error}" if one.error else ""))
+        parts += [Text(line) for line in one.stack.splitlines()[1:]]
+    return Group(*parts)
