@@ -53,6 +53,7 @@ from elasticjob.drain import Drain
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
+from elasticjob.pod_hook import PodHook
 from elasticjob.round_source import LeaseRoundSource, RoundSource
 from elasticjob.round_store import RoundStore
 from elasticjob.servers import OwnServers
@@ -396,7 +397,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.job_complete,
         )
         steps = self._worker_steps
-        board = StopBoard(steps.folder, local_world_size(self._agent_call.agent))
+        hook = PodHook(os.environ.get(names.POD_UID_ENV, ""))
+        board = StopBoard(steps.folder, local_world_size(self._agent_call.agent), hook)
         drain = Drain(m, board, lambda step: self._stopped(m, step), self._core.end_reason)
         active = ActiveRound(m, store, done.connection, RoundWorkers(self._agent_call.agent), drain)
         self._round = active

@@ -9,17 +9,20 @@ import os
 import sys
 from pathlib import Path
 
-from elasticjob.stopping import ASKED_FILE, HELD, STOP_SUFFIX, STOPPED, WORD_BYTES, map_word
+from elasticjob.contract.names import HOOK_DRAINING, HOOK_READY
+from elasticjob.pod_hook import PodHook
+from elasticjob.stopping import ASKED_FILE, HELD, HOLD, STOP_SUFFIX, STOPPED, WORD_BYTES, map_word
 
 logger = logging.getLogger(__name__)
 
 
 class StopBoard:
     """One round of one agent with this many ``workers``. Without a ``folder``, or where their number is not
-    known, no worker takes part."""
+    known, no worker takes part. The pod's preStop ``hook`` is told."""
 
-    def __init__(self, folder: str, workers: int | None) -> None:
+    def __init__(self, folder: str, workers: int | None, hook: PodHook | None = None) -> None:
         self._folder = folder
+        self._hook = hook or PodHook("")
         self._workers = workers or 0
         self._take_part = False
         self._asked: memoryview[int] | list[int] = [0]
@@ -35,15 +38,20 @@ class StopBoard:
         """Whether all workers have called ``should_stop``."""
         if not self._take_part:
             self._take_part = self._workers > 0 and all(self._words())
+            if self._take_part:
+                self._hook.say(HOOK_READY)
         return self._take_part
 
     def ask(self, number: int) -> None:
         """``NOTHING_ASKED``, ``HOLD``, or a step plus 1."""
+        if number == HOLD:
+            self._hook.say(HOOK_DRAINING)
         with contextlib.suppress(ValueError):  # closed at this moment
             self._asked[0] = number
 
     def close(self) -> None:
         """The round is over for this agent: what its workers are asked stays as it is."""
+        self._hook.close()
         word, self._asked = self._asked, [0]
         if isinstance(word, memoryview):
             mapping = word.obj

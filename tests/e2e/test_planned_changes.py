@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.job import DIGITS, TORCHRUN, JobRun
+from tests.e2e.test_preemption import evict
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(1800)]
 
@@ -32,12 +34,9 @@ def drainable(job: JobRun, number: int, members: int) -> None:
     job.wait_for(said, f"round {number} with {members} members can be drained")
 
 
-def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None:
-    """The only checkpoints are those at which the script was asked to stop: a step that one of them missed
-    would be trained, and logged, again."""
-    job.deadline = 600.0  # four rounds of real workers, beside whatever else the machine does
-    log = job.folder / "log.jsonl"
-    command = [
+def digits(job: JobRun, log: Path) -> list[str]:
+    """The example, which trains until the test ends, and saves only where it is asked to stop."""
+    return [
         *TORCHRUN,
         str(DIGITS),
         f"--checkpoint-dir={job.folder}",
@@ -46,7 +45,21 @@ def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None
         "--epochs=1000000",
         "--width=64",
     ]
-    job.apply(command, replicas=1, minReplicas=1, scaling={"scaleUpDelaySeconds": 0})
+
+
+def steps_once(log: Path) -> set[int]:
+    """Each step stands in the log once. Returns the rounds in which they were trained."""
+    logged = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    assert [entry["step"] for entry in logged] == list(range(1, len(logged) + 1))
+    return {entry["round"] for entry in logged}
+
+
+def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None:
+    """The only checkpoints are those at which the script was asked to stop: a step that one of them missed
+    would be trained, and logged, again."""
+    job.deadline = 600.0  # four rounds of real workers, beside whatever else the machine does
+    log = job.folder / "log.jsonl"
+    job.apply(digits(job, log), replicas=1, minReplicas=1, scaling={"scaleUpDelaySeconds": 0})
     drainable(job, 1, 1)
     change(job, replicas=2)
     drainable(job, 2, 2)
@@ -63,6 +76,26 @@ def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None
         ("ScaledDown", "Stopped"),
         ("Suspended", "Stopped"),
     ]
-    logged = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
-    assert [entry["step"] for entry in logged] == list(range(1, len(logged) + 1))
-    assert {entry["round"] for entry in logged} == {1, 2, 3, 4}
+    assert steps_once(log) == {1, 2, 3, 4}
+
+
+def test_no_step_is_lost_when_members_are_deleted_and_evicted(job: JobRun) -> None:
+    """As above: what the script logs is each step once, although both pods are taken away, one as kubectl
+    deletes it, and the leader's as kubectl drain does it."""
+    job.deadline = 600.0
+    log = job.folder / "log.jsonl"
+    job.apply(digits(job, log), replicas=2, minReplicas=2)
+    drainable(job, 1, 2)
+    job.cluster.kubectl("-n", job.namespace, "delete", "pod", "job-1-0", "--wait=false")
+    drainable(job, 2, 2)
+    leader = job.round()["leaderPodName"]
+    job.cluster.api.request(
+        "POST", f"/api/v1/namespaces/{job.namespace}/pods/{leader}/eviction", evict(leader)
+    )
+    drainable(job, 3, 2)
+    ends = [entry.get("end", {}) for entry in reversed(job.status()["roundHistory"])][:2]
+    assert [(end["cause"], end["drain"]) for end in ends] == [
+        ("PodDeleted", "Stopped"),
+        ("Evicted", "Stopped"),
+    ]
+    assert steps_once(log) == {1, 2, 3}

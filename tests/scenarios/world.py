@@ -214,10 +214,11 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
             exit=Exit(int(code), reason or ("Error" if failed else ""), says, finished),
         )
 
-    def do_delete(self, *names: str) -> None:
-        """Somebody deletes pods: they get a deletionTimestamp."""
+    def do_delete(self, *names: str, hook: str = "0") -> None:
+        """Somebody deletes pods: they get a deletionTimestamp. ``hook=55``: the preStop hook keeps the
+        workers alive for up to so many seconds."""
         for name in names:
-            self.pods[name] = replace(self.pods[name], deleting=True)
+            self.pods[name] = replace(self.pods[name], deleting=True, drain_seconds=int(hook))
 
     def do_disown(self, *names: str) -> None:
         """Somebody takes pods from the job: their owner reference is removed."""

@@ -29,6 +29,10 @@ POLL_SECONDS = 0.1
 WORKER_STOP_SECONDS = 10.0
 LINGER_SECONDS = 30.0
 SLOW_DRAIN = 0.1
+HOOK_SECONDS = 20
+"""For how long a pod's preStop hook waits, of its grace period,"""
+HOOK_ASK_SECONDS = 10
+"""and for how long of that while its round does not drain."""
 """How probable it is that workers take long to come to their next step."""
 
 
@@ -72,6 +76,7 @@ class Agent(Client):
         """When this agent left the barrier of its round."""
         self._failed: WorkerEnd | None = None
         self._draining: Membership | None = None
+        self._takes_part: Membership | None = None
         self.in_rendezvous = True
         self.passed = False
         """Whether it has passed the exit barrier of its round."""
@@ -133,6 +138,13 @@ class Agent(Client):
             self.kernel.after(self.kernel.between(0.05, 1.0), self.end, 143)
         else:
             self.kernel.after(self.kernel.between(0.05, 3.0), self.end, 1)
+
+    def hook_waits(self, seconds: float) -> bool:
+        """Whether the pod's preStop hook goes on, which has run for so long."""
+        m = self.in_round
+        if m is None or self._takes_part is not m or self.core.end_reason():
+            return False
+        return seconds < (HOOK_SECONDS if self._draining is m else HOOK_ASK_SECONDS)
 
     def look(self) -> None:
         """Something in the world has changed that heartbeats may tell."""
@@ -413,6 +425,7 @@ class Agent(Client):
         behaviour, kernel = self._ground.behaviour, self.kernel
         yield kernel.between(0.5, 3.0)
         if behaviour.drains and self.in_round is m:
+            self._takes_part = m
             if m.group_rank == 0:
                 self._lease.write(drain=DrainReport(m.nonce))
             if self.core.drain_asked():

@@ -274,7 +274,7 @@ class Cluster(Network):
         return again and not agent.alive and not pod.deleting and not pod.ended
 
     def _terminate(self, uid: str) -> None:
-        """The kubelet's SIGTERM, then SIGKILL after the grace period."""
+        """The kubelet's preStop hook and SIGTERM, then SIGKILL after the grace period."""
         agent = self.agents.get(uid)
         if agent is None:
             key = next((k for k, i in self.api.items.items() if k[0] == "pod" and i.uid == uid), None)
@@ -285,10 +285,22 @@ class Cluster(Network):
             return
         self._stopping.add(uid)
         if agent.alive:
-            agent.terminate()
+            if agent.pod.drain_seconds and agent.hook_waits(0.0):
+                self.kernel.after(1.0, self._hook, agent, 1.0)
+            else:
+                agent.terminate()
             self.kernel.after(30.0, self._kill_after_grace, agent)
         else:
             self._catch_up(agent)
+
+    def _hook(self, agent: Agent, seconds: float) -> None:
+        """The hook looks once a second."""
+        if not agent.alive:
+            return
+        if agent.hook_waits(seconds):
+            self.kernel.after(1.0, self._hook, agent, seconds + 1.0)
+        else:
+            agent.terminate()
 
     def _kill_after_grace(self, agent: Agent) -> None:
         self._stopping.discard(agent.uid)

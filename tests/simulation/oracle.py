@@ -22,6 +22,8 @@ from tests.simulation.past import Past, Published
 from tests.simulation.truth import Incident, RoundKey, Truth
 from tests.simulation.violation import Violation, violated
 
+DEPARTURES = frozenset({Cause.POD_DELETED, Cause.EVICTED, Cause.PREEMPTED, Cause.NODE_LOST})
+"""Causes of a drain that something else takes a member away for; a taint of a node that is well, too."""
 HEARD_SECONDS = 2.0
 """After this time, a participant that has announced itself must not be taken for one that has not."""
 
@@ -235,21 +237,31 @@ class Oracle:
         r, spec = value.status.current_round, value.job.spec
         assert r.drain is not None
         seconds = (r.drain.deadline_time - r.drain.start_time).total_seconds()
-        wanted = {
+        wanted: dict[str, bool] = {
             "ScaledUp": r.members < spec.replicas,
             "ScaledDown": r.members > spec.replicas,
             "Suspended": spec.suspend,
         }
+        if r.drain.cause in DEPARTURES:
+            wanted[r.drain.cause] = self._departs(value)
         if r.established_time is None or before.current_round.number != r.number or not 0 < seconds <= 30:
             raise Violation("Drain", f"round {r.number} drains for {seconds:.0f} s and is not established")
         if not wanted.get(r.drain.cause, False):
             raise Violation("Drain", f"round {r.number} drains for {r.drain.cause}, which nobody wants")
 
+    def _departs(self, value: JobValue) -> bool:
+        """Whether something has taken a member of the running round away."""
+        r, members = value.status.current_round, value.status.members()
+        key = (value.job.uid, r.number)
+        known = self.past.published.get(key)
+        since = self.past.since(known.at if known is not None else 0.0)
+        return self.truth.excuses(key, {m.pod_uid for m in members}, since, True)
+
     def _excused(self, value: JobValue, before: JobStatus) -> None:
         """I5: a round ends for something that has really happened to it."""
         r, why = value.status.current_round, value.status.current_round.next_cause
         drain = before.current_round.drain
-        if drain is not None and drain.cause == why.cause:
+        if drain is not None and drain.cause == why.cause and why.cause not in DEPARTURES:
             self.happens("*", SCALING, key=(value.job.uid, r.number))
             return  # it was excused when the drain began
         if why.cause == "ScaledUp" and before.current_round.members < value.job.spec.replicas:

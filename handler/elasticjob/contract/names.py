@@ -50,6 +50,15 @@ FINISHED_ANNOTATION = f"{GROUP}/finished"
 same container does not touch it."""
 AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
+DRAIN_HOOK_ANNOTATION = f"{GROUP}/drain-hook"
+"""On a pod: ``true`` if its training container has a preStop hook that waits while the round drains."""
+
+HOOK_FOLDERS = ("/dev/shm", "/tmp")
+"""Where a pod's preStop hook looks for the handler's word, in the file ``elasticjob-hook-<UID>.<word>``: the
+first can be written also where a container's root is read-only."""
+HOOK_PREFIX = "elasticjob-hook-"
+HOOK_READY = "ready"
+HOOK_DRAINING = "draining"
 
 UNTRACKED: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
 """Part of a Lease's metadata in a merge patch: the API server forgets which client set a field, and from then

@@ -2,8 +2,9 @@
 
 Everything that the operator changes in a template is here (docs/operate/pods.md): labels, the owner, a name,
 ``restartPolicy: Never``, environment for the training container alone, an identity, a grace period that is
-only ever raised, the end of a failed container's log in the pod's status, a folder for temporary files where
-there would be none, and the handler (``injection``). Everything else is the user's, field by field.
+only ever raised, a preStop hook (``pre_stop``), the end of a failed container's log in the pod's status, a
+folder for temporary files where there would be none, and the handler (``injection``). Everything else is the
+user's, field by field.
 """
 
 from __future__ import annotations
@@ -27,12 +28,10 @@ from elasticjob.contract.names import (
     SLOT_LABEL,
     pod_name,
 )
-from elasticjob_operator.act import injection
+from elasticjob_operator.act import injection, pre_stop
 from elasticjob_operator.plan.containers import DEFAULT_CONTAINER_ANNOTATION, training_container
 from elasticjob_operator.plan.model import Job
 
-MIN_GRACE_SECONDS = 35
-"""torch gives its workers up to 30 s to stop."""
 MAX_RESTARTS = "1000000"
 """torchrun's own count is set out of the way; the job's accounts decide."""
 TOKEN_DIR = "/var/run/secrets/elasticjob.dev/serviceaccount"
@@ -44,7 +43,6 @@ SAFE_TO_EVICT_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-vo
 TOKEN_SECONDS = 3607
 """What Kubernetes itself asks for in its own token volumes."""
 
-_DEFAULT_GRACE_SECONDS = 30
 _CUDA_RESOURCE = re.compile(r"(nvidia|amd)\.com/(gpu|mig-.*)")
 _OVERRIDING = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--nnodes", "--max-restarts", "--standalone")
 
@@ -90,9 +88,10 @@ def pod_of(
     if given.get("finalizers"):
         meta["finalizers"] = given["finalizers"]
     spec["restartPolicy"] = "Never"
-    grace = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
-    spec["terminationGracePeriodSeconds"] = max(grace, MIN_GRACE_SECONDS)
     container = _training_container(given, spec)
+    hook = pre_stop.add(container, annotations, job.spec.drain)
+    grace = spec.get("terminationGracePeriodSeconds")
+    spec["terminationGracePeriodSeconds"] = pre_stop.grace_seconds(grace, job.spec.drain, hook)
     forced, offered = _environment(job, container)
     if service_account(job) is None:
         spec["serviceAccountName"] = job_identity(job)

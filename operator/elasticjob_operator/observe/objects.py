@@ -18,6 +18,7 @@ from elasticjob.contract.names import (
     AVOID_NODES_ANNOTATION,
     COMPLETION_INDEX_LABEL,
     DRAIN_ANNOTATION,
+    DRAIN_HOOK_ANNOTATION,
     FAILURE_ANNOTATION,
     FINISHED_ANNOTATION,
     JOB_LABEL,
@@ -122,6 +123,9 @@ class SeenNode(Seen):
 
 T = TypeVar("T", bound=Seen)
 
+SECONDS_TO_END = 10
+"""Of a pod's grace period: from the end of a drain until its processes have ended."""
+
 
 def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
     """Slim a Pod."""
@@ -170,6 +174,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             last_exit=_exit(_state(status, container, "lastState")),
             restarts=_restarts(status, container),
             deleting=bool(meta.get("deletionTimestamp")),
+            drain_seconds=_drain_seconds(meta, spec),
             unschedulable=_unschedulable(conditions.get("PodScheduled", {})),
             waiting=_waiting(status, container),
             reason=_text(status.get("reason") or disrupted.get("reason")),
@@ -179,6 +184,15 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             standby=STANDBY_LABEL in labels,
         ),
     )
+
+
+def _drain_seconds(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
+    """How long the preStop hook may keep the workers alive: the grace period, which ``kubectl delete
+    --grace-period`` may have made shorter, without what processes need to end."""
+    if _map(meta, "annotations").get(DRAIN_HOOK_ANNOTATION) != "true":
+        return 0
+    given = meta.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds"))
+    return max(0, given - SECONDS_TO_END) if isinstance(given, int) else 0
 
 
 def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLease:

@@ -36,12 +36,14 @@ class HowStopped(str, enum.Enum):
     OFF = "Off"
 
 
-def holds(p: Pass, change: Evidence) -> bool:
+def holds(p: Pass, change: Evidence, limit: int | None = None) -> bool:
     """Whether the running round goes on for now, because it drains before this change ends it.
 
-    Begins the drain if there is none.
+    Begins the drain if there is none, for ``spec.drainSeconds`` or the ``limit`` if that is shorter.
     """
     r, seconds = p.round, p.job.spec.drain
+    if limit is not None:
+        seconds = min(seconds, limit)
     if r.phase != Phase.ACTIVE.value:
         return False
     if r.drain is None:
@@ -71,9 +73,10 @@ def end(p: Pass, change: Evidence) -> None:
     else:
         how = HowStopped.DEADLINE_EXCEEDED
         limit = (r.drain.deadline_time - r.drain.start_time).total_seconds()
+        which = "drainSeconds" if limit >= p.job.spec.drain else "the grace period of its pod allows no more"
         change = replace(
             change,
-            message=f"{change.message}; the workers had not stopped after {limit:.0f} s (drainSeconds)",
+            message=f"{change.message}; the workers had not stopped after {limit:.0f} s ({which})",
         )
     end_round(p, [change])
     p.set_end(drain=how.value)

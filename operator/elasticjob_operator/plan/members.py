@@ -145,7 +145,7 @@ def _examine(p: Pass, member: ParticipantStatus) -> tuple[str, Evidence | None]:
             )
             found = _evidence(Cause.MEMBER_LEFT, member, f"{who} left: its torchrun was shutting down; {how}")
         return MemberState.LOST, found
-    if pod.deleting:
+    if pod.deleting and pod.uid not in p.held:
         return MemberState.LOST, termination.disruption_of(p, pod, who, member.group_rank)
     if p.on_dead_node(pod) or (
         termination.node_problem(p, pod) and not _vouched_for(p, member) and _silent(p, member, lease)

@@ -163,7 +163,8 @@ class Pod:
     ended before it was restarted in place, ``restarts`` how often it was. ``unschedulable`` is the words of
     the scheduler while it finds no node. ``sidecar_running`` means that another container, no init container,
     has not ended and keeps the pod from ending. ``disruption`` is the reason of the condition
-    DisruptionTarget, which says what takes the pod away.
+    DisruptionTarget, which says what takes the pod away. ``drain_seconds``: for how long its preStop hook
+    keeps its workers alive once it is deleted; 0 without the hook.
     ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the label of a
     standby. ``unreachable`` and ``out_of_service`` are taints of its node.
     """
@@ -188,6 +189,7 @@ class Pod:
     restarts: int = 0
     failed_init: str = ""
     deleting: bool = False
+    drain_seconds: int = 0
     unschedulable: str = ""
     waiting: str = ""
     reason: str = ""

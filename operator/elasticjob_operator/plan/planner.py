@@ -17,6 +17,7 @@ from elasticjob_operator.plan import (
     charge_revision,
     charging,
     conditions,
+    departures,
     error_text,
     ignored_pods,
     lifecycle,
@@ -118,6 +119,7 @@ def _advance(p: Pass) -> None:
     charging.refresh_accounts(p)
     rounds.renumber_above_leases(p)
     progress.update(p)
+    departures.drain(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
     scaling.update_min_replicas(p)

@@ -120,7 +120,9 @@ def delete_orphaned_leases(p: Pass) -> None:
 def writers(p: Pass) -> tuple[str, ...]:
     """The pods that may write the Lease of their name: all that have not ended, and those being made."""
     names = {
-        pod.name for pod in p.observed.pods if pod.of_this_job and not pod.ended and not p.is_replaced(pod)
+        pod.name
+        for pod in p.observed.pods
+        if pod.of_this_job and not pod.ended and (pod.uid in p.held or not p.is_replaced(pod))
     }
     if p.job.spec.template is not None:
         names |= {

@@ -1,0 +1,47 @@
+"""Members whose pods are deleted, evicted or preempted while a preStop hook keeps their workers alive.
+
+Such a round drains, if its workers take part, before it ends for the departure. A member counts as lost when
+the drain is over, when its agent says that it ends, or when its container has ended: whichever comes first.
+Its slot has its next pod from the deletion on, so that the pod starts while the round drains.
+"""
+
+from __future__ import annotations
+
+from elasticjob.contract.records import Phase
+from elasticjob.rounds.state import MemberState
+from elasticjob_operator.plan import draining, termination
+from elasticjob_operator.plan.evidence import Evidence
+from elasticjob_operator.plan.model import Pod
+from elasticjob_operator.plan.pass_state import Pass
+from elasticjob_operator.plan.status import ParticipantStatus
+
+
+def drain(p: Pass) -> None:
+    """Begin, continue or end the drain of a running round for members that are on their way out."""
+    if p.round.phase != Phase.ACTIVE.value or p.round.established_time is None:
+        return
+    going = [(member, pod) for member in p.status.members() if (pod := _departing(p, member)) is not None]
+    if not going:
+        return
+    member, pod = going[0]
+    change = termination.disruption_of(
+        p, pod, f"{pod.name} (group rank {member.group_rank})", member.group_rank
+    )
+    assert change is not None, "it is being deleted"
+    limit = min(one.drain_seconds for _, one in going)
+    if draining.holds(p, change, limit):
+        p.held.update(one.uid for _, one in going)
+    elif p.job.spec.drain:
+        begun = p.round.drain
+        planned = begun is not None and begun.cause != change.cause
+        draining.end(p, Evidence(begun.cause, begun.message) if begun is not None and planned else change)
+
+
+def _departing(p: Pass, member: ParticipantStatus) -> Pod | None:
+    """The pod of a member that is being deleted while its workers still train, as far as is known."""
+    pod = p.pods_by_uid.get(member.pod_uid)
+    if pod is None or not pod.deleting or not pod.drain_seconds or member.state != MemberState.MEMBER:
+        return None
+    if pod.exit is not None or pod.ended or not pod.running or p.leaving(pod):
+        return None
+    return None if termination.node_problem(p, pod) else pod
