@@ -16,7 +16,7 @@ import pytest
 from devcluster.cluster import Cluster
 from devcluster.kubelet.cluster import KubeletCluster
 from devcluster.kubelet.node import Node
-from elasticjob.contract.names import JOB_LABEL
+from elasticjob.contract.names import DRAIN_ANNOTATION, JOB_LABEL
 from tests.cluster_job import ClusterJob
 from tests.nodes.table import REAL, STAND_IN, Recovery
 
@@ -101,6 +101,18 @@ class DigitsJob(ClusterJob):
         found: dict[str, Any] = self.wait_for(trains, f"round {number} trains, members: {members}")
         return found
 
+    def takes_part(self) -> None:
+        """Wait until the leader of the running round says that all its workers call should_stop."""
+
+        def said() -> bool:
+            now = self.status()
+            path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+            lease = self.cluster.read(f"{path}/{now['currentRound']['leaderPodName']}")
+            text = lease["metadata"].get("annotations", {}).get(DRAIN_ANNOTATION, "{}")
+            return bool(json.loads(text).get("nonce") == now["internal"]["round"]["nonce"])
+
+        self.wait_for(said, "the round can be drained")
+
     def nothing_runs(self) -> None:
         """Wait until all its pods have ended, or are gone."""
         self.wait_for(lambda: all(map(self.has_ended, self.pods())), "none of its pods runs")
@@ -137,19 +149,23 @@ class DigitsJob(ClusterJob):
 
     def recovered(self, fault: str, struck: float, number: int = 1, members: int | None = None) -> Recovery:
         """Wait until training goes on after the round ``number``, and say how; nothing was lost or repeated
-        but the steps since the last checkpoint."""
+        but the steps since the last checkpoint, and none at all where the round was drained."""
         current = self.training(number + 1, members)
         steps = self.steps()
         first = next(step for step in steps if step["round"] > number)
         before = max((s["step"] for s in steps if s["round"] <= number), default=0)
         resumed = first["step"] - 1
+        ended = self.end_of(number)
+        drained = ended.get("drain") == "Stopped"
         saved = before - before % CHECKPOINT_EVERY
+        assert not drained or resumed == before, (
+            f"resumed from {resumed}, {before} were done: a step was lost"
+        )
         assert saved - CHECKPOINT_EVERY <= resumed <= before, f"resumed from {resumed}, {before} were done"
-        assert resumed % CHECKPOINT_EVERY == 0, f"{resumed} is no checkpoint"
+        assert drained or resumed % CHECKPOINT_EVERY == 0, f"{resumed} is no checkpoint"
         samples: dict[int, str] = {}
         for step in steps:
             assert samples.setdefault(step["step"], step["ids"]) == step["ids"], "a step was redone otherwise"
-        ended = self.end_of(number)
         return Recovery(
             fault=fault,
             nodes=self.nodes,

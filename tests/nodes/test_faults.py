@@ -69,12 +69,14 @@ def test_a_pod_is_stopped(job: DigitsJob, table: Table) -> None:
 
 @BOTH
 def test_a_pod_is_deleted(job: DigitsJob, table: Table) -> None:
+    job.takes_part()
     struck = time.time()
     job.kubectl("delete", "pod", job.member(0), "--wait=false")
     found = job.recovered("kubectl delete pod", struck, members=2)
     table(found)
     assert (found.cause, found.account) == ("PodDeleted", "preemption")
     assert "is being deleted" in found.message
+    assert job.end_of(1)["drain"] == "Stopped", "the preStop hook kept the workers alive"
 
 
 @BOTH
@@ -168,6 +170,7 @@ def drain(job: DigitsJob, node: str, check: bool = True, seconds: int = 300) -> 
 @BOTH
 def test_a_node_is_drained(job: DigitsJob, table: Table) -> None:
     node = job.node_of(job.member(1))
+    job.takes_part()
     struck = time.time()
     try:
         drain(job, node)
@@ -177,6 +180,7 @@ def test_a_node_is_drained(job: DigitsJob, table: Table) -> None:
     table(found)
     assert (found.cause, found.account) == ("Evicted", "preemption")
     assert "Eviction API: evicting" in found.message
+    assert job.end_of(1)["drain"] == "Stopped", "no step was lost"
 
 
 def test_a_node_is_drained_beside_a_disruption_budget(job: NodesJob) -> None:

@@ -241,6 +241,7 @@ class Oracle:
             "ScaledUp": r.members < spec.replicas,
             "ScaledDown": r.members > spec.replicas,
             "Suspended": spec.suspend,
+            "DeadlineExceeded": spec.active_deadline is not None,
         }
         if r.drain.cause in DEPARTURES:
             wanted[r.drain.cause] = self._departs(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from elasticjob.contract.records import Phase
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import draining, termination
-from elasticjob_operator.plan.evidence import Evidence
+from elasticjob_operator.plan.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ParticipantStatus
@@ -33,8 +33,9 @@ def drain(p: Pass) -> None:
         p.held.update(one.uid for _, one in going)
     elif p.job.spec.drain:
         begun = p.round.drain
-        planned = begun is not None and begun.cause != change.cause
-        draining.end(p, Evidence(begun.cause, begun.message) if begun is not None and planned else change)
+        if begun is not None and begun.cause in CAUSES and begun.cause != change.cause:
+            change = Evidence(begun.cause, begun.message)
+        draining.end(p, change)
 
 
 def _departing(p: Pass, member: ParticipantStatus) -> Pod | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.records import DrainReport, Phase
-from elasticjob_operator.plan.evidence import Evidence
+from elasticjob_operator.plan.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.rounds import end_round
 from elasticjob_operator.plan.status import RoundDrain
@@ -64,6 +64,13 @@ def holds(p: Pass, change: Evidence, limit: int | None = None) -> bool:
 
 def end(p: Pass, change: Evidence) -> None:
     """End the round for a planned change, and say how its workers were stopped."""
+    how, change = how_stopped(p, change)
+    end_round(p, [change])
+    p.set_end(drain=how.value)
+
+
+def how_stopped(p: Pass, change: Evidence) -> tuple[HowStopped, Evidence]:
+    """How the workers of the running round stop for this change, which is told with it."""
     r, report = p.round, _report(p)
     if r.drain is None:
         how = HowStopped.NOT_SUPPORTED if p.job.spec.drain else HowStopped.OFF
@@ -78,8 +85,7 @@ def end(p: Pass, change: Evidence) -> None:
             change,
             message=f"{change.message}; the workers had not stopped after {limit:.0f} s ({which})",
         )
-    end_round(p, [change])
-    p.set_end(drain=how.value)
+    return how, change
 
 
 def change_or_drain(p: Pass, change: Evidence) -> None:
@@ -89,9 +95,10 @@ def change_or_drain(p: Pass, change: Evidence) -> None:
 
 
 def follow(p: Pass) -> None:
-    """A round that drains: end it when its workers have stopped, or time is up."""
+    """A round that drains: end it when its workers have stopped, or time is up. Where the job ends with it
+    (``lifecycle``), that comes later in the pass."""
     drain = p.round.drain
-    if drain is not None:
+    if drain is not None and drain.cause in CAUSES:
         change_or_drain(p, Evidence(drain.cause, drain.message))
 
 

@@ -14,8 +14,9 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import PLANNED
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import progress, termination
+from elasticjob_operator.plan import draining, progress, termination
 from elasticjob_operator.plan.charging import exhausted, slot_attempt
+from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.members import started_again
 from elasticjob_operator.plan.model import DeleteJob
 from elasticjob_operator.plan.pass_state import Pass
@@ -174,7 +175,7 @@ def _after_success(p: Pass) -> tuple[list[str], list[str], list[str]]:
 
 
 def _check_deadline(p: Pass) -> bool:
-    """Fail a job that has been active for too long."""
+    """Fail a job that has been active for too long; its running round drains before."""
     seconds, since = p.job.spec.active_deadline, p.status.start_time
     if seconds is None or since is None:
         return False
@@ -184,7 +185,13 @@ def _check_deadline(p: Pass) -> bool:
         p.waits.wake(left)
         return False
     text = f"the job was active for longer than activeDeadlineSeconds ({seconds} s)"
-    _close(p, Outcome.FAILED, "DeadlineExceeded", text)
+    change = Evidence("DeadlineExceeded", text)
+    if draining.holds(p, change):
+        return False
+    if p.round.phase == Phase.ACTIVE.value:
+        how, change = draining.how_stopped(p, change)
+        p.set_end(drain=how.value)
+    _close(p, Outcome.FAILED, "DeadlineExceeded", change.message)
     return True
 
 
