@@ -37,6 +37,22 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="serve /livez and /readyz at this address, e.g. 0.0.0.0:8080 (default: no probes)",
     )
     parser.add_argument(
+        "--metrics-bind-address",
+        metavar="HOST:PORT",
+        help="serve /metrics at this address, or nowhere if it is `off` (default: with the probes)",
+    )
+    parser.add_argument(
+        "--metrics-per-job",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="metrics of each job, with its namespace and name (default: yes)",
+    )
+    parser.add_argument(
+        "--metrics-max-jobs",
+        metavar="NUMBER",
+        help="how many jobs have metrics of their own (default: 1000)",
+    )
+    parser.add_argument(
         "--handler-image",
         metavar="IMAGE",
         help=f"image from which pods get the handler (default: ${HANDLER_IMAGE_ENV}, or {HANDLER_IMAGE})",
@@ -93,8 +109,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings: flags, else the environment. Raises BadSetting."""
     flags = {name: value for name, value in vars(arguments).items() if name.startswith("leader_elect_")}
-    if arguments.leader_elect is not None:
-        flags["leader_elect"] = "true" if arguments.leader_elect else "false"
+    for name in ("leader_elect", "metrics_per_job"):
+        value = getattr(arguments, name)
+        flags[name] = None if value is None else str(value).lower()
+    flags["metrics_bind_address"] = arguments.metrics_bind_address
+    flags["metrics_max_jobs"] = arguments.metrics_max_jobs
     flags["health_probe_bind_address"] = arguments.health_probe_bind_address
     flags["namespaces"] = ",".join(arguments.namespace)
     flags["default_ttl_seconds_after_finished"] = arguments.default_ttl_seconds_after_finished

@@ -26,9 +26,11 @@ from elasticjob_operator.controller import job_source
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.elector import Elector, identity
+from elasticjob_operator.metrics.meter import Meter
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials, load
 from elasticjob_operator.observe.errors import ApiError, Forbidden, NotFound
+from elasticjob_operator.scrape import Scrape
 from elasticjob_operator.settings import Settings, from_environment
 
 _RETRY_SECONDS = 2.0
@@ -48,6 +50,8 @@ class _Running:
     own_client: Client | None = None
     """The elector's."""
     probes: web.AppRunner | None = None
+    metrics: web.AppRunner | None = None
+    """If they have an address of their own."""
     collector: Collector | None = None
 
 
@@ -122,26 +126,35 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
     running.collector.start()
     chosen = running.settings or from_environment()
     health = Health()
+    meter = Meter()
+    scrape = Scrape(meter, chosen.metrics)
+    own = chosen.metrics.address
     if chosen.probes is not None:
-        running.probes = await health.serve(*chosen.probes)
+        with_probes = chosen.metrics.served and own is None
+        running.probes = await health.serve(*chosen.probes, scrape.routes() if with_probes else ())
+    if own is not None:
+        running.metrics = await scrape.serve(*own)
     if chosen.election is None:
-        running.client = Client(Credentials())
+        running.client = Client(Credentials(), traces=[meter.trace()])
     else:
         timing = chosen.election.timing
-        running.own_client = Client(Credentials(), timeout=timing.renew_deadline / 2)
+        running.own_client = Client(Credentials(), timeout=timing.renew_deadline / 2, traces=[meter.trace()])
         running.elector = Elector(running.own_client, chosen.election, identity())
         running.client = Client(
             Credentials(),
             may_write=running.elector.may_write,
             unsent_seconds=timing.lease_duration - timing.renew_deadline,
             write_health=running.own_client.write_health,
+            traces=[meter.trace()],
         )
     await _resource(running.client, chosen)
-    controller = running.controller = Controller(running.client, chosen)
+    controller = running.controller = Controller(running.client, chosen, meter=meter)
     controller.start(leading=running.elector is None)
     if running.elector is not None:
         running.election = asyncio.create_task(_stand(running.elector, controller), name="election")
     health.controller, health.elector, health.election = controller, running.elector, running.election
+    controller.keep_running(scrape.watch_loop(), "event loop's lag")
+    scrape.controller, scrape.elector, scrape.client = controller, running.elector, running.client
     log.info("serving %s", ", ".join(chosen.namespaces) or "all namespaces")
 
 
@@ -201,12 +214,13 @@ async def cleanup(**_: Any) -> None:
     for client in (running.client, running.own_client):
         if client is not None:
             await client.aclose()
-    if running.probes is not None:
-        await running.probes.cleanup()
+    for server in (running.probes, running.metrics):
+        if server is not None:
+            await server.cleanup()
     if running.collector is not None:
         running.collector.stop()
     running.controller = running.elector = running.election = running.collector = None
-    running.client = running.own_client = running.probes = None
+    running.client = running.own_client = running.probes = running.metrics = None
 
 
 async def _resource(client: Client, settings: Settings) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -114,14 +114,15 @@ class Health:
                 lines += [f"{entry.request} {line}" for line in sentences(waits, names)]
         return lines or ["no job waits for anything"]
 
-    async def serve(self, host: str, port: int) -> web.AppRunner:
-        """Answer from now on; ``cleanup`` of what is returned ends it."""
+    async def serve(self, host: str, port: int, others: Sequence[web.RouteDef] = ()) -> web.AppRunner:
+        """Answer from now on, and for these others; ``cleanup`` of what is returned ends it."""
         application = web.Application()
         application.add_routes(
             [
                 web.get("/livez", lambda _: self._answer("alive", self.not_alive)),
                 web.get("/readyz", lambda _: self._answer("ready", self.not_ready)),
                 web.get("/waits", self._tell_waits),
+                *others,
             ]
         )
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)

@@ -21,6 +21,9 @@ from elasticjob_operator.observe.spec import JobDefaults
 NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
 LEADER_ELECT_ENV = "ELASTICJOB_LEADER_ELECT"
 PROBES_ENV = "ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS"
+METRICS_ENV = "ELASTICJOB_METRICS_BIND_ADDRESS"
+METRICS_PER_JOB_ENV = "ELASTICJOB_METRICS_PER_JOB"
+METRICS_MAX_JOBS_ENV = "ELASTICJOB_METRICS_MAX_JOBS"
 HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
 HANDLER_PULL_POLICY_ENV = "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY"
 LEASE_NAME = "elasticjob-operator"
@@ -41,6 +44,22 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 
+_NO_METRICS = "off"
+
+
+@dataclass(frozen=True)
+class MetricsSettings:
+    """Where metrics are served, and how many."""
+
+    served: bool = True
+    address: tuple[str, int] | None = None
+    """Host and port; None: those of the probes."""
+    per_job: bool = True
+    """Whether jobs have series of their own,"""
+    max_jobs: int = 1_000
+    """and how many."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Times are seconds."""
@@ -57,6 +76,7 @@ class Settings:
     """So does a pass over a job, or a step of the election, that takes longer while no request fails."""
     probes: tuple[str, int] | None = None
     """Host and port to serve the probes on; None: nowhere."""
+    metrics: MetricsSettings = MetricsSettings()
     handler_image: str = HANDLER_IMAGE
     """What the handler is copied from into the pods of jobs, in place of being in the user's image."""
     handler_pull_policy: str = ""
@@ -85,9 +105,7 @@ def from_environment(
     given.update({f"ELASTICJOB_{flag.upper()}": value for flag, value in (flags or {}).items() if value})
     names = given.get(NAMESPACES_ENV, "").split(",")
     namespaces = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
-    asked = given.get(LEADER_ELECT_ENV, "").strip().lower()
-    if asked not in ("", "true", "false"):
-        raise BadSetting(f"{LEADER_ELECT_ENV} must be true or false, found {asked!r}")
+    elect = _truth(given, LEADER_ELECT_ENV, default=False)
     pull_policy = given.get(HANDLER_PULL_POLICY_ENV, "").strip()
     if pull_policy not in _PULL_POLICIES:
         raise BadSetting(
@@ -102,8 +120,29 @@ def from_environment(
             active_deadline=_number(given, DEFAULT_DEADLINE_ENV, 1),
             limits=_limits(given.get(DEFAULT_LIMITS_ENV, "").strip()),
         ),
-        election=_election(given) if asked == "true" else None,
-        probes=_address(given.get(PROBES_ENV, "").strip()),
+        election=_election(given) if elect else None,
+        probes=_address(given, PROBES_ENV),
+        metrics=_metrics(given),
+    )
+
+
+def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name, "").strip().lower()
+    if text not in ("", "true", "false"):
+        raise BadSetting(f"{name} must be true or false, found {text!r}")
+    return text == "true" if text else default
+
+
+def _metrics(given: Mapping[str, str]) -> MetricsSettings:
+    served = given.get(METRICS_ENV, "").strip().lower() != _NO_METRICS
+    text = given.get(METRICS_MAX_JOBS_ENV, "").strip() or str(MetricsSettings.max_jobs)
+    if not (text.isascii() and text.isdigit()):
+        raise BadSetting(f"{METRICS_MAX_JOBS_ENV} must be a whole number of jobs, found {text!r}")
+    return MetricsSettings(
+        served=served,
+        address=_address(given, METRICS_ENV) if served else None,
+        per_job=_truth(given, METRICS_PER_JOB_ENV, default=MetricsSettings.per_job),
+        max_jobs=int(text),
     )
 
 
@@ -152,12 +191,13 @@ def _check_fields(
             raise BadSetting(f"{where}: {name} must be {expected}, found {value!r}")
 
 
-def _address(text: str) -> tuple[str, int] | None:
+def _address(given: Mapping[str, str], name: str) -> tuple[str, int] | None:
+    text = given.get(name, "").strip()
     if not text:
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit():
-        raise BadSetting(f"{PROBES_ENV} must be an address and a port, such as 0.0.0.0:8080, found {text!r}")
+        raise BadSetting(f"{name} must be an address and a port, such as 0.0.0.0:8080, found {text!r}")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 

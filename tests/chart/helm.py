@@ -68,6 +68,12 @@ VALUES: dict[str, dict[str, Any]] = {
             "extraEgress": [{"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"port": 3128}]}],
         },
         "probes": {"address": "[::]", "port": 9090},
+        "metrics": {
+            "port": 9091,
+            "perJob": False,
+            "maxJobs": 50,
+            "serviceMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
+        },
         "topologySpreadConstraints": [
             {
                 "topologyKey": "kubernetes.io/hostname",

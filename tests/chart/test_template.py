@@ -105,6 +105,15 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             {"global": {"imageRegistry": "mirror.example"}},
             "image.repository begins with the registry registry.example, and mirror.example is set as its",
         ),
+        (
+            {"metrics": {"port": 8080}},
+            "metrics.port is 8080, and so is probes.port: leave metrics.port empty",
+        ),
+        (
+            {"metrics": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
+            "each pod would be scraped twice; choose one",
+        ),
+        ({"metrics": {"podMonitor": {"interval": "often"}}}, "at '/metrics/podMonitor/interval'"),
         ({"handler": {"image": {"pullPolicy": "never"}}}, "at '/handler/image/pullPolicy': value must be"),
         ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
         ({"jobDefaults": {"activeDeadlineSeconds": 0}}, "at '/jobDefaults/activeDeadlineSeconds'"),

@@ -60,6 +60,12 @@ class Probed:
         """What it says that jobs wait for."""
         return self._http.request("GET", "/waits", headers={"Connection": "close"}, timeout=3.0).text
 
+    def metrics(self) -> dict[str, float]:
+        """What Prometheus gets, by series."""
+        text = self._http.request("GET", "/metrics", headers={"Connection": "close"}, timeout=5.0).text
+        lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {series: float(value) for series, _, value in lines}
+
     def says(self, what: str, status: int, text: str = "") -> None:
         """Wait for that answer, with that text among the problems."""
 
@@ -171,3 +177,23 @@ def test_what_jobs_wait_for(probed: Probed) -> None:
     probed.apply(2, activeDeadlineSeconds=3600)
     line = r"\S+/job waits for the job to end .+ \(activeDeadlineSeconds\): 3\d\d\d of 3600 s left\n"
     wait_for(lambda: re.fullmatch(line, probed.waits()), DEADLINE, probed.waits, interval=0.1)
+
+
+def test_the_metrics_of_a_job_come_and_go_with_it(probed: Probed, installed: Cluster, namespace: str) -> None:
+    probed.link.restore()
+    probed.well()
+    job = f'job_name="job",job_namespace="{namespace}"'
+    assert not any(job in series for series in probed.metrics())
+    probed.apply(replicas=3, spares=1)
+    wait_for(
+        lambda: probed.metrics().get(f"elasticjob_job_wanted_pods{{{job}}}") == 4.0,
+        DEADLINE,
+        lambda: f"the job's series, not {[s for s in probed.metrics() if 'elasticjob_job' in s]}",
+    )
+    found = probed.metrics()
+    assert found["elasticjob_leading"] == 1.0
+    assert found["elasticjob_wanted_pods"] == 4.0
+    assert found["elasticjob_pass_seconds_count"] >= 1.0
+    assert found['elasticjob_api_requests_total{code="200",resource="elasticjobs",verb="patch"}'] >= 1.0
+    installed.kubectl("-n", namespace, "delete", "elasticjob", "job")
+    wait_for(lambda: not any(job in series for series in probed.metrics()), DEADLINE, "they are gone")

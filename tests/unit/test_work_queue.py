@@ -252,3 +252,28 @@ def test_a_queue_that_is_closed_takes_nothing_and_has_forgotten_everything() -> 
     scene.queue.add("failed")
     scene.work("failed", fails=True)
     assert scene.seconds_until_ready("failed") == 0.2, "counted from 0"
+
+
+def test_how_long_the_key_has_needed_work_that_has_needed_it_longest() -> None:
+    scene = Scene()
+    assert (scene.queue.depth, scene.queue.oldest_seconds()) == (0, 0)
+    scene.queue.add("a")
+    scene.queue.add_after("b", 5)
+    scene.pass_time(3)
+    assert (scene.queue.depth, scene.queue.oldest_seconds()) == (1, 3), "b is not due yet"
+    scene.pass_time(3)
+    assert (scene.queue.depth, scene.queue.oldest_seconds()) == (2, 6)
+    scene.work("a", fails=True)
+    assert (scene.queue.depth, scene.queue.oldest_seconds()) == (1, 6), "what has failed is not done"
+    scene.pass_time(1)
+    scene.work("a")
+    assert scene.queue.oldest_seconds() == 2, "b was due at 5"
+    assert scene.queue.get("b") is not None
+    scene.pass_time(4)
+    assert scene.queue.oldest_seconds() == 6, "work that is under way is not done"
+    scene.queue.add("b")
+    scene.pass_time(1)
+    scene.queue.done("b")
+    assert scene.queue.oldest_seconds() == 1, "news that came meanwhile"
+    scene.work("b")
+    assert (scene.queue.depth, scene.queue.oldest_seconds()) == (0, 0)

@@ -18,6 +18,12 @@
 {{- fail (printf "extraEnv has %s, which the chart sets itself: use its own value for that (handler.image, jobDefaults)" .name) }}
 {{- end }}
 {{- end }}
+{{- if and .Values.metrics.port (eq (int .Values.metrics.port) (int .Values.probes.port)) }}
+{{- fail (printf "metrics.port is %d, and so is probes.port: leave metrics.port empty to serve both on one port" (int .Values.metrics.port)) }}
+{{- end }}
+{{- if and .Values.metrics.serviceMonitor.enabled .Values.metrics.podMonitor.enabled }}
+{{- fail "metrics.serviceMonitor.enabled and metrics.podMonitor.enabled are true: each pod would be scraped twice; choose one" }}
+{{- end }}
 {{- if eq .Values.serviceAccount.name "default" }}
 {{- fail "serviceAccount.name is default, the account of every pod in the namespace that names none: they would all have the operator's rights; take another" }}
 {{- end }}

@@ -23,6 +23,7 @@ from elasticjob_operator.controller.queue import WorkQueue
 from elasticjob_operator.controller.reconciler import Planner, Reconciler
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.controller.tasks import Tasks
+from elasticjob_operator.metrics.meter import Meter
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, Unavailable
@@ -50,8 +51,10 @@ class Controller:
         settings: Settings,
         plan: Planner = real_plan,
         clock: Callable[[], float] = time.monotonic,
+        meter: Meter | None = None,
     ) -> None:
         self.clock = clock
+        self.meter = meter or Meter()
         self.settings = settings
         self.started_at = clock()
         self.ended: list[str] = []
@@ -68,8 +71,16 @@ class Controller:
         applier = Applier(api, self.cache, clock, handler, self._workers.spawn)
         self.source = JobSource(api, settings, self.registry, self.queue, self.cache, applier, clock)
         self.reconciler = Reconciler(
-            api, self.registry, self.cache, applier, plan, clock, self.source.changed, self.queue.has_news
+            api,
+            self.registry,
+            self.cache,
+            applier,
+            self.meter.timed(plan),
+            clock,
+            self.source.changed,
+            self.queue.has_news,
         )
+        self.reconciler.decided = self.meter.decided
         self._api = api
         self._applier = applier
         self._limiter = FairLimiter(settings.max_passes, _MAX_SLOW_PASSES, _MAX_SLOW_PASSES)
@@ -148,6 +159,7 @@ class Controller:
         await self.cache.synced()
         await self.source.compare_all_owned()
         self.queue.open()
+        self.meter.took_over()
         for entry in sorted(self.registry, key=self._urgency):
             self.queue.add(entry.request)
 
@@ -175,7 +187,7 @@ class Controller:
 
     async def _reconcile(self, entry: JobEntry, hurried: bool) -> None:
         """One pass, and when the next is due without news. Errors become a delay."""
-        request = entry.request
+        request, began = entry.request, self.clock()
         try:
             after = await self.reconciler.reconcile(entry, hurried)
         except Vanished:
@@ -185,14 +197,17 @@ class Controller:
             level = logging.WARNING if self.queue.failures(request) % 10 == 0 else logging.DEBUG
             log.log(level, "%s: reconciliation failed and will be retried: %s", request, error)
             problem = str(error) if isinstance(error, (Forbidden, Invalid)) else ""
+            self.meter.pass_failed(error)
             retry_after = error.retry_after if isinstance(error, Unavailable) else None
             self._retry(entry, problem, retry_after or 0.0)
         except Exception as error:
             # One job must not end the service for all the others.
             log.exception("%s: reconciliation failed and will be retried", request)
+            self.meter.pass_failed(error)
             self._retry(entry, f"{type(error).__name__}: {error}")
         else:
             self.queue.forget(request)
+            self.meter.passed(self.clock() - began)
             if after is not None and not entry.gone:
                 self.queue.add_after(request, after)
 

@@ -49,6 +49,10 @@ class Work:
 class _Item:
     due_at: float = _NEVER
     """When the key needs work."""
+    needed_since: float = _NEVER
+    """Since when it has needed work that has not begun, or has failed."""
+    working_for: float = _NEVER
+    """The same, of the work that is under way."""
     news: bool = False
     failures: int = 0
     news_from: float = 0.0
@@ -84,6 +88,17 @@ class WorkQueue(Generic[K]):
         """The keys that are being worked on, and since when."""
         return MappingProxyType(self._working)
 
+    @property
+    def depth(self) -> int:
+        """How many keys are ready."""
+        return len(self._ready)
+
+    def oldest_seconds(self) -> float:
+        """For how long the key has needed work that has needed it longest. Work that fails does not count."""
+        now = self._clock()
+        since = (min(item.due_at, item.needed_since, item.working_for) for item in self._items.values())
+        return max(0.0, now - min(since, default=now))
+
     def open(self) -> None:
         """Keys can be added from now on."""
         self.is_open = True
@@ -102,6 +117,7 @@ class WorkQueue(Generic[K]):
         item = self._items.setdefault(key, _Item())
         item.news = True
         at = self._clock()
+        item.needed_since = min(item.needed_since, at)
         if item.failures and key not in self._working:
             at = max(at, item.news_from)
         self._schedule(key, item, min(item.due_at, at))
@@ -120,6 +136,7 @@ class WorkQueue(Generic[K]):
             return
         item = self._items.setdefault(key, _Item())
         item.failures += 1
+        item.needed_since = min(item.needed_since, item.working_for)
         pause = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(item.failures - 1, 16))
         now = self._clock()
         item.news_from = now + max(min(pause, RETRY_AFTER_NEWS_SECONDS), at_least)
@@ -149,7 +166,8 @@ class WorkQueue(Generic[K]):
         self._working[key] = self._clock()
         item = self._items[key]
         work = Work(item.news)
-        item.due_at, item.news = _NEVER, False
+        item.working_for = min(item.due_at, item.needed_since)
+        item.due_at, item.news, item.needed_since = _NEVER, False, _NEVER
         return work
 
     def done(self, key: K, rest_until: float = float("-inf")) -> None:
@@ -158,6 +176,7 @@ class WorkQueue(Generic[K]):
         item = self._items.get(key)
         if item is not None:
             item.rest_until = rest_until
+            item.working_for = _NEVER
             self._schedule(key, item, item.due_at)
 
     def discard(self, key: K) -> None:

@@ -75,6 +75,8 @@ class Reconciler:
         self._clock = clock
         self._changed = changed
         self._has_news = has_news
+        self.decided: Callable[[JobStatus, JobStatus], None] = lambda _before, _after: None
+        """Is told of each status that was written, with the one before."""
         self.passes = 0
         """How many passes were planned."""
 
@@ -175,6 +177,7 @@ class Reconciler:
         else:
             memory.timers = decided.timers
             _log(view, decided)
+            self.decided(view.status, decided.status)
         if entry.view.deleting or entry.gone:
             return None  # it was deleted while the status was written: no pod is made from now on
         if self._outdated(entry, view, written, decided):

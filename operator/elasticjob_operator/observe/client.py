@@ -30,7 +30,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -115,7 +115,7 @@ class Client:
 
     ``unsent_seconds``: what the network does not take in that time is dropped with its connection. A write
     that was in the kernel's hands when the link was cut does not arrive minutes later. ``write_health`` is
-    shared by the clients of one API server.
+    shared by the clients of one API server. ``traces`` are told of its requests.
     """
 
     def __init__(
@@ -125,6 +125,7 @@ class Client:
         may_write: Callable[[], bool] | None = None,
         unsent_seconds: float | None = None,
         write_health: WriteHealth | None = None,
+        traces: Sequence[aiohttp.TraceConfig] = (),
     ) -> None:
         self.write_health = write_health or WriteHealth()
         self._credentials = credentials
@@ -135,6 +136,7 @@ class Client:
         self._readings = FairLimiter(_READINGS_AT_ONCE, _SLOW_OF_A_NAMESPACE, _SLOW_IN_ALL)
         asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
         self._reloading = asyncio.Lock()
+        self._traces = list(traces)
         self._ssl: ssl.SSLContext = credentials.ssl_context()
         self._unsent_seconds = _DEAD_SECONDS if unsent_seconds is None else unsent_seconds
         self._session = self._new_session(keepalive_timeout=_KEEP_ALIVE)
@@ -153,7 +155,13 @@ class Client:
             ),
             headers={"User-Agent": _USER_AGENT},
             auto_decompress=True,
+            trace_configs=self._traces,
         )
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a turn."""
+        return self._records.waiting + self._others.waiting + self._readings.waiting
 
     async def aclose(self) -> None:
         """Close all connections."""

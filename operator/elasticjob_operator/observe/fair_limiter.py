@@ -57,6 +57,11 @@ class FairLimiter:
             else:
                 self._free(namespace)
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a turn."""
+        return sum(map(len, self._waiting.values()))
+
     def idle(self) -> bool:
         """Whether no operation has a turn or waits for one."""
         return not (self._quick or self._quick_of or self._slow_of or any(self._waiting.values()))
