@@ -184,15 +184,15 @@ def test_the_metrics_of_a_job_come_and_go_with_it(probed: Probed, installed: Clu
     probed.well()
     job = f'job_name="job",job_namespace="{namespace}"'
     assert not any(job in series for series in probed.metrics())
-    probed.apply(replicas=3, spares=1)
+    probed.apply(replicas=3)
     wait_for(
-        lambda: probed.metrics().get(f"elasticjob_job_wanted_pods{{{job}}}") == 4.0,
+        lambda: probed.metrics().get(f"elasticjob_job_wanted_pods{{{job}}}") == 3.0,
         DEADLINE,
         lambda: f"the job's series, not {[s for s in probed.metrics() if 'elasticjob_job' in s]}",
     )
     found = probed.metrics()
     assert found["elasticjob_leading"] == 1.0
-    assert found["elasticjob_wanted_pods"] == 4.0
+    assert found["elasticjob_wanted_pods"] == 3.0
     assert found["elasticjob_pass_seconds_count"] >= 1.0
     assert found['elasticjob_api_requests_total{code="200",resource="elasticjobs",verb="patch"}'] >= 1.0
     installed.kubectl("-n", namespace, "delete", "elasticjob", "job")
