@@ -47,6 +47,7 @@ def _lanes(axes: Any, trace: Trace) -> None:
                     len(names) - 1, 1000 * (span.ended - span.began), left=left, color=colour, height=0.7
                 )
     axes.axvline(1000 * trace.total, color="black", linewidth=1)
+    axes.set_xlim(right=1000 * trace.total * 1.03)
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set(title=f"N = {trace.n}: {1000 * trace.total:.0f} ms", xlabel="milliseconds from the last call")
