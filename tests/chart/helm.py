@@ -72,7 +72,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "port": 9091,
             "perJob": False,
             "maxJobs": 50,
-            "serviceMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
+            "service": {"enabled": True},
         },
         "topologySpreadConstraints": [
             {

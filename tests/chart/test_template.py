@@ -305,3 +305,25 @@ def _of(helm: Helm, values: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 def _rights(rule: dict[str, Any]) -> product[tuple[str, str, str]]:
     return product(rule["apiGroups"], rule["resources"], rule["verbs"])
+
+
+@pytest.mark.parametrize(
+    ("values", "port"), [({}, "health"), ({"port": 9091}, "metrics")], ids=["with the probes", "its own port"]
+)
+def test_monitors_scrape_the_port_of_the_metrics(helm: Helm, values: dict[str, int], port: str) -> None:
+    """They are left out unless they are asked for: a cluster without their definitions would refuse them."""
+    asked = {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}}
+    for kind, field in (("ServiceMonitor", "serviceMonitor"), ("PodMonitor", "podMonitor")):
+        made = objects(helm.template({"metrics": {**values, field: asked}}))
+        (monitor,) = (one for one in made if one["kind"] == kind)
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        services = [one for one in made if one["kind"] == "Service"]
+        if kind == "PodMonitor":
+            assert monitor["spec"]["podMetricsEndpoints"] == [{"port": port, "interval": "30s"}]
+            assert not services
+        else:
+            assert monitor["spec"]["endpoints"] == [{"port": "metrics", "interval": "30s"}]
+            (service,) = services
+            assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+            assert service["spec"]["ports"][0]["targetPort"] == port
+    assert not {one["kind"] for one in objects(helm.template({}))} & {"ServiceMonitor", "PodMonitor"}
