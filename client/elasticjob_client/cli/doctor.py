@@ -6,28 +6,24 @@ import sys
 from importlib.metadata import version
 
 import click
-from lightkube.core.client import LabelSelector
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
-from lightkube.resources.coordination_v1 import Lease
 from rich.text import Text
 
 from elasticjob_client.cli import screen
+from elasticjob_client.cli.operators import LABELS, leads, operator_namespace
 from elasticjob_client.cli.options import as_json, connected, now, output
 from elasticjob_client.errors import Forbidden, NotInstalled, told
 from elasticjob_client.jobs import GROUP, Jobs
 from elasticjob_client.tell import checks
-from elasticjob_client.tell.checks import Check, Lead
+from elasticjob_client.tell.checks import Check
 
-_LABELS: LabelSelector = {"app.kubernetes.io/name": "elasticjob"}
 _MARKS = {"ok": ("ok", "green"), "failed": ("FAILED", "red"), "unknown": ("?", "yellow")}
 
 
 @click.command("doctor")
-@click.option(
-    "--operator-namespace", default="elasticjob-system", show_default=True, help="Where the operator runs."
-)
+@operator_namespace
 @output
 @connected
 def doctor(jobs: Jobs, operator_namespace: str, output: str) -> None:
@@ -66,19 +62,9 @@ def _resource(jobs: Jobs) -> list[Check]:
 def _operator(jobs: Jobs, namespace: str) -> list[Check]:
     found = []
     try:
-        with told(f"list Leases of namespace {namespace}", jobs.server):
-            leases = list(jobs.client.list(Lease, namespace=namespace, labels=_LABELS))
-        leads = [
-            Lead(
-                name=(lease.metadata.name if lease.metadata else None) or "",
-                holder=(lease.spec.holderIdentity if lease.spec else None) or "",
-                renewed=lease.spec.renewTime if lease.spec else None,
-            )
-            for lease in leases
-        ]
-        found.append(checks.leader(leads, namespace, now()))
+        found.append(checks.leader(leads(jobs, namespace), namespace, now()))
         with told(f"list Deployments of namespace {namespace}", jobs.server):
-            for one in jobs.client.list(Deployment, namespace=namespace, labels=_LABELS):
+            for one in jobs.client.list(Deployment, namespace=namespace, labels=LABELS):
                 containers = one.spec.template.spec.containers if one.spec and one.spec.template.spec else []
                 image = next((c.image for c in containers if c.name == "operator" and c.image), "")
                 found.append(checks.version(image, version("elasticjob-client")))

@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
-import click
+import time
 
-from elasticjob_client.cli.options import as_json, connected, job_name, output
-from elasticjob_client.errors import ClientError
-from elasticjob_client.jobs import Jobs
+import click
+from lightkube.resources.core_v1 import Pod as CorePod
+
+from elasticjob_client.cli.operators import leads, operator_namespace
+from elasticjob_client.cli.options import as_json, connected, job_name, now, output
+from elasticjob_client.errors import ClientError, told
+from elasticjob_client.jobs import POLL_SECONDS, Jobs
 from elasticjob_client.tell import drill as told_of
-from elasticjob_client.tell.drill import recovered
+from elasticjob_client.tell.checks import leading
+from elasticjob_client.tell.drill import Cost, Takeover, recovered
 
 
 @click.command("drill")
 @job_name
 @click.option(
-    "--kill", required=True, metavar="rank:R|node:NAME", help="The pod of a group rank, or all on a node."
+    "--kill",
+    required=True,
+    metavar="rank:R|node:NAME|operator",
+    help="The pod of a group rank, all on a node, or the operator that leads.",
 )
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds until the job must train again.")
+@operator_namespace
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output
 @connected
-def drill(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool, output: str) -> None:
+def drill(
+    jobs: Jobs, name: str, kill: str, timeout: float, operator_namespace: str, yes: bool, output: str
+) -> None:
     """Kill pods of a job of yours, without a grace period, and report what the loss cost.
 
-    The pods are deleted; the nodes themselves stay untouched. It is charged like any other deleted pod.
+    The pods are deleted; the nodes themselves stay untouched. It is charged like any other deleted pod. The
+    loss of the operator is to cost the job nothing; other jobs have the same operator.
     """
-    job = jobs.get(name)
     try:
-        pods = told_of.victims(job, jobs.pods(name), kill)
+        if kill == "operator":
+            found: Cost | Takeover = _operator(jobs, name, operator_namespace, timeout, yes)
+        else:
+            found = _members(jobs, name, kill, timeout, yes)
     except ValueError as error:
         raise ClientError(str(error)) from error
+    except TimeoutError as error:
+        raise ClientError(f"{error}; waited {timeout:.0f} s") from error
+    if output == "json":
+        as_json(found)
+    else:
+        click.echo("\n".join(found.sentences))
+
+
+def _members(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool) -> Cost:
+    job = jobs.get(name)
+    pods = told_of.victims(job, jobs.pods(name), kill)
     names = ", ".join(pod.name for pod in pods)
     if not yes:
         click.confirm(f"kill {names} of {name}?", abort=True, err=True)
@@ -38,12 +63,37 @@ def drill(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool, output: s
     for pod in pods:
         jobs.kill(pod)
     click.echo(f"killed {names}; waiting until {name} trains again", err=True)
-    try:
-        after = jobs.wait(name, lambda now: recovered(now, number), timeout)
-    except TimeoutError as error:
-        raise ClientError(f"{error}; waited {timeout:.0f} s") from error
-    found = told_of.cost(after, number, pods)
-    if output == "json":
-        as_json(found)
-    else:
-        click.echo("\n".join(found.sentences))
+    after = jobs.wait(name, lambda now: recovered(now, number), timeout)
+    return told_of.cost(after, number, pods)
+
+
+def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) -> Takeover:
+    told_of.must_train(jobs.get(name))
+    fresh = leading(leads(jobs, namespace), now())
+    if not fresh:
+        raise ValueError(
+            f"no operator leads in namespace {namespace}: `elasticjob doctor` tells more; "
+            "--operator-namespace names another"
+        )
+    holder = fresh[0].holder
+    pod = told_of.pod_of(holder)
+    if not yes:
+        click.confirm(f"kill {namespace}/{pod}, the operator of all jobs?", abort=True, err=True)
+    before, began = jobs.get(name), time.monotonic()
+    with told(f"delete pod {namespace}/{pod} (the operator that leads)", jobs.server):
+        jobs.client.delete(CorePod, pod, namespace=namespace, grace_period=0)
+    click.echo(f"killed {pod}; waiting until another operator leads, and {name} goes on", err=True)
+    leader = _next_leader(jobs, namespace, holder, began + timeout)
+    seconds = time.monotonic() - began
+    after = jobs.wait(name, lambda job: told_of.goes_on(before, job), timeout)
+    return told_of.takeover(before, after, holder, leader, seconds)
+
+
+def _next_leader(jobs: Jobs, namespace: str, before: str, deadline: float) -> str:
+    while True:
+        for one in leading(leads(jobs, namespace), now()):
+            if one.holder != before:
+                return one.holder
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no other operator leads in namespace {namespace}")
+        time.sleep(POLL_SECONDS)

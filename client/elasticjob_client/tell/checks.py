@@ -63,14 +63,19 @@ class Lead(msgspec.Struct, frozen=True, kw_only=True):
     renewed: datetime | None = None
 
 
-def leader(leases: Sequence[Lead], namespace: str, now: datetime) -> Check:
-    """Whether an operator leads."""
-    subject = "operator"
-    fresh = [
+def leading(leases: Sequence[Lead], now: datetime) -> list[Lead]:
+    """Those that are held by an operator that leads."""
+    return [
         one
         for one in leases
         if one.holder and one.renewed and (now - one.renewed).total_seconds() < LEASE_SECONDS
     ]
+
+
+def leader(leases: Sequence[Lead], namespace: str, now: datetime) -> Check:
+    """Whether an operator leads."""
+    subject = "operator"
+    fresh = leading(leases, now)
     if fresh:
         return Check(
             result="ok",

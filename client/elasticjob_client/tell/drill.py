@@ -33,12 +33,8 @@ def victims(job: ElasticJob, pods: Sequence[Pod], kill: str) -> list[Pod]:
     """
     kind, _, value = kill.partition(":")
     if kind not in ("rank", "node") or not value or (kind == "rank" and not value.isdigit()):
-        raise ValueError(f"{kill!r} cannot be killed: expected rank:R or node:NAME")
-    training = job.condition("Training")
-    if training is None or training.status != "True":
-        raise ValueError(
-            f"{job.name} does not train ({job.state or 'no status'}): a drill needs a round that runs"
-        )
+        raise ValueError(f"{kill!r} cannot be killed: expected rank:R, node:NAME or operator")
+    must_train(job)
     if kind == "rank":
         names = {p.pod_name for p in job.members if p.group_rank == int(value)}
         expected = f"a group rank from 0 to {len(job.members) - 1}"
@@ -55,6 +51,15 @@ def victims(job: ElasticJob, pods: Sequence[Pod], kill: str) -> list[Pod]:
             f"{_ACCOUNT} are used; raise spec.failurePolicy.{_ACCOUNT}.maxRestarts first"
         )
     return found
+
+
+def must_train(job: ElasticJob) -> None:
+    """Raises ValueError if no round runs."""
+    training = job.condition("Training")
+    if training is None or training.status != "True":
+        raise ValueError(
+            f"{job.name} does not train ({job.state or 'no status'}): a drill needs a round that runs"
+        )
 
 
 def recovered(job: ElasticJob, number: int) -> bool:
@@ -100,5 +105,60 @@ def cost(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Cost:
         ended=ended,
         following=following,
         steps_redone=again,
+        sentences=lines,
+    )
+
+
+class Takeover(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What the loss of the leading operator cost a job: nothing, if ``round_went_on``. Seconds count from the
+    kill; they are as exact as the looks at the cluster, one a second."""
+
+    name: str
+    killed: list[str]
+    leader: str
+    led_after_seconds: float
+    round_went_on: bool
+    sentences: list[str] = []
+
+
+def pod_of(holder: str) -> str:
+    """The pod of an operator that holds the Lease: its identity is the pod's name with a unique suffix."""
+    return holder.rpartition("_")[0] or holder
+
+
+def goes_on(before: ElasticJob, now: ElasticJob) -> bool:
+    """Whether the job has shown since then that it trains: a step, if it reports steps, or another round."""
+    if now.status is None or before.status is None:
+        return False
+    step, later = (one.progress.step if one.progress else None for one in (before.status, now.status))
+    moved = step is None or (later is not None and later > step)
+    return moved or now.status.current_round.number != before.status.current_round.number
+
+
+def takeover(before: ElasticJob, after: ElasticJob, holder: str, leader: str, seconds: float) -> Takeover:
+    """What is said when another operator leads."""
+    assert before.status
+    assert after.status
+    number, then = before.status.current_round.number, after.status.current_round.number
+    lines = [f"{pod_of(leader)} led after {seconds:.0f} s; {pod_of(holder)} was killed."]
+    if number == then:
+        lines.append(f"Round {number} went on: nothing was restarted, and nothing is charged.")
+        steps = [one.progress.step if one.progress else None for one in (before.status, after.status)]
+        if steps[0] is not None:
+            lines.append(f"Steps went on from {steps[0]} to {steps[1]}.")
+        else:
+            lines.append(
+                "Steps are not reported: elasticjob.report_progress(step) would tell how they went on."
+            )
+    else:
+        lines.append(
+            f"Meanwhile round {number} ended: `elasticjob why {after.name} --round {number}` tells why."
+        )
+    return Takeover(
+        name=after.name,
+        killed=[pod_of(holder)],
+        leader=pod_of(leader),
+        led_after_seconds=round(seconds, 1),
+        round_went_on=number == then,
         sentences=lines,
     )

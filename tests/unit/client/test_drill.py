@@ -18,8 +18,8 @@ def test_members_are_killed_by_rank_or_node(kill: str, names: list[str]) -> None
 @pytest.mark.parametrize(
     ("kill", "said"),
     [
-        ("pod:x", "expected rank:R or node:NAME"),
-        ("rank:x", "expected rank:R or node:NAME"),
+        ("pod:x", "expected rank:R, node:NAME or operator"),
+        ("rank:x", "expected rank:R, node:NAME or operator"),
         ("rank:7", "no member of mnist is rank 7: expected a group rank from 0 to 1"),
         ("node:b", "no member of mnist is node b: expected one of a, c"),
     ],

@@ -1,0 +1,31 @@
+"""Which operator leads, as its Lease says."""
+
+from __future__ import annotations
+
+import click
+from lightkube.core.client import LabelSelector
+from lightkube.resources.coordination_v1 import Lease
+
+from elasticjob_client.errors import told
+from elasticjob_client.jobs import Jobs
+from elasticjob_client.tell.checks import Lead
+
+LABELS: LabelSelector = {"app.kubernetes.io/name": "elasticjob"}
+"""Of what the chart creates."""
+
+operator_namespace = click.option(
+    "--operator-namespace", default="elasticjob-system", show_default=True, help="Where the operator runs."
+)
+
+
+def leads(jobs: Jobs, namespace: str) -> list[Lead]:
+    """The operators' Leases. Raises Forbidden if the user may not see that namespace."""
+    with told(f"list Leases of namespace {namespace}", jobs.server):
+        return [
+            Lead(
+                name=(lease.metadata.name if lease.metadata else None) or "",
+                holder=(lease.spec.holderIdentity if lease.spec else None) or "",
+                renewed=lease.spec.renewTime if lease.spec else None,
+            )
+            for lease in jobs.client.list(Lease, namespace=namespace, labels=LABELS)
+        ]
