@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from elasticjob_operator.act.injection import IMAGE_DIR
 from elasticjob_operator.settings import HANDLER_IMAGE
 from tests.dockerfile import Build
-from tests.e2e.job import DEADLINE, JobRun
+from tests.e2e.job import DEADLINE, TORCHRUN, JobRun
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
@@ -94,6 +95,61 @@ def test_the_command_line_beside_a_job_that_loses_a_pod(job: JobRun) -> None:
     gone = call(job, "status", job.name, code=1).stderr
     assert "not found" in gone
     assert "elasticjob list" in gone
+
+
+ASKED = """\
+import os, sys, time
+import torch.distributed as dist
+import elasticjob
+
+def waits_for_rank_1(folder):
+    while not os.path.exists(folder + "/stop"):
+        elasticjob.report_progress(1)
+        time.sleep(0.1)
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    waits_for_rank_1(sys.argv[1])
+dist.barrier()
+dist.destroy_process_group()
+"""
+ENTER = """\
+#!{python}
+# kubectl exec POD -c CONTAINER -- COMMAND: devcluster's nodes have no exec, so it enters the container.
+import os, sys
+words = sys.argv[1:]
+pod, command = words[words.index("exec") + 1], words[words.index("--") + 1:]
+pid = {pids!r}[pod]
+os.environ["PYTHONPATH"] = {path!r}
+os.execvp("nsenter", ["nsenter", "-t", str(pid), "-p", "-m", "--", *command])
+"""
+
+
+@pytest.mark.root
+def test_stacks_of_all_workers_are_shown_and_training_goes_on(
+    job: JobRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ASKED)
+    job.apply(command=[*TORCHRUN, str(script), str(job.folder)])
+    job.wait_for(lambda: job.get()["status"].get("progress", {}).get("step") == 1, "rank 1 has made a step")
+    pods = [job.member(rank)["podName"] for rank in (0, 1)]
+    pids = {pod: job.worker_pids(pod)[0] for pod in pods}
+    kubectl = tmp_path / "bin" / "kubectl"
+    kubectl.parent.mkdir()
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    kubectl.write_text(ENTER.format(python=sys.executable, pids=pids, path=path))
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{kubectl.parent}:{PROGRAM.parent}:{os.environ['PATH']}")
+    for _ in range(2):
+        first, second = said(job, "stacks", job.name)["stacks"]
+        assert (first["rank"], first["pod"], second["rank"], second["pod"]) == (0, pods[0], 1, pods[1])
+        assert "in barrier" in first["stack"], "rank 0 waits in a collective"
+        assert "in waits_for_rank_1" in second["stack"]
+    print(call(job, "stacks", job.name).stdout)
+    job.stop()
+    job.complete()
+    assert [entry["number"] for entry in job.rounds()] == [1], "no round has ended by it"
 
 
 @pytest.mark.root
