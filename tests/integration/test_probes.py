@@ -185,16 +185,19 @@ def test_the_metrics_of_a_job_come_and_go_with_it(probed: Probed, installed: Clu
     job = f'job_name="job",job_namespace="{namespace}"'
     assert not any(job in series for series in probed.metrics())
     probed.apply(replicas=3)
-    wait_for(
-        lambda: probed.metrics().get(f"elasticjob_job_wanted_pods{{{job}}}") == 3.0,
-        DEADLINE,
-        lambda: f"the job's series, not {[s for s in probed.metrics() if 'elasticjob_job' in s]}",
-    )
-    found = probed.metrics()
-    assert found["elasticjob_leading"] == 1.0
-    assert found["elasticjob_wanted_pods"] == 3.0
-    assert found["elasticjob_pass_seconds_count"] >= 1.0
-    patches = [s for s in found if s.startswith("elasticjob_api_requests_total") and 'verb="patch"' in s]
-    assert any("elasticjobs" in series and 'code="200"' in series for series in patches), patches
+
+    def counted() -> bool:
+        found = probed.metrics()
+        patches = [s for s in found if s.startswith("elasticjob_api_requests_total") and 'verb="patch"' in s]
+        return (
+            found.get(f"elasticjob_job_wanted_pods{{{job}}}") == 3.0
+            and found["elasticjob_wanted_pods"] == 3.0
+            # These two are counted when they are over; the job's series are there before that.
+            and found["elasticjob_pass_seconds_count"] >= 1.0
+            and any("elasticjobs" in series and 'code="200"' in series for series in patches)
+        )
+
+    wait_for(counted, DEADLINE, lambda: f"the job is counted, not {probed.metrics()}")
+    assert probed.metrics()["elasticjob_leading"] == 1.0
     installed.kubectl("-n", namespace, "delete", "elasticjob", "job")
     wait_for(lambda: not any(job in series for series in probed.metrics()), DEADLINE, "they are gone")
