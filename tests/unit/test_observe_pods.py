@@ -105,6 +105,16 @@ def test_last_words(text: str, words: str) -> None:
     assert last_words(text, 12) == words
 
 
+def test_last_words_are_those_of_the_script() -> None:
+    log = """2026-11-23 21:06:53,779 elasticjob I round 2: group rank 1 of 2, led by 127.232.0.4:46835
+upload: no such bucket
+2026-11-23 21:06:58,823 elasticjob I all local workers have succeeded
+2026-11-23 21:06:58,824 elasticjob E the pod's Lease cannot be written"""
+    assert last_words(log, 300) == (
+        "upload: no such bucket | 2026-11-23 21:06:58,824 elasticjob E the pod's Lease cannot be written"
+    )
+
+
 def test_the_annotated_container_trains() -> None:
     scene = Scene()
     scene.pod(

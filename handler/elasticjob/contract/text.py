@@ -10,6 +10,8 @@ import enum
 import re
 
 _TOKEN = re.compile(r"[!-~]+")
+_OWN_NEWS = re.compile(r"\S+ \S+ elasticjob [DI] ")
+"""What this package writes to a pod's log while all is well."""
 
 NO_ERROR_TEXT = (
     "see its log (for the exception's text here, decorate the main function with "
@@ -27,11 +29,14 @@ def one_line(text: str, limit: int) -> str:
 
 
 def last_words(text: str, limit: int) -> str:
-    """The last lines of a log that say something, as many as fit; of one that is too long its beginning."""
+    """The last lines of a log that say something, as many as fit; of one that is too long its beginning.
+
+    Lines of this package's own count only from warnings on: they would hide what the script has said.
+    """
     said = ""
     for line in reversed(text[-16 * limit :].splitlines()):
         words = one_line(line, limit).strip()
-        if not any(sign.isalnum() for sign in words):
+        if not any(sign.isalnum() for sign in words) or _OWN_NEWS.match(line):
             continue
         longer = f"{words} | {said}" if said else words
         if len(longer) > limit:
