@@ -119,9 +119,11 @@ class Heartbeats:
         self._thread.start()
 
     def progress(self) -> ProgressReport | None:
-        """Where training stands at this moment, as far as the leader knows; None on the others."""
-        if not self._leads:
-            return None
+        """Where training stands at this moment; None before the first step.
+
+        The leader knows the steps of all, the others those of their own workers: what a leader that is lost
+        has not said any more.
+        """
         with self._progress_lock:
             self._progress.update(time.monotonic(), self._steps.read(), NO_STEP)
             return self._progress.report

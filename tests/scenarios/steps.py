@@ -18,10 +18,12 @@ class StepCommands:
     trace: list[str]
     unnoticed: bool
 
-    def do_progress(self, steps: str, first: str = "2", training: str = "0", renewal: str = "") -> None:
+    def do_progress(
+        self, steps: str, first: str = "2", training: str = "0", renewal: str = "", by: str = ""
+    ) -> None:
         """The leader says ``progress 100-250 first=2 training=60``: the steps of this round, when the first
         of them was reported, and the seconds from there to the last. ``renewal=yes``: with a renewal of its
-        Lease, which makes no event."""
+        Lease, which makes no event. ``by=POD``: another member says it."""
         self.unnoticed = bool(renewal)
         low, _, high = steps.partition("-")
         report = ProgressReport(
@@ -31,8 +33,8 @@ class StepCommands:
             round(float(first) * 1000),
             round(float(training) * 1000),
         )
-        leader = self.status.current_round.leader_pod_name
-        self.leases[leader] = replace(self.leases[leader], progress=report)
+        pod = by or self.status.current_round.leader_pod_name
+        self.leases[pod] = replace(self.leases[pod], progress=report)
 
     def do_drain(self, stopped: str = "") -> None:
         """The leader says that all workers have called ``should_stop``; ``stopped=120``: and have stopped at
@@ -62,7 +64,9 @@ class StepCommands:
         for h, before in zip_longest(history, history[1:]):
             detect = before.end.detect_milliseconds if before is not None and before.end is not None else None
             times = (detect, h.rendezvous_milliseconds, h.first_step_milliseconds)
+            steps = f"; steps {h.first_step} to {h.last_step}" if h.first_step is not None else ""
             self.trace.append(
                 f"round {h.number} {h.cause}, {h.members} members; detect, rendezvous, first step: "
                 + ", ".join("-" if t is None else str(t) for t in times)
+                + steps
             )

@@ -221,9 +221,12 @@ class Agent(Client):
     def _progress(self) -> ProgressReport | None:
         """How far training has come, if this agent leads a round whose workers tell."""
         m = self.in_round
-        if m is None or m.group_rank != 0 or not self._ground.behaviour.steps:
+        if m is None or m.group_rank != 0:
             return self._lease.voice.progress
-        steps = self._ground.steps(m)
+        return self._progress_in(m)
+
+    def _progress_in(self, m: Membership) -> ProgressReport | None:
+        steps = self._ground.steps(m) if self._ground.behaviour.steps else None
         if steps is None:
             return self._lease.voice.progress
         waited, trained = steps.began - self._barrier_at, steps.grew - steps.began
@@ -418,6 +421,7 @@ class Agent(Client):
     def _leave(self) -> None:
         if self.in_round is not None:
             m, self.in_round = self.in_round, None
+            self._lease.voice = self._lease.voice._replace(progress=self._progress_in(m))
             self._ground.left(self, m)
 
     def _train(self, m: Membership) -> Script:

@@ -79,7 +79,11 @@ def test_the_leader_knows_the_highest_step_of_all(members: list[Member]) -> None
     assert [first for _, first in leader.reports].count(True) == 1
     assert not one.reports
     assert not other.reports
-    assert one.heartbeats.progress() is None, "only the leader speaks for the round"
+    said = {name: member.heartbeats.progress() for name, member in (("one", one), ("other", other))}
+    assert {name: report.step for name, report in said.items() if report is not None} == {
+        "one": 8,
+        "other": 9,
+    }, "each knows of its own workers, whatever becomes of the leader"
     assert all(not member.lost for member in members)
 
 

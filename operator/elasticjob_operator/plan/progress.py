@@ -1,4 +1,5 @@
-"""Steps, goodput, hangs, and rounds without progress; all from what the leader reports in its Lease.
+"""Steps, goodput, hangs, and rounds without progress; from what the leader reports in its Lease, and from what
+the other members say as they leave the round.
 
 The time of a job that reports steps is either training (from the first step of a round until its step last
 grew) or lost to the cause of the round that came next. Steps that are repeated after a restart count as lost,
@@ -116,8 +117,21 @@ def without(status: JobStatus) -> JobStatus:
 
 
 def _report(p: Pass) -> ProgressReport | None:
-    leader = next(iter(p.status.members()), None)
-    lease = p.lease_of(leader.pod_uid) if leader is not None else None
+    """What the leader says; of a round that has ended, the most that any member says."""
+    members = p.status.members()
+    if p.round.phase == "Active":
+        members = members[:1]
+    reports = [report for member in members if (report := _report_of(p, member.pod_uid)) is not None]
+    if not reports:
+        return None
+    first, furthest = reports[0], max(reports, key=lambda report: report.step)
+    return replace(
+        furthest, first_step=first.first_step, first_step_milliseconds=first.first_step_milliseconds
+    )
+
+
+def _report_of(p: Pass, pod_uid: str) -> ProgressReport | None:
+    lease = p.lease_of(pod_uid)
     if lease is None or lease.progress is None or lease.progress.nonce != p.round.nonce:
         return None
     return lease.progress
