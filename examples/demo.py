@@ -1,8 +1,8 @@
 """``make demo``: a real model trains through an ElasticJob and survives the loss of rank 0.
 
 It starts a real control plane (devcluster), the operator, and the digits example; shows the rounds as
-they happen; kills the training container of rank 0 with SIGKILL in mid-training; and ends with the
-accuracy reached. Exit status 0 only if all of that happened.
+they happen; kills rank 0 in mid-training with `elasticjob drill`, which tells what that cost; and ends with
+the accuracy reached. Exit status 0 only if all of that happened.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from devcluster.wait import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 CRD = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
+ELASTICJOB = Path(sys.executable).with_name("elasticjob")
 JOB = "digits"
+CAUSES = ("PodDeleted", "PodLost")
+"""Of the round that follows: either may be noticed first."""
 CHECKPOINTS = Path("/tmp/elasticjob-digits")
 TRAIN_SECONDS = 240.0
 
@@ -75,8 +78,8 @@ def show(stage: Stage) -> None:
         story = Story(stage)
         story.follow(lambda: stage.steps_done() >= 100, "100 steps of training")
         victim = story.rank_0()
-        say(f"$ {stage.how_to_kill} {victim}, which is rank 0, after step {stage.steps_done()}")
-        story.kill(victim)
+        say(f"$ elasticjob drill {JOB} --kill rank:0   (which is {victim}, after step {stage.steps_done()})")
+        print(story.drill(), end="")
         story.follow(lambda: story.finished, "the end of the job")
         say("$ kubectl get ej digits")
         print(stage.cluster.kubectl("get", "ej", JOB).stdout.rstrip())
@@ -88,44 +91,25 @@ class Stage(Protocol):
 
     cluster: ClusterAccess
     example: str
-    how_to_kill: str
-    causes: tuple[str, ...]
-
-    def kill(self, pod: str) -> None:
-        """End rank 0 without a word of warning to its processes."""
 
     def steps_done(self) -> int:
         """The newest step of training."""
-
-    def next_step_time(self, round_number: int) -> float | None:
-        """When (seconds since 1970) that round made its first step, if it can be known."""
 
     def accuracy(self) -> float:
         """What the training has reached. Raises Failure."""
 
 
 class OurCluster:
-    """devcluster: containers are processes that can be killed, checkpoints a folder of this machine."""
+    """devcluster: checkpoints are in a folder of this machine."""
 
     example = "digits-devcluster"
-    how_to_kill = "kill -9 the training container of"
-    causes: tuple[str, ...] = ("PodLost",)
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster: ClusterAccess = cluster
-        self._nodes = cluster.nodes
-
-    def kill(self, pod: str) -> None:
-        """SIGKILL to the container's main process, torchrun; the runtime ends the rest of the container."""
-        self._nodes.kill_container("default", pod, signal=9)
 
     def steps_done(self) -> int:
         """See ``Stage``."""
         return max((int(one["step"]) for one in step_log()), default=0)
-
-    def next_step_time(self, round_number: int) -> float | None:
-        """See ``Stage``."""
-        return min((float(one["time"]) for one in step_log() if one["round"] >= round_number), default=None)
 
     def accuracy(self) -> float:
         """See ``Stage``."""
@@ -133,27 +117,15 @@ class OurCluster:
 
 
 class YourCluster:
-    """A cluster of the user's own, whose containers only kubelet can kill: the pod is deleted by force."""
-
-    how_to_kill = "kubectl delete pod --force --grace-period=0"
-    causes: tuple[str, ...] = ("PodDeleted", "PodLost")
+    """A cluster of the user's own: what is known of the training stands in its pods' logs."""
 
     def __init__(self, kubeconfig: Path, example: str) -> None:
         self.cluster: ClusterAccess = ExistingCluster(kubeconfig)
         self.example = example
 
-    def kill(self, pod: str) -> None:
-        """See ``Stage``."""
-        self.cluster.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
-
     def steps_done(self) -> int:
         """See ``Stage``."""
         return max((int(step) for step in re.findall(r"step (\d+)/", self._logs())), default=0)
-
-    def next_step_time(self, round_number: int) -> float | None:
-        """See ``Stage``."""
-        del round_number  # the clocks of a real cluster's nodes are not ours
-        return None
 
     def accuracy(self) -> float:
         """See ``Stage``."""
@@ -201,7 +173,6 @@ class Story:
     stage: Stage
     began: float = field(default_factory=time.monotonic)
     status: dict[str, Any] = field(default_factory=dict)
-    killed_at: float = 0.0
     last_said: str = ""
 
     @property
@@ -218,10 +189,23 @@ class Story:
         """The pod that leads the present round."""
         return str(self.status["currentRound"]["leaderPodName"])
 
-    def kill(self, pod: str) -> None:
-        """End rank 0."""
-        self.killed_at = time.time()
-        self.stage.kill(pod)
+    def drill(self) -> str:
+        """Kill rank 0; returns what the drill says, once the job trains again. Raises Failure."""
+        drill = subprocess.Popen(
+            [ELASTICJOB, "drill", JOB, "--kill", "rank:0", "--yes"],
+            env={**os.environ, "KUBECONFIG": str(self.stage.cluster.kubeconfig)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            self.follow(lambda: drill.poll() is not None, "the end of the drill")
+            told = drill.communicate()[0]
+        finally:
+            drill.kill()
+        if drill.returncode != 0:
+            raise Failure(f"the drill failed: {told}")
+        return told
 
     def follow(self, until: Any, what: str) -> None:
         """Tell what the status says until something is so."""
@@ -266,18 +250,12 @@ def report(story: Story, victim: str, seconds: float) -> None:
             f"  {one['number']:<6}{one['members']:<9}{one['cause']:<12}{account:<16}{rendezvous:<12}"
             f"{one.get('message', 'the first round')}"
         )
-    if len(rounds) < 2 or rounds[1]["cause"] not in story.stage.causes or victim not in rounds[1]["message"]:
+    if len(rounds) < 2 or rounds[1]["cause"] not in CAUSES or victim not in rounds[1]["message"]:
         raise Failure("round 2 was not formed for the loss of rank 0")
     if story.condition("Complete") != "True":
         raise Failure("the job is not complete")
     accuracy = story.stage.accuracy()
     print(f"\n  accuracy on images never seen in training: {accuracy:.1%} ({story.stage.steps_done()} steps)")
-    first = story.stage.next_step_time(rounds[1]["number"])
-    if first is not None:
-        print(
-            f"  kill -9 of rank 0 to the next step of training: {first - story.killed_at:.1f} s; most of"
-            "\n  it is a new torchrun starting (within the rendezvous time above) and workers importing torch"
-        )
     print(f"  the whole demo took {seconds:.0f} s\n")
     if accuracy < 0.9:
         raise Failure(f"the accuracy is only {accuracy:.1%}")

@@ -42,7 +42,7 @@ def main() -> None:
             cluster.kubectl("apply", "-k", str(ROOT / "examples" / stage.example))
             story = Story(stage)
             story.follow(lambda: stage.steps_done() >= 100, "100 steps of training")
-            story.kill(story.rank_0())
+            story.drill()
             before = stage.steps_done()
             story.follow(lambda: stage.steps_done() >= before + 200, "200 steps more")
             cluster.kubectl("scale", f"ej/{JOB}", "--replicas=3")
