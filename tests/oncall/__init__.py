@@ -1,0 +1,1 @@
+"""Faults for a reader who knows nothing of them: can what Kubernetes shows be understood at night?"""
