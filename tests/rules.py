@@ -293,6 +293,7 @@ RULES = {
         lambda p: p.set(min_replicas=p.job.spec.min_replicas or p.job.spec.replicas),
     ),
     "I10 growth asks whether it can": Rule("scaling.decide", form_at_once),
+    "growth pays": Rule("payback.refusal", gives("")),
     # Writes that fail
     "I11 the pass goes on": Rule("tests.simulation.operator.Operator.failed", end_the_pass),
     "I11 people are told": Rule("conditions._stuck", gives("")),

@@ -52,6 +52,7 @@ class Scaling(_Part, frozen=True, kw_only=True):
     """How the job follows a change of replicas."""
 
     scale_up_delay_seconds: int | None = None
+    payback_seconds: int | None = None
 
 
 class Limit(_Part, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ class SpecCommands:
                 min_replicas=int(options["min"]) if "min" in options else spec.min_replicas,
                 spares=int(options.get("spares", spec.spares)),
                 drain=int(options.get("drain", spec.drain)),
+                payback=int(options["payback"]) if "payback" in options else spec.payback,
                 idle_deadline=(
                     int(options["idle_deadline"]) if "idle_deadline" in options else spec.idle_deadline
                 ),

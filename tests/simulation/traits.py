@@ -10,7 +10,10 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CLASSES = ("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains")
+CLASSES = (
+    *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
+    "payback",
+)
 SHARE = 0.1
 """The part of all histories in which a class is."""
 
@@ -75,7 +78,7 @@ class Traits:
     many seconds a write for another tenant's job fails, for ever. ``stranded``: watches of operators die
     without a sign so often (seconds), and when a round is broken. ``fencing``: the job waits for proof that a
     round has stopped no longer than for so many seconds, and whole rounds are cut off. ``drains``: the script
-    calls ``should_stop``."""
+    calls ``should_stop``. ``payback``: growth is weighed, and has to pay within so many seconds."""
 
     sidecars: bool = False
     places: int | None = None
@@ -87,6 +90,7 @@ class Traits:
     stranded: float | None = None
     fencing: int | None = None
     drains: bool = False
+    payback: int | None = None
 
 
 def draw(seed: int) -> Traits:
@@ -105,6 +109,7 @@ def draw(seed: int) -> Traits:
         dice["stranded"].choice((30.0, 80.0, 300.0)) if "stranded" in here else None,
         dice["fencing"].choice((60, 60, 90, 150)) if "fencing" in here else None,
         "drains" in here,
+        dice["payback"].choice((1, 20, 60, 600)) if "payback" in here else None,
     )
 
 

@@ -257,6 +257,7 @@ class World:
             application=Limit(budget, None if budget is None else 10_000),
             infrastructure=Limit(),
             fencing_after=self.traits.fencing,
+            payback=self.traits.payback,
             spares=rng.choice((0, 0, 0, 1, 2)),
             limits=Limits(hang_timeout=rng.choice((0, 30, 90)) if self.behaviour.steps else 0),
         )

@@ -142,6 +142,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),
+        payback=_optional(_mapping(spec.get("scaling")), "paybackSeconds", 1),
         drain=_number(spec, "drainSeconds", JobSpec.drain, 0),
         suspend=own_pods and spec.get("suspend") is True,
         active_deadline=defaults.active_deadline if deadline is None else deadline,

@@ -117,6 +117,11 @@ def describe(p: Pass) -> str:
     return f"{drain.message}; waiting up to {limit:.0f} s for all workers to stop at a common step"
 
 
+def takes_part(p: Pass) -> bool:
+    """Whether a planned change would let the running round drain: all of its workers call ``should_stop``."""
+    return bool(p.job.spec.drain) and _report(p) is not None
+
+
 def _left(p: Pass) -> float:
     drain = p.round.drain
     assert drain is not None

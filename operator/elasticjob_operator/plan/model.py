@@ -104,6 +104,7 @@ class JobSpec:
     handler_source: str = HandlerSource.INJECTED.value
     limits: Limits = Limits()
     scale_up_delay: int = 10
+    payback: int | None = None
     drain: int = 30
     application: Limit = Limit(5, 3600)
     infrastructure: Limit = Limit()

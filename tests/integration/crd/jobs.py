@@ -19,7 +19,7 @@ FULL: dict[str, Any] = {
     "nprocPerNode": "auto",
     "handlerSource": "Injected",
     "rendezvous": {"rejoinTimeoutSeconds": 60},
-    "scaling": {"scaleUpDelaySeconds": 10},
+    "scaling": {"scaleUpDelaySeconds": 10, "paybackSeconds": 600},
     "failurePolicy": {
         "application": {"maxRestarts": 3, "windowSeconds": 3600},
         "infrastructure": {"maxRestarts": 20, "windowSeconds": 86400},

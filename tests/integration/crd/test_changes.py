@@ -52,7 +52,7 @@ MAY_CHANGE: dict[str, Any] = {
     "maxReplicas": 9,
     "spares": 2,
     "rendezvous": {"rejoinTimeoutSeconds": 90, "lastCallTimeoutSeconds": 1},
-    "scaling": {"scaleUpDelaySeconds": 1},
+    "scaling": {"scaleUpDelaySeconds": 1, "paybackSeconds": 300},
     "failurePolicy": {"rules": [], "hangTimeoutSeconds": 60, "idleDeadlineSeconds": 60},
     "suspend": True,
     "drainSeconds": 0,

@@ -101,6 +101,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
             "rendezvous.establishTimeoutSeconds": 3_600,
             "rendezvous.heartbeatTimeoutSeconds": 3_600,
             "scaling.scaleUpDelaySeconds": 86_400,
+            "scaling.paybackSeconds": 31_536_000,
             "failurePolicy.hangTimeoutSeconds": 604_800,
             "failurePolicy.maxRoundsWithoutProgress": 1_000,
             "failurePolicy.idleDeadlineSeconds": 31_536_000,
@@ -220,6 +221,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "less than no delay": (
         manifest(scaling={"scaleUpDelaySeconds": -1}),
         "spec.scaling.scaleUpDelaySeconds in body should be greater than or equal to 0",
+    ),
+    "no time to pay back": (
+        manifest(scaling={"paybackSeconds": 0}),
+        "spec.scaling.paybackSeconds in body should be greater than or equal to 1",
     ),
     "no active time": (
         manifest(activeDeadlineSeconds=0),
