@@ -65,8 +65,8 @@ histories: $(READY) ## 100,000 simulated histories on all cores (20 minutes; ARG
 bench-scale: $(READY) controlplane ## joining up to 4,000 participants, c10d and etcd beside it (25 minutes; ARGS="--n 256,1000 --others ''")
 	@$(BIN)/python -m benchmarks.scale $(ARGS)
 
-bench-jobs: $(READY) controlplane ## 1,000 jobs of 8 applied at once: until all train, requests, memory (10 minutes; ARGS="--jobs 100")
-	@$(BIN)/python -m benchmarks.jobs $(or $(ARGS),--jobs 1000 --limit 1800)
+bench-jobs: $(READY) controlplane ## one operator and 10 to 1,000 jobs of 8: start, steady state, losses, takeover, memory (40 minutes; ARGS="--jobs 10,100")
+	@$(BIN)/python -m benchmarks.jobs $(ARGS)
 
 chaos: $(READY) controlplane ## 8 torchruns under a fault every 10-20 s for 10 minutes (20 minutes in all; ARGS="--seed 7 --minutes 10 --pods 8")
 	@$(BIN)/python -m tests.chaos.run $(ARGS)

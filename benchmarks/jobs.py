@@ -1,7 +1,12 @@
-"""`make bench-jobs`: many small jobs applied at once; when do they train?
+"""`make bench-jobs`: what many small jobs cost one operator, and how quickly it acts on one of them.
+
+For each number of jobs a control plane and an operator of its own, and the phases of `jobs_phases`: until all
+train, a minute in which nothing happens, single losses, a storm of losses, an operator that is killed and
+started again, one that takes over, and the deletion of all jobs.
 
 The API server, etcd, the controllers and the operator are the real processes; nodes and participants are
-played (`jobs_nodes`). Fails unless every job trains, and no pod was taken for silent or replaced.
+played (`jobs_nodes`). Fails unless every job trains and every phase was measured; aims that a run has missed
+are listed at its end.
 """
 
 from __future__ import annotations
@@ -11,128 +16,95 @@ import asyncio
 import json
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import psutil
-
+from benchmarks.environment import environment
 from benchmarks.jobs_nodes import Nodes
-from benchmarks.k8s import NODE, ControlPlane
-from benchmarks.meter import count_requests
-from elasticjob.contract import names
+from benchmarks.jobs_phases import PHASES, Figures, Options, Run, namespaces, say
+from benchmarks.jobs_table import document, missed
+from benchmarks.k8s import ControlPlane
 
-_MERGE = "application/merge-patch+json"
-_SAY_SECONDS = 5.0
+_SIZES = (10, 100, 300, 1000)
 
 
 def main() -> int:
     """Entry point."""
     options = _parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with ControlPlane() as plane:
-        for namespace in _namespaces(options.namespaces):
-            answer = plane.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-            assert answer.ok, answer.text
-        time.sleep(options.settle)
-        figures = asyncio.run(_measure(plane, options))
-        if not figures["all train"]:
-            sys.stderr.write(plane.operator_log())
-    print(json.dumps(figures, indent=2))
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=2) + "\n")
-    return 0 if figures["all train"] and not figures["replacements"] else 1
+    results: dict[int, dict[str, Figures]] = {}
+    facts: Mapping[str, object] = {}
+    for jobs in options.jobs:
+        with tempfile.TemporaryDirectory() as temporary, ControlPlane(operator=False) as plane:
+            folder = Path(temporary) if options.out is None else options.out / f"{jobs}-jobs"
+            folder.mkdir(parents=True, exist_ok=True)
+            facts = facts or {**environment(plane.version), "pods of a job": options.pods}
+            for namespace in namespaces(options.namespaces):
+                answer = plane.api.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+                assert answer.ok, answer.text
+            time.sleep(options.settle)
+            results[jobs] = asyncio.run(_measure(plane, jobs, options, folder))
+        text = document(results, facts)
+        if options.out is not None:
+            (options.out / "jobs.json").write_text(
+                json.dumps({"facts": facts, "results": results}, indent=2) + "\n"
+            )
+            (options.out / "jobs.md").write_text(text)
+    print(text)
+    say("\n".join(missed(results)) or "every aim was reached")
+    return int(any("missed" in figures for run in results.values() for figures in run.values()))
 
 
-def _namespaces(count: int) -> Sequence[str]:
-    return [f"team-{number}" for number in range(count)]
-
-
-async def _measure(plane: ControlPlane, options: argparse.Namespace) -> dict[str, Any]:
+async def _measure(
+    plane: ControlPlane, jobs: int, options: argparse.Namespace, folder: Path
+) -> dict[str, Figures]:
     cluster = plane.cluster
     nodes = Nodes(cluster.server, str(cluster.ca_file), cluster.admin_token, options.connections)
-    operator = psutil.Process(plane.operator_pid)
-    processes = {"operator": operator, "API server": psutil.Process(cluster.component("apiserver").pid)}
-    before = {name: sum(p.cpu_times()[:2]) for name, p in processes.items()}
-    offset = plane.audit_log.stat().st_size
-    spaces = _namespaces(options.namespaces)
-    wanted = [(spaces[number % len(spaces)], f"job-{number}") for number in range(options.jobs)]
     nodes.start()
-    began = said = time.monotonic()
+    chosen = Options(
+        jobs, options.pods, options.namespaces, options.window, options.losses, options.limit, options.phases
+    )
     try:
-        await asyncio.gather(*(_apply(nodes, key, options.pods) for key in wanted))
-        applied = time.monotonic() - began
-        while not _all_train(nodes, wanted) and time.monotonic() - began < options.limit:
-            await asyncio.sleep(0.1)
-            nodes.check()
-            if time.monotonic() - said > _SAY_SECONDS:
-                said = time.monotonic()
-                print(f"{said - began:6.0f} s: {_state(nodes)}", file=sys.stderr, flush=True)
-        seconds = time.monotonic() - began
-        rss = operator.memory_info().rss
-        with plane.audit_log.open() as log:
-            log.seek(offset)
-            requests = count_requests(log.read())
-        used = {name: round(sum(p.cpu_times()[:2]) - before[name], 1) for name, p in processes.items()}
-        after = sorted(job.trains_after or options.limit for job in nodes.jobs.values())
-        return {
-            "jobs": options.jobs,
-            "pods each": options.pods,
-            "all train": _all_train(nodes, wanted),
-            "seconds": round(seconds, 1),
-            "applied after": round(applied, 1),
-            "first, median, last": [round(after[at], 1) for at in (0, len(after) // 2, -1)] if after else [],
-            "replacements": sum(max(0, len(job.pods) - options.pods) for job in nodes.jobs.values()),
-            "requests": dict(requests),
-            "CPU seconds": used,
-            "operator MiB": round(rss / 2**20),
-            "played": dict(nodes.counts),
-            "slowest in ms": dict(nodes.slowest),
-        }
+        return await Run(plane, nodes, chosen, folder).run()
     finally:
         await nodes.aclose()
 
 
-async def _apply(nodes: Nodes, key: tuple[str, str], pods: int) -> None:
-    namespace, name = key
-    nodes.job(key)
-    container = {"name": "train", "image": "played", "command": ["torchrun", "train.py"]}
-    body = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "replicas": pods,
-            "handlerSource": "Image",
-            "template": {"spec": {"nodeName": NODE, "containers": [container]}},
-        },
-    }
-    path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
-    assert await nodes.persist("apply", "POST", path, body, "application/json"), name
+def _sizes(text: str) -> Sequence[int]:
+    sizes = [int(word) for word in text.split(",")]
+    if min(sizes) < 4:
+        raise argparse.ArgumentTypeError(f"expected numbers of at least 4 jobs, such as 10,100; found {text}")
+    return sizes
 
 
-def _all_train(nodes: Nodes, wanted: Sequence[tuple[str, str]]) -> bool:
-    return all(nodes.job(key).trains_after is not None for key in wanted)
-
-
-def _state(nodes: Nodes) -> str:
-    jobs = nodes.jobs.values()
-    train = sum(job.trains_after is not None for job in jobs)
-    paces = sorted({job.record.wait_renew_period_seconds for job in jobs if job.record is not None})
-    pods = sum(len(job.pods) for job in jobs)
-    return f"{train} of {len(jobs)} train, {pods} pods made, renewals every {paces} s"
+def _phases(text: str) -> Sequence[str]:
+    phases = text.split(",")
+    unknown = set(phases) - set(PHASES)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(PHASES)}")
+    return phases
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description=__doc__.partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument(
+        "--jobs", type=_sizes, default=_SIZES, help="numbers of jobs, default 10,100,300,1000"
+    )
     parser.add_argument("--pods", type=int, default=8, help="of each job, default %(default)s")
+    parser.add_argument("--phases", type=_phases, default=PHASES, help=f"default {','.join(PHASES)}")
     parser.add_argument("--namespaces", type=int, default=10, help="default %(default)s")
+    parser.add_argument(
+        "--window", type=float, default=60.0, help="seconds of the steady state, default %(default)s"
+    )
+    parser.add_argument("--losses", type=int, default=30, help="one after the other, default %(default)s")
     parser.add_argument("--connections", type=int, default=64, help="of all nodes and participants together")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds, default %(default)s")
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds before the jobs are applied")
-    parser.add_argument("--out", type=Path, help="a file for the figures")
+    parser.add_argument(
+        "--limit", type=float, default=900.0, help="seconds for a start or deletion, default %(default)s"
+    )
+    parser.add_argument("--settle", type=float, default=2.0, help="seconds before the operator is started")
+    parser.add_argument("--out", type=Path, help="a folder for jobs.json, jobs.md and the operators' logs")
     return parser.parse_args()
 
 

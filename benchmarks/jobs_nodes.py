@@ -51,13 +51,29 @@ class Seat:
     def __init__(self, nodes: Nodes, job: SeenJob, name: str, uid: str) -> None:
         self._nodes, self._job = nodes, job
         self.name, self.uid = name, uid
+        self.announced_at = 0.0
+        """When the API server had its last announcement (monotonic)."""
         self._core = Participant()
         self._wanted = asyncio.Event()
         self._annotations: dict[str, str] = {}
         self._version = ""
         self._renew = 5.0
-        self._in_round = False
+        self._in_round = self._announces = False
         self.task = asyncio.ensure_future(self._live())
+
+    @property
+    def member(self) -> bool:
+        """Whether it is in a round."""
+        return self._in_round
+
+    async def lose(self) -> float:
+        """Its container is killed, and its kubelet says so. Returns the moment before that (monotonic)."""
+        self.task.cancel()
+        self._job.seats.pop(self.uid, None)
+        began = time.monotonic()
+        path = f"/api/v1/namespaces/{self._job.namespace}/pods/{self.name}/status"
+        await self._nodes.persist("lose", "PATCH", path, {"status": _killed()}, _MERGE)
+        return began
 
     async def _live(self) -> None:
         path = f"/api/v1/namespaces/{self._job.namespace}/pods/{self.name}/status"
@@ -104,6 +120,7 @@ class Seat:
 
     def _announce(self) -> None:
         self._in_round = False
+        self._announces = True
         endpoint = format_endpoint("127.0.0.1", random.randint(20_000, 60_000))
         record = self._core.announce(secrets.token_urlsafe(8), endpoint, False, 1)
         self._request_write(names.PARTICIPANT_ANNOTATION, record.dump())
@@ -129,7 +146,10 @@ class Seat:
                 "ownerReferences": [owner],
             }
             body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        announces, self._announces = self._announces, False
         answer = await self._nodes.persist(what, "PATCH", path + query, body, kind)
+        if announces:
+            self.announced_at = time.monotonic()
         self._version = str(answer["metadata"]["resourceVersion"]) if answer else ""
 
 
@@ -144,6 +164,11 @@ class SeenJob:
         """UIDs of all that were ever made."""
         self.began = time.monotonic()
         self.trains_after: float | None = None
+        self.phases: dict[tuple[int, str], float] = {}
+        """When the round Lease first said so (monotonic), by round and phase."""
+        self.established: dict[int, float] = {}
+        """When the status said so, by round."""
+        self.gone = False
 
 
 class Nodes:
@@ -166,6 +191,8 @@ class Nodes:
         self.slowest: Counter[str] = Counter()
         """Milliseconds, by what was asked; the wait for a connection included."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """By UID: pods on their way out."""
 
     def start(self) -> None:
         """Watch jobs, pods and Leases."""
@@ -185,7 +212,11 @@ class Nodes:
 
     async def aclose(self) -> None:
         """End without a word."""
-        tasks = [*self._tasks, *(seat.task for job in self.jobs.values() for seat in job.seats.values())]
+        tasks = [
+            *self._tasks,
+            *self._ending.values(),
+            *(seat.task for job in self.jobs.values() for seat in job.seats.values()),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -236,7 +267,11 @@ class Nodes:
 
     def _job(self, kind: str, raw: Any) -> None:
         job = self.job((raw["metadata"]["namespace"], raw["metadata"]["name"]))
+        job.gone = kind == "DELETED"
         conditions = (raw.get("status") or {}).get("conditions") or ()
+        round_ = (raw.get("status") or {}).get("currentRound") or {}
+        if round_.get("establishedTime"):
+            job.established.setdefault(int(round_["number"]), time.monotonic())
         if kind != "DELETED" and any(c["type"] == "Training" and c["status"] == "True" for c in conditions):
             job.trains_after = job.trains_after or time.monotonic() - job.began
 
@@ -250,6 +285,16 @@ class Nodes:
             seat = job.seats.pop(meta["uid"], None)
             if seat is not None:
                 seat.task.cancel()
+            if kind != "DELETED" and meta["uid"] not in self._ending:
+                self._ending[meta["uid"]] = asyncio.ensure_future(self._end(meta))
+
+    async def _end(self, meta: Any) -> None:
+        """What kubelet does with a pod that was deleted."""
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        await self.persist(
+            "end", "DELETE", path, {**at_once, "preconditions": {"uid": meta["uid"]}}, "application/json"
+        )
 
     def _lease(self, kind: str, raw: Any) -> None:
         meta = raw["metadata"]
@@ -259,8 +304,18 @@ class Nodes:
         job = self.job((meta["namespace"], meta["labels"][names.JOB_LABEL]))
         with contextlib.suppress(RecordError):
             job.record = RoundRecord.parse(text)
+            job.phases.setdefault((job.record.number, job.record.phase), time.monotonic())
             for seat in list(job.seats.values()):
                 seat.observe(job.record)
+
+
+def _killed() -> dict[str, Any]:
+    """What kubelet writes once the container was killed."""
+    container = {"name": "train", "image": "played", "imageID": "", "ready": False, "restartCount": 0}
+    return {
+        "phase": "Failed",
+        "containerStatuses": [{**container, "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}],
+    }
 
 
 def _running(address: str) -> dict[str, Any]:

@@ -54,12 +54,20 @@ class ControlPlane:
 
     ``nodes`` more are devcluster's own, on which pods run as processes. ``gogc`` is the API server's.
     With ``stamps`` the operator writes into that file when it did what (`benchmarks.traced_operator`).
+    Without ``operator`` the operators are the caller's.
     """
 
-    def __init__(self, nodes: int = 0, gogc: int | None = None, stamps: Path | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int = 0,
+        gogc: int | None = None,
+        stamps: Path | None = None,
+        operator: bool = True,
+    ) -> None:
         self._nodes = nodes
         self._gogc = gogc
         self._stamps = stamps
+        self._with_operator = operator
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ControlPlane:
@@ -73,8 +81,9 @@ class ControlPlane:
             self._operator_log = folder / "operator.log"
             self.service_accounts = folder / "pods"
             self._prepare()
-            self._operator = self._start_operator()
-            stack.callback(_end, self._operator)
+            if self._with_operator:
+                self._operator = self._start_operator()
+                stack.callback(_end, self._operator)
             self._stack = stack.pop_all()
         return self
 

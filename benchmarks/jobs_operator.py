@@ -1,0 +1,203 @@
+"""The operator's process with clocks in it: `python -m benchmarks.jobs_operator FILE [the operator's flags]`.
+
+SIGUSR1 makes it write what was measured so far into the file (`Clocks`). What the operator does is as ever:
+its planner, its passes, its requests and its event loop are timed from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from elasticjob_operator import __main__ as operator
+from elasticjob_operator import app
+from elasticjob_operator.controller.controller import Controller
+from elasticjob_operator.controller.registry import JobEntry
+from elasticjob_operator.observe.client import Client, Json
+from elasticjob_operator.plan.model import Job, Now, Observed, Plan
+from elasticjob_operator.plan.planner import plan
+from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.settings import Settings
+
+TICK_SECONDS = 0.02
+
+
+@dataclass
+class PassTimes:
+    """One pass. Times are seconds; ``at`` is monotonic."""
+
+    at: float = 0.0
+    queued: float = 0.0
+    """From the first news to the begin of the pass."""
+    took: float = 0.0
+    waited: float = 0.0
+    """Of it, while at least one of its requests was under way."""
+    plan_cpu: float = 0.0
+    broke: bool = False
+    """It found that a round is over."""
+
+    @property
+    def own(self) -> float:
+        """The operator's own part."""
+        return self.queued + self.took - self.waited
+
+
+@dataclass
+class Clocks:
+    """What was measured. Lists of times are (monotonic moment, seconds)."""
+
+    at: float = 0.0
+    leading_at: float = 0.0
+    """When this process first led; 0: never."""
+    passes: list[PassTimes] = field(default_factory=list)
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    """Garbage collections."""
+    lags: list[tuple[float, float]] = field(default_factory=list)
+    """How late the event loop was, of those above a millisecond."""
+
+    def dump(self, file: Path) -> None:
+        """Write all of it."""
+        self.at = time.monotonic()
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(asdict(self)))
+        part.rename(file)
+
+    @staticmethod
+    def read(file: Path) -> Clocks:
+        """What `dump` wrote."""
+        found = json.loads(file.read_text())
+        found["passes"] = [PassTimes(**one) for one in found["passes"]]
+        return Clocks(**found)
+
+
+class _UnderWay:
+    """A pass, and how many of its requests are under way."""
+
+    def __init__(self) -> None:
+        self.times = PassTimes()
+        self._requests = 0
+        self._since = 0.0
+
+    @contextlib.contextmanager
+    def request(self) -> Any:
+        """For the time of a request."""
+        if not self._requests:
+            self._since = time.monotonic()
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self.times.waited += time.monotonic() - self._since
+
+
+clocks = Clocks()
+_current: ContextVar[_UnderWay | None] = ContextVar("current", default=None)
+_news: dict[tuple[str, str], float] = {}
+
+
+class TimedClient(Client):
+    """The operator's client."""
+
+    async def _request(self, method: str, path: str, **more: Any) -> Json:
+        current = _current.get()
+        if current is None:
+            return await super()._request(method, path, **more)
+        with current.request():
+            return await super()._request(method, path, **more)
+
+
+class TimedController(Controller):
+    """The operator's controller."""
+
+    def __init__(self, api: Client, settings: Settings) -> None:
+        super().__init__(api, settings, _timed_plan)
+        reconcile = self.reconciler.reconcile
+
+        async def timed(entry: JobEntry, hurried: bool) -> float | None:
+            under_way = _UnderWay()
+            times, now = under_way.times, time.monotonic()
+            times.at = now
+            times.queued = now - _news.pop(entry.request[:2], now)
+            token = _current.set(under_way)
+            try:
+                return await reconcile(entry, hurried)
+            finally:
+                _current.reset(token)
+                times.took = time.monotonic() - now
+                clocks.passes.append(times)
+
+        self.reconciler.reconcile = timed  # type: ignore[method-assign]
+
+    def enqueue(self, namespace: str, name: str) -> None:
+        _news.setdefault((namespace, name), time.monotonic())
+        super().enqueue(namespace, name)
+
+    def start(self, leading: bool = True) -> None:
+        super().start(leading)
+        loop = asyncio.get_running_loop()
+        file = Path(os.environ["JOBS_OPERATOR_FILE"])
+        loop.add_signal_handler(signal.SIGUSR1, clocks.dump, file)
+        loop.call_later(TICK_SECONDS, _tick, loop, loop.time() + TICK_SECONDS)
+
+
+def _timed_plan(
+    job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapping[Any, float]
+) -> Plan:
+    began = time.thread_time()
+    decided = plan(job, status, observed, now, timers)
+    current = _current.get()
+    if current is not None:
+        current.times.plan_cpu += time.thread_time() - began
+        current.times.broke |= (status.current_round.phase, decided.status.current_round.phase) == (
+            "Active",
+            "Broken",
+        )
+    return decided
+
+
+def _tick(loop: asyncio.AbstractEventLoop, due: float) -> None:
+    now = loop.time()
+    if now - due > 0.001:
+        clocks.lags.append((now, now - due))
+    if not clocks.leading_at and app.running.elector is not None and app.running.elector.may_write():
+        clocks.leading_at = now
+    loop.call_at(now + TICK_SECONDS, _tick, loop, now + TICK_SECONDS)
+
+
+def _collections() -> None:
+    began = 0.0
+
+    def collected(phase: str, _: Mapping[str, Any]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.monotonic()
+        else:
+            clocks.pauses.append((began, time.monotonic() - began))
+
+    gc.callbacks.append(collected)
+
+
+def main() -> None:
+    """Entry point."""
+    os.environ["JOBS_OPERATOR_FILE"] = sys.argv.pop(1)
+    app.Client = TimedClient  # type: ignore[attr-defined]
+    app.Controller = TimedController  # type: ignore[attr-defined, assignment]
+    _collections()
+    operator.main()
+
+
+if __name__ == "__main__":
+    main()

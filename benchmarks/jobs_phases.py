@@ -1,0 +1,334 @@
+"""The phases of `benchmarks.jobs` at one number of jobs, and what is measured in each.
+
+Times are seconds from what a node or a participant has written to what the API server's watches bring to this
+process: its own part (parsing, its event loop) counts. Beside each phase stands the machine's load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.jobs_nodes import Key, Nodes, SeenJob
+from benchmarks.jobs_operator import Clocks
+from benchmarks.jobs_operators import Operator, Samples, operator_requests
+from benchmarks.k8s import NODE, ControlPlane
+from elasticjob.contract import names
+
+PHASES = ("start", "steady", "loss", "storm", "restart", "takeover", "deletion")
+STORM = 50
+_SAY_SECONDS = 10.0
+_PAUSE_SECONDS = 0.3
+_ROUND_SECONDS = 120.0
+_SETTLE_SECONDS = 190.0
+"""After the deletion: what the operator gives back, it gives back within this time."""
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """``window``: seconds of the steady state; ``losses``: one after the other; ``limit``: seconds for the
+    start, and for the deletion."""
+
+    jobs: int
+    pods: int
+    namespaces: int
+    window: float
+    losses: int
+    limit: float
+    phases: Sequence[str] = PHASES
+
+
+class Missed(Exception):
+    """What was waited for did not happen."""
+
+
+class Run:
+    """One control plane, and all phases."""
+
+    def __init__(self, plane: ControlPlane, nodes: Nodes, options: Options, folder: Path) -> None:
+        self.plane, self.nodes, self.options = plane, nodes, options
+        self._folder = folder
+        self._operators = 0
+        self.operator = self.begin_operator()
+        self.samples = Samples(plane, self.operator)
+        self.figures: dict[str, Figures] = {}
+        spaces = namespaces(options.namespaces)
+        self.keys = [(spaces[number % len(spaces)], f"job-{number}") for number in range(options.jobs)]
+        # A second loss soon after the first is followed by a pause: each job has one, where there are enough.
+        last = random.sample(self.keys, len(self.keys))
+        alone = min(options.losses, max(1, (len(last) - 2) // 2))
+        self._lost = {"loss": last[:alone], "storm": last[alone:-2][:STORM] or last[:1]}
+        self._lost |= {"restart": last[-1:], "takeover": last[-2:][:1]}
+
+    def begin_operator(self) -> Operator:
+        """Another operator. It leads when no other does."""
+        self._operators += 1
+        return Operator(self.plane, self._folder, self._operators)
+
+    async def run(self) -> dict[str, Figures]:
+        """All phases, one after the other; what could not be measured says why."""
+        sampling = asyncio.create_task(self.samples.run())
+        try:
+            await self.operator.leads()
+            await asyncio.sleep(2.0)
+            self._idle = self.samples.take().operator_mebibytes
+            for phase in self.options.phases:
+                say(f"{self.options.jobs} jobs: {phase}")
+                try:
+                    await getattr(self, f"_{phase}")()
+                except (Missed, TimeoutError) as error:
+                    self.figures.setdefault(phase, {})["missed"] = str(error) or "not in time"
+                    say(f"{phase}: {error}")
+                    if phase == "start":
+                        break
+        finally:
+            sampling.cancel()
+            self.operator.kill()
+        return self.figures
+
+    @asynccontextmanager
+    async def _measured(self, phase: str) -> AsyncIterator[Figures]:
+        """What every phase has, and beside it the load."""
+        figures = self.figures[phase] = {}
+        offset = self.plane.audit_log.stat().st_size
+        before = self.samples.take()
+        psutil.cpu_percent()
+        yield figures
+        after = self.samples.take()
+        clocks = await self.operator.clocks()
+        seconds = after.at - before.at
+        used = after.operator_cpu - (
+            before.operator_cpu if after.operator_cpu >= before.operator_cpu else 0.0
+        )
+        pauses = [1000 * length for at, length in clocks.pauses if at >= before.at]
+        passes = [one for one in clocks.passes if one.at >= before.at]
+        requests = operator_requests(self.plane, offset)
+        figures |= {
+            "seconds measured": round(seconds, 1),
+            "operator CPU s": round(used, 2),
+            "operator's share of a core, %": round(100 * used / seconds, 1),
+            "operator MiB, highest so far": round(self.samples.highest()),
+            "collections": len(pauses),
+            "longest collection, ms": round(max(pauses, default=0.0), 1),
+            "all collections, s": round(sum(pauses) / 1000, 2),
+            "passes": len(passes),
+            "plan CPU ms, p50 and p99": quantiles([1000 * one.plan_cpu for one in passes]),
+            "event loop late, longest ms": round(
+                1000 * max((late for at, late in clocks.lags if at >= before.at), default=0.0)
+            ),
+            "operator's requests": dict(requests.most_common()),
+            "machine's load": round(os.getloadavg()[0], 2),
+            "others' share of a core, %": round(
+                100 * (after.machine_cpu - before.machine_cpu - (after.ours_cpu - before.ours_cpu)) / seconds
+            )
+            if after.ours_cpu >= before.ours_cpu
+            else None,
+        }
+
+    async def _start(self) -> None:
+        nodes, options = self.nodes, self.options
+        async with self._measured("start") as figures:
+            began = said = time.monotonic()
+            await asyncio.gather(*(self._apply(key) for key in self.keys))
+            figures["applied after, s"] = round(time.monotonic() - began, 1)
+            while (left := sum(nodes.job(key).trains_after is None for key in self.keys)) and (
+                time.monotonic() - began < options.limit
+            ):
+                await asyncio.sleep(0.1)
+                nodes.check()
+                if time.monotonic() - said > _SAY_SECONDS:
+                    said = time.monotonic()
+                    say(f"  {said - began:.0f} s: {options.jobs - left} of {options.jobs} train")
+            times = sorted(nodes.job(key).trains_after or options.limit for key in self.keys)
+            figures["first, median, last trains after, s"] = [
+                round(times[at], 1) for at in (0, len(times) // 2, -1)
+            ]
+            await asyncio.sleep(2.0)  # their last Events
+        requests = figures["operator's requests"]
+        beside = sum(
+            n for what, n in requests.items() if not what.startswith(("create pods", "list", "watch"))
+        )
+        figures["requests per job beside its pods"] = round(beside / options.jobs, 1)
+        figures["pods replaced"] = sum(max(0, len(job.pods) - options.pods) for job in nodes.jobs.values())
+        if left:
+            raise Missed(f"{left} of {options.jobs} jobs do not train after {options.limit:.0f} s")
+
+    async def _apply(self, key: Key) -> None:
+        namespace, name = key
+        self.nodes.job(key)
+        container = {"name": "train", "image": "played", "command": ["torchrun", "train.py"]}
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "replicas": self.options.pods,
+                "handlerSource": "Image",
+                "failurePolicy": {"application": {}, "infrastructure": {}},
+                "template": {"spec": {"nodeName": NODE, "containers": [container]}},
+            },
+        }
+        path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.PLURAL}"
+        assert await self.nodes.persist("apply", "POST", path, body, "application/json"), name
+
+    async def _steady(self) -> None:
+        await asyncio.sleep(5.0)
+        async with self._measured("steady") as figures:
+            before = sum(self.nodes.counts[what] for what in ("say", "renew"))
+            await asyncio.sleep(self.options.window)
+            theirs = sum(self.nodes.counts[what] for what in ("say", "renew")) - before
+        seconds = figures["seconds measured"]
+        ours = sum(figures["operator's requests"].values())
+        figures["requests per second and job"] = round((theirs + ours) / seconds / self.options.jobs, 3)
+        figures["of these the operator's"] = round(ours / seconds / self.options.jobs, 4)
+
+    async def _loss(self) -> None:
+        async with self._measured("loss") as figures:
+            began = time.monotonic()
+            losses = []
+            for key in self._lost["loss"]:
+                losses.append(await self._lose_one(self.nodes.job(key)))
+                await asyncio.sleep(_PAUSE_SECONDS)
+        figures |= {
+            "losses": len(losses),
+            "loss to its record, ms, p50 and p99": quantiles([1000 * one.broken for one in losses]),
+            "last join to the next round, ms, p50 and p99": quantiles([1000 * one.formed for one in losses]),
+            "operator's own part, ms, p50 and p99": own_parts(await self.operator.clocks(), began),
+        }
+
+    async def _storm(self) -> None:
+        await asyncio.sleep(3.0)
+        jobs = [self.nodes.job(key) for key in self._lost["storm"]]
+        async with self._measured("storm") as figures:
+            began = time.monotonic()
+            losses = await asyncio.gather(*(self._lose_one(job) for job in jobs))
+            figures["jobs that lose a member"] = len(jobs)
+            figures["all established again, s"] = round(time.monotonic() - began, 2)
+        figures["all records said so after, s"] = round(max(one.broken for one in losses), 2)
+        figures["operator's own part, ms, p50 and p99"] = own_parts(await self.operator.clocks(), began)
+
+    async def _restart(self) -> None:
+        await asyncio.sleep(3.0)
+        async with self._measured("restart") as figures:
+            self.operator.kill()
+            await self._acts("restart", figures, self.begin_operator())
+
+    async def _takeover(self) -> None:
+        other = self.begin_operator()
+        await other.listens()
+        await asyncio.sleep(3.0)
+        async with self._measured("takeover") as figures:
+            self.operator.kill()
+            await self._acts("takeover", figures, other)
+
+    async def _acts(self, phase: str, figures: Figures, operator: Operator) -> None:
+        """A member is lost while no operator leads; this one will."""
+        self.operator = self.samples.operator = operator
+        loss = await self._lose_one(self.nodes.job(self._lost[phase][0]))
+        clocks = await operator.clocks()
+        figures["leading after, s"] = round(clocks.leading_at - loss.at, 2)
+        figures["loss to its record, s"] = round(loss.broken, 2)
+        figures["from leading to its record, s"] = round(loss.at + loss.broken - clocks.leading_at, 2)
+
+    async def _lose_one(self, job: SeenJob) -> Loss:
+        record = job.record
+        members = [seat for seat in job.seats.values() if seat.member]
+        if record is None or record.phase != "Active" or not members:
+            raise Missed(f"{job.name} does not train")
+        at = await random.choice(members).lose()
+        number = record.number
+        async with asyncio.timeout(_ROUND_SECONDS):
+            while (number, "Broken") not in job.phases:
+                await asyncio.sleep(0.002)
+            broken = job.phases[number, "Broken"] - at
+            while not any(n > number and phase == "Active" for n, phase in job.phases):
+                await asyncio.sleep(0.002)
+            formed_at = min(at for (n, phase), at in job.phases.items() if n > number and phase == "Active")
+            joined_at = max(seat.announced_at for seat in job.seats.values())
+            while not any(n > number for n in job.established):
+                await asyncio.sleep(0.01)
+        return Loss(at, broken, formed_at - joined_at)
+
+    async def _deletion(self) -> None:
+        async with self._measured("deletion") as figures:
+            began = time.monotonic()
+            spaces = namespaces(self.options.namespaces)
+            for space in spaces:
+                path = f"/apis/{names.API_VERSION}/namespaces/{space}/{names.PLURAL}"
+                options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+                answer = await asyncio.to_thread(
+                    self.plane.api.request, "DELETE", path, options, timeout=60.0
+                )
+                assert answer.ok, answer.text
+            left: list[str] = []
+            while time.monotonic() - began < self.options.limit:
+                left = await asyncio.to_thread(self._left)
+                if not left:
+                    break
+                await asyncio.sleep(1.0)
+            figures["all gone after, s"] = round(time.monotonic() - began, 1)
+            await asyncio.sleep(_SETTLE_SECONDS)
+        after = self.samples.take().operator_mebibytes
+        figures |= {
+            "operator MiB before all jobs": round(self._idle),
+            "operator MiB now": round(after),
+            "more than before, %": round(100 * (after / self._idle - 1)),
+        }
+        if left:
+            raise Missed(f"left: {', '.join(left)}")
+
+    def _left(self) -> list[str]:
+        """Which kinds still have objects of jobs."""
+        selector = f"?labelSelector={names.JOB_LABEL.replace('/', '%2F')}&limit=1"
+        kinds = ("/api/v1/pods", "/apis/coordination.k8s.io/v1/leases")
+        return [kind for kind in kinds if self.plane.api.request("GET", kind + selector).json()["items"]]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """``at`` is monotonic, the others are seconds: from then to the record that the round is over, and from
+    the last join to the next round."""
+
+    at: float
+    broken: float
+    formed: float
+
+
+def own_parts(clocks: Clocks, since: float) -> list[float]:
+    """Of passes that found a round over: milliseconds from the news to the end of the pass in which none of
+    its requests was under way, p50 and p99."""
+    return quantiles([1000 * one.own for one in clocks.passes if one.broke and one.at >= since])
+
+
+def namespaces(count: int) -> list[str]:
+    """Where the jobs are."""
+    return [f"team-{number}" for number in range(count)]
+
+
+def quantiles(values: Sequence[float]) -> list[float]:
+    """p50 and p99; nothing of nothing."""
+    ordered = sorted(values)
+    return [
+        round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
+        for share in (0.5, 0.99)
+        if ordered
+    ]
+
+
+def say(text: str) -> None:
+    """Progress, for who waits."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=sys.stderr, flush=True)
