@@ -103,7 +103,7 @@ class Seat:
             self._announce()
         if self._in_round:
             return
-        step = self._core.next_step()
+        step = self._core.take_step()
         if isinstance(step, AnnounceAgain):
             self._nodes.counts["announced again"] += 1
             self._announce()
@@ -148,9 +148,15 @@ class Seat:
             body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         announces, self._announces = self._announces, False
         answer = await self._nodes.persist(what, "PATCH", path + query, body, kind)
+        if answer is None:
+            # Somebody else has written the Lease, or it is gone: it is taken over, as the handler does.
+            self._version, self._announces = "", self._announces or announces
+            await asyncio.sleep(_PAUSE_SECONDS)
+            self._wanted.set()
+            return
         if announces:
             self.announced_at = time.monotonic()
-        self._version = str(answer["metadata"]["resourceVersion"]) if answer else ""
+        self._version = str(answer["metadata"]["resourceVersion"])
 
 
 class SeenJob:

@@ -122,8 +122,8 @@ class TimedClient(Client):
 class TimedController(Controller):
     """The operator's controller."""
 
-    def __init__(self, api: Client, settings: Settings) -> None:
-        super().__init__(api, settings, _timed_plan)
+    def __init__(self, api: Client, settings: Settings, **more: Any) -> None:
+        super().__init__(api, settings, _timed_plan, **more)
         reconcile = self.reconciler.reconcile
 
         async def timed(entry: JobEntry, hurried: bool) -> float | None:
