@@ -88,6 +88,7 @@ class _UnderWay:
         self.times = PassTimes()
         self._requests = 0
         self._since = 0.0
+        self._over = False
 
     @contextlib.contextmanager
     def request(self) -> Any:
@@ -100,7 +101,17 @@ class _UnderWay:
         finally:
             self._requests -= 1
             if not self._requests:
-                self.times.waited += time.monotonic() - self._since
+                self._add()
+
+    def end(self, seconds: float) -> None:
+        """The pass took so long. What of its requests is still under way, Events above all, is not its own."""
+        if self._requests:
+            self._add()
+        self.times.took, self._over = seconds, True
+
+    def _add(self) -> None:
+        if not self._over:
+            self.times.waited += time.monotonic() - self._since
 
 
 clocks = Clocks()
@@ -136,7 +147,7 @@ class TimedController(Controller):
                 return await reconcile(entry, hurried)
             finally:
                 _current.reset(token)
-                times.took = time.monotonic() - now
+                under_way.end(time.monotonic() - now)
                 clocks.passes.append(times)
 
         self.reconciler.reconcile = timed  # type: ignore[method-assign]
