@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from elasticjob_operator.observe.client import Json
+from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.plan.planner import plan
 from tests.integration.shell.scene import Operator, Scene, Wire, WiredClient, eventually
 
@@ -16,13 +16,17 @@ pytestmark = pytest.mark.cluster
 
 
 class RecordingClient(WiredClient):
-    """Notes the path of every request that is not a watch."""
+    """Notes the path of every request."""
 
     paths: set[str]
 
     async def _request(self, method: str, path: str, **more: Any) -> Json:
         self.paths.add(path)
         return await super()._request(method, path, **more)
+
+    def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[WatchBatch, None]:
+        self.paths.add(path)
+        return super().watch(path, params)
 
 
 @asynccontextmanager
@@ -41,9 +45,9 @@ async def operator_of(
         await operator.stop()
 
 
-def others(paths: set[str], namespace: str) -> set[str]:
-    """What is neither the cluster's nor of that namespace."""
-    return {path for path in paths if "/namespaces/" in path and f"/namespaces/{namespace}/" not in path}
+def beyond(paths: set[str], namespace: str) -> set[str]:
+    """What is not of that namespace, but for the nodes, which have none."""
+    return {path for path in paths if f"/namespaces/{namespace}/" not in path} - {"/api/v1/nodes"}
 
 
 async def served(scene: Scene) -> None:
@@ -64,7 +68,9 @@ async def test_two_operators_leave_each_others_jobs_alone(
         await other.make_job()
         async with operator_of(scene, monkeypatch) as (first, of_first):
             await served(scene)
-            assert "status" not in await other.job(), "its operator has not come yet"
+            assert (await other.job())["status"] == {"observedGeneration": -1}, (
+                "its operator has not come yet"
+            )
             assert not await other.pod_names()
             async with operator_of(other, monkeypatch) as (second, of_second):
                 await served(other)
@@ -73,7 +79,7 @@ async def test_two_operators_leave_each_others_jobs_alone(
                 # What one mends, the other does not even see.
                 pod = f"{other.pods}/mnist-1-0"
                 await other.admin.delete(pod, grace=0)
-                await other.pods_are("mnist-0-0", "mnist-1-0")
+                await other.pods_are("mnist-0-0", "mnist-1-1")
             await first.controller.source.relist(scene.namespace)
 
             # An operator that is away is not stood in for.
@@ -82,11 +88,12 @@ async def test_two_operators_leave_each_others_jobs_alone(
                 await scene.poke()
 
             async def gone() -> bool:
-                return await other.pod_names() == {"mnist-1-0"}
+                return await other.pod_names() == {"mnist-1-1"}
 
             await eventually(gone, "the pod of the other's job is gone")
-        assert not others(of_first, scene.namespace)
-        assert not others(of_second, other.namespace)
+        assert {f"/api/v1/namespaces/{scene.namespace}/pods", "/api/v1/nodes"} <= of_first
+        assert not beyond(of_first, scene.namespace)
+        assert not beyond(of_second, other.namespace)
         assert [entry.view.job.namespace for entry in first.controller.registry] == [scene.namespace]
     finally:
         await scene.admin.delete(f"/api/v1/namespaces/{name}")
