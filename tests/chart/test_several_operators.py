@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from charts.generate import NAMESPACE
 from devcluster.api import ApiClient
@@ -16,6 +18,10 @@ from devcluster.wait import wait_for
 from tests.chart.release import Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+_OF_SECOND = ("-l", "app.kubernetes.io/instance=elasticjob-b")
+_POLICIES_READ_SECONDS = 3.0
+"""The API server looks once a second which policies there are."""
 
 
 @pytest.fixture
@@ -28,47 +34,69 @@ def release(tmp_path: Path) -> Iterator[Release[Cluster]]:
         yield Release(cluster, tmp_path)
 
 
-def test_two_releases_share_the_namespaces_of_a_cluster(release: Release[Cluster]) -> None:
-    """Each has an election, a policy and rights of its own, and neither can write what is the other's."""
-    release.words("docs/operate/scale.md", "two-operators")
-    kubectl = release.cluster.kubectl
+class Share:
+    """A release and the namespace that it serves. Its pods exist, and no operator runs in them."""
 
-    def operators(name: str) -> list[str]:
-        selector = f"app.kubernetes.io/instance={name}"
-        answer = kubectl("-n", NAMESPACE, "get", "pods", "-l", selector, "-o", "name")
-        return [pod.removeprefix("pod/") for pod in answer.stdout.split()]
+    def __init__(self, release: Release[Cluster], name: str, namespace: str) -> None:
+        self.name = name
+        self.namespace = namespace
+        self._cluster = release.cluster
+        self.leader = self.standby = ""
 
-    def elect(name: str) -> tuple[str, str]:
-        """Let one of its operators lead; returns that one, and one that stands by."""
-        wait_for(lambda: len(operators(name)) == 2, 60, f"{name} has its pods", interval=0.2)
-        leader, standby = operators(name)
-        held = json.dumps({"spec": {"holderIdentity": f"{leader}_1"}})
-        kubectl("-n", NAMESPACE, "patch", "lease", name, "--type=merge", "-p", held)
-        return leader, standby
+    def elect(self) -> None:
+        """Let one of its pods lead."""
+        wait_for(lambda: len(self._pods()) == 2, 60, f"{self.name} has its pods", interval=0.2)
+        self.leader, self.standby = self._pods()
+        held = json.dumps({"spec": {"holderIdentity": f"{self.leader}_1"}})
+        self._cluster.kubectl("-n", NAMESPACE, "patch", "lease", self.name, "--type=merge", "-p", held)
 
-    def refusal(name: str, pod: str, namespace: str) -> str:
-        """What is said against a write of that operator of the release for a job in the namespace."""
+    def enforced(self) -> None:
+        """Wait until its policy is in force, which takes the API server a moment."""
+
+        def found() -> str:
+            return f"the policy of {self.name} refuses its standby; found {self._refusal_of_standby()!r}"
+
+        wait_for(lambda: "does not lead" in self._refusal_of_standby(), 60, found, interval=0.2)
+
+    def refusal(self, pod: str, namespace: str) -> str:
+        """What is said against a write of that pod for a job in the namespace."""
         bound = ["--bound-object-kind=Pod", f"--bound-object-name={pod}"]
-        token = kubectl("-n", NAMESPACE, "create", "token", name, *bound).stdout.strip()
+        token = self._cluster.kubectl("-n", NAMESPACE, "create", "token", self.name, *bound).stdout.strip()
         account = {"name": "mnist-elasticjob", "labels": {"elasticjob.dev/job-name": "mnist"}}
-        answer = ApiClient(release.cluster.server, release.cluster.ca_file, token).request(
+        answer = ApiClient(self._cluster.server, self._cluster.ca_file, token).request(
             "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts?dryRun=All", {"metadata": account}
         )
         return "" if answer.ok else str(answer.json()["message"])
 
-    def enforced(name: str, standby: str, own: str) -> None:
-        """The API server takes a new policy over within a moment."""
+    def _refusal_of_standby(self) -> str:
+        return self.refusal(self.standby, self.namespace)
 
-        def found() -> str:
-            return f"the policy of {name} refuses its standby; found {refusal(name, standby, own)!r}"
+    def _pods(self) -> list[str]:
+        of_release = ["-l", f"app.kubernetes.io/instance={self.name}"]
+        found = self._cluster.kubectl("-n", NAMESPACE, "get", "pods", *of_release, "-o", "json").stdout
+        names = (pod["metadata"] for pod in json.loads(found)["items"])
+        return [meta["name"] for meta in names if "deletionTimestamp" not in meta]
 
-        wait_for(lambda: "does not lead" in refusal(name, standby, own), 60, found, interval=0.2)
 
-    shares = {"elasticjob-a": "team-a", "elasticjob-b": "team-b"}
-    elected = {name: elect(name) for name in shares}
-    for name, own in shares.items():
-        leader, standby = elected[name]
-        (other,) = set(shares.values()) - {own}
-        enforced(name, standby, own)
-        assert refusal(name, leader, own) == ""
-        assert f'in the namespace "{other}"' in refusal(name, leader, other)
+def test_two_releases_share_the_namespaces_of_a_cluster(release: Release[Cluster]) -> None:
+    """Each has an election, a policy and rights of its own, and neither can write what is the other's."""
+    release.words("docs/operate/scale.md", "two-operators")
+    first, second = Share(release, "elasticjob-a", "team-a"), Share(release, "elasticjob-b", "team-b")
+    for one in (first, second):
+        one.elect()
+    for one, other in ((first, second), (second, first)):
+        one.enforced()
+        assert one.refusal(one.leader, one.namespace) == ""
+        assert f'in the namespace "{other.namespace}"' in one.refusal(one.leader, other.namespace)
+
+    # One that goes and comes back finds its policy enforced, because the other kept the Leases followed.
+    where = ["--namespace", NAMESPACE]
+    values = yaml.safe_load(release.helm.run("get", "values", second.name, *where).stdout.partition("\n")[2])
+    release.helm.run("uninstall", second.name, *where, "--wait")
+    release.cluster.kubectl(*("-n", NAMESPACE, "delete", "pods", "--force", "--grace-period=0"), *_OF_SECOND)
+    time.sleep(_POLICIES_READ_SECONDS)
+    chart = str(release.helm.chart)
+    release.helm.run("install", second.name, chart, *where, "-f", release.helm.values_file(values))
+    second.elect()
+    second.enforced()
+    assert second.refusal(second.leader, second.namespace) == ""
