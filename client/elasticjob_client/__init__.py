@@ -9,24 +9,24 @@
 What a training script imports is the package ``elasticjob``, which has no dependency on this one.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from elasticjob_client.errors import (
-    ClientError,
-    Forbidden,
-    JobFailed,
-    NoAccess,
-    NoServer,
-    NotFound,
-    NotInstalled,
-    Rejected,
-)
-from elasticjob_client.jobs import Event, Jobs
-from elasticjob_client.pods import Pod
-from elasticjob_client.resource import ElasticJob, Metadata, Spec, Status
 
 if TYPE_CHECKING:
     from elasticjob_client.async_jobs import AsyncJobs
+    from elasticjob_client.errors import (
+        ClientError,
+        Forbidden,
+        JobFailed,
+        NoAccess,
+        NoServer,
+        NotFound,
+        NotInstalled,
+        Rejected,
+    )
+    from elasticjob_client.jobs import Event, Jobs
+    from elasticjob_client.pods import Pod
+    from elasticjob_client.resource import ElasticJob, Metadata, Spec, Status
 
 __all__ = [
     "AsyncJobs",
@@ -48,10 +48,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """asyncio is imported by those who use it."""
-    if name == "AsyncJobs":
-        from elasticjob_client.async_jobs import AsyncJobs
+_HOMES = {
+    "AsyncJobs": "async_jobs",
+    "ElasticJob": "resource",
+    "Event": "jobs",
+    "Jobs": "jobs",
+    "Metadata": "resource",
+    "Pod": "pods",
+    "Spec": "resource",
+    "Status": "resource",
+}
+"""The modules of those names that are not errors."""
 
-        return AsyncJobs
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """A name is imported when it is used: the help of a command needs no HTTP client."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)

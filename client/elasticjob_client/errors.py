@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import httpx2
-from lightkube.core.exceptions import ApiError, ConfigError
+if TYPE_CHECKING:
+    import httpx2
 
 
 class ClientError(Exception):
@@ -48,23 +49,35 @@ _INSTALL = "Install ElasticJob (docs/operate/install.md), or choose another clus
 @contextmanager
 def told(what: str, server: str = "") -> Iterator[None]:
     """Turn errors of the client library into those of this module; ``what`` was being done, such as
-    "read ElasticJob default/mnist"."""
+    "read ElasticJob default/mnist". The library is imported by those who use it, and by errors."""
     try:
         yield
-    except httpx2.HTTPStatusError as error:
-        raise _refusal(error, what) from error
-    except httpx2.TransportError as error:
+    except ClientError:
+        raise
+    except Exception as error:
+        ours = _ours(error, what, server)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _ours(error: Exception, what: str, server: str) -> ClientError | None:
+    import httpx2
+    from lightkube.core.exceptions import ConfigError
+
+    if isinstance(error, httpx2.HTTPStatusError):
+        return _refusal(error, what)
+    if isinstance(error, httpx2.TransportError):
         where = f" at {server}" if server else ""
-        raise NoServer(
+        return NoServer(
             f"cannot {what}: the API server{where} does not answer: {str(error) or type(error).__name__}. "
             "Is the cluster up, and is this the right one? --context and --kubeconfig choose another."
-        ) from error
-    except ConfigError as error:
-        raise NoAccess(
-            f"cannot {what}: {error}. See docs of kubeconfig, --kubeconfig and --context."
-        ) from error
-    except OSError as error:
-        raise NoAccess(f"cannot {what}: {error}") from error
+        )
+    if isinstance(error, ConfigError):
+        return NoAccess(f"cannot {what}: {error}. See docs of kubeconfig, --kubeconfig and --context.")
+    if isinstance(error, OSError):
+        return NoAccess(f"cannot {what}: {error}")
+    return None
 
 
 def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
@@ -92,6 +105,9 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
 
 def _answer(error: httpx2.HTTPStatusError) -> tuple[int, dict[str, object]]:
     """Code and Status object; of a watch that was refused in its course, the error has them itself."""
+    import httpx2
+    from lightkube.core.exceptions import ApiError
+
     if isinstance(error, ApiError):
         said: dict[str, object] = error.status.to_dict()
         return error.status.code or 500, said

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import msgspec
-from lightkube.models import core_v1
 
 from elasticjob_client.resource import ElasticJob
+
+if TYPE_CHECKING:
+    from lightkube.models import core_v1
 
 JOB_LABEL = "elasticjob.dev/job-name"
 SLOT_LABEL = "elasticjob.dev/slot"

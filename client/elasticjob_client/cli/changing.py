@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from elasticjob_client.cli.options import as_json, connected, job_name, output
-from elasticjob_client.jobs import Jobs
+
+if TYPE_CHECKING:
+    from elasticjob_client.jobs import Jobs
 
 
 @click.command("scale")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-import msgspec
-import yaml
 
-from elasticjob_client.convert import pytorchjob, trainjob
-from elasticjob_client.convert.result import Converted
 from elasticjob_client.errors import ClientError
+
+if TYPE_CHECKING:
+    from elasticjob_client.convert.result import Converted
 
 
 @click.command("convert")
@@ -23,6 +22,11 @@ def convert(files: Sequence[TextIO], output: str) -> None:
 
     What has no counterpart is named on stderr. A TrainJob needs its runtime: give its file as well.
     """
+    import msgspec
+    import yaml
+
+    from elasticjob_client.convert import trainjob
+
     bodies = [body for file in files for body in _documents(file)]
     runtimes = {
         (body["kind"], body.get("metadata", {}).get("name")): body
@@ -51,6 +55,8 @@ def convert(files: Sequence[TextIO], output: str) -> None:
 
 
 def _converted(body: dict[str, Any], runtimes: dict[tuple[str, Any], dict[str, Any]]) -> Converted:
+    from elasticjob_client.convert import pytorchjob, trainjob
+
     if body["kind"] == "PyTorchJob":
         return pytorchjob.converted(body)
     reference = (body.get("spec") or {}).get("runtimeRef") or {}
@@ -60,6 +66,8 @@ def _converted(body: dict[str, Any], runtimes: dict[tuple[str, Any], dict[str, A
 
 def _documents(file: TextIO) -> list[dict[str, Any]]:
     """The objects in a file; those of a List one by one."""
+    import yaml
+
     try:
         found = [one for one in yaml.safe_load_all(file) if one is not None]
     except yaml.YAMLError as error:

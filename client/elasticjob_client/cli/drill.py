@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
-from lightkube.resources.core_v1 import Pod as CorePod
 
 from elasticjob_client.cli.operators import leads, operator_namespace
 from elasticjob_client.cli.options import as_json, connected, job_name, now, output
 from elasticjob_client.errors import ClientError, told
-from elasticjob_client.jobs import POLL_SECONDS, Jobs
-from elasticjob_client.tell import drill as told_of
-from elasticjob_client.tell.checks import leading
-from elasticjob_client.tell.drill import Cost, Takeover, recovered
+
+if TYPE_CHECKING:
+    from elasticjob_client.jobs import Jobs
+    from elasticjob_client.tell.drill import Cost, Takeover
 
 
 @click.command("drill")
@@ -53,6 +53,8 @@ def drill(
 
 
 def _members(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool) -> Cost:
+    from elasticjob_client.tell import drill as told_of
+
     job = jobs.get(name)
     pods = told_of.victims(job, jobs.pods(name), kill)
     names = ", ".join(pod.name for pod in pods)
@@ -63,11 +65,16 @@ def _members(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool) -> Cos
     for pod in pods:
         jobs.kill(pod)
     click.echo(f"killed {names}; waiting until {name} trains again", err=True)
-    after = jobs.wait(name, lambda now: recovered(now, number), timeout)
+    after = jobs.wait(name, lambda now: told_of.recovered(now, number), timeout)
     return told_of.cost(after, number, pods)
 
 
 def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) -> Takeover:
+    from lightkube.resources.core_v1 import Pod as CorePod
+
+    from elasticjob_client.tell import drill as told_of
+    from elasticjob_client.tell.checks import leading
+
     told_of.must_train(jobs.get(name))
     fresh = leading(leads(jobs, namespace), now())
     if not fresh:
@@ -90,6 +97,9 @@ def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) 
 
 
 def _next_leader(jobs: Jobs, namespace: str, before: str, deadline: float) -> str:
+    from elasticjob_client.jobs import POLL_SECONDS
+    from elasticjob_client.tell.checks import leading
+
     while True:
         for one in leading(leads(jobs, namespace), now()):
             if one.holder != before:

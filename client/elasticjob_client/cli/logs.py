@@ -6,17 +6,16 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
-from rich.text import Text
 
-from elasticjob_client.cli import screen
 from elasticjob_client.cli.options import connected, job_name, output
 from elasticjob_client.errors import ClientError
-from elasticjob_client.jobs import Jobs
-from elasticjob_client.pods import of_rank
-from elasticjob_client.tell.lines import Line
+
+if TYPE_CHECKING:
+    from elasticjob_client.jobs import Jobs
+    from elasticjob_client.tell.lines import Line
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -56,6 +55,11 @@ def logs(
 
 def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> int:
     """Print lines as they come; as JSON, one object in each line. Returns how many."""
+    import msgspec
+    from rich.text import Text
+
+    from elasticjob_client.cli import screen
+
     terminal, count = screen.console(), 0
     for line in found:
         count += 1
@@ -80,6 +84,8 @@ def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> int:
 @connected
 def execute(jobs: Jobs, name: str, rank: int, command: Sequence[str]) -> None:
     """Run COMMAND in the training container of a rank, by `kubectl exec`: exec JOB --rank 3 -- nvidia-smi."""
+    from elasticjob_client.pods import of_rank
+
     job = jobs.get(name)
     running = [pod for pod in of_rank(job, jobs.pods(name), rank) if pod.phase == "Running"]
     if not running:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
-from lightkube.core.client import LabelSelector
-from lightkube.resources.coordination_v1 import Lease
 
 from elasticjob_client.errors import told
-from elasticjob_client.jobs import Jobs
-from elasticjob_client.tell.checks import Lead
+
+if TYPE_CHECKING:
+    from lightkube.core.client import LabelSelector
+
+    from elasticjob_client.jobs import Jobs
+    from elasticjob_client.tell.checks import Lead
 
 LABELS: LabelSelector = {"app.kubernetes.io/name": "elasticjob"}
 """Of what the chart creates."""
@@ -20,6 +24,10 @@ operator_namespace = click.option(
 
 def leads(jobs: Jobs, namespace: str) -> list[Lead]:
     """The operators' Leases. Raises Forbidden if the user may not see that namespace."""
+    from lightkube.resources.coordination_v1 import Lease
+
+    from elasticjob_client.tell.checks import Lead
+
     with told(f"list Leases of namespace {namespace}", jobs.server):
         return [
             Lead(

@@ -9,10 +9,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 import click
-import msgspec
 
 from elasticjob_client.errors import ClientError
-from elasticjob_client.jobs import Jobs
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
@@ -23,6 +21,8 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("-n", "--namespace", metavar="NAME", help="Namespace; otherwise that of the context.")
     @functools.wraps(command)
     def with_jobs(kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any) -> None:
+        from elasticjob_client.jobs import Jobs
+
         with Jobs(namespace, kubeconfig=kubeconfig, context=context) as jobs:
             command(jobs, **others)
 
@@ -36,6 +36,8 @@ output = click.option(
 
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     """The jobs that a half-typed name may mean; none if the cluster does not say."""
+    from elasticjob_client.jobs import Jobs
+
     chosen = {key: context.params.get(key) for key in ("kubeconfig", "context")}
     try:
         with Jobs(context.params.get("namespace"), **chosen) as jobs:
@@ -50,6 +52,8 @@ optional_job_name = click.argument("name", metavar="[JOB]", required=False, shel
 
 def as_json(found: Any) -> None:
     """Print it; times are RFC 3339."""
+    import msgspec
+
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from elasticjob_client.cli import screen
 from elasticjob_client.cli.options import as_json, connected, job_name, now, output
 from elasticjob_client.errors import ClientError
-from elasticjob_client.jobs import Jobs
-from elasticjob_client.tell import listing, status, why
+
+if TYPE_CHECKING:
+    from elasticjob_client.jobs import Jobs
 
 LOG_LINES = 20
 """Of the failed pod's log, that ``why`` shows."""
@@ -20,6 +22,9 @@ LOG_LINES = 20
 @connected
 def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
     """Show the jobs, with state, members, round and progress."""
+    from elasticjob_client.cli import screen
+    from elasticjob_client.tell import listing
+
     time = now()
     rows = [listing.row(job, time) for job in jobs.all(all_namespaces)]
     if output == "json":
@@ -36,6 +41,9 @@ def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
 @connected
 def job_status(jobs: Jobs, name: str, output: str) -> None:
     """Show which pods train, the rounds with cause and cost, goodput, and what to do next."""
+    from elasticjob_client.cli import screen
+    from elasticjob_client.tell import status
+
     found = status.status(jobs.get(name), jobs.pods(name), now())
     if output == "json":
         as_json(found)
@@ -51,6 +59,9 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
 @connected
 def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str) -> None:
     """Tell the last failure: round, pod, node, charge, cost, and the end of the log."""
+    from elasticjob_client.cli import screen
+    from elasticjob_client.tell import why
+
     job, pods = jobs.get(name), jobs.pods(name)
     try:
         ended = why.ended_round(job, number)
@@ -72,6 +83,8 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
 @connected
 def show_events(jobs: Jobs, name: str, with_pods: bool, output: str) -> None:
     """Show what was said of the job, oldest first; Events are kept for an hour or so."""
+    from elasticjob_client.cli import screen
+
     jobs.get(name)
     found = jobs.events(name, jobs.pods(name) if with_pods else ())
     if output == "json":

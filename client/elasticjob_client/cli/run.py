@@ -6,19 +6,17 @@ import secrets
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
-import yaml
 
-from elasticjob_client import manifest
 from elasticjob_client.cli.logs import show
 from elasticjob_client.cli.options import connected
 from elasticjob_client.errors import ClientError
-from elasticjob_client.jobs import Jobs
-from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.why import exit_status
+
+if TYPE_CHECKING:
+    from elasticjob_client.jobs import Jobs
+    from elasticjob_client.resource import ElasticJob
 
 
 def _pairs(_: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -86,6 +84,8 @@ def run(
     What follows -- are the script's own arguments. SCRIPT, or the folder of --code, must fit into a
     ConfigMap: less than 1 MB. Larger code belongs into the image or on a volume: --in-image.
     """
+    from elasticjob_client import manifest
+
     try:
         files: dict[str, bytes] = {}
         if not in_image:
@@ -112,6 +112,8 @@ def run(
 
 def _as_served(job: ElasticJob) -> ElasticJob:
     """With the defaults of the server, without what belongs to one object."""
+    import msgspec
+
     metadata = msgspec.structs.replace(
         job.metadata, uid="", resource_version="", generation=0, creation_timestamp=None
     )
@@ -119,6 +121,9 @@ def _as_served(job: ElasticJob) -> ElasticJob:
 
 
 def _print(bodies: Iterable[dict[str, Any]], output: str) -> None:
+    import msgspec
+    import yaml
+
     if output == "json":
         found = list(bodies)
         whole = found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}
@@ -149,6 +154,8 @@ def follow(jobs: Jobs, name: str) -> int:
 
 
 def _ended(job: ElasticJob) -> int:
+    from elasticjob_client.tell.why import exit_status
+
     ended = next(
         (c for kind in ("Complete", "Failed") if (c := job.condition(kind)) and c.status == "True"), None
     )

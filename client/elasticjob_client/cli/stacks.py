@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from elasticjob_client.cli import screen
 from elasticjob_client.cli.logs import kubectl
 from elasticjob_client.cli.options import as_json, connected, job_name, output
 from elasticjob_client.errors import ClientError
-from elasticjob_client.jobs import Jobs
-from elasticjob_client.pods import Pod
-from elasticjob_client.tell import stacks as told_of
-from elasticjob_client.tell.stacks import Answer, Stacks
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from elasticjob_client.jobs import Jobs
+    from elasticjob_client.pods import Pod
+    from elasticjob_client.tell.stacks import Answer, Stacks
 
 TIMEOUT_SECONDS = 60.0
 """For one pod to answer; its workers have three seconds of it."""
@@ -33,6 +33,11 @@ def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:
 
     It runs a command in each pod, by `kubectl exec`.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from elasticjob_client.cli import screen
+    from elasticjob_client.tell import stacks as told_of
+
     job, pods = jobs.get(name), jobs.pods(name)
     try:
         asked = told_of.asked(job, pods, rank)
@@ -53,8 +58,10 @@ def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:
 
 
 def _ask(jobs: Jobs, program: str, pod: Pod) -> Answer:
+    from elasticjob_client.tell.stacks import COMMAND, Answer
+
     container = ["-c", pod.container] if pod.container else []
-    words = [program, *jobs.kubectl_flags, "exec", pod.name, *container, "--", *told_of.COMMAND]
+    words = [program, *jobs.kubectl_flags, "exec", pod.name, *container, "--", *COMMAND]
     try:
         done = subprocess.run(
             words,
@@ -71,6 +78,9 @@ def _ask(jobs: Jobs, program: str, pod: Pod) -> Answer:
 
 
 def _shown(found: Stacks) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
     parts: list[RenderableType] = []
     for one in found.stacks:
         where = f"{one.pod} on {one.node}, " if one.node else f"{one.pod}, "

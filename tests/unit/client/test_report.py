@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from elasticjob_client.cli.report import page
+from elasticjob_client.cli.page import page
 from elasticjob_client.tell.report import report
 from tests.unit.client.made import LOST, NOW, after_a_loss, job, pod
 

@@ -1,0 +1,67 @@
+"""What ``doctor`` asks the cluster about the installation and about the user's rights."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
+
+from elasticjob_client.cli.operators import LABELS, leads
+from elasticjob_client.cli.options import now
+from elasticjob_client.errors import Forbidden, NotInstalled, told
+from elasticjob_client.jobs import GROUP, Jobs
+from elasticjob_client.tell import checks
+from elasticjob_client.tell.checks import Check
+
+
+def resource(jobs: Jobs) -> list[Check]:
+    """Server, resource, and whether an operator looks at the jobs."""
+    server = Check(result="ok", subject="server", found=f"{jobs.server} answers")
+    try:
+        found = jobs.all()
+    except NotInstalled as error:
+        return [server, Check(result="failed", subject="resource", found=str(error))]
+    except Forbidden as error:
+        return [server, Check(result="failed", subject="jobs", found=str(error))]
+    return [
+        server,
+        Check(result="ok", subject="resource", found="the cluster has ElasticJobs"),
+        checks.unseen(found, now()),
+    ]
+
+
+def operator(jobs: Jobs, namespace: str) -> list[Check]:
+    """Who leads, and of which version it is."""
+    found = []
+    try:
+        found.append(checks.leader(leads(jobs, namespace), namespace, now()))
+        with told(f"list Deployments of namespace {namespace}", jobs.server):
+            for one in jobs.client.list(Deployment, namespace=namespace, labels=LABELS):
+                containers = one.spec.template.spec.containers if one.spec and one.spec.template.spec else []
+                image = next((c.image for c in containers if c.name == "operator" and c.image), "")
+                found.append(checks.version(image, version("elasticjob-client")))
+    except Forbidden:
+        text = f"not looked at: you have no right to see namespace {namespace}"
+        found.append(Check(result="unknown", subject="operator", found=text))
+    return found
+
+
+def rights(jobs: Jobs) -> list[Check]:
+    """What the user may do in the namespace."""
+    allowed = {}
+    with told("ask for your rights", jobs.server):
+        for verb, resource in {right for rights in checks.NEEDED.values() for right in rights}:
+            name, _, part = resource.partition("/")
+            attributes = ResourceAttributes(
+                group=GROUP if name == "elasticjobs" else "",
+                resource=name,
+                subresource=part or None,
+                verb=verb,
+                namespace=jobs.namespace,
+            )
+            spec = SelfSubjectAccessReviewSpec(resourceAttributes=attributes)
+            answer = jobs.client.create(SelfSubjectAccessReview(spec=spec))
+            allowed[verb, resource] = bool(answer.status and answer.status.allowed)
+    return checks.rights(allowed, jobs.namespace)
