@@ -54,6 +54,7 @@ def main() -> None:
         script = folder / "train.py"
         script.write_text(_SCRIPT)
         environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as where people work
         kubectl = str(cluster.kubectl_binary)
         with operator(cluster.kubeconfig):
             ours = [by_run(script, environment, f"run-{n}") for n in range(runs)]
