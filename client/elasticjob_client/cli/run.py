@@ -86,6 +86,8 @@ def run(
     """
     from elasticjob_client import manifest
 
+    if output == "yaml" and not (dry_run or detach):
+        raise click.UsageError("-o yaml needs --dry-run or --detach: the log that follows is not YAML")
     try:
         files: dict[str, bytes] = {}
         if not in_image:
@@ -102,12 +104,12 @@ def run(
         _print([*([code_map] if code_map else []), job.to_dict()], output)
         return
     made = jobs.launch(job, code_map)
-    if output != "text":
-        _print([made.to_dict()], output)
-    else:
+    if output == "text":
         click.echo(f"created elasticjob/{name} in namespace {jobs.namespace}", err=True)
+    else:
+        _print([made.to_dict()], output, on_one_line=not detach)
     if not detach:
-        sys.exit(follow(jobs, name))
+        sys.exit(follow(jobs, name, output))
 
 
 def _as_served(job: ElasticJob) -> ElasticJob:
@@ -120,19 +122,20 @@ def _as_served(job: ElasticJob) -> ElasticJob:
     return msgspec.structs.replace(job, metadata=metadata)
 
 
-def _print(bodies: Iterable[dict[str, Any]], output: str) -> None:
+def _print(bodies: Iterable[dict[str, Any]], output: str, on_one_line: bool = False) -> None:
     import msgspec
     import yaml
 
     if output == "json":
         found = list(bodies)
         whole = found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}
-        click.echo(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
+        found_json = msgspec.json.encode(whole)
+        click.echo((found_json if on_one_line else msgspec.json.format(found_json, indent=2)).decode())
     else:
         click.echo(yaml.safe_dump_all(bodies, sort_keys=False), nl=False)
 
 
-def follow(jobs: Jobs, name: str) -> int:
+def follow(jobs: Jobs, name: str, output: str = "text") -> int:
     """Say what the job waits for until its first round, then print rank 0's log. Returns the exit code.
 
     Ctrl-C asks what shall become of the job.
@@ -147,7 +150,7 @@ def follow(jobs: Jobs, name: str) -> int:
                 said = text
             if job.ended or (training and training.status == "True"):
                 break
-        show(jobs.logs(name, 0, follow=True), prefixed=False)
+        show(jobs.logs(name, 0, follow=True), prefixed=False, output=output)
         return _ended(jobs.get(name))
     except KeyboardInterrupt:
         return _interrupted(jobs, name)

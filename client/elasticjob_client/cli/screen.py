@@ -35,7 +35,9 @@ SHOWN_ROUNDS = 8
 
 def console() -> Console:
     """The terminal; what goes into a pipe or file is neither wrapped nor cut."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED, soft_wrap=False)
+    return Console(
+        highlight=False, emoji=False, width=None if sys.stdout.isatty() else _UNBOUNDED, soft_wrap=False
+    )
 
 
 def coloured(state: str) -> Text:

@@ -29,7 +29,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """All that is drawn. ``progress``: times and steps."""
 
     status: JobStatus
