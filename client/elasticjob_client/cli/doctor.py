@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elasticjob_client.cli.operators import operator_namespace
-from elasticjob_client.cli.options import as_json, connected, output
+from elasticjob_client.cli.options import as_json, connected, optional_job_name, output
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -16,22 +16,32 @@ if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
     from elasticjob_client.tell.checks import Check
 
+LOG_LINES = 50
+"""Of a pod that has failed, which may say what is wrong with its image."""
 _MARKS = {"ok": ("ok", "green"), "failed": ("FAILED", "red"), "unknown": ("?", "yellow")}
 
 
 @click.command("doctor")
+@optional_job_name
 @operator_namespace
 @output
 @connected
-def doctor(jobs: Jobs, operator_namespace: str, output: str) -> None:
-    """Check server, resource, operator, versions and your rights. Exit code 1 if one fails."""
+def doctor(jobs: Jobs, name: str | None, operator_namespace: str, output: str) -> None:
+    """Check server, resource, operator, versions and your rights. Exit code 1 if one fails.
+
+    With JOB, check its command, image, backend and resources instead, as far as the API server knows them.
+    """
     from elasticjob_client.cli import installation, screen
 
-    found = [
-        *installation.resource(jobs),
-        *installation.operator(jobs, operator_namespace),
-        *installation.rights(jobs),
-    ]
+    found = (
+        _job(jobs, name)
+        if name
+        else [
+            *installation.resource(jobs),
+            *installation.operator(jobs, operator_namespace),
+            *installation.rights(jobs),
+        ]
+    )
     if output == "json":
         as_json({"items": found})
     else:
@@ -47,3 +57,12 @@ def _row(check: Check) -> list[str | Text]:
 
     advice = f"; {check.advice}" if check.advice else ""
     return [Text(*_MARKS[check.result]), check.subject, f"{check.found}{advice}"]
+
+
+def _job(jobs: Jobs, name: str) -> list[Check]:
+    from elasticjob_client.tell import template
+
+    job, pods = jobs.get(name), jobs.pods(name)
+    members = {one.pod_name for one in job.members}
+    ended = [pod for pod in pods if pod.ended and pod.exit_code and pod.name not in members]
+    return template.checks(job, pods, jobs.tail(ended[-1], LOG_LINES) if ended else [])

@@ -57,6 +57,7 @@ CASES: dict[str, tuple[tuple[str, ...], type | None]] = {
     "drill --kill node:NAME": (("drill", "mnist", "--kill", "node:c", "--yes"), Cost),
     "drill --kill operator": (("drill", "mnist", "--kill", "operator", "--yes"), Takeover),
     "doctor": (("doctor",), Check),
+    "doctor JOB": (("doctor", "mnist"), Check),
 }
 
 

@@ -1,0 +1,253 @@
+"""What ``elasticjob doctor JOB`` concludes from a job's template and from how its pods are: pure.
+
+Nothing looks into the image: of Python and torch, its name is read. What has been seen of pods counts more
+than what is read: a command that has joined a round is right, whatever it looks like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from elasticjob_client.pods import Pod
+from elasticjob_client.resource import ElasticJob
+from elasticjob_client.tell.checks import Check
+
+OLDEST_PYTHON = (3, 10)
+OLDEST_TORCH = (2, 4)
+ENTRY_POINT_TORCH = (2, 5)
+"""From which on torch finds backends by their metadata."""
+GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915")
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "elasticjob.run")
+_OWN_RUN = "elasticjob.run"
+_NO_LAUNCHERS = ("deepspeed", "mpirun", "mpiexec", "srun")
+_SHELLS = ("sh", "bash", "dash", "ash")
+_OVERRIDES = ("--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone")
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+_PYTHON_VERSION = re.compile(r"(?:python[-:]?|py)(3)\.?(\d+)")
+_TORCH_VERSION = re.compile(r"torch[-:]v?(\d)\.(\d+)")
+_PATH_REPLACED = re.compile(r"\bPYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
+_FOUND_IN_LOGS = (
+    (
+        re.compile(r"rendezvous backend '?k8s'? is not registered", re.IGNORECASE),
+        "torchrun does not find the backend k8s",
+        "with torch 2.4 use `python -m elasticjob.run`; a command must not replace PYTHONPATH, nor start "
+        "Python with -I or -E; with handlerSource: Image, install elasticjob in the image",
+    ),
+    (
+        re.compile(r"No module named '?torch\b"),
+        "the image has no torch",
+        "install torch 2.4 or later in the image, for the Python that the command starts",
+    ),
+    (
+        re.compile(r"torchrun['\"]?: (executable file )?not found|torchrun: No such file"),
+        "the image has no torchrun in PATH",
+        "install torch in the image, or start it as `python -m torch.distributed.run`",
+    ),
+)
+
+
+def checks(job: ElasticJob, pods: Sequence[Pod], logs: Sequence[str] = ()) -> list[Check]:
+    """All checks of one job. ``logs``: the last lines of a pod that has not joined."""
+    template = job.spec.template
+    if not template:
+        text = "the job has no template: its pods are made by others, and are not looked at"
+        return [Check(result="unknown", subject="template", found=text)]
+    container = training_container(template)
+    joined = job.status is not None and bool(job.status.participants or job.status.round_history)
+    return [
+        _command(container, joined),
+        *_versions(container, joined),
+        _backend(job, joined, logs),
+        *_resources(job, container),
+        *_images(container, pods),
+        *_waiting(pods),
+    ]
+
+
+def training_container(template: dict[str, Any]) -> dict[str, Any]:
+    """The container in which torchrun runs: the one that an annotation names, otherwise the first."""
+    containers: list[dict[str, Any]] = (template.get("spec") or {}).get("containers") or [{}]
+    named = ((template.get("metadata") or {}).get("annotations") or {}).get(_DEFAULT_CONTAINER)
+    return next((one for one in containers if one.get("name") == named), containers[0])
+
+
+def _command(container: dict[str, Any], joined: bool) -> Check:
+    words = [str(word) for word in [*(container.get("command") or []), *(container.get("args") or [])]]
+    shown = " ".join(" ".join(words[:4]).split())[:80]
+    if joined:
+        return _told("command", "ok", f"`{shown}` has joined" if shown else "the image's own has joined")
+    if not container.get("command"):
+        text = "the template has none: the image's own starts, which cannot be seen from here"
+        return _told("command", "unknown", text, "set command: [torchrun, train.py]")
+    result, found, advice = judged(words)
+    return _told("command", result, f"`{shown}`: {found}" if found else f"`{shown}`", advice)
+
+
+def judged(words: Sequence[str]) -> tuple[Literal["ok", "failed", "unknown"], str, str]:
+    """Whether these words start torchrun so that it joins: result, what was found, what to do."""
+    program, rest = PurePosixPath(words[0]).name, list(words[1:])
+    use = "use `torchrun train.py`: docs/use/launchers.md"
+    if program in _SHELLS:
+        return _shell(" ".join(rest), use)
+    if _PYTHON.fullmatch(program):
+        alone = [word for word in rest[: rest.index("-m")] if word] if "-m" in rest else rest[:1]
+        isolated = [word for word in alone if word in ("-I", "-E")]
+        module = rest[rest.index("-m") + 1] if "-m" in rest[:-1] else ""
+        if isolated:
+            return (
+                "failed",
+                f"Python with {isolated[0]} does not find the backend",
+                f"leave out {isolated[0]}",
+            )
+        if module not in _LAUNCHERS:
+            return "failed", "it starts no torchrun: each pod would train alone", use
+        return _flags(rest[rest.index("-m") + 2 :])
+    if program == "torchrun":
+        return _flags(rest)
+    if program in _NO_LAUNCHERS:
+        return "failed", f"{program} starts a fixed number of ranks itself, and joins no round", use
+    return "unknown", "not known to start torchrun", use
+
+
+def _flags(words: Sequence[str]) -> tuple[Literal["ok", "failed", "unknown"], str, str]:
+    """torchrun's own come before the script."""
+    given = " ".join(words).replace("_", "-").replace("=", " ")
+    ours = "--rdzv-backend k8s" in given
+    for at, word in enumerate(words):
+        if word.endswith(".py") or word in ("-m", "--module"):
+            break
+        name, _, value = word.replace("_", "-").partition("=")
+        value = value or (words[at + 1] if at + 1 < len(words) else "")
+        foreign = name == "--rdzv-backend" and value != "k8s"
+        if name in _OVERRIDES or foreign or (name in ("--rdzv-endpoint", "--rdzv-id") and not ours):
+            text = f"{name} overrides what the operator sets"
+            return "failed", text, f"leave out {name}: the operator sets it"
+    return "ok", "", ""
+
+
+def _shell(script: str, use: str) -> tuple[Literal["ok", "failed", "unknown"], str, str]:
+    if "torchrun" not in script and not any(module in script for module in _LAUNCHERS):
+        return "unknown", "a shell script that names no torchrun", use
+    if _PATH_REPLACED.search(script):
+        return "failed", "it replaces PYTHONPATH, where the backend is", "write PYTHONPATH=/app:$PYTHONPATH"
+    if flag := next((flag for flag in _OVERRIDES if flag in script.replace("_", "-")), ""):
+        return "failed", f"{flag} overrides what the operator sets", f"leave out {flag}"
+    return "ok", "", ""
+
+
+def _versions(container: dict[str, Any], joined: bool) -> list[Check]:
+    """What the image's name says of Python and torch."""
+    image = str(container.get("image", ""))
+    said = image.partition("@")[0]
+    found = []
+    for what, pattern, oldest in (
+        ("python", _PYTHON_VERSION, OLDEST_PYTHON),
+        ("torch", _TORCH_VERSION, OLDEST_TORCH),
+    ):
+        match, least = pattern.search(said), ".".join(map(str, oldest))
+        if match is None:
+            text = (
+                "has joined with it" if joined else f"{image} does not say which: {least} or later is needed"
+            )
+            found.append(_told(what, "ok" if joined else "unknown", text))
+            continue
+        version = (int(match[1]), int(match[2]))
+        shown = f"{image} has {version[0]}.{version[1]}, by its name"
+        if version < oldest:
+            found.append(_told(what, "failed", shown, f"use an image with {least} or later"))
+        elif what == "torch" and version < ENTRY_POINT_TORCH and _OWN_RUN not in _words(container):
+            advice = "torch 2.4 finds no backends: the command must be `python -m elasticjob.run train.py`"
+            found.append(_told(what, "failed", shown, advice))
+        else:
+            found.append(_told(what, "ok", shown))
+    return found
+
+
+def _words(container: dict[str, Any]) -> str:
+    return " ".join(map(str, [*(container.get("command") or []), *(container.get("args") or [])]))
+
+
+def _backend(job: ElasticJob, joined: bool, logs: Sequence[str]) -> Check:
+    if joined:
+        return _told("backend", "ok", "pods have joined with it")
+    for pattern, found, advice in _FOUND_IN_LOGS:
+        if any(pattern.search(line) for line in logs):
+            return _told("backend", "failed", f"a pod's log says that {found}", advice)
+    if (job.spec.handler_source or "Injected") == "Injected":
+        return _told("backend", "ok", "an init container adds it to each pod")
+    return _told(
+        "backend",
+        "unknown",
+        "handlerSource: Image says that the image has it, which cannot be seen from here",
+        "`pip install elasticjob` in the image, or handlerSource: Injected",
+    )
+
+
+def _resources(job: ElasticJob, container: dict[str, Any]) -> list[Check]:
+    asked = container.get("resources") or {}
+    limits, requests = asked.get("limits") or {}, asked.get("requests") or {}
+    whole = {**limits, **requests}
+    gpus = next((int(limits[name]) for name in GPUS if str(limits.get(name, "")).isdigit()), 0)
+    processes = job.spec.nproc_per_node
+    found = [_told("resources", "ok", ", ".join(f"{name} {value}" for name, value in sorted(whole.items())))]
+    if not whole:
+        advice = "set resources.requests of cpu and memory: a pod without is evicted first"
+        found = [_told("resources", "unknown", "the training container asks for none", advice)]
+    if isinstance(processes, int) and gpus and processes > gpus:
+        text = f"{processes} processes (nprocPerNode) for {gpus} GPU{'s' if gpus > 1 else ''} in each pod"
+        found.append(_told("processes", "failed", text, f"set nprocPerNode: {gpus}, or gpu"))
+    elif processes == "gpu" and not gpus:
+        text = "nprocPerNode: gpu, and the training container has no GPU in its limits"
+        found.append(_told("processes", "failed", text, f"set resources.limits, such as {GPUS[0]}: 1"))
+    elif isinstance(processes, int) and gpus and processes < gpus:
+        text = (
+            f"{processes} process{'es' if processes > 1 else ''} (nprocPerNode) for {gpus} GPUs in each pod"
+        )
+        found.append(_told("processes", "unknown", text, "set nprocPerNode: gpu for one on each GPU"))
+    return found
+
+
+def _images(container: dict[str, Any], pods: Sequence[Pod]) -> list[Check]:
+    image = str(container.get("image", ""))
+    if stuck := [pod for pod in pods if "Image" in pod.waiting]:
+        text = f"{_names(stuck)}: {stuck[0].waiting}"
+        advice = "check the image's name, and imagePullSecrets in the template"
+        return [_told("image", "failed", text, advice)]
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if "@" not in image and tag in ("", "latest"):
+        text = f"{image} can be another image on each node, and after each restart"
+        return [
+            _told("image", "unknown", text, "name a version, or better a digest: all members must have one")
+        ]
+    there = sum(pod.started is not None or pod.ended is not None for pod in pods)
+    pulled = f"{image} is pulled for {there} of {len(pods)} pods" if pods else f"{image}; no pod needs it yet"
+    return [_told("image", "ok", pulled)]
+
+
+def _waiting(pods: Sequence[Pod]) -> list[Check]:
+    """Pods that do not start, and not because of their image."""
+    found = []
+    waiting = [pod for pod in pods if pod.waiting and "Image" not in pod.waiting and pod.started is None]
+    for reason in dict.fromkeys(pod.waiting for pod in waiting):
+        mine = [pod for pod in waiting if pod.waiting == reason]
+        room = "Unschedulable" in reason
+        advice = (
+            "wait, ask for less, or continue with fewer: spec.minReplicas"
+            if room
+            else "`elasticjob events JOB --pods` tells more"
+        )
+        found.append(_told("pods", "unknown" if room else "failed", f"{_names(mine)}: {reason}", advice))
+    return found
+
+
+def _names(pods: Sequence[Pod]) -> str:
+    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+    return f"{pods[0].name}{more}"
+
+
+def _told(subject: str, result: Literal["ok", "failed", "unknown"], found: str, advice: str = "") -> Check:
+    return Check(result=result, subject=subject, found=found, advice=advice)

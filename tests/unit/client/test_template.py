@@ -1,0 +1,176 @@
+"""What doctor says of a job: its command, image, backend and resources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from elasticjob_client.resource import ElasticJob
+from elasticjob_client.tell.checks import Check
+from elasticjob_client.tell.template import checks, judged, training_container
+from tests.unit.client.conftest import container, core_pod
+from tests.unit.client.made import after_a_loss, ago, job, pod
+from tests.unit.client.server import JOBS, PODS, Server
+
+GPU = "nvidia.com/gpu"
+COMMAND = ["torchrun", "t.py"]
+
+
+def made(spec: dict[str, Any] | None = None, **fields: Any) -> ElasticJob:
+    """A job with this container."""
+    train = {"name": "train", "image": "pytorch/pytorch:2.6.0", "command": COMMAND, **fields}
+    return job(None, template={"spec": {"containers": [train]}}, **(spec or {}))
+
+
+def told(found: list[Check], subject: str) -> Check:
+    (one,) = [check for check in found if check.subject == subject]
+    return one
+
+
+@pytest.mark.parametrize(
+    ("words", "result", "said"),
+    [
+        ("torchrun train.py --nnodes 4", "ok", ""),
+        ("/opt/conda/bin/torchrun --rdzv-conf=warm=on --nproc-per-node 8 train.py", "ok", ""),
+        ("torchrun --rdzv_backend k8s --rdzv_endpoint mnist train.py", "ok", ""),
+        ("torchrun -m package.train --standalone", "ok", ""),
+        ("python -m torch.distributed.run train.py", "ok", ""),
+        ("python3.11 -u -m elasticjob.run train.py", "ok", ""),
+        ("torchrun --standalone train.py", "failed", "--standalone overrides"),
+        ("torchrun --nnodes=2 train.py", "failed", "--nnodes overrides"),
+        ("torchrun --rdzv_backend c10d train.py", "failed", "--rdzv-backend overrides"),
+        ("python -m torch.distributed.run --rdzv-endpoint=a:1 t.py", "failed", "--rdzv-endpoint overrides"),
+        ("python train.py", "failed", "each pod would train alone"),
+        ("python -I -m torch.distributed.run train.py", "failed", "-I does not find the backend"),
+        ("deepspeed train.py", "failed", "fixed number of ranks"),
+        ("accelerate launch train.py", "unknown", "not known to start torchrun"),
+        ("sh -c prepare;torchrun~train.py", "ok", ""),
+        ("sh -c PYTHONPATH=/app~torchrun~train.py", "failed", "replaces PYTHONPATH"),
+        ("sh -c PYTHONPATH=/app:$PYTHONPATH~torchrun~train.py", "ok", ""),
+        ("bash -c torchrun~--standalone~train.py", "failed", "--standalone overrides"),
+        ("bash start.sh", "unknown", "names no torchrun"),
+    ],
+)
+def test_commands(words: str, result: str, said: str) -> None:
+    found = judged([word.replace("~", " ") for word in words.split(" ")])
+    assert (found[0], said in found[1]) == (result, True), found
+    assert bool(found[2]) == (result != "ok"), "what is not right has advice"
+
+
+def test_a_command_that_has_joined_is_right_whatever_it_looks_like() -> None:
+    template = {"spec": {"containers": [{"name": "train", "image": "own:1", "command": ["./start"]}]}}
+    seen = job({"roundHistory": [{"number": 1, "members": 2}]}, template=template)
+    found = checks(seen, [])
+    assert {told(found, one).result for one in ("command", "backend", "python", "torch")} == {"ok"}
+    found = checks(job({}, template=template), [])
+    assert {told(found, one).result for one in ("command", "python", "torch")} == {"unknown"}
+
+
+def test_the_images_own_command_is_not_seen() -> None:
+    check = told(checks(made(command=None), []), "command")
+    assert (check.result, check.advice) == ("unknown", "set command: [torchrun, train.py]")
+
+
+@pytest.mark.parametrize(
+    ("image", "subject", "result"),
+    [
+        ("python:3.9-slim", "python", "failed"),
+        ("python:3.12", "python", "ok"),
+        ("registry:5000/train:py38-cu118", "python", "failed"),
+        ("team/train:1.4", "python", "unknown"),
+        ("pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", "torch", "failed"),
+        ("pytorch/pytorch:2.4.0-cuda12.1-cudnn9-runtime", "torch", "failed"),
+        ("pytorch/pytorch:2.6.0@sha256:0123", "torch", "ok"),
+        ("nvcr.io/nvidia/pytorch:24.05-py3", "torch", "unknown"),
+        ("team/torchvision:0.15", "torch", "unknown"),
+    ],
+)
+def test_versions_are_read_from_the_images_name(image: str, subject: str, result: str) -> None:
+    assert told(checks(made(image=image), []), subject).result == result
+
+
+def test_torch_2_4_needs_a_command_of_its_own() -> None:
+    command = ["python", "-m", "elasticjob.run", "t.py"]
+    assert told(checks(made(image="pytorch/pytorch:2.4.1", command=command), []), "torch").result == "ok"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ValueError: The rendezvous backend 'k8s' is not registered. Did you forget", "the backend k8s"),
+        ("/usr/bin/python: No module named torch", "the image has no torch"),
+        ("exec: torchrun: not found", "no torchrun in PATH"),
+    ],
+)
+def test_a_log_tells_of_the_backend(line: str, said: str) -> None:
+    check = told(checks(made(), [], ["something", line]), "backend")
+    assert check.result == "failed"
+    assert said in check.found
+
+
+def test_an_image_that_shall_have_the_backend_is_not_looked_into() -> None:
+    assert told(checks(made(), []), "backend").found == "an init container adds it to each pod"
+    assert told(checks(made({"handlerSource": "Image"}), []), "backend").result == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("processes", "gpus", "result"),
+    [(8, 4, "failed"), (2, 4, "unknown"), (4, 4, None), ("gpu", 0, "failed"), ("gpu", 4, None), (8, 0, None)],
+)
+def test_processes_and_gpus_fit(processes: int | str, gpus: int, result: str | None) -> None:
+    asked = made({"nprocPerNode": processes}, resources={"limits": {GPU: gpus} if gpus else {}})
+    found = [check.result for check in checks(asked, []) if check.subject == "processes"]
+    assert found == ([result] if result else [])
+
+
+def test_resources_are_named() -> None:
+    asked = {"requests": {"cpu": "4"}, "limits": {GPU: "8"}}
+    assert told(checks(made(resources=asked), []), "resources").found == f"cpu 4, {GPU} 8"
+    assert told(checks(made(), []), "resources").result == "unknown"
+
+
+def test_pods_say_whether_the_image_was_pulled() -> None:
+    away = pod("mnist-1-0", "Pending", waiting="ImagePullBackOff: no such image")
+    check = told(checks(made(), [pod("mnist-0-0"), away]), "image")
+    assert (check.result, check.found) == ("failed", "mnist-1-0: ImagePullBackOff: no such image")
+    assert told(checks(made(image="own"), []), "image").result == "unknown"
+    full = [pod(f"mnist-{n}-0", "Pending", waiting="Unschedulable: 0/2 nodes") for n in (0, 1)]
+    check = told(checks(made(), full), "pods")
+    assert (check.result, check.found) == ("unknown", "mnist-0-0 and 1 more: Unschedulable: 0/2 nodes")
+    wrong = pod("mnist-0-0", "Pending", waiting="CreateContainerConfigError: secret is missing")
+    assert told(checks(made(), [wrong]), "pods").result == "failed"
+
+
+def test_the_training_container_is_the_one_that_is_named() -> None:
+    template: dict[str, Any] = {"spec": {"containers": [{"name": "log"}, {"name": "train"}]}}
+    assert training_container(template)["name"] == "log"
+    template["metadata"] = {"annotations": {"kubectl.kubernetes.io/default-container": "train"}}
+    assert training_container(template)["name"] == "train"
+
+
+def test_pods_of_others_are_not_looked_at() -> None:
+    (check,) = checks(after_a_loss(), [])
+    assert (check.subject, check.result) == ("template", "unknown")
+
+
+def test_the_command_reads_the_log_of_a_pod_that_has_not_joined(
+    server: Server, run: Callable[..., Result]
+) -> None:
+    train = {"name": "train", "image": "own:1", "command": COMMAND}
+    server.answers[f"{JOBS}/mnist"]["spec"]["template"] = {"spec": {"containers": [train]}}
+    server.answers[f"{JOBS}/mnist"]["status"] = {}
+    ended = {"terminated": {"exitCode": 1, "startedAt": ago(900), "finishedAt": ago(120)}}
+    server.answers[PODS]["items"] = [
+        core_pod("mnist-1-0", "b", phase="Failed", containerStatuses=[container(ended)])
+    ]
+    server.answers[f"{PODS}/mnist-1-0/log"] = "python: No module named torch\n"
+    result = run("doctor", "mnist", "-o", "json")
+    assert result.exit_code == 1, result.exception
+    found = {check["subject"]: check for check in json.loads(result.stdout)["items"]}
+    assert found["backend"]["result"] == "failed"
+    assert found["command"]["found"] == "`torchrun t.py`"
+    assert "FAILED  backend" in run("doctor", "mnist").stdout
