@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         NotFound,
         NotInstalled,
         Rejected,
+        Unreadable,
     )
     from elasticjob_client.jobs import Event, Jobs
     from elasticjob_client.pods import Pod
@@ -45,6 +46,7 @@ __all__ = [
     "Rejected",
     "Spec",
     "Status",
+    "Unreadable",
 ]
 
 

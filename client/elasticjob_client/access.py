@@ -43,8 +43,10 @@ def configuration(kubeconfig: str | None = None, context: str | None = None) -> 
 
 
 def _chosen(config: KubeConfig, context: str | None) -> SingleConfig:
-    names = ", ".join(sorted(config.contexts)) or "none"
+    names = ", ".join(sorted(config.contexts))
     wanted = context or config.current_context
+    if not names:
+        raise ConfigError("the kubeconfig has no contexts: get one of a cluster, from its administrators")
     if not wanted:
         raise ConfigError(f"no context is current: choose one of {names} with --context")
     if wanted not in config.contexts:
@@ -54,12 +56,23 @@ def _chosen(config: KubeConfig, context: str | None) -> SingleConfig:
         ("cluster", entry.cluster, config.clusters),
         ("user", entry.user, config.users),
     ):
-        if name is not None and name not in known:
+        if name not in known and (name or kind == "cluster"):
             raise ConfigError(
                 f"context {wanted!r} names the {kind} {name!r}, which the kubeconfig does not have"
             )
     found = config.get(wanted)
     assert found is not None
+    if not found.cluster.server.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"the server of cluster {entry.cluster!r} is {found.cluster.server!r}: expected https://HOST:PORT"
+        )
+    for what, path in (
+        ("certificate-authority", found.cluster.certificate_auth),
+        ("client-certificate", found.user.client_cert if found.user else None),
+        ("client-key", found.user.client_key if found.user else None),
+    ):
+        if path and not Path(path).is_file():
+            raise ConfigError(f"context {wanted!r} has the {what} {path}, and there is no such file")
     return found if found.user else found._replace(user=User())
 
 
@@ -77,8 +90,23 @@ def merged(files: list[Path]) -> dict[str, Any]:
         found["current-context"] = found["current-context"] or one.get("current-context")
         for name in _LISTS:
             known = {entry["name"] for entry in found[name]}
-            found[name] += [_usable(e, file) for e in one.get(name) or [] if e["name"] not in known]
+            found[name] += [_usable(e, file) for e in _entries(one, name, file) if e["name"] not in known]
     return found
+
+
+def _entries(one: dict[str, Any], name: str, file: Path) -> list[dict[str, Any]]:
+    """The named entries of a list; what is null is empty. Raises ConfigError if they are none."""
+    entries, kind = one.get(name) or [], name[:-1]
+    right = isinstance(entries, list) and all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and isinstance(entry.get(kind) or {}, dict)
+        for entry in entries
+    )
+    if not right:
+        raise ConfigError(f"{file} is not a kubeconfig: expected {name} as a list of `name` and `{kind}`")
+    needed = {"clusters": {"server": ""}, "contexts": {"cluster": ""}}.get(name, {})
+    return [{**entry, kind: {**needed, **(entry.get(kind) or {})}} for entry in entries]
 
 
 def _usable(entry: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -39,11 +39,29 @@ class Rejected(ClientError):
     """The API server refuses what was sent, and says why."""
 
 
+class Unreadable(ClientError):
+    """An answer is not what this version of the client understands."""
+
+
 class JobFailed(ClientError):
     """The job that was waited for has failed, or is gone."""
 
 
+_OTHER = "--kubeconfig and --context choose another cluster."
 _INSTALL = "Install ElasticJob (docs/operate/install.md), or choose another cluster with --context."
+
+
+_LOOK = {
+    "": "`elasticjob list` shows the jobs of the namespace, `elasticjob list -A` those of all.",
+    "namespaces": "`kubectl get namespaces` shows those that there are; --namespace chooses one.",
+    "pods": "It may have been replaced: `elasticjob status JOB` shows the pods of a job.",
+}
+"""What shows what there is instead, by the kind of what is not there."""
+
+
+def no_namespace(what: str, namespace: str) -> NotFound:
+    """What is said where a whole namespace is missing."""
+    return NotFound(f"cannot {what}: there is no namespace {namespace!r}. {_LOOK['namespaces']}")
 
 
 @contextmanager
@@ -62,8 +80,11 @@ def told(what: str, server: str = "") -> Iterator[None]:
 
 
 def _ours(error: Exception, what: str, server: str) -> ClientError | None:
+    import ssl
+
     import httpx2
     from lightkube.core.exceptions import ConfigError
+    from msgspec import MsgspecError
 
     if isinstance(error, httpx2.HTTPStatusError):
         return _refusal(error, what)
@@ -74,9 +95,24 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
             "Is the cluster up, and is this the right one? --context and --kubeconfig choose another."
         )
     if isinstance(error, ConfigError):
-        return NoAccess(f"cannot {what}: {error}. See docs of kubeconfig, --kubeconfig and --context.")
+        return NoAccess(f"cannot {what}: {str(error).rstrip('.: ')}. {_OTHER}")
+    if isinstance(error, ssl.SSLError):
+        text = "a certificate or key in the kubeconfig is not usable"
+        return NoAccess(f"cannot {what}: {text}: {error}. Get a new kubeconfig. {_OTHER}")
+    if isinstance(error, FileNotFoundError) and error.filename:
+        text = f"the kubeconfig needs {str(error.filename)!r}, which is not there, or not in PATH"
+        return NoAccess(f"cannot {what}: {text}. Install it, such as your provider's login program. {_OTHER}")
     if isinstance(error, OSError):
-        return NoAccess(f"cannot {what}: {error}")
+        return NoAccess(f"cannot {what}: {error}. {_OTHER}")
+    if isinstance(error, (json.JSONDecodeError, MsgspecError)):
+        return Unreadable(
+            f"cannot {what}: what answers is no Kubernetes API server, or the kubeconfig's login program "
+            f"gives no credential: {error}. Is there a proxy or a login page in between? {_OTHER}"
+        )
+    if isinstance(error, ValueError):
+        return Unreadable(
+            f"cannot {what}: {error}. Is the client older than the operator? `elasticjob doctor` tells."
+        )
     return None
 
 
@@ -91,16 +127,21 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
     if code == 403:
         return Forbidden(
             f"cannot {what}: {message}. "
-            "Ask the administrators of the cluster for this right: docs/operate/permissions.md."
+            "Ask the administrators of the cluster for this right (docs/operate/permissions.md); "
+            "`elasticjob doctor` lists those that you have not."
         )
     if code == 404:
         details = status.get("details")
-        if isinstance(details, dict) and details.get("name"):
-            return NotFound(f"cannot {what}: {message}. `elasticjob list` shows the jobs of the namespace.")
-        return NotInstalled(f"cannot {what}: the cluster has no resource ElasticJob. {_INSTALL}")
+        found = details if isinstance(details, dict) else {}
+        if found.get("name"):
+            return NotFound(f"cannot {what}: {message}. {_LOOK.get(str(found.get('kind')), _LOOK[''])}")
+        if "/elasticjob.dev/" in error.request.url.path:
+            return NotInstalled(f"cannot {what}: the cluster has no resource ElasticJob. {_INSTALL}")
+        return NotFound(f"cannot {what}: the API server does not have it: {message or 'code 404'}. {_OTHER}")
     if code in (400, 409, 422):
         return Rejected(f"cannot {what}: {message}")
-    return NoServer(f"cannot {what}: the API server answers {code}: {message}. Try again.")
+    answer = f"{code}: {message}" if message else str(code)
+    return NoServer(f"cannot {what}: the API server answers {answer}. Try again.")
 
 
 def _answer(error: httpx2.HTTPStatusError) -> tuple[int, dict[str, object]]:

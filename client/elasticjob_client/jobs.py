@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 from lightkube.core.client import Client, FieldSelector
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.resources.core_v1 import ConfigMap
+from lightkube.resources.core_v1 import ConfigMap, Namespace
 from lightkube.resources.core_v1 import Event as CoreEvent
 from lightkube.resources.core_v1 import Pod as CorePod
 from lightkube.types import OnErrorAction, OnErrorResult, PatchType
 
 from elasticjob_client import pods as pods_of
 from elasticjob_client.access import configuration
-from elasticjob_client.errors import ClientError, JobFailed, NotFound, Rejected, told
+from elasticjob_client.errors import ClientError, JobFailed, NotFound, Rejected, no_namespace, told
 from elasticjob_client.following import Follower
 from elasticjob_client.functions import prepared
 from elasticjob_client.pods import JOB_LABEL, Pod
@@ -102,16 +102,35 @@ class Jobs:
         with told(f"list ElasticJobs of {where}", self.server):
             namespace = "*" if all_namespaces else self.namespace
             found = [ElasticJob.from_dict(one) for one in self._client.list(RESOURCE, namespace=namespace)]
+        if not found and not all_namespaces:
+            self._must_exist(f"list ElasticJobs of {where}")
         return sorted(found, key=lambda job: (job.namespace, job.name))
 
     def raw(self, name: str) -> dict[str, Any]:
         """The object as the API server has it."""
-        with told(f"read ElasticJob {self.namespace}/{name}", self.server):
-            return dict(self._client.get(RESOURCE, name, namespace=self.namespace))
+        what = f"read ElasticJob {self.namespace}/{name}"
+        try:
+            with told(what, self.server):
+                return dict(self._client.get(RESOURCE, name, namespace=self.namespace))
+        except NotFound:
+            self._must_exist(what)
+            raise
+
+    def _must_exist(self, what: str) -> None:
+        """Raises NotFound if there is no such namespace, as far as the user may know that."""
+        try:
+            with told(what, self.server):
+                self._client.get(Namespace, self.namespace)
+        except NotFound:
+            raise no_namespace(what, self.namespace) from None
+        except ClientError:
+            return
 
     def get(self, name: str) -> ElasticJob:
         """The job. Raises NotFound if there is none of this name."""
-        return ElasticJob.from_dict(self.raw(name))
+        body = self.raw(name)
+        with told(f"read ElasticJob {self.namespace}/{name}"):
+            return ElasticJob.from_dict(body)
 
     def pods(self, name: str) -> list[Pod]:
         """The job's pods, also those that have ended or are going, by slot, the older first."""

@@ -10,7 +10,7 @@ from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 
 from elasticjob_client.cli.operators import LABELS, leads
 from elasticjob_client.cli.options import now
-from elasticjob_client.errors import Forbidden, NotInstalled, told
+from elasticjob_client.errors import Forbidden, NotFound, NotInstalled, told
 from elasticjob_client.jobs import GROUP, Jobs
 from elasticjob_client.tell import checks
 from elasticjob_client.tell.checks import Check
@@ -21,6 +21,8 @@ def resource(jobs: Jobs) -> list[Check]:
     server = Check(result="ok", subject="server", found=f"{jobs.server} answers")
     try:
         found = jobs.all()
+    except NotFound as error:
+        return [server, Check(result="failed", subject="namespace", found=str(error))]
     except NotInstalled as error:
         return [server, Check(result="failed", subject="resource", found=str(error))]
     except Forbidden as error:
@@ -42,7 +44,7 @@ def operator(jobs: Jobs, namespace: str) -> list[Check]:
                 containers = one.spec.template.spec.containers if one.spec and one.spec.template.spec else []
                 image = next((c.image for c in containers if c.name == "operator" and c.image), "")
                 found.append(checks.version(image, version("elasticjob-client")))
-    except Forbidden:
+    except (Forbidden, NotFound):
         text = f"not looked at: you have no right to see namespace {namespace}"
         found.append(Check(result="unknown", subject="operator", found=text))
     return found

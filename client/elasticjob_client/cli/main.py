@@ -52,6 +52,26 @@ class OnDemand(click.Group):
         found: click.Command = getattr(import_module(f"elasticjob_client.cli.{module}"), name)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Of a name that is none, say which is like it."""
+        if args and args[0] not in _COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            like = get_close_matches(args[0], _COMMANDS, n=1)
+            meant = f" Do you mean {like[0]}?" if like else " --help shows all."
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Flags that kubectl takes anywhere belong behind the command here."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            advice = "Flags such as --namespace come after the command: elasticjob list -n NAME"
+            raise click.UsageError(f"{error.format_message()} {advice}", ctx) from error
+
 
 @click.group(cls=OnDemand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elasticjob-client", prog_name="elasticjob")

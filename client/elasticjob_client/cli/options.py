@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -12,13 +13,33 @@ import click
 
 from elasticjob_client.errors import ClientError
 
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+
+def _name(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Names of Kubernetes. Raises BadParameter for others, which would ask for another path."""
+    if value is not None and not _NAME.fullmatch(value):
+        kind = "namespace" if option.name == "namespace" else "job"
+        short = value.rpartition("/")[2]
+        meant = f"; do you mean {short}?" if short != value and _NAME.fullmatch(short) else ""
+        raise click.BadParameter(
+            f"{value!r} cannot be the name of a {kind}: expected lower-case letters, digits and '-'{meant}"
+        )
+    return value
+
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the flags that choose the cluster, and as its first argument the namespace's jobs."""
 
     @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig to use, as in kubectl.")
     @click.option("--context", metavar="NAME", help="Context of the kubeconfig to use.")
-    @click.option("-n", "--namespace", metavar="NAME", help="Namespace; otherwise that of the context.")
+    @click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        callback=_name,
+        help="Namespace; otherwise that of the context.",
+    )
     @functools.wraps(command)
     def with_jobs(kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any) -> None:
         from elasticjob_client.jobs import Jobs
@@ -46,8 +67,10 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
         return []
 
 
-job_name = click.argument("name", metavar="JOB", shell_complete=_names)
-optional_job_name = click.argument("name", metavar="[JOB]", required=False, shell_complete=_names)
+job_name = click.argument("name", metavar="JOB", shell_complete=_names, callback=_name)
+optional_job_name = click.argument(
+    "name", metavar="[JOB]", required=False, shell_complete=_names, callback=_name
+)
 
 
 def as_json(found: Any) -> None:

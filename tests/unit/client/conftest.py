@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from elasticjob_client.cli.main import program
 from tests.unit.client.made import after_a_loss, ago
-from tests.unit.client.server import EVENTS, PODS, Server, serving
+from tests.unit.client.server import EVENTS, NAMESPACE, PODS, Server, serving
 
 
 def body() -> dict[str, Any]:
@@ -58,6 +58,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """It has one job with two members and the pod that was lost."""
     with serving(tmp_path) as found:
         monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig))
+        found.answers[NAMESPACE] = {"kind": "Namespace", "metadata": {"name": "research"}}
         found.put(body())
         ended = {"terminated": {"exitCode": 137, "startedAt": ago(900), "finishedAt": ago(120)}}
         pods = [

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+NAMESPACE = "/api/v1/namespaces/research"
 JOBS = "/apis/elasticjob.dev/v1alpha1/namespaces/research/elasticjobs"
 PODS = "/api/v1/namespaces/research/pods"
 EVENTS = "/api/v1/namespaces/research/events"

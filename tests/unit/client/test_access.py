@@ -54,10 +54,14 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_paths_are_those_beside_the_file(tmp_path: Path) -> None:
-    body = kubeconfig("https://one", "one", **{"client-certificate": "me.crt", "client-key": "/abs/me.key"})
+    key = tmp_path / "elsewhere" / "me.key"
+    key.parent.mkdir()
+    for file in (key, tmp_path / "me.crt"):
+        file.touch()
+    body = kubeconfig("https://one", "one", **{"client-certificate": "me.crt", "client-key": str(key)})
     found = configuration(str(write(tmp_path / "config", body)))
     assert found.user is not None
-    assert (found.user.client_cert, found.user.client_key) == (str(tmp_path / "me.crt"), "/abs/me.key")
+    assert (found.user.client_cert, found.user.client_key) == (str(tmp_path / "me.crt"), str(key))
 
 
 def test_a_plugin_of_v1_is_told_what_is_asked_of_it(tmp_path: Path) -> None:
