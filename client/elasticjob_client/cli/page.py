@@ -37,7 +37,7 @@ def page(found: Report) -> str:
     head = f"{job.state}: {job.message}" if job.message else job.state
     parts = [
         f"<p><b>{escape(head)}</b></p>",
-        f"<p>{escape(_facts(found))}</p>",
+        f"<p>{escape(facts(found))}</p>",
         "<h2>Rounds and pods</h2>",
         _chart(found),
     ]
@@ -52,7 +52,8 @@ def page(found: Report) -> str:
     return _PAGE.format(name=escape(f"{job.namespace}/{job.name}"), body="\n".join(parts))
 
 
-def _facts(found: Report) -> str:
+def facts(found: Report) -> str:
+    """What stands above the drawings, in one line."""
     job = found.status
     facts = [
         f"{found.begin:%Y-%m-%d %H:%M:%S} to {found.end:%Y-%m-%d %H:%M:%S %Z}",
@@ -70,14 +71,15 @@ def _x(found: Report, bar_time: float) -> float:
     return _LEFT + (bar_time - found.begin.timestamp()) / whole * (_WIDTH - _LEFT - 10)
 
 
-def _colours(bars: Iterable[Bar]) -> dict[str, str]:
+def colours(bars: Iterable[Bar]) -> dict[str, str]:
+    """By kind: those of pods, and one for each cause."""
     causes = dict.fromkeys(bar.kind for bar in bars if bar.kind not in _COLOURS)
     return {**_COLOURS, **{cause: _CAUSES[n % len(_CAUSES)] for n, cause in enumerate(causes)}}
 
 
 def _chart(found: Report) -> str:
     rows = list(dict.fromkeys(bar.row for bar in found.bars))
-    colours = _colours(found.bars)
+    shown = colours(found.bars)
     height = _ROW * (len(rows) + 1) + 6
     drawn = [f'<text x="0" y="{_ROW * n + 16}">{escape(row)}</text>' for n, row in enumerate(rows)]
     for bar in found.bars:
@@ -85,7 +87,7 @@ def _chart(found: Report) -> str:
         wide, top = max(right - left, 1.5), _ROW * rows.index(bar.row)
         drawn.append(
             f'<g><title>{escape(bar.text)}</title><rect x="{left:.1f}" y="{top + 2}" width="{wide:.1f}" '
-            f'height="{_ROW - 4}" fill="{colours[bar.kind]}" stroke="#fff"/>'
+            f'height="{_ROW - 4}" fill="{shown[bar.kind]}" stroke="#fff"/>'
             + (
                 f'<text x="{left + 4:.1f}" y="{top + 16}">{escape(bar.label)}</text>'
                 if wide > 8 * len(bar.label)
@@ -95,7 +97,7 @@ def _chart(found: Report) -> str:
         )
     key = "".join(
         f'<span style="background:{colour}">&nbsp;</span>{escape(kind)} '
-        for kind, colour in colours.items()
+        for kind, colour in shown.items()
         if any(bar.kind == kind for bar in found.bars)
     )
     axis = _axis(found, _ROW * len(rows))

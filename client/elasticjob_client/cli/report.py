@@ -1,4 +1,4 @@
-"""The command ``report``: one HTML file that needs nothing else, to be kept or passed on."""
+"""The command ``report``: one file, a page or a picture, that needs nothing else: to be kept or passed on."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ if TYPE_CHECKING:
 @click.command("report")
 @job_name
 @click.option(
-    "-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="Where to; otherwise JOB.html."
+    "-f",
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to; a name that ends with .png makes a picture. Otherwise JOB.html.",
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["html", "json"]), default="html", help="HTML, or JSON to stdout."
+    "-o",
+    "--output",
+    type=click.Choice(["html", "png", "json"]),
+    help="A page, a picture (JOB.png), or JSON to stdout.",
 )
 @connected
-def report(jobs: Jobs, name: str, file: Path | None, output: str) -> None:
-    """Write a page with rounds and pods over time, where the time went, and losses by node."""
+def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None:
+    """Write a page or picture with rounds and pods over time, where the time went, and losses by node."""
+    from elasticjob_client.cli import picture
     from elasticjob_client.cli.page import page
     from elasticjob_client.tell import report as told
 
@@ -35,9 +42,13 @@ def report(jobs: Jobs, name: str, file: Path | None, output: str) -> None:
     if output == "json":
         as_json(found)
         return
-    target = file or Path(f"{name}.html")
+    kind = output or ("png" if file and file.suffix.lower() == ".png" else "html")
+    target = file or Path(f"{name}.{kind}")
     try:
-        target.write_text(page(found))
+        if kind == "png":
+            picture.write(found, target)
+        else:
+            target.write_text(page(found))
     except OSError as error:
         raise ClientError(f"cannot write {target}: {error.strerror}") from error
     click.echo(f"wrote {target}")

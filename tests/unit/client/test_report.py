@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from matplotlib.image import imread
 
-from elasticjob_client.cli.page import page
+from elasticjob_client.cli import picture
+from elasticjob_client.cli.page import colours, page
+from elasticjob_client.errors import ClientError
 from elasticjob_client.tell.report import report
 from tests.unit.client.made import LOST, NOW, after_a_loss, job, pod
 
@@ -95,3 +99,36 @@ def test_the_command_writes_it(run: Callable[..., Result], tmp_path: Path) -> No
     assert Page(target.read_text()).open == []
     refused = run("report", "mnist", "-f", str(tmp_path))
     assert refused.exit_code != 0
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("words", [("-o", "png"), ("-f", "mnist.png"), ("-o", "png", "-f", "mnist.png")])
+def test_the_picture_has_every_bar(
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("report", "mnist", *words).stdout == "wrote mnist.png\n"
+    pixels = imread("mnist.png")
+    found = report(after_a_loss(), PODS, NOW)
+    drawn = {tuple(round(part * 255) for part in pixel[:3]) for row in pixels for pixel in row}
+    wanted = colours(found.bars)
+    shown = {"pod that failed", "Started", "PodLost"}
+    assert {tuple(bytes.fromhex(wanted[kind][1:])) for kind in shown} <= drawn
+
+
+def test_what_a_job_says_is_no_mathematics(tmp_path: Path) -> None:
+    history = [{"number": 1, "startTime": "2026-05-04T11:00:00Z", "cause": "$\\nothing$"}]
+    picture.write(report(after_a_loss(roundHistory=history), PODS, NOW), tmp_path / "mnist.png")
+    assert imread(tmp_path / "mnist.png").size
+
+
+@pytest.mark.usefixtures("server")
+def test_a_picture_without_matplotlib_names_the_extra(
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    target = tmp_path / "mnist.png"
+    result = run("report", "mnist", "-f", str(target))
+    assert isinstance(result.exception, ClientError)
+    assert "pip install 'elasticjob-client[png]'" in str(result.exception)
+    assert not target.exists()
