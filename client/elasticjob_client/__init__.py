@@ -25,8 +25,9 @@ if TYPE_CHECKING:
         Rejected,
         Unreadable,
     )
-    from elasticjob_client.jobs import Event, Jobs
+    from elasticjob_client.jobs import Jobs
     from elasticjob_client.pods import Pod
+    from elasticjob_client.requests import Event
     from elasticjob_client.resource import ElasticJob, Metadata, Spec, Status
 
 __all__ = [
@@ -53,7 +54,7 @@ __all__ = [
 _HOMES = {
     "AsyncJobs": "async_jobs",
     "ElasticJob": "resource",
-    "Event": "jobs",
+    "Event": "requests",
     "Jobs": "jobs",
     "Metadata": "resource",
     "Pod": "pods",

@@ -1,21 +1,35 @@
-"""The jobs of a namespace for programs on asyncio: the same as ``jobs``, as far as such programs need it."""
+"""The jobs of a namespace for programs on asyncio: what ``jobs`` has, method by method."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
 
 from lightkube.core.async_client import AsyncClient
-from lightkube.resources.core_v1 import Pod as CorePod
-from lightkube.types import PatchType
 
-from elasticjob_client import pods as pods_of
 from elasticjob_client.access import configuration
-from elasticjob_client.errors import NotFound, told
-from elasticjob_client.jobs import FIELD_MANAGER, RESOURCE, reached, retry, waited
-from elasticjob_client.pods import JOB_LABEL, Pod
+from elasticjob_client.async_following import AsyncFollower
+from elasticjob_client.errors import NotFound, Rejected, told
+from elasticjob_client.functions import prepared
+from elasticjob_client.pods import Pod
+from elasticjob_client.requests import (
+    FIELD_MANAGER,
+    RESOURCE,
+    Event,
+    Many,
+    Requests,
+    Steps,
+    reached,
+    waited,
+)
 from elasticjob_client.resource import ElasticJob
+from elasticjob_client.tell import lines
+from elasticjob_client.tell.lines import Line, Window
+
+_T = TypeVar("_T")
 
 
 class AsyncJobs:
@@ -29,6 +43,7 @@ class AsyncJobs:
             self.server = config.cluster.server
             self._client = AsyncClient(config, namespace=namespace, field_manager=FIELD_MANAGER)
         self.namespace: str = self._client.namespace
+        self._requests = Requests(self.namespace, self.server)
 
     async def __aenter__(self) -> AsyncJobs:
         return self
@@ -36,43 +51,142 @@ class AsyncJobs:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def all(self) -> list[ElasticJob]:
-        """All jobs of the namespace, by name."""
-        with told(f"list ElasticJobs of namespace {self.namespace}", self.server):
-            found = [ElasticJob.from_dict(one) async for one in self._client.list(RESOURCE)]
-        return sorted(found, key=lambda job: job.name)
+    async def _do(self, steps: Steps[_T]) -> _T:
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                asked = steps.throw(error) if error else steps.send(answer)
+            except StopIteration as done:
+                found: _T = done.value
+                return found
+            answer, error = None, None
+            try:
+                answer = asked.of(self._client)
+                if isinstance(asked, Many):
+                    answer = [one async for one in answer]
+                else:
+                    answer = await answer
+            except Exception as raised:  # noqa: BLE001 - the steps judge it
+                error = raised
+
+    async def all(self, all_namespaces: bool = False) -> list[ElasticJob]:
+        """All jobs of the namespace, or of all, by namespace and name."""
+        return await self._do(self._requests.all(all_namespaces))
+
+    async def raw(self, name: str) -> dict[str, Any]:
+        """The object as the API server has it."""
+        return await self._do(self._requests.raw(name))
 
     async def get(self, name: str) -> ElasticJob:
         """The job. Raises NotFound if there is none of this name."""
-        with told(f"read ElasticJob {self.namespace}/{name}", self.server):
-            return ElasticJob.from_dict(dict(await self._client.get(RESOURCE, name)))
+        return await self._do(self._requests.get(name))
 
     async def pods(self, name: str) -> list[Pod]:
-        """The job's pods, by slot, the older first."""
-        with told(f"list the pods of ElasticJob {self.namespace}/{name}", self.server):
-            found = self._client.list(CorePod, labels={JOB_LABEL: name})
-            return pods_of.in_order([pods_of.of(one) async for one in found])
+        """The job's pods, also those that have ended or are going, by slot, the older first."""
+        return await self._do(self._requests.pods(name))
+
+    async def events(self, name: str, pods: Sequence[Pod] = ()) -> list[Event]:
+        """What Events say of the job, and of these pods of it, oldest first; kept for an hour or so."""
+        return await self._do(self._requests.events(name, pods))
+
+    async def tail(self, pod: Pod, count: int) -> list[str]:
+        """The last lines of a pod's training container; empty if it has none to show."""
+        return await self._do(self._requests.tail(pod, count))
+
+    async def logs(
+        self,
+        name: str,
+        rank: int | None = None,
+        *,
+        round: int | None = None,
+        since_failure: bool = False,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[Line]:
+        """Lines as those of ``Jobs.logs``: ``async for line in jobs.logs("mnist", 0, follow=True)``.
+
+        Raises ValueError with the first line if there is no such rank or round, or no failure.
+        """
+        shown = await self._do(self._requests.to_show(name, rank, round, since_failure))
+        if not follow:
+            for line in await self._do(self._requests.together(shown, rank, tail)):
+                yield line
+            return
+        window = shown.window
+
+        async def look() -> tuple[ElasticJob, list[Pod]]:
+            return await self.get(name), await self.pods(name)
+
+        async def read(pod: Pod, of: int | None) -> AsyncIterator[Line]:
+            async for found in self._follow(pod, of, window.since, tail, window != Window()):
+                if window.has(found.time):
+                    yield found
+
+        async for line in AsyncFollower(look, read, rank, window.since).lines():
+            yield line
+
+    async def _follow(
+        self, pod: Pod, rank: int | None, since: datetime | None, tail: int | None, timed: bool
+    ) -> AsyncIterator[Line]:
+        asked = self._requests.log_call(pod, since, tail, timed, follow=True)
+        try:
+            with told(f"read the log of pod {pod.name}", self.server):
+                async for text in self._client.log(pod.name, **asked):
+                    yield lines.line(pod.name, text, rank, timed)
+        except RuntimeError as error:  # lightkube 1.0.1 cannot read the body of a refusal here
+            raise Rejected(f"cannot read the log of pod {pod.name}: the API server refuses it") from error
 
     async def submit(self, job: ElasticJob | dict[str, Any], *, dry_run: bool = False) -> ElasticJob:
-        """Create a job."""
-        body = job.to_dict() if isinstance(job, ElasticJob) else job
-        name = body.get("metadata", {}).get("name", "")
-        here = {**body, "metadata": {**body.get("metadata", {}), "namespace": self.namespace}}
-        with told(f"create ElasticJob {self.namespace}/{name}", self.server):
-            made = await self._client.create(RESOURCE(**here), dry_run=dry_run)
-        return ElasticJob.from_dict(dict(made))
+        """Create a job. Raises Rejected if there is one of this name, or if a field is refused."""
+        return await self._do(self._requests.submit(job, dry_run))
+
+    async def run(
+        self,
+        what: Callable[..., Any] | str | Path,
+        *,
+        image: str,
+        name: str | None = None,
+        arguments: Mapping[str, Any] | Sequence[str] = (),
+        code: str | Path | None = None,
+        **asked: Any,
+    ) -> ElasticJob:
+        """Train a function or a script, as ``Jobs.run`` does.
+
+        Raises ValueError if it cannot be packed, Rejected if there is a job of this name.
+        """
+        return await self.launch(*prepared(what, image, name, arguments, code, asked))
+
+    async def launch(self, job: ElasticJob, code: dict[str, Any] | None = None) -> ElasticJob:
+        """Create a job with the ConfigMap of its code, which goes when the job goes.
+
+        Raises Rejected if there is a job of this name, and leaves that one's code alone.
+        """
+        return await self._do(self._requests.launch(job, code))
+
+    async def scale(self, name: str, replicas: int) -> ElasticJob:
+        """Set the number of pods."""
+        return await self._do(self._requests.change(name, {"replicas": replicas}, f"scale to {replicas}"))
+
+    async def suspend(self, name: str) -> ElasticJob:
+        """End the round and delete the pods; the job's state is kept."""
+        return await self._do(self._requests.change(name, {"suspend": True}, "suspend"))
+
+    async def resume(self, name: str) -> ElasticJob:
+        """Train again, from the script's last checkpoint."""
+        return await self._do(self._requests.change(name, {"suspend": False}, "resume"))
 
     async def patch(self, name: str, **spec: Any) -> ElasticJob:
         """Change fields of the spec, by the names of the definition: ``patch("mnist", replicas=4)``."""
-        with told(f"change ElasticJob {self.namespace}/{name}", self.server):
-            body = {"spec": spec}
-            changed = await self._client.patch(RESOURCE, name, body, patch_type=PatchType.MERGE)
-        return ElasticJob.from_dict(dict(changed))
+        return await self._do(self._requests.patch(name, spec))
 
     async def delete(self, name: str) -> None:
         """Delete the job, and with it its pods."""
-        with told(f"delete ElasticJob {self.namespace}/{name}", self.server):
-            await self._client.delete(RESOURCE, name)
+        await self._do(self._requests.delete(name))
+
+    async def kill(self, pod: Pod) -> None:
+        """Delete a pod without a grace period: its containers get SIGKILL."""
+        await self._do(self._requests.kill(pod))
 
     async def watch(self, name: str) -> AsyncIterator[ElasticJob]:
         """The job now, and after each change, until it has ended. Raises NotFound when it is deleted."""
@@ -80,17 +194,9 @@ class AsyncJobs:
         yield first
         if first.ended:
             return
-        with told(f"watch ElasticJob {self.namespace}/{name}", self.server):
-            changes = self._client.watch(
-                RESOURCE,
-                fields={"metadata.name": name},
-                resource_version=first.metadata.resource_version,
-                on_error=retry,
-            )
-            async for kind, found in changes:
-                if kind == "DELETED":
-                    raise NotFound(f"ElasticJob {self.namespace}/{name} has been deleted")
-                job = ElasticJob.from_dict(dict(found))
+        with told(f"watch {self._requests.name_of(name)}", self.server):
+            async for kind, found in self._client.watch(RESOURCE, **self._requests.watch_call(first)):
+                job = self._requests.changed(name, kind, found)
                 yield job
                 if job.ended:
                     return

@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from elasticjob_client.jobs import Event
 from elasticjob_client.resource import Account, Progress, Round
 from elasticjob_client.tell.listing import JobRow
 from elasticjob_client.tell.status import JobStatus, PodRow
 from elasticjob_client.tell.times import age, duration, milliseconds
 from elasticjob_client.tell.why import Story
+
+if TYPE_CHECKING:
+    from elasticjob_client.requests import Event
 
 _UNBOUNDED = 100_000
 _COLOURS = {

@@ -75,8 +75,7 @@ class Played:
     def look(self) -> tuple[ElasticJob, list[Pod]]:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
-    def read(self, pod: Pod, rank: int | None, follow: bool) -> Iterator[Line]:
-        assert follow
+    def read(self, pod: Pod, rank: int | None) -> Iterator[Line]:
         with self.lock:
             self.read_by.append(pod.name)
         yield Line(pod=pod.name, text=f"from {pod.name}", rank=rank)

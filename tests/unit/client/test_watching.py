@@ -12,7 +12,7 @@ from click.testing import Result
 
 from elasticjob_client import AsyncJobs, ElasticJob, Forbidden, Jobs, NotFound
 from elasticjob_client.cli.run import follow
-from elasticjob_client.jobs import retry
+from elasticjob_client.requests import retry
 from tests.unit.client.conftest import body
 from tests.unit.client.made import conditions
 from tests.unit.client.server import JOBS, PODS, Server, refusal

@@ -1,0 +1,341 @@
+"""What is asked of the API server, and in which order: written once, for ``Jobs`` and for ``AsyncJobs``.
+
+Each method is a generator, and does no I/O: it yields a question, gets the answer or the error, and returns
+what was found. A question is a call of lightkube's client, whose synchronous and asynchronous halves have the
+same methods; who drives the generator makes the call, and awaits it if it has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from datetime import datetime, timezone
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.resources.core_v1 import ConfigMap, Namespace
+from lightkube.resources.core_v1 import Event as CoreEvent
+from lightkube.resources.core_v1 import Pod as CorePod
+from lightkube.types import OnErrorAction, OnErrorResult, PatchType
+
+from elasticjob_client import pods as pods_of
+from elasticjob_client.errors import ClientError, JobFailed, NotFound, Rejected, no_namespace, told
+from elasticjob_client.pods import JOB_LABEL, Pod
+from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
+from elasticjob_client.tell import lines
+from elasticjob_client.tell.lines import Line, Window
+
+GROUP, VERSION = API_VERSION.split("/")
+RESOURCE = create_namespaced_resource(GROUP, VERSION, KIND, "elasticjobs")
+CODE_LABEL = f"{GROUP}/code-of"
+"""On a ConfigMap: the job for which it was made."""
+FIELD_MANAGER = "elasticjob-client"
+_RETRIES = 5
+_ENDED = ("Complete", "Failed")
+
+_T = TypeVar("_T")
+
+
+class One(NamedTuple):
+    """A call whose answer is one object, or nothing."""
+
+    of: Callable[[Any], Any]
+
+
+class Many(NamedTuple):
+    """A call whose answer is a list, or the lines of a log."""
+
+    of: Callable[[Any], Any]
+
+
+Steps = Generator[One | Many, Any, _T]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What the operator, or Kubernetes, has said of a job or one of its pods. ``count``: how often."""
+
+    time: datetime | None = None
+    type: str = "Normal"
+    reason: str = ""
+    message: str = ""
+    object: str = ""
+    count: int = 1
+
+
+class ToShow(NamedTuple):
+    """Whose logs are wanted, and of which time."""
+
+    job: ElasticJob
+    pods: list[Pod]
+    window: Window
+
+
+class Requests:
+    """The requests of one namespace. ``server``: its URL, which errors name."""
+
+    def __init__(self, namespace: str, server: str) -> None:
+        self.namespace, self.server = namespace, server
+
+    def name_of(self, job: str) -> str:
+        """How a job is called in errors."""
+        return f"ElasticJob {self.namespace}/{job}"
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def all(self, all_namespaces: bool) -> Steps[list[ElasticJob]]:
+        where = "all namespaces" if all_namespaces else f"namespace {self.namespace}"
+        what, namespace = f"list ElasticJobs of {where}", "*" if all_namespaces else self.namespace
+        with told(what, self.server):
+            answer = yield Many(lambda client: client.list(RESOURCE, namespace=namespace))
+            found = [ElasticJob.from_dict(one) for one in answer]
+        if not found and not all_namespaces:
+            yield from self._must_exist(what)
+        return sorted(found, key=lambda job: (job.namespace, job.name))
+
+    def raw(self, name: str) -> Steps[dict[str, Any]]:
+        what = f"read {self.name_of(name)}"
+        try:
+            with told(what, self.server):
+                found = yield One(lambda client: client.get(RESOURCE, name, namespace=self.namespace))
+                return dict(found)
+        except NotFound:
+            yield from self._must_exist(what)
+            raise
+
+    def _must_exist(self, what: str) -> Steps[None]:
+        """Raises NotFound if there is no such namespace, as far as the user may know that."""
+        try:
+            with told(what, self.server):
+                yield One(lambda client: client.get(Namespace, self.namespace))
+        except NotFound:
+            raise no_namespace(what, self.namespace) from None
+        except ClientError:
+            return
+
+    def get(self, name: str) -> Steps[ElasticJob]:
+        body = yield from self.raw(name)
+        with told(f"read {self.name_of(name)}", self.server):
+            return ElasticJob.from_dict(body)
+
+    def pods(self, name: str) -> Steps[list[Pod]]:
+        with told(f"list the pods of {self.name_of(name)}", self.server):
+            labels = {JOB_LABEL: name}
+            found = yield Many(lambda client: client.list(CorePod, namespace=self.namespace, labels=labels))
+            return pods_of.in_order(pods_of.of(one) for one in found)
+
+    def events(self, name: str, pods: Sequence[Pod]) -> Steps[list[Event]]:
+        names = {("ElasticJob", name), *(("Pod", pod.name) for pod in pods)}
+        fields = None if pods else {"involvedObject.name": name}
+        with told(f"list the Events of {self.name_of(name)}", self.server):
+            found = yield Many(lambda client: client.list(CoreEvent, namespace=self.namespace, fields=fields))
+        mine = [one for one in found if (one.involvedObject.kind, one.involvedObject.name) in names]
+        mine.sort(key=lambda one: (one.metadata.name or "") if one.metadata else "")  # those of one second
+        return sorted(map(_event, mine), key=lambda e: e.time.timestamp() if e.time else 0.0)
+
+    def tail(self, pod: Pod, count: int) -> Steps[list[str]]:
+        try:
+            found = yield from self._log(pod, None, None, count, False)
+        except (NotFound, Rejected):  # the container has not started, or is gone
+            return []
+        return [line.text for line in found]
+
+    def to_show(self, name: str, rank: int | None, round: int | None, since_failure: bool) -> Steps[ToShow]:
+        """Raises ValueError if there is no such rank or round, or no failure."""
+        job = yield from self.get(name)
+        pods = yield from self.pods(name)
+        window = lines.window(job, round, since_failure)
+        if rank is not None and job.members and not pods_of.of_rank(job, pods, rank):
+            raise ValueError(f"{name} has no group rank {rank}: expected 0 to {len(job.members) - 1}")
+        return ToShow(job, pods, window)
+
+    def together(self, shown: ToShow, rank: int | None, tail: int | None) -> Steps[list[Line]]:
+        """Lines of several pods by time. A kubelet that gives no times: one pod after the other."""
+        names, none = pods_of.ranks(shown.job), Window()
+        pods = lines.chosen(shown.job, shown.pods, rank)
+        try:
+            logs = yield from self._logs(pods, names, shown, tail, len(pods) > 1 or shown.window != none)
+        except Rejected:
+            if shown.window != none:
+                raise
+            logs = yield from self._logs(pods, names, shown, tail, False)
+            return [*chain.from_iterable(logs)]
+        return [*lines.in_time(logs, shown.window)]
+
+    def _logs(
+        self, pods: Sequence[Pod], names: dict[str, int], shown: ToShow, tail: int | None, timed: bool
+    ) -> Steps[list[list[Line]]]:
+        found = []
+        for pod in pods:
+            one = yield from self._log(pod, names.get(pod.name), shown.window.since, tail, timed)
+            found.append(one)
+        return found
+
+    def _log(
+        self, pod: Pod, rank: int | None, since: datetime | None, tail: int | None, timed: bool
+    ) -> Steps[list[Line]]:
+        asked = self.log_call(pod, since, tail, timed)
+        with told(f"read the log of pod {pod.name}", self.server):
+            found = yield Many(lambda client: client.log(pod.name, **asked))
+            return [lines.line(pod.name, text, rank, timed) for text in found]
+
+    def log_call(
+        self, pod: Pod, since: datetime | None, tail: int | None, timed: bool, follow: bool = False
+    ) -> dict[str, Any]:
+        """Arguments for lightkube's ``log``."""
+        ago = None if since is None else max(1, int((datetime.now(timezone.utc) - since).total_seconds()) + 1)
+        return {
+            "namespace": self.namespace,
+            "container": pod.container or None,
+            "follow": follow,
+            "since": ago,
+            "tail_lines": tail,
+            "timestamps": timed,
+            "newlines": False,
+        }
+
+    # -- changing ------------------------------------------------------------------------------------------
+
+    def submit(self, job: ElasticJob | dict[str, Any], dry_run: bool = False) -> Steps[ElasticJob]:
+        body = job.to_dict() if isinstance(job, ElasticJob) else job
+        name = body.get("metadata", {}).get("name", "")
+        with told(f"create {self.name_of(name)}", self.server):
+            made = yield One(
+                lambda client: client.create(RESOURCE(**body), namespace=self.namespace, dry_run=dry_run)
+            )
+            return ElasticJob.from_dict(dict(made))
+
+    def launch(self, job: ElasticJob, code: dict[str, Any] | None) -> Steps[ElasticJob]:
+        if code is None:
+            return (yield from self.submit(job))
+        yield from self.submit(job, dry_run=True)
+        name = code["metadata"]["name"]
+        yield from self._put_code(job.name, name, code)
+        try:
+            made = yield from self.submit(job)
+        except ClientError:
+            with told(f"delete ConfigMap {self.namespace}/{name}", self.server):
+                yield One(lambda client: client.delete(ConfigMap, name, namespace=self.namespace))
+            raise
+        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": made.name, "uid": made.metadata.uid}
+        body = {"metadata": {"ownerReferences": [owner]}}
+        with told(f"change ConfigMap {self.namespace}/{name}", self.server):
+            yield One(
+                lambda client: client.patch(
+                    ConfigMap, name, body, namespace=self.namespace, patch_type=PatchType.MERGE
+                )
+            )
+        return made
+
+    def _put_code(self, job: str, name: str, code: dict[str, Any]) -> Steps[None]:
+        """Create the ConfigMap; one that an earlier run of this job's name has left is replaced, no other."""
+        here = {**code, "metadata": {**code["metadata"], "namespace": self.namespace}}
+        body = msgspec.convert(here, ConfigMap)
+        try:
+            with told(f"create ConfigMap {self.namespace}/{name}", self.server):
+                yield One(lambda client: client.create(body))
+        except Rejected:
+            with told(f"replace ConfigMap {self.namespace}/{name}", self.server):
+                found = yield One(lambda client: client.get(ConfigMap, name, namespace=self.namespace))
+                labels = found.metadata.labels if found.metadata else None
+                if (labels or {}).get(CODE_LABEL) != job:
+                    raise
+                yield One(lambda client: client.replace(body))
+
+    def change(self, name: str, spec: dict[str, Any], what: str) -> Steps[ElasticJob]:
+        """Raises Rejected if the job has ended."""
+        job = yield from self.get(name)
+        if job.ended:
+            assert job.status
+            raise Rejected(
+                f"cannot {what} {self.name_of(name)}: it is {job.status.terminal_state}, which is final. "
+                "Delete it and create it again: the script resumes from its checkpoint."
+            )
+        return (yield from self.patch(name, spec, what))
+
+    def patch(self, name: str, spec: dict[str, Any], what: str = "change") -> Steps[ElasticJob]:
+        with told(f"{what} {self.name_of(name)}", self.server):
+            changed = yield One(
+                lambda client: client.patch(
+                    RESOURCE, name, {"spec": spec}, namespace=self.namespace, patch_type=PatchType.MERGE
+                )
+            )
+            return ElasticJob.from_dict(dict(changed))
+
+    def delete(self, name: str) -> Steps[None]:
+        with told(f"delete {self.name_of(name)}", self.server):
+            yield One(lambda client: client.delete(RESOURCE, name, namespace=self.namespace))
+
+    def kill(self, pod: Pod) -> Steps[None]:
+        with told(f"delete pod {self.namespace}/{pod.name}", self.server):
+            yield One(
+                lambda client: client.delete(CorePod, pod.name, namespace=self.namespace, grace_period=0)
+            )
+
+    # -- following -----------------------------------------------------------------------------------------
+
+    def watch_call(self, first: ElasticJob) -> dict[str, Any]:
+        """Arguments for lightkube's ``watch``: all changes after this one."""
+        return {
+            "namespace": self.namespace,
+            "fields": {"metadata.name": first.name},
+            "resource_version": first.metadata.resource_version,
+            "on_error": retry,
+        }
+
+    def changed(self, name: str, kind: str, found: Any) -> ElasticJob:
+        """The job after a change. Raises NotFound if it was deleted."""
+        if kind == "DELETED":
+            raise NotFound(f"{self.name_of(name)} has been deleted")
+        return ElasticJob.from_dict(dict(found))
+
+
+def reached(job: ElasticJob, until: str | Callable[[ElasticJob], bool]) -> bool:
+    """Whether it is what was waited for. Raises JobFailed if it never will be."""
+    if callable(until):
+        done = until(job)
+    else:
+        condition = job.condition(until)
+        done = condition is not None and condition.status == "True"
+    if done:
+        return True
+    if job.ended:
+        ended = next((c for kind in _ENDED if (c := job.condition(kind)) and c.status == "True"), None)
+        what = f"{ended.type}: {ended.reason}: {ended.message}" if ended else "has ended"
+        raise JobFailed(f"ElasticJob {job.namespace}/{job.name} is {what}")
+    return False
+
+
+def waited(job: ElasticJob, until: str | Callable[[ElasticJob], bool]) -> str:
+    """What a wait says whose time is over."""
+    training = job.condition("Training")
+    state = (
+        f"{training.reason}: {training.message}" if training else "without a status: no operator serves it"
+    )
+    wanted = "what was waited for" if callable(until) else until
+    return f"ElasticJob {job.namespace}/{job.name} is not {wanted} yet; it is {state}"
+
+
+def retry(error: Exception, count: int) -> OnErrorResult:
+    """A watch goes on after what may pass: a lost connection, a busy server, a version that is too old."""
+    response = getattr(error, "response", None)
+    code = (
+        response.status_code
+        if response is not None
+        else getattr(getattr(error, "status", None), "code", None)
+    )
+    if count > _RETRIES or (code is not None and code not in (410, 429) and code < 500):
+        return OnErrorResult(OnErrorAction.RAISE)
+    return OnErrorResult(OnErrorAction.RETRY, sleep=min(0.5 * 2**count, 10.0))
+
+
+def _event(found: CoreEvent) -> Event:
+    last = found.lastTimestamp or found.eventTime or found.firstTimestamp
+    return Event(
+        time=last,
+        type=found.type or "Normal",
+        reason=found.reason or "",
+        message=found.message or "",
+        object=f"{(found.involvedObject.kind or '').lower()}/{found.involvedObject.name}",
+        count=found.count or 1,
+    )
