@@ -92,6 +92,13 @@ class FailurePolicy(_Part, frozen=True, kw_only=True):
     fencing: Fencing | None = None
 
 
+class WarmWorkers(_Part, frozen=True, kw_only=True):
+    """Whether interpreters that have imported torch wait beside the workers."""
+
+    enabled: bool | None = None
+    imports: list[str] | None = None
+
+
 class Spec(_Part, frozen=True, kw_only=True):
     """What is wanted. What is None, the API server or the operator decides."""
 
@@ -101,6 +108,7 @@ class Spec(_Part, frozen=True, kw_only=True):
     spares: int | None = None
     nproc_per_node: int | str | None = None
     handler_source: str | None = None
+    warm_workers: WarmWorkers | None = None
     rendezvous: Rendezvous | None = None
     scaling: Scaling | None = None
     failure_policy: FailurePolicy | None = None

@@ -20,8 +20,9 @@ KEYS = {
     "default: the job's",
     "stall_timeout": "seconds without a heartbeat until a peer that still accepts connections is lost; "
     "default: the job's",
-    "warm": "on: interpreters that have imported torch wait beside the workers; default: off",
-    "warm_imports": "modules that they import as well, with ':' between; needs warm=on",
+    "warm": "on: interpreters that have imported torch wait beside the workers; default: "
+    f"{names.WARM_ENV}, else off",
+    "warm_imports": f"modules that they import as well, with ':' between; default: {names.WARM_IMPORTS_ENV}",
     "worker_stop": "seconds from the end of a round until workers that still run are killed; default: 10",
     "kubeconfig": "path of a kubeconfig; default: the pod's service account, else KUBECONFIG",
     "pod": "name of this pod; default: ELASTICJOB_POD_NAME, else the token's claim",
@@ -93,6 +94,7 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
             raise SettingsError(
                 f"--local-addr is {local_addr[:80]!r}, expected an address or a host name"
             ) from None
+    warm = _on(config, os.environ)
     return Settings(
         namespace=namespace,
         job=job,
@@ -101,8 +103,8 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         heartbeat_timeout=_seconds(config, "heartbeat_timeout"),
         stall_timeout=_seconds(config, "stall_timeout"),
         worker_stop=_seconds(config, "worker_stop") or 10.0,
-        warm=_on(config, "warm"),
-        warm_imports=_modules(config, "warm_imports"),
+        warm=warm,
+        warm_imports=_modules(config, os.environ, warm),
         local_addr=local_addr or "",
         kubeconfig=str(config.get("kubeconfig", "")),
         pod=str(config.get("pod", "")) or os.environ.get(names.POD_NAME_ENV, ""),
@@ -125,21 +127,29 @@ def _seconds(config: Mapping[str, object], key: str) -> float | None:
     return value
 
 
-def _on(config: Mapping[str, object], key: str) -> bool:
-    value = str(config.get(key, "off"))
-    if value not in ("on", "off"):
-        raise SettingsError(f"--rdzv-conf: {key} is {value!r}, expected on or off")
+def _said(
+    config: Mapping[str, object], key: str, environ: Mapping[str, str], variable: str
+) -> tuple[str, str]:
+    """What the option says, else what the variable does; and where it was found, for people."""
+    if key in config:
+        return str(config[key]), f"--rdzv-conf: {key}"
+    return environ.get(variable, ""), variable
+
+
+def _on(config: Mapping[str, object], environ: Mapping[str, str]) -> bool:
+    value, where = _said(config, "warm", environ, names.WARM_ENV)
+    if value not in ("on", "off") and (value or "warm" in config):
+        raise SettingsError(f"{where} is {value!r}, expected on or off")
     return value == "on"
 
 
-def _modules(config: Mapping[str, object], key: str) -> tuple[str, ...]:
-    value = str(config.get(key, ""))
+def _modules(config: Mapping[str, object], environ: Mapping[str, str], warm: bool) -> tuple[str, ...]:
+    value, where = _said(config, "warm_imports", environ, names.WARM_IMPORTS_ENV)
     found = tuple(name for name in value.split(":") if name)
     if not all(part.isidentifier() for name in found for part in name.split(".")):
         raise SettingsError(
-            f"--rdzv-conf: {key} is {value!r}, expected names of modules with ':' between, e.g. "
-            "transformers:datasets"
+            f"{where} is {value!r}, expected names of modules with ':' between, e.g. transformers:datasets"
         )
-    if found and not _on(config, "warm"):
-        raise SettingsError(f"--rdzv-conf: {key} is {value!r}, but warm is off: add warm=on, or leave it out")
-    return found
+    if found and not warm and "warm_imports" in config:
+        raise SettingsError(f"{where} is {value!r}, but warm is off: add warm=on, or leave it out")
+    return found if warm else ()

@@ -34,9 +34,10 @@ own, or null. ``probe`` instead of all: exit with 0 to show that this module run
 GONE = 70
 """Exit code when torchrun is gone."""
 PAGE_BYTES = 4096
-IMPORTING, READY, UNUSABLE, WARM, COLD, SCRIPT = b"i", b"r", b"u", b"w", b"c", b"s"
-"""The first byte of the page; a text follows where there is something to say. COLD and SCRIPT: started cold
-after all, the latter for what the script does."""
+IMPORTING, READY, UNUSABLE, MODULE, WARM, COLD, SCRIPT = b"i", b"r", b"u", b"m", b"w", b"c", b"s"
+"""The first byte of the page; a text follows where there is something to say. MODULE: unusable for a module
+that cannot be imported; its name, a colon, and why. COLD and SCRIPT: started cold after all, the latter for
+what the script does."""
 OOM_SCORE = "/proc/self/oom_score_adj"
 PROCESS_NAME = "/proc/self/comm"
 IDLE_OOM_SCORE = 1000
@@ -78,6 +79,14 @@ NOT_READ = (
 
 class Unusable(Exception):
     """Why no worker may be made of this process; it becomes a cold start."""
+
+
+class CannotImport(Unusable):
+    """A module that was to be imported beforehand cannot be."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"cannot import {name}: {why}")
+        self.text = f"{name}: {why}"
 
 
 class Page:
@@ -146,6 +155,9 @@ def run(folder: str) -> ModuleType | None:
         preloaded = _preload(config["imports"])
         why = ""
         page.say(READY)
+    except CannotImport as error:
+        why = str(error)
+        page.say(MODULE, error.text)
     except Unusable as error:
         why = str(error)
         page.say(UNUSABLE, why)
@@ -329,8 +341,8 @@ def _preload(names: Sequence[str]) -> Preloaded:
             known = set(sys.modules)
             try:
                 importlib.import_module(name)
-            except Exception as error:
-                raise Unusable(f"cannot import {name}: {type(error).__name__}: {error}") from error
+            except (Exception, SystemExit) as error:
+                raise CannotImport(name, f"{type(error).__name__}: {error}") from error
             new = {one.partition(".")[0] for one in set(sys.modules) - known}
             needs.setdefault(name.partition(".")[0], set()).update(new)
     finally:

@@ -23,10 +23,10 @@ from torch.distributed.elastic.agent.server.api import ElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.utils import macros
 
-from elasticjob.core.warm import Start, imports, mismatch, refusal, script_path
+from elasticjob.core.warm import Start, can_be_left_out, imports, mismatch, refusal, script_path
 from elasticjob.core.warm_count import SIZE, Memory, count
 from elasticjob.memory import private_bytes, read_memory
-from elasticjob.warm_boot import COLD, READY, SCRIPT, UNUSABLE
+from elasticjob.warm_boot import COLD, MODULE, READY, SCRIPT, UNUSABLE
 from elasticjob.warm_interpreter import WarmInterpreter, works
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class WarmWorkers:
         self._size = SIZE
         self._memory_due = 0.0
         self._said: set[str] = set()
+        self._left_out: set[str] = set()
         self._ready_said = 0
         self._stop = False
         self._thread: threading.Thread | None = None
@@ -206,6 +207,11 @@ class WarmWorkers:
                 self._drop(rank)
                 self._give_up(text)
                 return
+            if state == MODULE:
+                self._drop(rank)
+                if not self._leave_out(text):
+                    return
+                continue
             if one.process.poll() is not None:
                 del self._idle[rank]
                 self._wanted.pop(rank, None)
@@ -250,9 +256,25 @@ class WarmWorkers:
             if not self._works:
                 self._give_up("this Python does not run what PYTHONPATH names at its start")
                 return
-            self._idle[rank] = WarmInterpreter(start, imports(_text(script_path(start)), self._more))
+            more = [name for name in self._more if name not in self._left_out]
+            self._idle[rank] = WarmInterpreter(start, imports(_text(script_path(start)), more))
         if self._together or not room:
             self._wanted = {rank: start for rank, start in self._wanted.items() if rank in self._idle}
+
+    def _leave_out(self, text: str) -> bool:
+        """A module cannot be imported: the next interpreters do without it. False: they cannot."""
+        name = text.partition(":")[0]
+        if not can_be_left_out(name, self._more):
+            self._give_up(f"cannot import {text}")
+            return False
+        if name not in self._left_out:
+            logger.warning(
+                "warm workers: cannot import %s; it is left out. Correct spec.warmWorkers.imports, or "
+                "warm_imports of --rdzv-conf",
+                text,
+            )
+        self._left_out.add(name)
+        return True
 
     def _read_results(self) -> None:
         """What has become of those that were started."""
@@ -289,6 +311,8 @@ def _why_not(one: WarmInterpreter | None, wanted: Start) -> str:
     state, text = one.state()
     if state == UNUSABLE:
         return text
+    if state == MODULE:
+        return f"cannot import {text}"
     if one.process.poll() is not None:
         return f"the interpreter that waited has ended with {one.process.returncode}"
     return mismatch(one.start, wanted)

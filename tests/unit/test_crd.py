@@ -19,7 +19,14 @@ from elasticjob.contract.records import Outcome, Phase
 from elasticjob_operator.observe.spec import MANAGER
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.evidence import ACCOUNTS
-from elasticjob_operator.plan.model import CleanPodPolicy, HandlerSource, JobSpec, NetworkPolicy, RuleAction
+from elasticjob_operator.plan.model import (
+    CleanPodPolicy,
+    HandlerSource,
+    JobSpec,
+    NetworkPolicy,
+    RuleAction,
+    WarmWorkers,
+)
 from elasticjob_operator.plan.status import JobStatus
 
 CRD: dict[str, Any] = yaml.safe_load(generate.CRD_FILE.read_text())
@@ -146,7 +153,7 @@ def test_the_status_refuses_nothing_but_wrong_types() -> None:
 
 def test_every_list_says_how_it_is_merged() -> None:
     lists = {path: field for path, field in FIELDS.items() if field.get("type") == "array"}
-    assert len(lists) == 11
+    assert len(lists) == 12
     for path, field in lists.items():
         assert field["x-kubernetes-list-type"] in ("atomic", "map", "set"), path
 
@@ -215,6 +222,7 @@ def test_defaults_are_those_of_the_planner() -> None:
     assert defaults == {
         "spec.replicas": spec.replicas,
         "spec.spares": spec.spares,
+        "spec.warmWorkers.enabled": WarmWorkers().enabled,
         "spec.rendezvous": {},
         "spec.rendezvous.initialLastCallTimeoutSeconds": spec.limits.initial_last_call_timeout,
         "spec.rendezvous.lastCallTimeoutSeconds": spec.limits.last_call_timeout,

@@ -9,7 +9,7 @@ import pytest
 from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.spec import JobDefaults, MalformedJob, read_job, read_spec
 from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.model import JobSpec, Limit, Rule
+from elasticjob_operator.plan.model import JobSpec, Limit, Rule, WarmWorkers
 from elasticjob_operator.plan.status import JobStatus, RoundStatus
 from elasticjob_operator.plan.status_json import VERSION
 
@@ -57,6 +57,7 @@ def test_full_spec() -> None:
             "nprocPerNode": 2,
             "template": template,
             "handlerSource": "Image",
+            "warmWorkers": {"enabled": True, "imports": ["transformers", "a b", 7]},
             "rendezvous": {
                 "initialLastCallTimeoutSeconds": 1,
                 "lastCallTimeoutSeconds": 0,
@@ -95,6 +96,7 @@ def test_full_spec() -> None:
         nproc_per_node="2",
         template=template,
         handler_source="Image",
+        warm_workers=WarmWorkers(imports=("transformers",)),
         limits=Limits(1, 0, 3, 4, heartbeat_timeout=5, hang_timeout=10),
         application=Limit(0, 60),
         infrastructure=Limit(20, None),

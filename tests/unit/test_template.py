@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from elasticjob.contract.names import WARM_ENV, WARM_IMPORTS_ENV
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.template import (
     SAFE_TO_EVICT_VOLUMES,
@@ -19,7 +20,7 @@ from elasticjob_operator.act.template import (
 )
 from elasticjob_operator.observe.objects import read_pod
 from elasticjob_operator.plan.containers import DEFAULT_CONTAINER_ANNOTATION, training_container
-from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.model import Job, JobSpec, WarmWorkers
 
 RICH: dict[str, Any] = {
     "metadata": {
@@ -199,6 +200,23 @@ def test_processes_per_pod(
 ) -> None:
     pod = pod_of(a_job(simple(**container), nproc_per_node=nproc_per_node), 0, 0, IMAGE)
     assert env_of(pod["spec"]["containers"][0]).get("PET_NPROC_PER_NODE") == expected
+
+
+@pytest.mark.parametrize(
+    ("warm", "expected"),
+    [
+        (None, (None, None)),
+        (WarmWorkers(), ("on", None)),
+        (WarmWorkers(imports=("transformers", "a.b")), ("on", "transformers:a.b")),
+        (WarmWorkers(enabled=False, imports=("a",)), ("off", None)),
+    ],
+)
+def test_warm_workers(warm: WarmWorkers | None, expected: tuple[str | None, str | None]) -> None:
+    env = env_of(pod_of(a_job(simple(), warm_workers=warm), 0, 0, IMAGE)["spec"]["containers"][0])
+    assert (env.get(WARM_ENV), env.get(WARM_IMPORTS_ENV)) == expected
+    own = simple(env=[{"name": WARM_ENV, "value": "off"}])
+    env = env_of(pod_of(a_job(own, warm_workers=warm), 0, 0, IMAGE)["spec"]["containers"][0])
+    assert env[WARM_ENV] == "off", "the template's word holds"
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 35), (5, 35), (35, 35), (600, 600)])

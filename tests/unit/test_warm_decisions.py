@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from elasticjob.core.warm import PER_ROUND, Start, fixed, imports, mismatch, refusal
+from elasticjob.contract import names
+from elasticjob.core.warm import PER_ROUND, Start, can_be_left_out, fixed, imports, mismatch, refusal
 from elasticjob.core.warm_count import MIB, SIZE, Memory, count
 from elasticjob.memory import private_bytes, read_memory
 from elasticjob.settings import Settings, SettingsError, read_settings
@@ -150,6 +151,26 @@ def test_it_is_off_unless_it_is_switched_on() -> None:
         "transformers",
         "datasets.x",
     )
+
+
+def test_the_job_s_word_holds_where_the_command_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(names.WARM_ENV, "on")
+    monkeypatch.setenv(names.WARM_IMPORTS_ENV, "transformers:datasets")
+    assert settings().warm_imports == ("transformers", "datasets")
+    assert settings(warm_imports="peft").warm_imports == ("peft",)
+    assert (settings(warm="off").warm, settings(warm="off").warm_imports) == (False, ())
+    monkeypatch.setenv(names.WARM_ENV, "off")
+    assert (settings().warm, settings().warm_imports) == (False, ())
+    assert settings(warm="on").warm
+    monkeypatch.setenv(names.WARM_ENV, "1")
+    with pytest.raises(SettingsError, match="ELASTICJOB_WARM_WORKERS is '1', expected on or off"):
+        settings()
+
+
+def test_only_what_the_user_has_added_can_be_left_out() -> None:
+    assert can_be_left_out("transformers", ("transformers",))
+    assert not can_be_left_out("torch", ("torch", "transformers"))
+    assert not can_be_left_out("fractions", ())
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,10 @@ ROUND_ENV = "ELASTICJOB_ROUND"
 PROGRESS_DIR_ENV = "ELASTICJOB_PROGRESS_DIR"
 """Set in the workers' environment: the folder in which each worker's step stands, in a file named by its
 LOCAL_RANK; new for each round."""
+WARM_ENV = "ELASTICJOB_WARM_WORKERS"
+"""``on`` or ``off``: whether the agent makes warm interpreters. ``--rdzv-conf=warm=...`` wins."""
+WARM_IMPORTS_ENV = "ELASTICJOB_WARM_IMPORTS"
+"""The modules that they import beside torch, with ``:`` between. ``--rdzv-conf=warm_imports=...`` wins."""
 SERVICE_ACCOUNT_DIR_ENV = "ELASTICJOB_SERVICE_ACCOUNT_DIR"
 """Where token, ca.crt and namespace are, if not in the usual place."""
 

@@ -97,6 +97,11 @@ def imports(script: str, more: Collection[str]) -> tuple[str, ...]:
     return (*first, *(name for name in more if name not in first))
 
 
+def can_be_left_out(name: str, more: Collection[str]) -> bool:
+    """Whether this module is imported only because the user says so."""
+    return name in more and name not in (*IMPORTS, OPTIMIZER_IMPORT)
+
+
 def script_path(start: Start) -> str:
     """The file that the command names, "" for a module."""
     return "" if start.args[2] == "-m" else os.path.join(start.cwd, start.args[2])

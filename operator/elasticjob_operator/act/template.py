@@ -26,6 +26,8 @@ from elasticjob.contract.names import (
     POD_UID_ENV,
     SERVICE_ACCOUNT_DIR_ENV,
     SLOT_LABEL,
+    WARM_ENV,
+    WARM_IMPORTS_ENV,
     pod_name,
 )
 from elasticjob_operator.act import injection, pre_stop
@@ -204,6 +206,11 @@ def _environment(job: Job, container: Mapping[str, Any]) -> tuple[list[dict[str,
     # A value of envFrom can't be seen here and would lose against env: leave torch's own default (1) to it.
     hidden = nproc == "1" and job.spec.nproc_per_node is None and container.get("envFrom")
     offered: list[dict[str, Any]] = [] if hidden else [{"name": "PET_NPROC_PER_NODE", "value": nproc}]
+    warm = job.spec.warm_workers
+    if warm is not None:
+        offered.append({"name": WARM_ENV, "value": "on" if warm.enabled else "off"})
+    if warm is not None and warm.enabled and warm.imports:
+        offered.append({"name": WARM_IMPORTS_ENV, "value": ":".join(warm.imports)})
     return forced, offered
 
 

@@ -24,6 +24,7 @@ from elasticjob_operator.plan.model import (
     NetworkPolicy,
     Rule,
     RuleAction,
+    WarmWorkers,
 )
 from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
@@ -131,6 +132,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         nproc_per_node=str(nproc) if isinstance(nproc, (int, str)) and str(nproc) else None,
         template=template if own_pods else None,
         handler_source=_word(spec.get("handlerSource"), HandlerSource) or JobSpec.handler_source,
+        warm_workers=_warm_workers(spec.get("warmWorkers")),
         limits=_limits(_mapping(spec.get("rendezvous")), _optional(policy, "hangTimeoutSeconds", 1)),
         application=_application(policy.get("application")),
         infrastructure=_limit(_mapping(policy.get("infrastructure"))),
@@ -149,6 +151,17 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         ttl_after_finished=defaults.ttl_after_finished if ttl is None else ttl,
         clean_pod_policy=_word(spec.get("cleanPodPolicy"), CleanPodPolicy) or JobSpec.clean_pod_policy,
         network_policy=_word(spec.get("networkPolicy"), NetworkPolicy) or JobSpec.network_policy,
+    )
+
+
+def _warm_workers(fields: object) -> WarmWorkers | None:
+    """An empty object switches them on. What is no module's name is left out: pods would refuse it."""
+    if not isinstance(fields, dict):
+        return None
+    imports = _entries(fields.get("imports"), str)
+    return WarmWorkers(
+        enabled=fields.get("enabled") is not False,
+        imports=tuple(name for name in imports if all(part.isidentifier() for part in name.split("."))),
     )
 
 

@@ -91,9 +91,17 @@ class NetworkPolicy(str, enum.Enum):
 
 
 @dataclass(frozen=True)
+class WarmWorkers:
+    """Whether interpreters that have imported torch, and the modules ``imports``, wait beside the workers."""
+
+    enabled: bool = True
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
-    pods. Times are seconds, None is never."""
+    pods, ``warm_workers`` when that is left to the pods. Times are seconds, None is never."""
 
     replicas: int = 1
     min_replicas: int | None = None
@@ -102,6 +110,7 @@ class JobSpec:
     nproc_per_node: str | None = None
     template: Mapping[str, Any] | None = None
     handler_source: str = HandlerSource.INJECTED.value
+    warm_workers: WarmWorkers | None = None
     limits: Limits = Limits()
     scale_up_delay: int = 10
     payback: int | None = None

@@ -18,6 +18,7 @@ FULL: dict[str, Any] = {
     "spares": 1,
     "nprocPerNode": "auto",
     "handlerSource": "Injected",
+    "warmWorkers": {"enabled": True, "imports": ["transformers", "torch.utils.data"]},
     "rendezvous": {"rejoinTimeoutSeconds": 60},
     "scaling": {"scaleUpDelaySeconds": 10, "paybackSeconds": 600},
     "failurePolicy": {

@@ -51,6 +51,7 @@ MAY_CHANGE: dict[str, Any] = {
     "minReplicas": 1,
     "maxReplicas": 9,
     "spares": 2,
+    "warmWorkers": {"enabled": False, "imports": ["datasets"]},
     "rendezvous": {"rejoinTimeoutSeconds": 90, "lastCallTimeoutSeconds": 1},
     "scaling": {"scaleUpDelaySeconds": 1, "paybackSeconds": 300},
     "failurePolicy": {"rules": [], "hangTimeoutSeconds": 60, "idleDeadlineSeconds": 60},

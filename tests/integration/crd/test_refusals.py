@@ -70,6 +70,22 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         manifest(nprocPerNode=[2]),
         "nprocPerNode in body must be of type integer,string",
     ),
+    "a module's name with a space": (
+        manifest(warmWorkers={"imports": ["torch", "a b"]}),
+        "spec.warmWorkers.imports[1] in body should match",
+    ),
+    "a module's name that ends with a dot": (
+        manifest(warmWorkers={"imports": ["a."]}),
+        "spec.warmWorkers.imports[0] in body should match",
+    ),
+    "a module twice": (
+        manifest(warmWorkers={"imports": ["a", "a"]}),
+        "spec.warmWorkers.imports[1]: Duplicate",
+    ),
+    "too many modules": (
+        manifest(warmWorkers={"imports": [f"m{n}" for n in range(33)]}),
+        "spec.warmWorkers.imports: Too many: 33: must have at most 32 items",
+    ),
     "a period that the timeout does not bear": (
         manifest(rendezvous={"heartbeatPeriodSeconds": 4}),
         "must be at least three times heartbeatPeriodSeconds",

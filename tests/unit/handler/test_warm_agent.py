@@ -169,10 +169,26 @@ def test_whatever_goes_wrong_here_is_a_cold_start(
     assert "worker 0 starts cold: ZeroDivisionError" in said()
 
 
-def test_a_module_that_cannot_be_imported_ends_it_with_the_reason(
-    scene: Scene, said: Callable[[], str]
+def test_a_module_that_cannot_be_imported_is_left_out(scene: Scene, said: Callable[[], str]) -> None:
+    (scene.folder / "ends.py").write_text("import sys; sys.exit(0)")
+    scene.warm._more = ("not_there", "json.not_there", "ends", "bisect")
+    args = (scene.script(PRINTS),)
+    scene.arm(2, *args)
+    pids = scene.idle(2)
+    wait_for(lambda: said().count("it is left out") == 3, SECONDS, "all three are left out")
+    pids = scene.idle(2)
+    assert (
+        "cannot import not_there: ModuleNotFoundError: No module named 'not_there'; it is left out" in said()
+    )
+    assert "cannot import ends: SystemExit: 0; it is left out" in said()
+    assert scene.start(0, *args).pid in pids
+    assert scene.warm.counts == {"warm": 1}
+
+
+def test_without_torch_there_are_none(
+    scene: Scene, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.warm._more = ("not_there",)
+    monkeypatch.setattr(warm_workers, "imports", lambda _text, _more: ("not_there",))
     args = (scene.script(PRINTS),)
     scene.arm(2, *args)
     wait_for(lambda: "no more warm workers" in said(), SECONDS, "it gives up")
