@@ -48,11 +48,13 @@ from elasticjob.contract.records import (
     format_endpoint,
     parse_endpoint,
 )
+from elasticjob.core.newcomer import WARM_SECONDS
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob.drain import Drain
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
+from elasticjob.newcomer import has_no_lease, wait_until_warm
 from elasticjob.pod_hook import PodHook
 from elasticjob.round_source import LeaseRoundSource, RoundSource
 from elasticjob.round_store import RoundStore
@@ -235,6 +237,7 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _wait_for_round(self, deadline: float, failure: FailureReport | None) -> Membership:
         """Announce this agent and wait until a round has it as a member."""
+        self._hold_back()
         self._announce(failure)
         # What the others do not wait for, while they announce themselves.
         self._close_round()
@@ -290,10 +293,25 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._lease.write(participant=record.dump(), failure=failure.dump())
         else:
             self._lease.write(participant=record.dump())
+        self._start_source()
+        self._renew_while_waiting()
+
+    def _hold_back(self) -> None:
+        """A newcomer among others that train waits until its workers can start warm."""
+        if self._first and self._warm is not None:
+            self._start_source()
+            wait_until_warm(
+                self._core,
+                self._changed,
+                self._warm.warming,
+                lambda: has_no_lease(self._api, self._settings.pod),
+                min(WARM_SECONDS, (self._settings.join_timeout or float("inf")) / 2),
+            )
+
+    def _start_source(self) -> None:
         if self._first:
             self._first = False
             self._source.start()
-        self._renew_while_waiting()
 
     def _renew_while_waiting(self) -> None:
         record = self._core.latest

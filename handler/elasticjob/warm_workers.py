@@ -113,6 +113,14 @@ class WarmWorkers:
             self._due, self._first_step = time.monotonic() + AGAIN_SECONDS, first_step
             self._wake()
 
+    def warming(self) -> bool:
+        """Whether there will soon be more interpreters that are ready than there are now."""
+        with self._changed:
+            if self._given_up or self._stop:
+                return False
+            missing = any(rank not in self._idle for rank in self._wanted)
+            return missing or any(one.state()[0] != READY for one in self._idle.values())
+
     def idle_pids(self) -> frozenset[int]:
         """The processes that are no workers yet."""
         with self._changed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.e2e.job import JobRun
@@ -49,6 +51,30 @@ def test_a_spare_is_promoted_and_replaced(job: JobRun) -> None:
         "also the spare has ended",
     )
     assert job.pods()[fresh]["status"]["phase"] == "Succeeded"
+
+
+@pytest.mark.skipif("ELASTICJOB_TEST_PYTHON" in os.environ, reason="the newest torch is enough")
+def test_a_pod_that_is_added_announces_itself_when_it_is_warm(job: JobRun) -> None:
+    imports = ["not_there", "fractions"]
+    job.apply(replicas=1, maxReplicas=2, warmWorkers={"imports": imports}, scaling={"scaleUpDelaySeconds": 0})
+    job.training(1, members=1)
+    job.scale(2)
+    job.training(2, members=2)
+    log = job.log("job-1-0")
+    order = [
+        "others train: this pod announces itself when its warm interpreters are ready",
+        "cannot import not_there: ModuleNotFoundError: No module named 'not_there'; it is left out",
+        "announced after",
+        "round 2: group rank 1 of 2",
+        "worker 0 starts warm",
+    ]
+    assert [line for line in order if line not in log] == [], log
+    assert sorted(order, key=log.find) == order, log
+    assert "not ready yet" not in log
+    assert "still importing" not in log
+    assert "announces itself" not in job.log("job-0-0"), "the first waits for nothing"
+    job.stop()
+    job.complete()
 
 
 @pytest.mark.slow

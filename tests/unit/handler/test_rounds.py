@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import resource
+import time
 from datetime import timedelta
 
 import pytest
@@ -165,3 +166,35 @@ def test_torch_2_4_and_2_5_let_rank_0s_worker_serve_the_store(
     again = {one.result().bootstrap_store_info.master_port for one in joining}  # type: ignore[union-attr]
     assert len(again) == 1
     assert again.isdisjoint(ports)
+
+
+def test_a_newcomer_among_others_that_train_announces_itself_when_it_is_warm(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warming = [True]
+    monkeypatch.setattr("elasticjob.handler.WarmWorkers.warming", lambda _: warming[0])
+    handlers, _, first = two(leases, start)
+    newcomer = Joining(start("c", warm=True))
+    time.sleep(0.5)
+    assert leases.participant("c") is None
+    warming[0] = False
+    announced = leases.announced("c")
+    assert announced.seen("uid") == 1, "it asks for a place in the next round"
+    leases.publish(broken(first))
+    joining = [newcomer, *(Joining(handler) for handler in handlers)]
+    for pod, former in zip("ab", first.member_ids, strict=True):
+        leases.announced(pod, but=former)
+    warming[0] = True
+    form(leases, 2, "a", "b", "c")
+    assert sorted(one.result().rank for one in joining) == [0, 1, 2]
+
+
+def test_a_newcomer_for_which_others_wait_announces_itself_at_once(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.WarmWorkers.warming", lambda _: True)
+    leases.publish(RoundRecord("uid", 0, "Broken"))
+    joining = Joining(start("a", warm=True))
+    leases.announced("a")
+    form(leases, 1, "a")
+    assert joining.result().rank == 0
