@@ -35,6 +35,7 @@ from elasticjob_operator.plan.status import (
     RoundStatus,
     SlotBackoff,
     UnaccountedMember,
+    WorkerStarts,
 )
 
 MEMBERS = 5_000
@@ -142,6 +143,7 @@ def full(members: int = MEMBERS) -> JobStatus:
                 first_step_milliseconds=10**9,
                 first_step=10**9,
                 last_step=10**9,
+                worker_starts=WorkerStarts(10**8, 10**8, text(200)),
             )
             for n in range(MAX_ROUNDS)
         ),

@@ -186,6 +186,14 @@ class Participant(_Part, frozen=True, kw_only=True):
     message: str = ""
 
 
+class WorkerStarts(_Part, frozen=True, kw_only=True):
+    """How many workers of a round started warm, and how many cold and why."""
+
+    warm: int = 0
+    cold: int = 0
+    cold_reason: str = ""
+
+
 class Round(_Part, frozen=True, kw_only=True):
     """A round of the history."""
 
@@ -197,6 +205,7 @@ class Round(_Part, frozen=True, kw_only=True):
     first_step_milliseconds: int | None = None
     first_step: int | None = None
     last_step: int | None = None
+    worker_starts: WorkerStarts | None = None
     end: RoundEnd | None = None
 
 

@@ -45,11 +45,13 @@ from elasticjob.contract.records import (
     FailureReport,
     RoundRecord,
     RoundReport,
+    StartsReport,
     format_endpoint,
     parse_endpoint,
 )
 from elasticjob.core.newcomer import WARM_SECONDS
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
+from elasticjob.core.warm import Starts
 from elasticjob.drain import Drain
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
@@ -425,7 +427,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         os.environ[names.ROUND_ENV] = str(m.number)
         _set_worker_environment()
         if self._warm is not None:
-            self._warm.begin(lambda: steps.read() is not None)
+            self._warm.begin(lambda: steps.read() is not None, lambda starts: self._started(m.nonce, starts))
         host, _ = parse_endpoint(m.leader_endpoint)
         logger.info(
             "round %d: group rank %d of %d, led by %s%s",
@@ -446,6 +448,11 @@ class K8sRendezvousHandler(RendezvousHandler):
             m.size,
             RendezvousStoreInfo(host, done.workers_port),
         )
+
+    def _started(self, nonce: str, starts: Starts) -> None:
+        """How the workers have started goes with the next write of the Lease."""
+        report = StartsReport(nonce, starts.warm, starts.cold, starts.cold_reason)
+        self._lease.attach(starts=report.dump())
 
     def _stopped(self, m: Membership, step: int) -> None:
         """On the leader: the workers of all members have stopped."""

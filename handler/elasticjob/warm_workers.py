@@ -23,7 +23,7 @@ from torch.distributed.elastic.agent.server.api import ElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.utils import macros
 
-from elasticjob.core.warm import Start, can_be_left_out, imports, mismatch, refusal, script_path
+from elasticjob.core.warm import Start, Starts, can_be_left_out, imports, mismatch, refusal, script_path
 from elasticjob.core.warm_count import SIZE, Memory, count
 from elasticjob.memory import private_bytes, read_memory
 from elasticjob.warm_boot import COLD, MODULE, READY, SCRIPT, UNUSABLE
@@ -56,6 +56,8 @@ class WarmWorkers:
         self._wanted: dict[int, Start] = {}
         self._due = 0.0
         self._first_step: Callable[[], bool] = bool
+        self._starts = Starts()
+        self._tell: Callable[[Starts], None] = _nothing
         self._together = False
         self._works: bool | None = None
         self._given_up = ""
@@ -106,9 +108,11 @@ class WarmWorkers:
             self._wanted, self._together, self._due = dict(starts), True, 0.0
             self._wake()
 
-    def begin(self, first_step: Callable[[], bool]) -> None:
-        """Workers are about to start: make the next interpreters after their first step, one by one."""
+    def begin(self, first_step: Callable[[], bool], tell: Callable[[Starts], None]) -> None:
+        """Workers are about to start: make the next interpreters after their first step, one by one. ``tell``
+        gets the count of this round's starts with each change; it must neither raise nor wait."""
         with self._changed:
+            self._starts, self._tell = Starts(), tell
             self._wanted, self._together = {}, False
             self._due, self._first_step = time.monotonic() + AGAIN_SECONDS, first_step
             self._wake()
@@ -168,6 +172,7 @@ class WarmWorkers:
                 self._started[rank] = one
                 self._ranks[process.pid] = env.get("RANK", "?"), env.get("LOCAL_RANK", "?")
                 self.counts["warm"] += 1
+                self._count(Starts.with_warm)
                 logger.info(
                     "worker %d starts warm (pid %d)%s",
                     rank,
@@ -183,8 +188,14 @@ class WarmWorkers:
             why = f"{type(error).__name__}: {error}"
             logger.debug("a warm start failed", exc_info=True)
         self.counts["cold"] += 1
+        self._count(lambda starts: starts.with_cold(why))
         logger.info("worker %s starts cold: %s", rank, why)
         return None
+
+    def _count(self, change: Callable[[Starts], Starts]) -> None:
+        with self._changed:
+            self._starts = change(self._starts)
+            self._tell(self._starts)
 
     # -- the thread --------------------------------------------------------------------------------------
 
@@ -291,6 +302,8 @@ class WarmWorkers:
             if state in (COLD, SCRIPT):
                 self.counts["warm"] -= 1
                 self.counts["cold"] += 1
+                self._starts = self._starts.turned_cold(text)
+                self._tell(self._starts)
                 logger.info("worker %d started cold after all: %s", rank, text)
             if state == SCRIPT:
                 self._give_up(text)
@@ -311,6 +324,10 @@ class WarmWorkers:
             logger.warning("no more warm workers: %s", why)
         for rank in list(self._idle):
             self._drop(rank)
+
+
+def _nothing(_starts: Starts) -> None:
+    """No round."""
 
 
 def _why_not(one: WarmInterpreter | None, wanted: Start) -> str:

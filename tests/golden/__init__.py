@@ -20,6 +20,7 @@ from elasticjob.contract.records import (
     ProgressReport,
     RoundRecord,
     RoundReport,
+    StartsReport,
 )
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob_operator.plan import status_json
@@ -37,6 +38,7 @@ PARSE: dict[str, Callable[[str], Any]] = {
     "report": RoundReport.parse,
     "progress": ProgressReport.parse,
     "drain": DrainReport.parse,
+    "starts": StartsReport.parse,
 }
 """How a file is read, by the first word of its name."""
 
@@ -92,6 +94,7 @@ def records() -> dict[str, Any]:
         "progress": ProgressReport("9f3c", 18_000, 18_200, 2_100, 81_000),
         "drain": DrainReport("9f3c"),
         "drain-stopped": DrainReport("9f3c", True, 18_201),
+        "starts": StartsReport("9f3c", 7, 1, "no interpreter waits for it"),
     }
 
 
@@ -117,6 +120,7 @@ def statuses() -> dict[str, dict[str, Any]]:
         "first-write": _played(),
         "running": _played(*runs),
         "broken": _played(*runs, "exit mnist-0-0 1"),
+        "warm": _played(*runs, "starts mnist-0-0 warm=1 cold=1 why=hidden", "exit mnist-0-0 1"),
         "suspended": _played(*runs, "suspend", "gone mnist-0-0 mnist-1-0"),
         "resumed": _played(*runs, "suspend", "gone mnist-0-0 mnist-1-0", "resume"),
         "draining": _played(*runs, "drain", "suspend"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import zip_longest
 
-from elasticjob.contract.records import DrainReport, ProgressReport
+from elasticjob.contract.records import DrainReport, ProgressReport, StartsReport
 from elasticjob_operator.plan.model import Participant
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.status import JobStatus, WorkerStarts
 
 
 class StepCommands:
@@ -43,6 +43,13 @@ class StepCommands:
         leader = self.status.current_round.leader_pod_name
         self.leases[leader] = replace(self.leases[leader], drain=report)
 
+    def do_starts(self, pod: str, warm: str, cold: str = "0", why: str = "") -> None:
+        """The pod says how many of its workers started warm in this round, and how many cold. It rides on a
+        renewal, which makes no event."""
+        self.unnoticed = True
+        report = StartsReport(self.status.current_round.nonce, int(warm), int(cold), why)
+        self.leases[pod] = replace(self.leases[pod], starts=report)
+
     def do_goodput(self) -> None:
         """Say how the time was used."""
         progress = self.status.progress
@@ -69,4 +76,12 @@ class StepCommands:
                 f"round {h.number} {h.cause}, {h.members} members; detect, rendezvous, first step: "
                 + ", ".join("-" if t is None else str(t) for t in times)
                 + steps
+                + _starts(h.worker_starts)
             )
+
+
+def _starts(starts: WorkerStarts | None) -> str:
+    if starts is None:
+        return ""
+    why = f" ({starts.cold_reason})" if starts.cold_reason else ""
+    return f"; workers started warm {starts.warm}, cold {starts.cold}{why}"

@@ -19,6 +19,7 @@ from elasticjob.contract.names import (
     REPORT_ANNOTATION,
     ROUND_ANNOTATION,
     SLOT_LABEL,
+    STARTS_ANNOTATION,
 )
 from elasticjob.contract.records import (
     FailureReport,
@@ -27,6 +28,7 @@ from elasticjob.contract.records import (
     ProgressReport,
     RoundRecord,
     RoundReport,
+    StartsReport,
 )
 
 Json = dict[str, Any]
@@ -60,6 +62,7 @@ def vectors(ids: list[str], nonce: str) -> dict[str, str]:
             nonce, established=True, unarrived_ranks=(0, 1, 2), silent_ranks=(0, 1, 2)
         ).dump(),
         PROGRESS_ANNOTATION: ProgressReport(nonce, 1, 2, 3, 4).dump(),
+        STARTS_ANNOTATION: StartsReport(nonce, 1, 2, "why").dump(),
         ROUND_ANNOTATION: RoundRecord(
             "uid", 1, "Active", nonce, tuple(ids), "10.0.0.1:80", size=len(ids), leader_id=ids[0]
         ).dump(),

@@ -26,6 +26,7 @@ from elasticjob.contract.records import (
     RecordError,
     RoundRecord,
     RoundReport,
+    StartsReport,
 )
 from elasticjob.contract.text import one_line
 from elasticjob.rounds.waits import WaitKey
@@ -57,6 +58,7 @@ PARSERS: list[Callable[[str], Any]] = [
     FailureReport.parse,
     RoundReport.parse,
     ProgressReport.parse,
+    StartsReport.parse,
     MemberList.parse,
 ]
 MAX_STATUS_BYTES = 60_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import JOB_LABEL
-from elasticjob.contract.records import ParticipantRecord
+from elasticjob.contract.records import ParticipantRecord, StartsReport
 from elasticjob.contract.text import last_words
-from elasticjob_operator.observe.objects import read_pod
+from elasticjob_operator.observe.objects import SeenLease, read_lease, read_pod
 from elasticjob_operator.plan.model import Exit, Pod
 from tests.unit.observed import FOREIGN, TEMPLATED, Scene, raw_pod, status
 
@@ -311,3 +311,23 @@ def test_a_container_that_was_restarted_in_place_says_how_it_had_ended() -> None
     assert pod.restarts == 3
     fresh = read_pod(raw_pod(status={"containerStatuses": [status("main", running={})]})).pod
     assert (fresh.last_exit, fresh.restarts) == (None, 0)
+
+
+def test_how_workers_have_started_is_read_and_starts_no_pass() -> None:
+    def read(old: SeenLease | None, **annotations: str) -> SeenLease:
+        given = {f"elasticjob.dev/{key}": text for key, text in annotations.items()}
+        return read_lease({"metadata": {"name": "x", "annotations": given}, "spec": {}}, old)
+
+    record = ParticipantRecord("id-1", "Joining", "10.0.0.1:4000").dump()
+    first = read(None, participant=record)
+    assert first.participant.starts is None
+    second = read(first, participant=record, starts=StartsReport("n", 1, 1, "a\nb").dump())
+    assert second.participant.starts == StartsReport("n", 1, 1, "a b")
+    assert second == first, "no news"
+    assert read(second, participant=record, starts=StartsReport("n", 2).dump()).participant.starts == (
+        StartsReport("n", 2)
+    )
+    wrong = read(first, participant=record, starts='{"warm": -1}', progress="7")
+    assert (wrong.participant.starts, wrong.participant.record) == (None, first.participant.record)
+    assert "starts report" in wrong.participant.problem
+    assert "progress report" in wrong.participant.problem

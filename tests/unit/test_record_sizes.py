@@ -21,6 +21,7 @@ from elasticjob.contract.records import (
     RecordError,
     RoundRecord,
     RoundReport,
+    StartsReport,
 )
 
 ANNOTATIONS_BYTES = 256 * 1024
@@ -61,6 +62,7 @@ def test_all_that_stands_in_a_participants_lease_is_read_and_fits(message: str) 
         FailureReport(MAX_NUMBER, MAX_INT32, message, -(2**31), MAX_INT32, MAX_NUMBER, True),
         RoundReport("n" * 64, True, EVERY_OTHER, EVERY_OTHER, True, True, True, MAX_NUMBER, message),
         ProgressReport("n" * 64, MAX_NUMBER, MAX_NUMBER, MAX_MILLISECONDS, MAX_MILLISECONDS),
+        StartsReport("n" * 64, 99_999, 99_999, message),
     )
     for record in written:
         type(record).parse(record.dump())

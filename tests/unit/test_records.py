@@ -19,6 +19,7 @@ from elasticjob.contract.records import (
     RecordError,
     RoundRecord,
     RoundReport,
+    StartsReport,
     endpoint_at,
     format_endpoint,
     parse_endpoint,
@@ -59,6 +60,11 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
         '{"version":1,"nonce":"9f","firstStep":100,"step":250,"firstStepMilliseconds":2100,'
         '"trainingMilliseconds":64000}',
         ProgressReport("9f", 100, 250, 2100, 64000),
+    ),
+    (
+        StartsReport.parse,
+        '{"version":1,"nonce":"9f","warm":7,"cold":1,"coldReason":"no interpreter waits for it"}',
+        StartsReport("9f", 7, 1, "no interpreter waits for it"),
     ),
     (
         MemberList.parse,

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from elasticjob_client.resource import Account, Progress, Round
+from elasticjob_client.resource import Account, Progress, Round, WorkerStarts
 from elasticjob_client.tell.listing import JobRow
 from elasticjob_client.tell.status import JobStatus, PodRow
 from elasticjob_client.tell.times import age, duration, milliseconds
@@ -89,6 +89,7 @@ def status(found: JobStatus) -> RenderableType:
         ended = next((one for one in found.rounds if one.end), None)
         if ended and ended.end:
             parts.append(Text(f"round {ended.number} ended: {ended.end.message}"))
+        parts += [Text(_starts(one)) for one in found.rounds if one.worker_starts][:1]
     if used := [a for a in found.accounts if a.used or a.max_restarts is not None]:
         parts += ["", _accounts(used)]
     return Group(*parts, *_next(found.next))
@@ -164,6 +165,13 @@ def _rounds(rounds: Sequence[Round]) -> Table:
         )
     headings = ["ROUND", "FORMED FOR", "MEMBERS", "MET AFTER", "FIRST STEP", "LASTED", "STEPS", "ENDED BY"]
     return table(headings, cells)
+
+
+def _starts(one: Round) -> str:
+    """How the workers of a round were started."""
+    starts = one.worker_starts or WorkerStarts()
+    why = f" ({starts.cold_reason})" if starts.cold and starts.cold_reason else ""
+    return f"workers of round {one.number}: {starts.warm} started warm, {starts.cold} cold{why}"
 
 
 def _accounts(accounts: Sequence[Account]) -> Table:

@@ -13,6 +13,7 @@ Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``Parti
                                       :data:`REPORT_ANNOTATION`, a ``RoundReport``;
                                       :data:`PROGRESS_ANNOTATION`, a ``ProgressReport``;
                                       :data:`DRAIN_ANNOTATION`, a ``DrainReport``;
+                                      :data:`STARTS_ANNOTATION`, a ``StartsReport``;
                                       :data:`FINISHED_ANNOTATION`, a round's nonce
 ====================  ==============  ======================================================
 """
@@ -45,6 +46,7 @@ FAILURE_ANNOTATION = f"{GROUP}/failure"
 REPORT_ANNOTATION = f"{GROUP}/report"
 PROGRESS_ANNOTATION = f"{GROUP}/progress"
 DRAIN_ANNOTATION = f"{GROUP}/drain"
+STARTS_ANNOTATION = f"{GROUP}/starts"
 FINISHED_ANNOTATION = f"{GROUP}/finished"
 """On a participant's Lease: the nonce of the last round that it has finished well. Another torchrun in the
 same container does not touch it."""

@@ -36,6 +36,8 @@ MAX_PARTICIPANT_BYTES = 4_096
 MAX_REPORT_BYTES = 65_536
 MAX_MESSAGE = 2_048
 """Characters kept of a message from a worker; the rest is in the pod's log."""
+MAX_REASON = 200
+"""Characters kept of the reason for which a worker started cold."""
 MAX_ANNOUNCED_ID = 32
 MAX_INT32 = 2**31 - 1
 """The largest rank, exit code or number of seconds: what the resource's schema holds."""
@@ -489,6 +491,43 @@ class DrainReport:
             nonce=fields.string("nonce"),
             stopped=fields.boolean("stopped"),
             step=fields.integer("step", 0, 0),
+        )
+
+
+@dataclass(frozen=True)
+class StartsReport:
+    """How many of this agent's workers started warm in the round whose ``nonce`` this is, and how many cold;
+    ``cold_reason`` is why the first of those did. Said only where warm workers are on, with the next write of
+    the Lease that there is for another reason."""
+
+    nonce: str
+    warm: int = 0
+    cold: int = 0
+    cold_reason: str = ""
+    version: int = RECORD_VERSION
+
+    def dump(self) -> str:
+        """The report as one line of JSON."""
+        return dump_fields(
+            {
+                "version": self.version,
+                "nonce": self.nonce,
+                "warm": self.warm,
+                "cold": self.cold,
+                "coldReason": self.cold_reason[:MAX_REASON],
+            }
+        )
+
+    @staticmethod
+    def parse(text: str) -> StartsReport:
+        """Read a report. Raises RecordError."""
+        fields = Fields.read("starts report", text, MAX_PARTICIPANT_BYTES)
+        return StartsReport(
+            version=fields.integer("version", 1),
+            nonce=fields.string("nonce"),
+            warm=fields.integer("warm", 0, 0, MAX_LOCAL_WORLD_SIZE),
+            cold=fields.integer("cold", 0, 0, MAX_LOCAL_WORLD_SIZE),
+            cold_reason=fields.string("coldReason", "")[:MAX_REASON],
         )
 
 

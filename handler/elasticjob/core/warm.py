@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PER_ROUND = frozenset(
     {
@@ -58,6 +58,27 @@ class Start:
     args: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
+
+
+@dataclass(frozen=True)
+class Starts:
+    """How the workers of a round were started; ``cold_reason`` is why the first cold one was."""
+
+    warm: int = 0
+    cold: int = 0
+    cold_reason: str = ""
+
+    def with_warm(self) -> Starts:
+        """One more."""
+        return replace(self, warm=self.warm + 1)
+
+    def with_cold(self, why: str) -> Starts:
+        """One more, for this reason."""
+        return replace(self, cold=self.cold + 1, cold_reason=self.cold_reason or why)
+
+    def turned_cold(self, why: str) -> Starts:
+        """One that counts as warm has become a cold start."""
+        return replace(self, warm=max(0, self.warm - 1)).with_cold(why)
 
 
 def refusal(args: Sequence[str], executable: str) -> str:

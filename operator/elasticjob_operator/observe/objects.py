@@ -31,11 +31,13 @@ from elasticjob.contract.names import (
     ROUND_ANNOTATION,
     SLOT_LABEL,
     STANDBY_LABEL,
+    STARTS_ANNOTATION,
     members_lease,
     slot_and_attempt,
 )
 from elasticjob.contract.records import (
     MAX_MESSAGE,
+    MAX_REASON,
     MAX_ROUND_BYTES,
     DrainReport,
     FailureReport,
@@ -45,6 +47,7 @@ from elasticjob.contract.records import (
     RecordError,
     RoundRecord,
     RoundReport,
+    StartsReport,
 )
 from elasticjob.contract.text import is_token, last_words, one_line
 from elasticjob_operator.plan.containers import training_container
@@ -96,14 +99,15 @@ class SeenLease(Seen):
     job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished,
     drain), to know them again: long ones as digests, but for the round's. ``news`` is what starts a pass. One
     that can't be read and then says something else that can't be read is no news, however often. Progress is
-    none but the first of a round: it rides on renewals."""
+    none but the first of a round, and how workers started never is: both ride on other writes
+    (``rider_texts``)."""
 
     owner: str
     holder: str
     texts: Texts = field(compare=False)
     news: Participant
     progress_nonce: str
-    progress_text: str | None = field(compare=False)
+    rider_texts: tuple[str | None, str | None] = field(compare=False)
     participant: Participant = field(compare=False)
     record: RoundRecord | None
     problem: str = field(compare=False)
@@ -218,14 +222,14 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _kept(finished),
         _kept(drain),
     )
-    progress_given = _optional(annotations.get(PROGRESS_ANNOTATION))
-    progress = _kept(progress_given)
+    riders = _optional(annotations.get(PROGRESS_ANNOTATION)), _optional(annotations.get(STARTS_ANNOTATION))
+    rider_texts = _kept(riders[0]), _kept(riders[1])
     if old is not None and old.uid == uid and old.texts == texts and old.holder == holder:
         participant, record, problem = old.participant, old.record, old.problem
-        if progress != old.progress_text:
-            participant = _with_progress(_participant(name, holder, given), progress_given)
+        if rider_texts != old.rider_texts:
+            participant = _with_riders(_participant(name, holder, given), *riders)
     else:
-        participant = _with_progress(_participant(name, holder, given), progress_given)
+        participant = _with_riders(_participant(name, holder, given), *riders)
         record, problem = _round(given[3])
     return SeenLease(
         namespace=str(meta.get("namespace", "")),
@@ -238,7 +242,7 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         texts=texts,
         news=_news(participant),
         progress_nonce=participant.progress.nonce if participant.progress is not None else "",
-        progress_text=progress,
+        rider_texts=rider_texts,
         participant=participant,
         record=record,
         problem=problem,
@@ -335,19 +339,28 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
     )
 
 
-def _with_progress(participant: Participant, text: str | None) -> Participant:
+def _with_riders(participant: Participant, progress: str | None, starts: str | None) -> Participant:
+    problems = [participant.problem] if participant.problem else []
     try:
-        progress = None if text is None else ProgressReport.parse(text)
+        participant = replace(
+            participant, progress=None if progress is None else ProgressReport.parse(progress)
+        )
     except RecordError as error:
-        problem = _text("; ".join(filter(None, (participant.problem, str(error)))))
-        return replace(participant, progress=None, problem=problem)
-    return replace(participant, progress=progress)
+        problems.append(str(error))
+    try:
+        report = None if starts is None else StartsReport.parse(starts)
+        if report is not None and report.cold_reason:
+            report = replace(report, cold_reason=one_line(report.cold_reason, MAX_REASON))
+        participant = replace(participant, starts=report)
+    except RecordError as error:
+        problems.append(str(error))
+    return replace(participant, problem=_text("; ".join(problems)))
 
 
 def _news(participant: Participant) -> Participant:
-    if participant.progress is None and not participant.problem:
+    if participant.progress is None and participant.starts is None and not participant.problem:
         return participant
-    return replace(participant, problem="ignored" if participant.problem else "", progress=None)
+    return replace(participant, problem="ignored" if participant.problem else "", progress=None, starts=None)
 
 
 def _round(text: str | None) -> tuple[RoundRecord | None, str]:

@@ -23,6 +23,7 @@ from elasticjob.contract.records import (
     ProgressReport,
     RoundRecord,
     RoundReport,
+    StartsReport,
 )
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.plan.status import JobStatus
@@ -232,6 +233,7 @@ class Participant:
     report_unreadable: bool = False
     finished: str = ""
     drain: DrainReport | None = None
+    starts: StartsReport | None = None
 
 
 @dataclass(frozen=True)

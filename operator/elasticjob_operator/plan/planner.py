@@ -27,6 +27,7 @@ from elasticjob_operator.plan import (
     progress,
     rounds,
     scaling,
+    starts,
     status_size,
     suspension,
 )
@@ -119,6 +120,7 @@ def _advance(p: Pass) -> None:
     charging.refresh_accounts(p)
     rounds.renumber_above_leases(p)
     progress.update(p)
+    starts.count(p)
     departures.drain(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
@@ -173,13 +175,18 @@ def _throttle(p: Pass) -> None:
     if late:
         p.waits.restart(JobWait.PROGRESS_THROTTLE)
         p.waits.wake(progress.REPORT_SECONDS)
-    elif p.status is p.before or progress.without(p.status) == progress.without(p.before):
+    elif p.status is p.before or _without_riders(p.status) == _without_riders(p.before):
         p.waits.restart(JobWait.STATUS_THROTTLE)
         p.status = p.before
     elif p.waits.left(JobWait.STATUS_THROTTLE, "", _throttle_seconds(p, starting)) > 0:
         p.status = p.before
     else:
         p.waits.restart(JobWait.STATUS_THROTTLE)
+
+
+def _without_riders(status: JobStatus) -> JobStatus:
+    """The status without what members say along with something else."""
+    return starts.without(progress.without(status))
 
 
 def _throttle_seconds(p: Pass, starting: bool) -> float:
@@ -202,7 +209,7 @@ def _urgent(status: JobStatus, starting: bool) -> JobStatus:
     ``starting``: also how many pods there are, and whether one of them runs."""
     conditions = (replace(c, message="") for c in status.conditions)
     return replace(
-        progress.without(status),
+        _without_riders(status),
         participants=tuple(
             replace(m, state=MemberState.MEMBER, message="") if m.state == MemberState.LEFT else m
             for m in status.members()

@@ -202,10 +202,20 @@ class IgnoredPod:
 
 
 @dataclass(frozen=True)
+class WorkerStarts:
+    """How many workers of a round started warm and how many cold, as far as its members have said;
+    ``cold_reason`` is the reason of most of the latter."""
+
+    warm: int = always(0)
+    cold: int = always(0)
+    cold_reason: str = ""
+
+
+@dataclass(frozen=True)
 class RoundHistory:
     """One of ``status.roundHistory``: why and when this round was formed, and why it has ended. Milliseconds
     count from the end of the round before. ``first_step`` and ``last_step`` are the first and the highest
-    step that were reported in this round."""
+    step that were reported in this round. ``worker_starts`` is None where warm workers are off."""
 
     number: int
     cause: str
@@ -216,6 +226,7 @@ class RoundHistory:
     first_step_milliseconds: int | None = None
     first_step: int | None = None
     last_step: int | None = None
+    worker_starts: WorkerStarts | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -15,8 +16,10 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from devcluster.wait import wait_for
-from elasticjob.contract.records import RoundRecord
+from elasticjob.contract import names
+from elasticjob.contract.records import RoundRecord, StartsReport
 from elasticjob.core.heartbeats import ProbeResult
+from elasticjob.core.warm import Starts
 from elasticjob.stores import probe
 from tests.unit.handler.joining import Joining, Start, form, form_large, two
 from tests.unit.memory_api import Leases, broken
@@ -63,6 +66,30 @@ def test_one_write_per_participant_and_round(leases: Leases, start: Start) -> No
         one.result()
     leases.wait_for(lambda: (r := leases.report("a")) is not None and r.nonce == "n2", "the leader's report")
     assert leases.writes == 6, "two joins and the leader's report"
+
+
+def test_how_workers_have_started_goes_with_the_next_announcement(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Callable[[Starts], None]] = []
+    monkeypatch.setattr("elasticjob.handler.WarmWorkers.begin", lambda _self, _step, tell: told.append(tell))
+    handler = start("a", warm=True)
+    joining = Joining(handler)
+    record = form(leases, 1, "a")
+    joining.result()
+    leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
+    before = leases.writes
+    told[0](Starts(1, 1, "no interpreter waits for it"))
+    time.sleep(0.3)
+    assert leases.writes == before, "it is worth no write of its own"
+    leases.publish(broken(record))
+    rejoining = Joining(handler)
+    leases.announced("a", but=record.member_ids[0])
+    assert leases.writes == before + 1, "the announcement"
+    text = leases.annotation("a", names.STARTS_ANNOTATION) or ""
+    assert StartsReport.parse(text) == StartsReport("n1", 1, 1, "no interpreter waits for it")
+    form(leases, 2, "a")
+    rejoining.result()
 
 
 def test_every_round_has_fresh_stores(leases: Leases, start: Start) -> None:

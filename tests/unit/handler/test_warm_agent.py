@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 
 from devcluster.wait import wait_for
 from elasticjob import stack_dump, warm_workers
+from elasticjob.core.warm import Starts
 from elasticjob.core.warm_count import MIB, Memory
 from elasticjob.stack_dump import StackDump
 from elasticjob.warm_workers import WarmWorkers
@@ -46,6 +47,7 @@ class Scene:
         self.warm = WarmWorkers(memory=lambda: self.memory)
         self.warm.install()
         self.stepped = False
+        self.told = Starts()
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def script(self, text: str) -> str:
@@ -81,7 +83,10 @@ class Scene:
         return (self.folder / f"out-{rank}").read_text()
 
     def begin(self) -> None:
-        self.warm.begin(lambda: self.stepped)
+        self.warm.begin(lambda: self.stepped, self._tell)
+
+    def _tell(self, starts: Starts) -> None:
+        self.told = starts
 
 
 @pytest.fixture
@@ -126,13 +131,16 @@ def test_the_next_are_made_after_the_first_step_one_by_one(scene: Scene) -> None
     scene.begin()
     first = [scene.start(rank, *args) for rank in range(3)]
     assert scene.warm.counts == {"cold": 3}
+    assert scene.told == Starts(0, 3, "no interpreter waits for it")
     assert scene.warm.idle_pids() == frozenset()
     scene.stepped = True
     pids = scene.idle(3)
     assert not pids & {one.pid for one in first}
     assert not [pid for pid in WorkerProcesses(scene.warm).pids() if pid in pids]
     scene.arm(3, *args)
+    scene.begin()
     assert {scene.start(rank, *args).pid for rank in range(3)} == pids
+    assert scene.told == Starts(3), "each round's own"
 
 
 def test_another_environment_is_a_cold_start(scene: Scene, said: Callable[[], str]) -> None:
@@ -212,6 +220,7 @@ def test_a_script_that_changes_the_environment_is_cold_and_ends_it(
     wait_for(lambda: "no more warm workers" in said(), SECONDS, "it gives up")
     assert "worker 0 started cold after all: the script sets OMP_PLACES before it imports early" in said()
     assert +scene.warm.counts == {"cold": 1}
+    assert scene.told == Starts(0, 1, "the script sets OMP_PLACES before it imports early")
 
 
 def test_as_many_as_memory_allows(scene: Scene, said: Callable[[], str]) -> None:
