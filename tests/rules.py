@@ -285,7 +285,7 @@ RULES = {
     "what came before is charged": Rule("suspension.charge_last_round", gives(None)),
     # Growth
     "I10 the size in one piece": Rule("scaling._least", gives(1)),
-    "I10 nothing is done again": Rule("scaling._has_succeeded", gives(False)),
+    "I10 nothing is done again": Rule("scaling.has_succeeded", gives(False)),
     "I10 fit members": Rule("scaling._unfit", gives("")),
     "I10 published at once": Rule("rounds.PLANNED", frozenset()),
     "I10 the former size is enough": Rule(

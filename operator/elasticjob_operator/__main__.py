@@ -15,6 +15,7 @@ from elasticjob_operator.leadership.elector import identity
 from elasticjob_operator.settings import (
     HANDLER_IMAGE,
     HANDLER_IMAGE_ENV,
+    NOTICE_TAINTS,
     BadSetting,
     Settings,
     from_environment,
@@ -77,6 +78,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="JSON",
         help='limits for jobs that set none, such as {"application": {"maxRestarts": 3}} (default: none)',
     )
+    parser.add_argument(
+        "--node-notice-taints",
+        metavar="KEYS",
+        help="keys of taints, with commas, that say that a node is about to go: rounds drain, and pods are "
+        f"replaced; off: none (default: {','.join(NOTICE_TAINTS)})",
+    )
     flags = parser.add_argument_group(
         "leader election",
         "Needed when several operators serve the same namespaces. Each flag can also be set by an "
@@ -119,6 +126,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     flags["default_ttl_seconds_after_finished"] = arguments.default_ttl_seconds_after_finished
     flags["default_active_deadline_seconds"] = arguments.default_active_deadline_seconds
     flags["default_failure_policy"] = arguments.default_failure_policy
+    flags["node_notice_taints"] = arguments.node_notice_taints
     flags["handler_image"] = arguments.handler_image
     flags["handler_image_pull_policy"] = arguments.handler_image_pull_policy
     return from_environment(environ, flags)

@@ -24,10 +24,24 @@ PROBES_ENV = "ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS"
 METRICS_ENV = "ELASTICJOB_METRICS_BIND_ADDRESS"
 METRICS_PER_JOB_ENV = "ELASTICJOB_METRICS_PER_JOB"
 METRICS_MAX_JOBS_ENV = "ELASTICJOB_METRICS_MAX_JOBS"
+NOTICE_TAINTS_ENV = "ELASTICJOB_NODE_NOTICE_TAINTS"
 HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
 HANDLER_PULL_POLICY_ENV = "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY"
 LEASE_NAME = "elasticjob-operator"
 HANDLER_IMAGE = f"ghcr.io/elasticjob/elasticjob-handler:{__version__}"
+
+NOTICE_TAINTS = (
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "ToBeDeletedByClusterAutoscaler",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "cloud.google.com/impending-node-termination",
+    "remediator.kubernetes.azure.com/unschedulable",
+)
+"""Keys of taints that say that a node is about to go, by those that then evict its pods. Not among them are
+those that say only that it may (DeletionCandidateOfClusterAutoscaler, rebalance-recommendation)."""
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_TTL_ENV = "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED"
@@ -40,11 +54,13 @@ _ACCOUNT_FIELDS = {"maxRestarts": 0, "windowSeconds": 1}
 _OTHER_LIMITS = {"maxRoundsWithoutProgress": 1, "hangTimeoutSeconds": 1, "idleDeadlineSeconds": 1}
 """Fields of a failure policy, and the least of each."""
 _PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
+_TAINT_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
 
 _NO_METRICS = "off"
+_NO_NOTICES = "off"
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,8 @@ class Settings:
     """When kubelets pull it: Always, IfNotPresent or Never; empty: as Kubernetes decides by the tag."""
     job_defaults: JobDefaults = JobDefaults()  # noqa: RUF009 (frozen)
     """What holds for jobs that do not say it."""
+    notice_taints: tuple[str, ...] = NOTICE_TAINTS
+    """Keys of taints that say that a node is about to go; empty: none is heeded."""
     election: Place | None = None
     """The Lease that decides which of several processes acts; None: this one does."""
 
@@ -120,6 +138,7 @@ def from_environment(
             active_deadline=_number(given, DEFAULT_DEADLINE_ENV, 1),
             limits=_limits(given.get(DEFAULT_LIMITS_ENV, "").strip()),
         ),
+        notice_taints=_notice_taints(given.get(NOTICE_TAINTS_ENV, "").strip()),
         election=_election(given) if elect else None,
         probes=_address(given, PROBES_ENV),
         metrics=_metrics(given),
@@ -144,6 +163,21 @@ def _metrics(given: Mapping[str, str]) -> MetricsSettings:
         per_job=_truth(given, METRICS_PER_JOB_ENV, default=MetricsSettings.per_job),
         max_jobs=int(text),
     )
+
+
+def _notice_taints(text: str) -> tuple[str, ...]:
+    if not text:
+        return NOTICE_TAINTS
+    if text.lower() == _NO_NOTICES:
+        return ()
+    keys = [key.strip() for key in text.split(",")]
+    for key in keys:
+        if not _TAINT_KEY.fullmatch(key):
+            raise BadSetting(
+                f"{NOTICE_TAINTS_ENV} must be keys of taints with commas between them, such as "
+                f"karpenter.sh/disrupted, or off; found {key!r}"
+            )
+    return tuple(dict.fromkeys(keys))
 
 
 def _number(given: Mapping[str, str], name: str, least: int) -> int | None:

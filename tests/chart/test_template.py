@@ -17,6 +17,7 @@ from elasticjob_operator.act import access
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.act.template import job_identity
 from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.settings import NOTICE_TAINTS
 from tests.chart.helm import GOLDEN, VALUES, Helm, golden, objects
 
 CRD = generate.ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
@@ -118,6 +119,7 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
         ({"jobDefaults": {"activeDeadlineSeconds": 0}}, "at '/jobDefaults/activeDeadlineSeconds'"),
         ({"jobDefaults": {"failurePolicy": {"rules": []}}}, "additional properties 'rules' not allowed"),
+        ({"nodeNotices": {"taints": ["a=b:NoSchedule"]}}, "at '/nodeNotices/taints/0'"),
         ({"extraArgs": ["verbose"]}, "at '/extraArgs/0': 'verbose' does not match"),
         ({"podDisruptionBudget": {"minAvailable": "half"}}, "at '/podDisruptionBudget/minAvailable'"),
         ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts': minItems"),
@@ -146,6 +148,15 @@ def test_the_time_to_live_reaches_the_operator_in_digits(helm: Helm, seconds: in
     (container,) = made["spec"]["template"]["spec"]["containers"]
     variable = {"name": "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED", "value": str(seconds)}
     assert variable in container["env"]
+
+
+def test_the_taints_of_notice_are_those_that_the_operator_knows(helm: Helm) -> None:
+    (made,) = _of(helm, {}, "Deployment")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert f"--node-notice-taints={','.join(NOTICE_TAINTS)}" in container["args"]
+    (made,) = _of(helm, {"nodeNotices": {"taints": []}}, "Deployment")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert "--node-notice-taints=off" in container["args"]
 
 
 @pytest.mark.parametrize("old", ["replicas", "env", "topologySpreadKeys"])

@@ -8,13 +8,14 @@ from typing import Any
 
 from devcluster.access import ClusterAccess
 from elasticjob.contract.names import (
+    DRAIN_ANNOTATION,
     JOB_LABEL,
     PARTICIPANT_ANNOTATION,
     REPORT_ANNOTATION,
     ROUND_ANNOTATION,
     round_lease,
 )
-from elasticjob.contract.records import ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.contract.records import DrainReport, ParticipantRecord, RoundRecord, RoundReport
 from tests.cluster_job import ClusterJob
 
 DEADLINE = 60.0
@@ -90,6 +91,12 @@ class PlayedJob(ClusterJob):
         self.is_true("Training")
         found: dict[str, Any] = self.status()["currentRound"]
         return found
+
+    def drain(self, stopped: int = 0) -> None:
+        """The leader says that all workers take part in drains, or have ``stopped`` at this step."""
+        status = self.status()
+        report = DrainReport(status["internal"]["round"]["nonce"], bool(stopped), stopped)
+        self._lease(status["currentRound"]["leaderPodName"], {DRAIN_ANNOTATION: report.dump()})
 
     def charges(self) -> dict[str, int]:
         """How many charges each account has."""

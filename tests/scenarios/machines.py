@@ -16,12 +16,19 @@ STATES: dict[str, dict[str, Any]] = {
     "out-of-service": {"node_ready": False, "unreachable": True, "out_of_service": True},
     "out-of-service-and-ready": {"out_of_service": True},
     "gone": {"node_gone": True},
+    "disrupted": {"notice": "karpenter.sh/disrupted"},
 }
 """What a pod's node looks like in each state."""
 
-READY = ("ready", "out-of-service-and-ready")
+READY = ("ready", "out-of-service-and-ready", "disrupted")
 
-WELL: dict[str, Any] = {"node_ready": True, "unreachable": False, "out_of_service": False, "node_gone": False}
+WELL: dict[str, Any] = {
+    "node_ready": True,
+    "unreachable": False,
+    "out_of_service": False,
+    "node_gone": False,
+    "notice": "",
+}
 
 
 class NodeCommands:

@@ -21,10 +21,12 @@ EVICTION_SECONDS = 300.0
 
 
 class NodeValue(NamedTuple):
-    """A node's object. ``out_of_service``: it was tainted by hand."""
+    """A node's object. ``out_of_service``: it was tainted by hand. ``notice``: a taint says that it is about
+    to go, which keeps new pods away."""
 
     ready: bool
     out_of_service: bool = False
+    notice: str = ""
 
 
 @dataclass
@@ -124,6 +126,12 @@ class Cluster(Network):
             if key[0] == "pod" and item.value.node == node.name:
                 self.kernel.after(self.kernel.between(5.0, 40.0), self._collect_pod, key, item.uid)
 
+    def give_notice(self, node: Node, taint: str) -> None:
+        """A node is marked because it is about to go, or ("") no longer."""
+        item = self.api.items.get(("node", node.name))
+        if item is not None and item.value.notice != taint:
+            self.api.put(("node", node.name), item.value._replace(notice=taint))
+
     def take_out_of_service(self, node: Node) -> None:
         """An administrator knows that the machine is off: its pods are evicted and collected without it."""
         if not node.exists or node.power:
@@ -203,7 +211,11 @@ class Cluster(Network):
         if item is None or item.uid != uid or item.value.node or item.value.deleting:
             return
         avoids = item.value.avoids
-        ready = [n for n in self.nodes.values() if n.exists and self._is_ready(n) and n.name not in avoids]
+        ready = [
+            n
+            for n in self.nodes.values()
+            if n.exists and self._is_ready(n) and n.name not in avoids and not self._has_notice(n)
+        ]
         if self.no_room or not ready or self._taken() >= self.places():
             if not item.value.unschedulable:
                 self.api.put(key, replace(item.value, unschedulable="0/3 nodes are available"), uid)
@@ -221,6 +233,10 @@ class Cluster(Network):
     def _is_ready(self, node: Node) -> bool:
         item = self.api.items.get(("node", node.name))
         return item is not None and bool(item.value.ready)
+
+    def _has_notice(self, node: Node) -> bool:
+        item = self.api.items.get(("node", node.name))
+        return item is not None and bool(item.value.notice)
 
     def _start(self, key: Key, uid: str) -> None:
         item = self.api.items.get(key)

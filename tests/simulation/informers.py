@@ -295,6 +295,8 @@ class Informers(Client):
                 node = nodes.get(pod.node)
                 if node is not None and not node.ready:
                     pod = replace(pod, node_ready=False, unreachable=True, out_of_service=node.out_of_service)
+                elif node is not None and node.notice:
+                    pod = replace(pod, notice=node.notice)
                 elif pod.node and node is None and pod.uid in self._on_deleted_nodes:
                     pod = replace(pod, node_gone=True)
                 if job.spec.template is not None and not pod.uid.startswith(f"{job.uid}-"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan.backoff import MAX_BACKOFF_SECONDS
-from elasticjob_operator.plan.evidence import INFRASTRUCTURE
+from elasticjob_operator.plan.evidence import INFRASTRUCTURE, PREEMPTION
 from elasticjob_operator.plan.model import JobSpec
 from elasticjob_operator.plan.status import JobStatus, ParticipantStatus
 from tests.simulation.agent import Agent
@@ -37,6 +37,7 @@ def heal(w: World) -> None:
         node.api = node.peers = True
         node.frozen = False
         node.kubelet = True
+        w.cluster.give_notice(node, "")
         w.cluster.changed(node)
     for agent in w.running():
         if not agent.hangs:
@@ -53,7 +54,7 @@ def heal(w: World) -> None:
     if w.api.items.get(JOB_KEY) is None:
         w.make_job()
     for agent in w.running():
-        w.oracle.happens(agent.uid, INFRASTRUCTURE)
+        w.oracle.happens(agent.uid, INFRASTRUCTURE, PREEMPTION)
     w.look()
 
 

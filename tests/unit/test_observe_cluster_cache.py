@@ -12,7 +12,7 @@ from elasticjob.contract.names import JOB_LABEL
 from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Unavailable
-from elasticjob_operator.observe.objects import SeenLease, read_lease, read_pod
+from elasticjob_operator.observe.objects import SeenLease, read_lease, read_node, read_pod
 from elasticjob_operator.observe.store import Store
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.observe.write_probe import WriteProbe
@@ -56,6 +56,51 @@ def test_taints_of_nodes() -> None:
     scene.node("n1", taints=("out-of-service",))
     pod = scene.only()
     assert (pod.node_ready, pod.unreachable, pod.out_of_service) == (True, False, True)
+
+
+NOTICE = "karpenter.sh/disrupted"
+
+
+@pytest.mark.parametrize(
+    ("toleration", "stays"),
+    [
+        ({"key": "node.kubernetes.io/unreachable", "operator": "Exists"}, False),
+        ({"operator": "Exists"}, True),
+        ({"key": NOTICE, "operator": "Exists"}, True),
+        ({"key": NOTICE, "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": NOTICE, "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": NOTICE, "operator": "Equal", "value": "soon"}, True),
+        ({"key": NOTICE, "value": "late"}, False),
+        ({"key": "nvidia.com/gpu", "operator": "Exists"}, False),
+        ({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300}, False),
+    ],
+    ids=str,
+)
+def test_a_pod_that_tolerates_a_taint_of_notice_has_none(toleration: dict[str, Any], stays: bool) -> None:
+    scene = Scene()
+    scene.cache.pods.put(read_pod(raw_pod(spec={"tolerations": [toleration]})))
+    put_node(scene, {"key": NOTICE, "value": "soon", "effect": "NoSchedule"})
+    assert scene.only().notice == ("" if stays else NOTICE)
+
+
+def test_taints_that_keep_no_pod_away_are_no_notice() -> None:
+    scene = Scene()
+    scene.pod()
+    put_node(scene, {"key": NOTICE, "effect": "PreferNoSchedule"})
+    assert not scene.only().notice
+    put_node(scene, {"key": "example.com/other", "effect": "NoSchedule"})
+    assert not scene.only().notice
+    scene.dirty.clear()
+    put_node(
+        scene, {"key": "example.com/other", "effect": "NoSchedule"}, {"key": NOTICE, "effect": "NoExecute"}
+    )
+    assert scene.only().notice == NOTICE
+    assert scene.dirty == [("ns", "job")], "a notice is news"
+
+
+def put_node(scene: Scene, *taints: dict[str, str]) -> None:
+    meta = {"name": "n1", "uid": "uid-node", "resourceVersion": str(scene.tick())}
+    scene.cache.nodes.put(read_node({"metadata": meta, "spec": {"taints": list(taints)}}, notices=[NOTICE]))
 
 
 def test_ready_nodes() -> None:

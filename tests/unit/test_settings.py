@@ -49,6 +49,16 @@ def test_the_time_to_live_of_jobs_that_say_none() -> None:
             chosen(ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED=wrong)
 
 
+def test_taints_that_say_that_a_node_is_about_to_go() -> None:
+    assert "karpenter.sh/disrupted" in chosen().notice_taints
+    flag = "--node-notice-taints a.example/b,ToBeDeletedByClusterAutoscaler,a.example/b"
+    assert chosen(flag).notice_taints == ("a.example/b", "ToBeDeletedByClusterAutoscaler")
+    assert chosen(ELASTICJOB_NODE_NOTICE_TAINTS="off").notice_taints == ()
+    for wrong in ("a=b", "a:NoSchedule", "a,,b", "A.example/b", "-"):
+        with pytest.raises(BadSetting, match="must be keys of taints with commas between them, such as"):
+            chosen(ELASTICJOB_NODE_NOTICE_TAINTS=wrong)
+
+
 def test_the_deadline_of_jobs_that_say_none() -> None:
     assert chosen().job_defaults.active_deadline is None
     assert chosen("--default-active-deadline-seconds 60").job_defaults.active_deadline == 60

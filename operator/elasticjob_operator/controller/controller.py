@@ -66,7 +66,7 @@ class Controller:
         self.registry = Registry(
             changed=self.queue.add, forgotten=self.queue.discard, defaults=settings.job_defaults
         )
-        self.cache = ClusterCache(api, settings.namespaces, self.enqueue, clock)
+        self.cache = ClusterCache(api, settings.namespaces, self.enqueue, clock, settings.notice_taints)
         handler = HandlerImage(settings.handler_image, settings.handler_pull_policy)
         applier = Applier(api, self.cache, clock, handler, self._workers.spawn)
         self.source = JobSource(api, settings, self.registry, self.queue, self.cache, applier, clock)

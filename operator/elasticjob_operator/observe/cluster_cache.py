@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from elasticjob.contract.names import JOB_LABEL, members_lease, round_lease
 from elasticjob_operator.observe import objects
@@ -47,9 +48,17 @@ class Watched:
 
 
 class ClusterCache:
-    """See the module. ``namespaces`` empty: all of them."""
+    """See the module. ``namespaces`` empty: all of them. ``notices``: keys of taints that nodes have which
+    are about to go."""
 
-    def __init__(self, api: Api, namespaces: Sequence[str], dirty: Dirty, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        namespaces: Sequence[str],
+        dirty: Dirty,
+        clock: Callable[[], float],
+        notices: Collection[str] = (),
+    ) -> None:
         self._api = api
         self._dirty = dirty
         self._clock = clock
@@ -66,7 +75,8 @@ class ClusterCache:
         self.leases: Store[SeenLease] = Store(self._lease_changed, clock, self._lease_written)
         self.nodes: Store[SeenNode] = Store(self._node_changed, clock)
         self._watched = {ns: self._informers(ns) for ns in (namespaces or ("",))}
-        self._nodes = Informer(api, "/api/v1/nodes", objects.read_node, self.nodes, clock, optional=True)
+        read = partial(objects.read_node, notices=notices)
+        self._nodes = Informer(api, "/api/v1/nodes", read, self.nodes, clock, optional=True)
 
     def informers(self) -> Iterable[Informer[SeenPod] | Informer[SeenLease] | Informer[SeenNode]]:
         """All informers, each to be run as a task."""
@@ -307,7 +317,8 @@ class ClusterCache:
         gone = node is None and pod.uid in self._on_deleted_nodes
         unreachable = node is not None and node.unreachable
         off = node is not None and node.out_of_service
-        if of_this_job and ready and not gone and not unreachable and not off:
+        notice = _notice(node, seen) if node is not None and node.notices else ""
+        if of_this_job and ready and not gone and not unreachable and not off and not notice:
             return pod
         return replace(
             pod,
@@ -316,6 +327,7 @@ class ClusterCache:
             node_gone=gone,
             unreachable=unreachable,
             out_of_service=off,
+            notice=notice,
         )
 
     def _ready_nodes(self) -> frozenset[str] | None:
@@ -352,6 +364,14 @@ class ClusterCache:
                 del self._on_deleted_nodes[next(iter(self._on_deleted_nodes))]
         for namespace, job in {(pod.namespace, pod.job) for pod in theirs}:
             self._dirty(namespace, job)
+
+
+def _notice(node: SeenNode, pod: SeenPod) -> str:
+    """The key of the node's first taint of notice that the pod does not tolerate, or ""."""
+    for taint in node.notices:
+        if not any(toleration.covers(taint) for toleration in pod.tolerations):
+            return taint.key
+    return ""
 
 
 def _without_old_mark(pod: Pod, participant: Participant | None) -> Pod:

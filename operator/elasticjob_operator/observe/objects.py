@@ -6,7 +6,7 @@ A change of anything else is ignored (``==`` ignores the version) and starts no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import blake2b
@@ -56,6 +56,10 @@ from elasticjob_operator.plan.model import OOM_KILLED, Exit, Participant, Pod
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
+_KEEPS_PODS_AWAY = ("NoSchedule", "NoExecute")
+_TOLERATED_BY_ALL = ("node.kubernetes.io/not-ready", UNREACHABLE_TAINT)
+"""Tolerations of these keys are added to every pod on its admission."""
+
 _MAX_TEXT = 1_024
 """Characters kept of any message that another component wrote."""
 _MAX_LAST_WORDS = 300
@@ -91,6 +95,7 @@ class SeenPod(Seen):
     made: bool
     service_account: str
     pod: Pod
+    tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +123,38 @@ class SeenLease(Seen):
 class SeenNode(Seen):
     """A node. ``unreachable`` and ``out_of_service`` are taints: the control plane puts the first there when
     it has not heard of the kubelet for a while; a person or a controller that knows that the machine is off
-    sets the second."""
+    sets the second. ``notices`` are the taints that say that the node is about to go."""
 
     ready: bool
     unreachable: bool = False
     out_of_service: bool = False
+    notices: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """What a pod tolerates. An empty ``key`` or ``effect`` is any; ``value`` None: any."""
+
+    key: str
+    value: str | None
+    effect: str
+
+    def covers(self, taint: Taint) -> bool:
+        """Whether the taint keeps no pod with it away."""
+        return (
+            self.key in ("", taint.key)
+            and self.value in (None, taint.value)
+            and self.effect in ("", taint.effect)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint that says that its node is about to go."""
+
+    key: str
+    value: str
+    effect: str
 
 
 T = TypeVar("T", bound=Seen)
@@ -162,6 +194,7 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
         owner=controller_of(meta),
         made=made is not None,
         service_account=str(spec.get("serviceAccountName") or "default"),
+        tolerations=_tolerations(spec),
         pod=Pod(
             name=name,
             uid=uid,
@@ -187,6 +220,19 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             avoids=_avoids(_map(meta, "annotations")),
             standby=STANDBY_LABEL in labels,
         ),
+    )
+
+
+def _tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:
+    """Without those that every pod has. One with ``tolerationSeconds`` counts, too: schedulers go by it."""
+    return tuple(
+        Toleration(
+            _text(raw.get("key")),
+            None if raw.get("operator") == "Exists" else _text(raw.get("value")),
+            _text(raw.get("effect")),
+        )
+        for raw in _maps(spec, "tolerations")
+        if raw.get("key") not in _TOLERATED_BY_ALL
     )
 
 
@@ -261,8 +307,14 @@ def _listed(meta: Mapping[str, Any], text: object) -> tuple[str, int, str]:
         return ("", 0, "")
 
 
-def read_node(raw: Mapping[str, Any], _old: SeenNode | None = None) -> SeenNode:
-    """Slim a Node. One without a Ready condition is taken for ready: nothing speaks against it yet."""
+def read_node(
+    raw: Mapping[str, Any], _old: SeenNode | None = None, *, notices: Collection[str] = ()
+) -> SeenNode:
+    """Slim a Node. One without a Ready condition is taken for ready: nothing speaks against it yet.
+
+    ``notices`` are the keys of taints that say that a node is about to go. A mere preference of schedulers
+    (PreferNoSchedule) says that it may.
+    """
     meta = _map(raw, "metadata")
     ready = next((c for c in _maps(_map(raw, "status"), "conditions") if c.get("type") == "Ready"), None)
     taints = {str(taint.get("key")) for taint in _maps(_map(raw, "spec"), "taints")}
@@ -275,6 +327,11 @@ def read_node(raw: Mapping[str, Any], _old: SeenNode | None = None) -> SeenNode:
         ready=ready is None or ready.get("status") == "True",
         unreachable=UNREACHABLE_TAINT in taints,
         out_of_service=OUT_OF_SERVICE_TAINT in taints,
+        notices=tuple(
+            Taint(str(taint["key"]), _text(taint.get("value")), str(taint["effect"]))
+            for taint in _maps(_map(raw, "spec"), "taints")
+            if taint.get("key") in notices and taint.get("effect") in _KEEPS_PODS_AWAY
+        ),
     )
 
 

@@ -435,7 +435,7 @@ def _is_heard(p: Pass, member: ParticipantStatus) -> bool:
     if pod is None or lease is None or lease.record is None or lease.record.id != member.id:
         return False
     if (
-        not p.alive(pod)
+        not (p.alive(pod) or pod.uid in p.held)
         or termination.node_problem(p, pod)
         or lease.record.state != AnnouncedState.JOINING.value
     ):

@@ -177,7 +177,8 @@ class Pod:
     DisruptionTarget, which says what takes the pod away. ``drain_seconds``: for how long its preStop hook
     keeps its workers alive once it is deleted; 0 without the hook.
     ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the label of a
-    standby. ``unreachable`` and ``out_of_service`` are taints of its node.
+    standby. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is the key of one that
+    says that the node is about to go, and that the pod does not tolerate.
     """
 
     name: str
@@ -191,6 +192,7 @@ class Pod:
     node_gone: bool = False
     unreachable: bool = False
     out_of_service: bool = False
+    notice: str = ""
     ip: str = ""
     running: bool = False
     ended: bool = False

@@ -60,7 +60,7 @@ class Pass:
     judged_unheard: set[str] = field(default_factory=set)
     """Pods that this pass judges by what has not been heard of them."""
     held: set[str] = field(default_factory=set)
-    """Pods (by UID) that are being deleted, and whose workers a round that drains still needs."""
+    """Pods (by UID) that are replaced or being deleted, and whose workers the running round still needs."""
     duplicate_ids: dict[str, str] = field(default_factory=dict)
     """Pods that have announced themselves with an id that another pod has, and that pod."""
 

@@ -22,6 +22,7 @@ from elasticjob_operator.plan import (
     ignored_pods,
     lifecycle,
     nodes,
+    notices,
     open_files,
     pods,
     progress,
@@ -122,8 +123,11 @@ def _advance(p: Pass) -> None:
     progress.update(p)
     starts.count(p)
     departures.drain(p)
+    notices.heed(p)
     if p.round.phase == "Active":
         rounds.watch_active(p)
+    if p.round.phase == "Active":
+        notices.leave(p)
     scaling.update_min_replicas(p)
     if lifecycle.check_success(p):
         return

@@ -302,11 +302,14 @@ def _delete_lost_and_replaced(p: Pass) -> None:
         if pod.uid in lost:
             if lost[pod.uid] or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0:
                 p.actions.append(DeletePod(pod.name, pod.uid, lost[pod.uid] or "its round is over"))
+        elif pod.uid in p.held:
+            continue
         elif p.is_replaced(pod) and (
             # One that says that it ends does so by itself, and whose doing that was is still to be seen.
             not p.leaving(pod) or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0
         ):
-            p.actions.append(DeletePod(pod.name, pod.uid, "replaced by a later pod of the same slot"))
+            why = f"node {pod.node} has the taint {pod.notice}" if pod.notice else ""
+            p.actions.append(DeletePod(pod.name, pod.uid, why or "replaced by a later pod of the same slot"))
 
 
 def _delete_held_by_sidecars(p: Pass) -> None:

@@ -48,12 +48,12 @@ def rescale(p: Pass) -> None:
     """
     wanted, have = p.job.spec.replicas, p.round.members
     if p.round.drain is not None:
-        if _has_succeeded(p):
+        if has_succeeded(p):
             p.growth = draining.describe(p)
         else:
             draining.follow(p)
         return
-    if have == wanted or p.round.established_time is None or _has_succeeded(p):
+    if have == wanted or p.round.established_time is None or has_succeeded(p):
         return
     on_probation = {
         entry.pod_name: left for pod, entry in p.joined() if (left := backoff.probation_left(p, pod.slot)) > 0
@@ -120,7 +120,7 @@ def rescale(p: Pass) -> None:
     draining.change_or_drain(p, Evidence(Cause.SCALED_UP, text))
 
 
-def _has_succeeded(p: Pass) -> bool:
+def has_succeeded(p: Pass) -> bool:
     """Whether a member has done its part, or its container says so: only a loss ends its round from now on,
     for what has been finished would be done again."""
     for member in p.status.members():
@@ -141,6 +141,8 @@ def _least(p: Pass) -> int:
 def _unfit(p: Pass, member: ParticipantStatus) -> str:
     """Why this member of the running round may not be there at once when it ends, or ""."""
     pod = p.pods_by_uid.get(member.pod_uid)
+    if pod is not None and pod.uid in p.held:
+        return f"leaving node {pod.node}"
     if pod is None or not p.alive(pod) or not pod.running:
         return "not running"
     if not pod.node_ready or pod.unreachable:

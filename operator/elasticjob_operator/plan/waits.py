@@ -30,6 +30,7 @@ class JobWait(enum.Enum):
     SLOT_BACKOFF = "for the back-off of a slot whose pods ended early"
     SLOT_PROBATION = "for a pod to stay, because earlier pods of its slot ended soon after they joined"
     DRAIN = "for the workers of a round that drains to stop (drainSeconds)"
+    NODE_NOTICE = "for a pod to join that replaces a member whose node is about to go"
     SCALING_BACKOFF = "for spec.replicas to stop changing"
     GROWTH_BACKOFF = "for the next attempt to grow"
     UNJOINED = "for a running pod to join"

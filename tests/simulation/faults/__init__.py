@@ -41,6 +41,7 @@ HARMFUL: tuple[Fault, ...] = (
     machines.remove_node,
     people.delete_pod,
     people.preempt_pod,
+    people.give_notice,
     machines.run_out_of_memory,
     machines.hang_workers,
     people.scale,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.plan.evidence import INFRASTRUCTURE, PREEMPTION
 from tests.simulation.api import JOB_KEY, LIST_KEY, ROUND_KEY
+from tests.simulation.cluster import Node
 from tests.simulation.world import World
 
 BY_HAND = "by-hand"
@@ -33,6 +34,39 @@ def preempt_pod(w: World) -> None:
         uid = pods[name].uid
         w.disturb(f"pod {name} is taken away: {reason}", uid, accounts=(PREEMPTION,))
         w.cluster.disrupt_pod(name, reason)
+
+
+def give_notice(w: World) -> None:
+    """An autoscaler or a cloud marks a node: it evicts what is there, or thinks better of it."""
+    node = w.cluster.nodes[w.kernel.rng.choice(sorted(w.cluster.nodes))]
+    if node.exists:
+        w.disturb(f"{node.name} is about to go", *_pods_on(w, node), accounts=(PREEMPTION, INFRASTRUCTURE))
+        w.cluster.give_notice(node, "karpenter.sh/disrupted")
+        end = w.kernel.rng.choice((_evict, _evict, _take_notice_back))
+        w.later(w.kernel.rng.choice((0.1, 5.0, 30.0, 120.0)), end, w, node)
+
+
+def _evict(w: World, node: Node) -> None:
+    for name, uid in _named(w, node):
+        w.disturb(f"pod {name} is evicted", uid, accounts=(PREEMPTION, INFRASTRUCTURE))
+        w.cluster.disrupt_pod(name, "EvictionByEvictionAPI")
+    w.later(w.kernel.between(10.0, 60.0), _take_notice_back, w, node)
+
+
+def _take_notice_back(w: World, node: Node) -> None:
+    w.disturb(f"{node.name} stays", *_pods_on(w, node), accounts=(PREEMPTION, INFRASTRUCTURE))
+    w.cluster.give_notice(node, "")
+
+
+def _named(w: World, node: Node) -> list[tuple[str, str]]:
+    pods = [(key[1], item) for key, item in w.api.items.items() if key[0] == "pod"]
+    return [
+        (name, item.uid) for name, item in pods if item.value.node == node.name and not item.value.deleting
+    ]
+
+
+def _pods_on(w: World, node: Node) -> list[str]:
+    return [uid for _, uid in _named(w, node)]
 
 
 def suspend(w: World) -> None:
