@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.job import DIGITS, TORCHRUN, JobRun
-from tests.e2e.test_preemption import evict
+from tests.e2e.test_preemption import apart, evict
+from tests.integration.test_node_notices import tainted
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(1800)]
 
@@ -99,3 +101,25 @@ def test_no_step_is_lost_when_members_are_deleted_and_evicted(job: JobRun) -> No
         ("Evicted", "Stopped"),
     ]
     assert steps_once(log) == {1, 2, 3}
+
+
+def test_no_step_is_lost_when_a_node_is_about_to_go(job: JobRun) -> None:
+    """The leader's node is tainted. Both train on until the next pod has joined from another node."""
+    job.deadline = 600.0
+    log = job.folder / "log.jsonl"
+    job.apply(digits(job, log), pod=apart(job), replicas=2, minReplicas=2)
+    drainable(job, 1, 2)
+    leader = job.round()["leaderPodName"]
+    node = job.pods()[leader]["spec"]["nodeName"]
+    with tainted(job.cluster, node):
+        drainable(job, 2, 2)
+        assert all(pod["spec"]["nodeName"] != node for pod in job.pods().values() if lives(pod))
+    end = job.status()["roundHistory"][1]["end"]
+    assert (end["cause"], end["drain"]) == ("Preempted", "Stopped")
+    assert f"leaves node {node}, which has the taint karpenter.sh/disrupted" in job.round()["message"]
+    assert steps_once(log) == {1, 2}
+
+
+def lives(pod: dict[str, Any]) -> bool:
+    """Whether the pod is not on its way out."""
+    return "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] == "Running"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
 from elasticjob.contract.names import JOB_LABEL
 from tests.integration.lifecycle_job import PlayedJob
@@ -31,7 +32,7 @@ TAINT = "karpenter.sh/disrupted"
 
 
 @contextmanager
-def tainted(cluster: Cluster, node: str) -> Iterator[None]:
+def tainted(cluster: ClusterAccess, node: str) -> Iterator[None]:
     """The node is about to go."""
     try:
         cluster.kubectl("taint", "node", node, f"{TAINT}:NoSchedule")
