@@ -50,6 +50,11 @@ def main() -> None:
     stamp("python", _PYTHON)
     # torchrun's own path does not hold the folder of its script's first argument, nor this one.
     sys.path[:] = [entry for entry in sys.path if entry != _HERE]
+    from elasticjob import early_start
+
+    early_start.begin(
+        ["python", "torchrun", *sys.argv[1:]]
+    )  # as an injected handler does; not without warm=on
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.rendezvous import registry as handlers
     from torch.distributed.run import main as torchrun

@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from elasticjob import messages, open_files
+from elasticjob import early_start, messages, open_files
 from elasticjob.active_round import ActiveRound
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.api.leases import LeaseApi
@@ -132,6 +132,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         )
         if self._warm is not None:
             self._warm.install()
+        else:
+            early_start.end()
         self._first = True
         self._shut = False
 

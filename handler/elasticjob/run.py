@@ -7,15 +7,19 @@ versions it works in the same way: torch lets the same function be registered tw
 
 from __future__ import annotations
 
-from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
-from torch.distributed.run import main as torchrun
+import sys
 
+from elasticjob import early_start
 from elasticjob.contract import names
 from elasticjob.entry import create_handler
 
 
 def main(args: list[str] | None = None) -> None:
     """Register the backend, then run torchrun with these arguments (default: the command line's)."""
+    early_start.begin(sys.orig_argv)
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.run import main as torchrun
+
     rendezvous_handler_registry.register(names.BACKEND, create_handler)
     torchrun(args)
 

@@ -16,15 +16,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import ElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.utils import macros
 
-from elasticjob.core.warm import Start, Starts, can_be_left_out, imports, mismatch, refusal, script_path
+from elasticjob import early_start
+from elasticjob.core.warm import Start, Starts, can_be_left_out, imports, mismatch, refusal
 from elasticjob.core.warm_count import SIZE, Memory, count
+from elasticjob.early_start import script_text
 from elasticjob.memory import private_bytes, read_memory
 from elasticjob.warm_boot import COLD, MODULE, READY, SCRIPT, UNUSABLE
 from elasticjob.warm_interpreter import WarmInterpreter, works
@@ -104,7 +105,10 @@ class WarmWorkers:
     def arm(self, agent: ElasticAgent | None) -> None:
         """No worker runs here: make an interpreter for each that will, all at once."""
         starts = self._last or _expected(agent)
+        early = {} if self._last or self._given_up else early_start.take(starts, self._more)
         with self._changed:
+            self._idle.update(early)
+            self._works = self._works or bool(early) or None
             self._wanted, self._together, self._due = dict(starts), True, 0.0
             self._wake()
 
@@ -142,6 +146,7 @@ class WarmWorkers:
             self._changed.notify_all()
         for one in idle:
             one.end()
+        early_start.end()
         if self._ours is not None:
             from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (
                 SubprocessHandler,
@@ -276,7 +281,7 @@ class WarmWorkers:
                 self._give_up("this Python does not run what PYTHONPATH names at its start")
                 return
             more = [name for name in self._more if name not in self._left_out]
-            self._idle[rank] = WarmInterpreter(start, imports(_text(script_path(start)), more))
+            self._idle[rank] = WarmInterpreter(start, imports(script_text(start), more))
         if self._together or not room:
             self._wanted = {rank: start for rank, start in self._wanted.items() if rank in self._idle}
 
@@ -363,10 +368,3 @@ def _expected(agent: ElasticAgent | None) -> Mapping[int, Start]:
 def _descriptor(handler: Any, name: str) -> int:
     file = getattr(handler, f"_{name}")
     return {"stdout": 1, "stderr": 2}[name] if file is None else int(file.fileno())
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace") if path else ""
-    except OSError:
-        return ""

@@ -6,18 +6,20 @@ import copy
 import os
 import subprocess
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devcluster.nodeagent.env import PodFacts, Sources, command_line, container_env
 from elasticjob_operator.act.init_resources import parse
-from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME, HandlerImage
+from elasticjob_operator.act.injection import EARLY_DIR, HANDLER_DIR, VOLUME, HandlerImage
 from elasticjob_operator.act.template import path_warnings, pod_of
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.unit.test_template import RICH, simple
 
 IMAGE = HandlerImage("handler:1")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def a_job(template: dict[str, Any] | None, **spec: Any) -> Job:
@@ -203,6 +205,23 @@ def test_the_import_path_is_extended(
         (later,) = [e for e in made["env"] if e["name"] == "LATER"]
         names = [e["name"] for e in made["env"]]
         assert names.index("PYTHONPATH") < names.index("LATER"), later
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"env": [{"name": "PET_RDZV_CONF", "value": "join_timeout=9,warm=on"}]},
+        {"env": [{"name": "ELASTICJOB_WARM_WORKERS", "value": "on"}]},
+        {"command": ["torchrun", "--rdzv-conf=warm=on", "train.py"]},
+        {"command": ["torchrun"], "args": ["--rdzv-conf", "warm=on", "train.py"], "env": VALUE},
+    ],
+)
+def test_with_warm_workers_torchrun_s_start_is_ours_first(container: dict[str, Any]) -> None:
+    (made,) = injected({"containers": [{"name": "main", **copy.deepcopy(container)}]})["containers"]
+    _, path = running(made, {})
+    expected = ":/a/b:/c" if container.get("env") is VALUE else ""
+    assert path == f"{EARLY_DIR}:{HANDLER_DIR}{expected}"
+    assert (ROOT / "handler" / EARLY_DIR.removeprefix(f"{HANDLER_DIR}/") / "sitecustomize.py").is_file()
 
 
 def test_the_wrapper_leaves_no_process_of_its_own_and_passes_the_end_on() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from elasticjob.contract.names import WARM_ENV
 from elasticjob_operator.act.init_resources import modest
 from elasticjob_operator.plan.model import HandlerSource, Job
 
@@ -30,7 +31,9 @@ ORIGINAL_PYTHONPATH = "ELASTICJOB_ORIGINAL_PYTHONPATH"
 USER = 65532
 _SIZE_LIMIT = "32Mi"
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PREPEND = f'export PYTHONPATH="{HANDLER_DIR}' + '${PYTHONPATH:+:$PYTHONPATH}"; exec "$0" "$@"'
+EARLY_DIR = f"{HANDLER_DIR}/elasticjob/early_site"
+"""First in PYTHONPATH where workers are to start warm: torchrun makes their interpreters at its start."""
+_PREPEND = 'export PYTHONPATH="%s${PYTHONPATH:+:$PYTHONPATH}"; exec "$0" "$@"'
 """For ``sh -c``: the words after it are the user's own, and become the process."""
 
 
@@ -104,22 +107,30 @@ def _copies(spec: Mapping[str, Any], container: Mapping[str, Any], image: Handle
 def _extend_path(container: dict[str, Any]) -> None:
     """Put ours before what PYTHONPATH is: in the env where that tells it, else when the container runs, which
     knows its image's too."""
+    ours = f"{EARLY_DIR}:{HANDLER_DIR}" if _warm(container) else HANDLER_DIR
     given = _given(container)
     if given is not None and "valueFrom" not in given:
         value = given.get("value") or ""
-        _set_path(container, f"{HANDLER_DIR}:{value}" if value else HANDLER_DIR)
+        _set_path(container, f"{ours}:{value}" if value else ours)
     elif _can_wrap(container):
-        container["command"] = ["sh", "-c", _PREPEND, *container["command"]]
+        container["command"] = ["sh", "-c", _PREPEND % ours, *container["command"]]
     elif given is not None:
         env = container["env"]
         given["name"] = ORIGINAL_PYTHONPATH
-        both = {"name": PYTHONPATH, "value": f"{HANDLER_DIR}:$({ORIGINAL_PYTHONPATH})"}
+        both = {"name": PYTHONPATH, "value": f"{ours}:$({ORIGINAL_PYTHONPATH})"}
         env.insert(env.index(given) + 1, both)
     elif container.get("envFrom"):
         # Where envFrom has none this reference stays as it is, a folder that does not exist.
-        _set_path(container, f"{HANDLER_DIR}:$({PYTHONPATH})")
+        _set_path(container, f"{ours}:$({PYTHONPATH})")
     else:
-        _set_path(container, HANDLER_DIR)
+        _set_path(container, ours)
+
+
+def _warm(container: Mapping[str, Any]) -> bool:
+    """Whether warm workers are switched on where it can be seen."""
+    env = {entry.get("name"): entry.get("value") or "" for entry in container.get("env") or ()}
+    words = [env.get("PET_RDZV_CONF", ""), *(container.get("command") or ()), *(container.get("args") or ())]
+    return env.get(WARM_ENV) == "on" or any("warm=on" in str(word) for word in words)
 
 
 def _can_wrap(container: Mapping[str, Any]) -> bool:
