@@ -104,7 +104,7 @@ class _UnderWay:
                 self._add()
 
     def end(self, seconds: float) -> None:
-        """The pass took so long. What of its requests is still under way, Events above all, is not its own."""
+        """The pass took so long. What of its requests is still under way, Events above all, is not its."""
         if self._requests:
             self._add()
         self.times.took, self._over = seconds, True

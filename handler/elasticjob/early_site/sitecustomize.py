@@ -1,6 +1,6 @@
 """What Python's ``site`` runs at its start where this folder is in PYTHONPATH: in a torchrun with warm
-workers ``elasticjob.early_start``; in every other process only the ``sitecustomize`` that would have run without
-this one (docs/internals/warm-workers.md)."""
+workers ``elasticjob.early_start``; in every other process only the ``sitecustomize`` that would have run
+without this one (docs/internals/warm-workers.md)."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-"""Steps, goodput, hangs, and rounds without progress; from what the leader reports in its Lease, and from what
-the other members say as they leave the round.
+"""Steps, goodput, hangs, and rounds without progress; from what the leader reports in its Lease, and from
+what the other members say as they leave the round.
 
 The time of a job that reports steps is either training (from the first step of a round until its step last
 grew) or lost to the cause of the round that came next. Steps that are repeated after a restart count as lost,
