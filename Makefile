@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PACKAGES := handler operator client devcluster
 ARGS ?=
 
-.PHONY: help demo test test-slow test-guides test-nodes lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos controlplane format clean
+.PHONY: help demo test test-slow test-guides test-nodes lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos oncall controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -58,6 +58,9 @@ matrix-kubernetes: $(READY) ## API server's tests with the oldest Kubernetes, 1.
 
 bench: $(READY) controlplane ## ours against torch's c10d, in one run (under 40 minutes; ARGS="--what rejoin --n 2,8 --runs 3" for a part)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+oncall: $(READY) controlplane ## 26 faults, and what kubectl shows of each, for a reader on call (25 minutes; ARGS=FOLDER, or ARGS="FOLDER --only quota,hang")
+	@$(BIN)/python -m tests.oncall $(ARGS)
 
 histories: $(READY) ## 100,000 simulated histories on all cores (20 minutes; ARGS="--trace 7" prints one)
 	@$(BIN)/python -m tests.simulation $(or $(ARGS),--histories 100000)

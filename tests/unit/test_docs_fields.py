@@ -10,6 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
+from elasticjob_client.tell.drill import Cost, Takeover
+from elasticjob_client.tell.listing import JobRow
+from elasticjob_client.tell.report import Report
+from elasticjob_client.tell.stacks import Stacks
+from elasticjob_client.tell.status import JobStatus
+from elasticjob_client.tell.top import TopJob, TopRow
+from elasticjob_client.tell.why import Story
 from elasticjob_operator.plan import status_json
 from tests.docs_commands import ROOT, documents
 from tests.full_status import full
@@ -82,6 +89,12 @@ OF_RECORDS = {
     for record in (ROOT / "tests" / "golden" / "records").rglob("*.json")
     for name in keys(json.loads(record.read_text()))
 }
+OF_COMMANDS = {
+    name
+    for printed in (Cost, Takeover, JobRow, JobStatus, Report, Stacks, Story, TopJob, TopRow)
+    for name in printed.__struct_encode_fields__
+}
+"""What the command line prints as JSON (tests/unit/client/test_output.py)."""
 NAMES = (
     {path.rpartition(".")[2] for path in PATHS}
     | VALUES
@@ -89,6 +102,7 @@ NAMES = (
     | OF_KUBEFLOW
     | OF_THE_PROBES
     | OF_RECORDS
+    | OF_COMMANDS
 )
 
 
