@@ -101,10 +101,13 @@ def unaccounted_members(p: Pass, joined: set[str]) -> tuple[UnaccountedMember, .
 
 
 def forget(p: Pass, pod_uids: Collection[str]) -> None:
-    """The operator deletes these pods, and not because they were silent: that explains no former round."""
-    kept = tuple(entry for entry in p.round.unaccounted_members if entry.pod_uid not in pod_uids)
-    if len(kept) != len(p.round.unaccounted_members):
-        p.set_round(unaccounted_members=kept)
+    """The operator deletes these pods, and not because they were silent: that explains no former round. Nor
+    has their end a charge of its own, where the deletion is refused and they end before it."""
+    gone = [entry for entry in p.round.unaccounted_members if entry.pod_uid in pod_uids]
+    for entry in gone:
+        mark_charged(p, entry.pod_uid)
+    if gone:
+        p.set_round(unaccounted_members=tuple(e for e in p.round.unaccounted_members if e not in gone))
 
 
 def _charge_for(p: Pass, number: int) -> tuple[Account | None, Charge | None]:
