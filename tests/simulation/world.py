@@ -9,7 +9,7 @@ from typing import Any
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import INLINE_MEMBERS, AnnouncedState
 from elasticjob.core.participant import Membership
-from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, SCALING
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
 from elasticjob_operator.plan.model import Job, JobSpec, Limit, Pod
 from elasticjob_operator.plan.status import JobStatus
 from tests.simulation.agent import Agent
@@ -308,10 +308,16 @@ class World:
         operator.inline_members = 1 if self.seed % 3 == 1 else INLINE_MEMBERS
         if self.traits.failing is not None and self.traits.failing.what in OWNED:
             operator.owned = Owned(operator)
-        operator.delete_pod = self.cluster.delete_pod
+        operator.delete_pod = lambda name, uid: self._delete_pod(operator, name, uid)
         operator.delete_job = self.delete_job
         self.operators.append(operator)
         return operator
+
+    def _delete_pod(self, operator: Operator, name: str, uid: str) -> Item | None:
+        """Of one that leads no more, the next one sees that a pod is being deleted, and not why."""
+        if operator is not self.operators[-1]:
+            self.oracle.happens(uid, PREEMPTION)
+        return self.cluster.delete_pod(name, uid)
 
     @property
     def job(self) -> JobValue | None:
