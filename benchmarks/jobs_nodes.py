@@ -268,6 +268,9 @@ class Nodes:
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
                         event = json.loads(line)
+                        if event["type"] == "ERROR":
+                            self.counts["watch refused"] += 1
+                            break
                         take(event["type"], event["object"])
             self.counts["watch ended"] += 1
 
