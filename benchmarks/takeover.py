@@ -39,15 +39,23 @@ class Counting:
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.bytes = self.largest = 0
-        self._read = client_module._object
+        self._object, self._page = client_module._object, client_module._page
 
     def object(self, name: str, answer: bytes) -> Any:
         """In place of the client's own function."""
+        self._count(name, answer)
+        return self._object(name, answer)
+
+    def page(self, name: str, answer: bytes) -> Any:
+        """In place of the client's own function."""
+        self._count(name, answer)
+        return self._page(name, answer)
+
+    def _count(self, name: str, answer: bytes) -> None:
         method, _, path = name.partition(" ")
         self.requests[f"{method} {path.rpartition('/')[2]}"] += 1
         self.bytes += len(answer)
         self.largest = max(self.largest, len(answer))
-        return self._read(name, answer)
 
 
 def main() -> None:
@@ -107,7 +115,7 @@ async def _take_over() -> dict[str, Any]:
         before = process.memory_info().rss
         highest = before
         longest = 0.0
-        client_module._object = counting.object
+        client_module._object, client_module._page = counting.object, counting.page
         began = time.monotonic()
         leading = asyncio.create_task(controller.lead())
         while not leading.done() or not controller.passes or controller.under_way():

@@ -59,6 +59,11 @@ async def test_what_has_outlived_a_collection_is_looked_at_no_more() -> None:
 
 
 @pytest.mark.usefixtures("collector")
+async def test_what_there_is_at_the_start_is_looked_at_no_more() -> None:
+    assert gc.get_freeze_count() > 10 * len(gc.get_objects())
+
+
+@pytest.mark.usefixtures("collector")
 async def test_new_circles_are_freed() -> None:
     one = Node()
     one.other = Node()

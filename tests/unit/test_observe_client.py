@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -159,6 +160,55 @@ async def test_a_token_that_stays_wrong_is_an_error() -> None:
         assert credentials.reloads == 1
 
 
+async def test_the_objects_of_a_page_are_made_one_by_one() -> None:
+    """Made together, those of 250 pods are 60,000 at once, and the collector sees them all in vain."""
+    pod = {"metadata": {"name": "a", "labels": {}}, "spec": {"containers": [{"env": []} for _ in range(30)]}}
+    listed = json.dumps({"kind": "PodList", "metadata": {"continue": "x"}, "items": [pod] * 250}).encode()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=listed)
+
+    async with served(answer) as (client, _):
+        page = await client.get("/pods", {"limit": "250"})
+        assert (page["metadata"], len(page["items"])) == ({"continue": "x"}, 250)
+        gc.disable()
+        try:
+            before, most = gc.get_count()[0], 0
+            for item in page["items"]:
+                assert item == pod
+                most = max(most, gc.get_count()[0] - before)
+        finally:
+            gc.enable()
+        assert most < 250
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"<html>", "NotJSON"),
+        (b'{"metadata": {}, "items": [{]}', "NotJSON"),
+        (b"[]", "NotAList"),
+        (b'{"metadata": {}, "items": 7}', "NotAList"),
+        (b'{"items": []}', "NotAList"),
+    ],
+)
+async def test_a_page_that_is_none_says_so(said: bytes, reason: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=said)
+
+    async with served(answer) as (client, _):
+        with pytest.raises(ApiError, match=reason):
+            await client.get("/pods", {"limit": "250"})
+
+
+async def test_a_page_without_items_is_empty() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=b'{"metadata": {}, "items": null}')
+
+    async with served(answer) as (client, _):
+        assert list((await client.get("/pods", {"limit": "250"}))["items"]) == []
+
+
 async def test_a_dropped_connection_is_tried_once_more() -> None:
     tries = 0
 
@@ -281,7 +331,7 @@ async def test_a_hundred_readings_open_no_hundred_connections_and_lists_do_not_w
             most = max(most, len(inside))
             await asyncio.sleep(0.01)
             inside.remove(request.path)
-        return web.json_response({})
+        return web.json_response({"metadata": {}})
 
     async with served(answer, timeout=30.0) as (client, _):
         one_by_one = [client.get(f"/api/v1/namespaces/ns/pods/p-{number}") for number in range(100)]
