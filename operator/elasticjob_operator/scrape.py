@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from aiohttp import web
@@ -46,6 +46,8 @@ class Seen:
     throttled: int = 0
     watch_ages: tuple[tuple[str, float], ...] = ()
     watch_gaps: tuple[tuple[str, int], ...] = ()
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """Of nodes, by name."""
 
 
 def samples(seen: Seen, settings: MetricsSettings) -> Iterator[Sample]:
@@ -61,7 +63,9 @@ def samples(seen: Seen, settings: MetricsSettings) -> Iterator[Sample]:
     for kind, gaps in seen.watch_gaps:
         yield Sample(f.WATCH_GAPS, (kind,), gaps)
     if seen.views is not None:
-        yield from jobs.samples(seen.views, seen.unreadable, seen.wall, settings.per_job, settings.max_jobs)
+        yield from jobs.samples(
+            seen.views, seen.unreadable, seen.wall, settings.per_job, settings.max_jobs, seen.zones
+        )
 
 
 class Scrape:
@@ -105,6 +109,7 @@ class Scrape:
             throttled=self.client.waiting if self.client is not None else 0,
             watch_ages=tuple(ages.items()),
             watch_gaps=tuple((kind, count) for kind, count in gaps.items() if kind != "elasticjobs"),
+            zones={node.name: node.zone for node in controller.cache.nodes.all() if node.zone},
         )
 
     async def answer(self, request: web.Request) -> web.Response:

@@ -24,6 +24,7 @@ from elasticjob_operator.metrics.meter import KEPT, Meter
 from elasticjob_operator.metrics.requests import verb_and_resource
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Unavailable
+from elasticjob_operator.observe.objects import read_node
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.observe.write_health import WriteHealth
 from elasticjob_operator.plan.evidence import CAUSES
@@ -76,7 +77,7 @@ def values(found: Any) -> dict[tuple[str, ...], float]:
 
 
 def of_jobs(*views: JobView, per_job: bool = True, max_jobs: int = 100) -> dict[tuple[str, ...], float]:
-    return values(jobs.samples(views, 0, WALL, per_job, max_jobs))
+    return values(jobs.samples(views, 0, WALL, per_job, max_jobs, {"bad": "zone-1"}))
 
 
 # -- declarations ------------------------------------------------------------------------------------------
@@ -173,10 +174,11 @@ def test_the_nodes_on_which_several_jobs_have_just_failed() -> None:
 
     many = [failed(f"m{i}", f"other-{i:02}", 5) for i in range(30)]
     found = of_jobs(failed("a", "bad", 10), failed("b", "bad", 599), failed("c", "bad", 601), *many)
-    nodes = {labels[1]: value for labels, value in found.items() if labels[0] == f.NODE_FAILED_JOBS.name}
-    assert nodes["bad"] == 2
+    nodes = {labels[1:]: value for labels, value in found.items() if labels[0] == f.NODE_FAILED_JOBS.name}
+    assert nodes["bad", "zone-1"] == 2
+    assert nodes["other-00", ""] == 1, "a node that has no zone, or cannot be read"
     assert len(nodes) == jobs.MAX_NODES
-    assert not of_jobs(failed("a", "", 1)).keys() & {(f.NODE_FAILED_JOBS.name, "")}
+    assert not any(labels[0] == f.NODE_FAILED_JOBS.name for labels in of_jobs(failed("a", "", 1)))
 
 
 # -- the text ----------------------------------------------------------------------------------------------
@@ -294,6 +296,12 @@ async def test_the_oldest_watch_of_a_kind_counts(scene: Scene) -> None:
         informer.last_event_at = scene.now - (90 if "there" in informer.path else 5)
     ages = dict(scene.scrape.look().watch_ages)
     assert ages == {"pods": 90, "leases": 90, "nodes": 5, "elasticjobs": 0}
+
+
+async def test_nodes_tell_their_zone(scene: Scene) -> None:
+    for name, labels in (("a", {"topology.kubernetes.io/zone": "zone-1"}), ("b", {})):
+        scene.controller.cache.nodes.put(read_node({"metadata": {"name": name, "labels": labels}}))
+    assert scene.scrape.look().zones == {"a": "zone-1"}
 
 
 async def test_before_the_controller_is_there(scene: Scene) -> None:

@@ -62,8 +62,9 @@ STANDBYS = _gauge("elasticjob_standbys", "Pods that stand by")
 WANTED_PODS = _gauge("elasticjob_wanted_pods", "Pods that jobs ask for: replicas and spares")
 NODE_FAILED_JOBS = _gauge(
     "elasticjob_node_failed_jobs",
-    "Jobs whose last root failure was on this node, in the last 10 minutes; at most 20 nodes",
-    "node",
+    "Jobs whose last root failure was on this node, in the last 10 minutes; at most 20 nodes. The zone is "
+    "empty where the node has none or cannot be read",
+    *("node", "zone"),
 )
 WITHOUT_SERIES = _gauge(
     "elasticjob_jobs_without_series", "Jobs that have no series of their own, because there are too many"

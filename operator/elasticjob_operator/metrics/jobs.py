@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -32,12 +32,18 @@ def state_of(view: JobView) -> str:
 
 
 def samples(
-    views: Sequence[JobView], unreadable: int, wall: datetime, per_job: bool, max_jobs: int
+    views: Sequence[JobView],
+    unreadable: int,
+    wall: datetime,
+    per_job: bool,
+    max_jobs: int,
+    zones: Mapping[str, str],
 ) -> Iterator[Sample]:
     """All jobs together and, with ``per_job``, up to ``max_jobs`` of them one by one: those that have not
-    ended first, then by name, so that a job keeps its series."""
+    ended first, then by name, so that a job keeps its series. ``zones`` are those
+    of nodes by name."""
     yield from _together(views, unreadable)
-    yield from _nodes(views, wall)
+    yield from _nodes(views, wall, zones)
     shown = 0
     if per_job:
         ordered = sorted(views, key=lambda v: (v.status.finished, v.job.namespace, v.job.name))
@@ -63,14 +69,14 @@ def _together(views: Iterable[JobView], unreadable: int) -> Iterator[Sample]:
     yield Sample(f.WANTED_PODS, (), wanted)
 
 
-def _nodes(views: Iterable[JobView], wall: datetime) -> Iterator[Sample]:
+def _nodes(views: Iterable[JobView], wall: datetime, zones: Mapping[str, str]) -> Iterator[Sample]:
     """Nodes that many jobs have just failed on come first."""
     since = wall - timedelta(seconds=FAILED_SECONDS)
     failures = (view.status.last_failure for view in views)
     jobs = Counter(fail.node_name for fail in failures if fail is not None and fail.time > since)
     del jobs[""]
     for node, count in sorted(jobs.items(), key=lambda item: (-item[1], item[0]))[:MAX_NODES]:
-        yield Sample(f.NODE_FAILED_JOBS, (node,), count)
+        yield Sample(f.NODE_FAILED_JOBS, (node, zones.get(node, "")), count)
 
 
 def _alone(view: JobView) -> Iterator[Sample]:

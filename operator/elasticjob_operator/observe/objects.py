@@ -6,6 +6,7 @@ A change of anything else is ignored (``==`` ignores the version) and starts no 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -55,6 +56,7 @@ from elasticjob_operator.plan.model import OOM_KILLED, Exit, Participant, Pod
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
+ZONE_LABEL = "topology.kubernetes.io/zone"
 
 _KEEPS_PODS_AWAY = ("NoSchedule", "NoExecute")
 _TOLERATED_BY_ALL = ("node.kubernetes.io/not-ready", UNREACHABLE_TAINT)
@@ -129,6 +131,7 @@ class SeenNode(Seen):
     unreachable: bool = False
     out_of_service: bool = False
     notices: tuple[Taint, ...] = ()
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +335,7 @@ def read_node(
             for taint in _maps(_map(raw, "spec"), "taints")
             if taint.get("key") in notices and taint.get("effect") in _KEEPS_PODS_AWAY
         ),
+        zone=sys.intern(_text(_map(meta, "labels").get(ZONE_LABEL))),
     )
 
 
