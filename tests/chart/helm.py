@@ -100,6 +100,21 @@ VALUES: dict[str, dict[str, Any]] = {
         "crds": {"keep": False},
         "flowSchema": {"enabled": True, "nominalConcurrencyShares": 80},
     },
+    "prometheus-operator": {
+        "metrics": {
+            "podMonitor": {"enabled": True, "interval": "15s", "labels": {"example.com/prometheus": "main"}},
+            "prometheusRule": {
+                "enabled": True,
+                "labels": {"example.com/prometheus": "main"},
+                "runbookUrl": "https://git.example/elasticjob/blob/main/",
+            },
+        },
+        "fullnameOverride": "trainer",
+        "crds": {"install": False},
+        "leasePolicy": {"enabled": False},
+        "leaderElection": {"enforce": False},
+        "userRoles": {"create": False},
+    },
     "others-make-the-roles": {
         "rbac": {"create": False},
         "serviceAccount": {"create": False, "name": "made-by-others"},

@@ -115,6 +115,9 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             "each pod would be scraped twice; choose one",
         ),
         ({"metrics": {"podMonitor": {"interval": "often"}}}, "at '/metrics/podMonitor/interval'"),
+        ({"metrics": {"prometheusRule": {"selector": "job=a"}}}, "at '/metrics/prometheusRule/selector'"),
+        ({"metrics": {"prometheusRule": {"selector": 'a="b", '}}}, "at '/metrics/prometheusRule/selector'"),
+        ({"metrics": {"prometheusRule": {"runbookUrl": "docs"}}}, "at '/metrics/prometheusRule/runbookUrl'"),
         ({"handler": {"image": {"pullPolicy": "never"}}}, "at '/handler/image/pullPolicy': value must be"),
         ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
         ({"jobDefaults": {"activeDeadlineSeconds": 0}}, "at '/jobDefaults/activeDeadlineSeconds'"),
@@ -338,3 +341,28 @@ def test_monitors_scrape_the_port_of_the_metrics(helm: Helm, values: dict[str, i
             assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
             assert service["spec"]["ports"][0]["targetPort"] == port
     assert not {one["kind"] for one in objects(helm.template({}))} & {"ServiceMonitor", "PodMonitor"}
+
+
+def test_alerts_are_left_out_unless_they_are_asked_for(helm: Helm) -> None:
+    assert not _of(helm, {}, "PrometheusRule")
+    assert not _of(
+        helm, {"metrics": {"enabled": False, "prometheusRule": {"enabled": True}}}, "PrometheusRule"
+    )
+
+
+def test_alerts_are_those_of_the_file_for_the_pods_of_the_release(helm: Helm) -> None:
+    file = (helm.chart / "files" / "alerts.yaml").read_text()
+    (made,) = _of(helm, {"metrics": {"prometheusRule": {"enabled": True}}}, "PrometheusRule")
+    assert made["spec"] == yaml.safe_load(file), "of a release called elasticjob in elasticjob-system"
+    assert made["metadata"]["namespace"] == NAMESPACE
+    ours = 'namespace="elasticjob-system", pod=~"elasticjob-[0-9a-z]+-[0-9a-z]+"'
+    base = "https://git.example/blob/main"
+    (deployment,) = _of(helm, {"nameOverride": "trainer"}, "Deployment")
+    theirs = ours.replace('"elasticjob-[', f'"{deployment["metadata"]["name"]}-[')
+    for name, asked, selector in (("trainer", "", theirs), ("", 'job=~"a|b", x="y"', 'job=~"a|b", x="y"')):
+        rule = {"selector": asked, "enabled": True, "runbookUrl": base}
+        (made,) = _of(helm, {"nameOverride": name, "metrics": {"prometheusRule": rule}}, "PrometheusRule")
+        expected = file.replace(ours, selector).replace("runbook_url: docs/", f"runbook_url: {base}/docs/")
+        assert made["spec"] == yaml.safe_load(expected)
+        assert ours not in str(made["spec"])
+        assert "{{ $labels.job_name }}" in str(made["spec"]), "braces are Prometheus's own"
