@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PACKAGES := handler operator client devcluster
 ARGS ?=
 
-.PHONY: help demo test test-slow test-guides test-nodes lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos oncall controlplane format clean
+.PHONY: help demo test test-slow test-guides test-nodes test-monitoring lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos oncall controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -38,6 +38,9 @@ test-nodes: $(READY) controlplane ## the product on two nodes with kubelet and c
 	@$(BIN)/python -m devcluster packages --install
 	@$(BIN)/pytest -m nodes devcluster/tests
 	@$(BIN)/pytest -m nodes tests/nodes $(ARGS)
+
+test-monitoring: $(READY) controlplane ## alerts with promtool and with a real Prometheus that scrapes a real operator (10 minutes; 5 more the first time)
+	@$(BIN)/pytest tests/monitoring $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter, actionlint
 	@$(BIN)/ruff format --check .

@@ -11,11 +11,18 @@ from elasticjob.contract.names import (
     DRAIN_ANNOTATION,
     JOB_LABEL,
     PARTICIPANT_ANNOTATION,
+    PROGRESS_ANNOTATION,
     REPORT_ANNOTATION,
     ROUND_ANNOTATION,
     round_lease,
 )
-from elasticjob.contract.records import DrainReport, ParticipantRecord, RoundRecord, RoundReport
+from elasticjob.contract.records import (
+    DrainReport,
+    ParticipantRecord,
+    ProgressReport,
+    RoundRecord,
+    RoundReport,
+)
 from tests.cluster_job import ClusterJob
 
 DEADLINE = 60.0
@@ -97,6 +104,14 @@ class PlayedJob(ClusterJob):
         status = self.status()
         report = DrainReport(status["internal"]["round"]["nonce"], bool(stopped), stopped)
         self._lease(status["currentRound"]["leaderPodName"], {DRAIN_ANNOTATION: report.dump()})
+
+    def steps(self, first: int, step: int, seconds: float) -> None:
+        """The leader says that its round has trained from its first step to this one, for so long."""
+        status = self.status()
+        nonce = status["internal"]["round"]["nonce"]
+        report = ProgressReport(nonce, first, step, 0, round(seconds * 1000))
+        self._lease(status["currentRound"]["leaderPodName"], {PROGRESS_ANNOTATION: report.dump()})
+        self.wait_for(lambda: self.status().get("progress", {}).get("step") == step, f"step {step}")
 
     def charges(self) -> dict[str, int]:
         """How many charges each account has."""

@@ -15,6 +15,7 @@ from elasticjob_operator.metrics.families import ALL, Kind
 RULES = CHART / "files" / "alerts.yaml"
 PAGE = ROOT / "docs" / "operate" / "alerts.md"
 RUNBOOKS = ROOT / "docs" / "operate" / "runbooks"
+UNIT_TESTS = ROOT / "tests" / "monitoring" / "alerts.test.yaml"
 OF_THE_SCRAPE = {"namespace", "pod"}
 """Labels that Prometheus gives to what it scrapes."""
 HEADINGS = ["## Find the cause", "## What to do"]
@@ -112,6 +113,17 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
         assert text.startswith(f"# {name}\n")
         assert "**What it costs.**" in text
         assert re.findall(r"^## .*$", text, re.MULTILINE) == HEADINGS, page
+
+
+def test_the_unit_tests_have_each_alert_fire_and_be_silent() -> None:
+    """promtool runs them: ``make test-monitoring``."""
+    seen: dict[bool, set[str]] = {True: set(), False: set()}
+    for test in yaml.safe_load(UNIT_TESTS.read_text())["tests"]:
+        for case in test["alert_rule_test"]:
+            seen[bool(case.get("exp_alerts"))].add(case["alertname"])
+        for series in test["input_series"]:
+            assert wrong_in(series["series"].replace("POD, ", "").replace("OTHER, ", "")) == []
+    assert seen == {True: set(ALERTS), False: set(ALERTS)}
 
 
 def test_the_page_of_alerts_has_them_all() -> None:

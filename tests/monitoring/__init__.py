@@ -1,0 +1,1 @@
+"""Alerts and dashboard with a real Prometheus: ``make test-monitoring``."""
