@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any, cast
 
 import kopf
 
-from elasticjob_operator import app
+from elasticjob_operator import app, logs
 from elasticjob_operator.leadership.elector import identity
 from elasticjob_operator.settings import (
     HANDLER_IMAGE,
@@ -108,7 +107,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     ):
         flags.add_argument(f"--leader-elect-{name}", metavar="VALUE", help=text)
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="also log requests and kopf's own messages"
+        "--log-level",
+        metavar="LEVEL",
+        help="debug (also requests, and kopf's own messages), info, warning or error (default: info)",
+    )
+    parser.add_argument(
+        "--log-format", metavar="FORMAT", help="text, or json: an object in each line (default: text)"
+    )
+    parser.add_argument(
+        "-v", "--verbose", dest="log_level", action="store_const", const="debug", help="--log-level=debug"
     )
     return parser.parse_args(arguments)
 
@@ -126,6 +133,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     flags["default_ttl_seconds_after_finished"] = arguments.default_ttl_seconds_after_finished
     flags["default_active_deadline_seconds"] = arguments.default_active_deadline_seconds
     flags["default_failure_policy"] = arguments.default_failure_policy
+    flags["log_level"], flags["log_format"] = arguments.log_level, arguments.log_format
     flags["node_notice_taints"] = arguments.node_notice_taints
     flags["handler_image"] = arguments.handler_image
     flags["handler_image_pull_policy"] = arguments.handler_image_pull_policy
@@ -135,14 +143,11 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
 def main() -> None:
     """Entry point."""
     arguments = parse()
-    kopf.configure(verbose=arguments.verbose)
-    if not arguments.verbose:
-        for name in ("kopf", "aiohttp.access"):
-            logging.getLogger(name).setLevel(logging.WARNING)
     try:
         settings = choose(arguments)
     except BadSetting as error:
         raise SystemExit(f"elasticjob-operator: {error}") from error
+    logs.configure(settings.log)
     app.running.settings = settings
     # The signals are kopf's. A stop flag would cost 5 s at the end: kopf takes its waiter for a hung task.
     # Without an identity kopf asks for the user's name. An image's user has none, nor has an arbitrary one.

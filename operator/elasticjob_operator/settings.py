@@ -16,6 +16,7 @@ from typing import Any
 
 from elasticjob import __version__
 from elasticjob_operator.leadership.core import Place, Timing
+from elasticjob_operator.logs import FORMATS, LEVELS, LogSettings
 from elasticjob_operator.observe.spec import JobDefaults
 
 NAMESPACES_ENV = "ELASTICJOB_NAMESPACES"
@@ -25,6 +26,8 @@ METRICS_ENV = "ELASTICJOB_METRICS_BIND_ADDRESS"
 METRICS_PER_JOB_ENV = "ELASTICJOB_METRICS_PER_JOB"
 METRICS_MAX_JOBS_ENV = "ELASTICJOB_METRICS_MAX_JOBS"
 NOTICE_TAINTS_ENV = "ELASTICJOB_NODE_NOTICE_TAINTS"
+LOG_LEVEL_ENV = "ELASTICJOB_LOG_LEVEL"
+LOG_FORMAT_ENV = "ELASTICJOB_LOG_FORMAT"
 HANDLER_IMAGE_ENV = "ELASTICJOB_HANDLER_IMAGE"
 HANDLER_PULL_POLICY_ENV = "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY"
 LEASE_NAME = "elasticjob-operator"
@@ -93,6 +96,7 @@ class Settings:
     probes: tuple[str, int] | None = None
     """Host and port to serve the probes on; None: nowhere."""
     metrics: MetricsSettings = MetricsSettings()
+    log: LogSettings = LogSettings()  # noqa: RUF009 (frozen)
     handler_image: str = HANDLER_IMAGE
     """What the handler is copied from into the pods of jobs, in place of being in the user's image."""
     handler_pull_policy: str = ""
@@ -142,6 +146,10 @@ def from_environment(
         election=_election(given) if elect else None,
         probes=_address(given, PROBES_ENV),
         metrics=_metrics(given),
+        log=LogSettings(
+            level=_one_of(given, LOG_LEVEL_ENV, LEVELS, LogSettings.level),
+            format=_one_of(given, LOG_FORMAT_ENV, FORMATS, LogSettings.format),
+        ),
     )
 
 
@@ -150,6 +158,13 @@ def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
     if text not in ("", "true", "false"):
         raise BadSetting(f"{name} must be true or false, found {text!r}")
     return text == "true" if text else default
+
+
+def _one_of(given: Mapping[str, str], name: str, words: tuple[str, ...], default: str) -> str:
+    text = given.get(name, "").strip().lower()
+    if text and text not in words:
+        raise BadSetting(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, found {text!r}")
+    return text or default
 
 
 def _metrics(given: Mapping[str, str]) -> MetricsSettings:

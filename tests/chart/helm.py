@@ -51,9 +51,9 @@ VALUES: dict[str, dict[str, Any]] = {
             }
         },
         "imagePullSecrets": [{"name": "registry"}],
-        "verbose": True,
+        "logging": {"level": "debug", "format": "json"},
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
-        "extraArgs": ["--verbose"],
+        "extraArgs": ["--handler-image=registry.example/handler:1"],
         "jobDefaults": {
             "ttlSecondsAfterFinished": 604800,
             "activeDeadlineSeconds": 2592000,

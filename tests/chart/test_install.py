@@ -188,7 +188,7 @@ def test_one_operator_without_leader_election(release: Release[Cluster], tmp_pat
     job = JobRun(release.cluster, "team-a", tmp_path / "run")
     job.apply()
     number = job.training(1, members=2)["number"]
-    release.install({**ONE_POD, "verbose": True})  # the old one ends before the new one begins
+    release.install({**ONE_POD, "logging": {"level": "debug"}})  # the old one ends before the new one begins
     release.operators(1)
     job.goes_on(number)
     job.scale(3)
@@ -212,7 +212,7 @@ def _writes_lease(release: Release[Cluster], pod: str, lease: str) -> str:
 
 
 def _is_verbose(pod: dict[str, Any]) -> bool:
-    return "--verbose" in pod["spec"]["containers"][0]["args"]
+    return "--log-level=debug" in pod["spec"]["containers"][0]["args"]
 
 
 def _crd(release: Release[Cluster]) -> dict[str, Any]:

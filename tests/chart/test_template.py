@@ -91,6 +91,8 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
             "replicas is now replicaCount: rename it in your values; with values that an upgrade",
         ),
         ({"env": []}, "env is now extraEnv: rename it"),
+        ({"verbose": True}, "verbose is now logging.level (debug for true): rename it"),
+        ({"logging": {"format": "xml"}}, "at '/logging/format': value must be one of 'text', 'json'"),
         ({"topologySpreadKeys": ["a"]}, "topologySpreadKeys is now topologySpreadConstraints: rename it"),
         (
             {"image": {"repository": ""}},

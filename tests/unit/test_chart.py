@@ -52,7 +52,9 @@ def test_a_value_without_a_comment_is_an_error(text: str) -> None:
 def test_the_schema_knows_the_values_and_no_other() -> None:
     assert SCHEMA["additionalProperties"] is False
     renamed = {name for name, part in SCHEMA["properties"].items() if set(part) == {"$comment"}}
-    assert renamed == {"replicas", "env", "topologySpreadKeys"}, "what the templates refuse in words"
+    assert renamed == {"replicas", "env", "topologySpreadKeys", "verbose"}, (
+        "what the templates refuse in words"
+    )
     assert set(SCHEMA["properties"]) == set(DEFAULTS) | renamed
     for name, part in SCHEMA["properties"].items():
         if part.get("additionalProperties") is False and name != "resources":

@@ -9,6 +9,7 @@ import pytest
 import elasticjob
 from elasticjob_operator.__main__ import choose, parse
 from elasticjob_operator.leadership.core import Place, Timing
+from elasticjob_operator.logs import LogSettings
 from elasticjob_operator.settings import BadSetting, Settings
 
 
@@ -57,6 +58,17 @@ def test_taints_that_say_that_a_node_is_about_to_go() -> None:
     for wrong in ("a=b", "a:NoSchedule", "a,,b", "A.example/b", "-"):
         with pytest.raises(BadSetting, match="must be keys of taints with commas between them, such as"):
             chosen(ELASTICJOB_NODE_NOTICE_TAINTS=wrong)
+
+
+def test_how_much_is_logged_and_as_what() -> None:
+    assert chosen().log == LogSettings("info", "text")
+    given = chosen("--log-level=warning --log-format=json", ELASTICJOB_LOG_LEVEL="error")
+    assert given.log == LogSettings("warning", "json")
+    assert chosen("-v", ELASTICJOB_LOG_FORMAT="JSON").log == LogSettings("debug", "json")
+    with pytest.raises(BadSetting, match="must be debug, info, warning or error, found 'loud'"):
+        chosen(ELASTICJOB_LOG_LEVEL="loud")
+    with pytest.raises(BadSetting, match="LOG_FORMAT must be text or json, found 'xml'"):
+        chosen("--log-format=xml")
 
 
 def test_the_deadline_of_jobs_that_say_none() -> None:

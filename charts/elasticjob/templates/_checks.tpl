@@ -1,6 +1,6 @@
 {{/* What values.schema.json can't say about values that belong together, or could not say in words. */}}
 {{- define "elasticjob.checks" -}}
-{{- range $old, $new := dict "replicas" "replicaCount" "env" "extraEnv" "topologySpreadKeys" "topologySpreadConstraints" }}
+{{- range $old, $new := dict "replicas" "replicaCount" "env" "extraEnv" "topologySpreadKeys" "topologySpreadConstraints" "verbose" "logging.level (debug for true)" }}
 {{- if and (hasKey $.Values $old) (not (kindIs "invalid" (get $.Values $old))) }}
 {{- fail (printf "%s is now %s: rename it in your values; with values that an upgrade reuses also --set %s=null" $old $new $old) }}
 {{- end }}

@@ -17,7 +17,7 @@ from elasticjob.contract.records import RoundRecord
 from elasticjob_operator.act import network, template
 from elasticjob_operator.act.access import Access, Rule, access_of, grant
 from elasticjob_operator.act.batch import Batch, Spawn, record_write_failure
-from elasticjob_operator.act.events import Recorder
+from elasticjob_operator.act.events import Recorder, log_event
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
@@ -272,12 +272,15 @@ class Applier:
         if memory.warned_generation == job.generation:
             return ()
         memory.warned_generation = job.generation
-        return (
+        found = (
             *(Event("FlagOverridesEnvironment", text, warning=True) for text in template.warnings(job)),
             *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
             *(Event("NoSuchContainer", text, warning=True) for text in template.misnamed_container(job)),
             *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),
         )
+        for event in found:
+            log_event(job, event)
+        return found
 
 
 def earliest(*delays: float | None) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.write_backoff import Target
+from elasticjob_operator.logs import about
 from elasticjob_operator.observe.errors import ApiError, NotLeading
 from elasticjob_operator.plan.model import Event, Job
 
@@ -60,8 +61,7 @@ class Batch:
         if target in memory.under_way or not memory.write_backoff.due(target, self._clock(), hurried):
             return
         memory.under_way.add(target)
-        who = f"{self._job.namespace}/{self._job.name}"
-        task = self._spawn(self._run(target, write, gated), f"{who}: {target.name}")
+        task = self._spawn(self._run(target, write, gated), f"{self._job.key}: {target.name}")
         # Also of a task that was cancelled before its first step.
         task.add_done_callback(lambda _: memory.under_way.discard(target))
         self._tasks.add(task)
@@ -96,13 +96,13 @@ class Batch:
         except Stale as stale:
             self._wrong, memory.stale = stale, not self._waited_for
         except NotLeading as error:
-            log.info("%s/%s: %s", self._job.namespace, self._job.name, error)
+            log.info("%s", error, extra=about(self._job.key))
         except ApiError as error:
             self._record_failure(target, error)
         except Exception as error:
             self._wrong = error
             if not self._waited_for:
-                log.exception("%s/%s: %s", self._job.namespace, self._job.name, target.name)
+                log.exception("writing %s failed", target.name, extra=about(self._job.key))
         else:
             memory.write_backoff.done(target)
         if not self._waited_for:
@@ -121,9 +121,11 @@ def record_write_failure(
     failing = memory.write_backoff.failed(target, error, now)
     quiet = failing.passing and failing.failures <= _QUIET_FAILURES
     level = logging.DEBUG if quiet or failing.failures % 10 > 2 else logging.WARNING
-    log.log(level, "%s/%s: %s cannot be %s: %s", job.namespace, job.name, target.name, target.verb, error)
-    if quiet:
-        return []
     if target.verb == "created":
-        return [Event("PodRejected", f"pod {target.name} was rejected: {error.message}", warning=True)]
-    return [Event("WriteFailed", f"{target.name} cannot be {target.verb}: {failing.why}", warning=True)]
+        text = f"pod {target.name} was rejected: {error.message}"
+        event = Event("PodRejected", text, warning=True, pod=target.name)
+    else:
+        event = Event("WriteFailed", f"{target.name} cannot be {target.verb}: {failing.why}", warning=True)
+    fields = about(job.key, pod=event.pod, reason=event.reason)
+    log.log(level, "%s cannot be %s: %s", target.name, target.verb, error, extra=fields)
+    return [] if quiet else [event]

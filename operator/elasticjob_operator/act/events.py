@@ -20,6 +20,7 @@ from typing import Any
 from elasticjob.contract.names import API_VERSION, JOB_LABEL, KIND
 from elasticjob.contract.text import one_line
 from elasticjob_operator.act.memory import Memory, SentEvent
+from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.errors import ApiError, NotFound
 from elasticjob_operator.plan.model import Event, Job
@@ -36,7 +37,14 @@ _REFILL_SECONDS = 60.0
 _MAX_MESSAGE = 1_024
 _MAX_REMEMBERED = 256
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("elasticjob.operator")
+
+
+def log_event(job: Job, event: Event, round_number: int = 0) -> None:
+    """The line of the log that says what the Event says."""
+    level = logging.WARNING if event.warning else logging.INFO
+    fields = about(job.key, round=round_number, pod=event.pod, cause=event.cause, reason=event.reason)
+    log.log(level, "%s", event.message, extra=fields)
 
 
 class Recorder:
@@ -55,8 +63,7 @@ class Recorder:
                 try:
                     await self._send(job, event, memory)
                 except ApiError as error:
-                    who = f"{job.namespace}/{job.name}"
-                    log.debug("%s: event %s was not sent: %s", who, event.reason, error)
+                    log.debug("event %s was not sent: %s", event.reason, error, extra=about(job.key))
 
     async def _send(self, job: Job, event: Event, memory: Memory) -> None:
         now = self._clock()

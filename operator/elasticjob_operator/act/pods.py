@@ -18,6 +18,7 @@ from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.act.write_backoff import VERBS, Target, target_of
+from elasticjob_operator.logs import about
 from elasticjob_operator.observe import objects
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
@@ -87,7 +88,7 @@ class PodWriter:
             raise
         else:
             self._cache.saw_pod(answer)
-            log.info("%s/%s: created pod %s", job.namespace, job.name, name)
+            log.info("created pod %s", name, extra=about(job.key, pod=name))
 
     async def _look_at(self, job: Job, name: str) -> None:
         """The name is taken: let the planner see by which pod, even if it does not have our label."""
@@ -113,12 +114,13 @@ class PodWriter:
         with contextlib.suppress(NotFound, Conflict):
             change = {"metadata": {"uid": seen.uid, "labels": labels}}
             self._cache.saw_pod(await self._api.patch(path, change, MERGE_PATCH))
-            log.warning("%s/%s: restored the labels of pod %s", job.namespace, job.name, seen.name)
+            log.warning("restored the labels of pod %s", seen.name, extra=about(job.key, pod=seen.name))
         self._cache.retry(job)
 
     async def _delete(self, job: Job, action: DeletePod) -> None:
         path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}"
-        log.info("%s/%s: deleting pod %s: %s", job.namespace, job.name, action.name, action.why)
+        fields = about(job.key, pod=action.name)
+        log.info("deleting pod %s: %s", action.name, action.why, extra=fields)
         try:
             answer = await self._api.delete(path, action.uid, 0 if action.force else None)
         except (NotFound, Conflict):
@@ -140,7 +142,7 @@ class PodWriter:
     async def _delete_job(self, job: Job) -> None:
         with contextlib.suppress(NotFound, Conflict):
             await self._api.delete(job_path(job.namespace, job.name), uid=job.uid)
-            log.info("%s/%s: deleted the job: its time to live expired", job.namespace, job.name)
+            log.info("deleted the job: its time to live expired", extra=about(job.key))
 
     async def _delete_lease(self, job: Job, action: DeleteLease) -> None:
         seen = self._cache.leases.get(job.namespace, action.name)

@@ -29,6 +29,7 @@ from elasticjob_operator.act.access import Rule
 from elasticjob_operator.act.memory import Memory, Stale
 from elasticjob_operator.act.owned import NotOurs
 from elasticjob_operator.act.template import owner_reference
+from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import MERGE_PATCH, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import AlreadyExists, Conflict, NotFound
@@ -125,11 +126,10 @@ class LeaseRoundPublisher:
             raise Stale(f"the round Lease has {_name(old)}, planned was {_name(record)}")
         if ahead:
             log.warning(
-                "%s/%s: the round Lease is ahead of the status (%s, planned %s); leaving it alone",
-                job.namespace,
-                job.name,
+                "the round Lease is ahead of the status (%s, planned %s); leaving it alone",
                 _name(old),
                 _name(record),
+                extra=about(job.key, round=record.number),
             )
         return not ahead
 

@@ -23,6 +23,7 @@ from elasticjob_operator.controller.queue import WorkQueue
 from elasticjob_operator.controller.reconciler import Planner, Reconciler
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
 from elasticjob_operator.controller.tasks import Tasks
+from elasticjob_operator.logs import about, redacted
 from elasticjob_operator.metrics.meter import Meter
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
@@ -195,16 +196,17 @@ class Controller:
         except (ApiError, Stale) as error:
             # The first, then every tenth: an outage must not fill the log with every try of every job.
             level = logging.WARNING if self.queue.failures(request) % 10 == 0 else logging.DEBUG
-            log.log(level, "%s: reconciliation failed and will be retried: %s", request, error)
+            fields = about(str(request))
+            log.log(level, "reconciliation failed and will be retried: %s", error, extra=fields)
             problem = str(error) if isinstance(error, (Forbidden, Invalid)) else ""
             self.meter.pass_failed(error)
             retry_after = error.retry_after if isinstance(error, Unavailable) else None
             self._retry(entry, problem, retry_after or 0.0)
         except Exception as error:
             # One job must not end the service for all the others.
-            log.exception("%s: reconciliation failed and will be retried", request)
+            log.exception("reconciliation failed and will be retried", extra=about(str(request)))
             self.meter.pass_failed(error)
-            self._retry(entry, f"{type(error).__name__}: {error}")
+            self._retry(entry, redacted(f"{type(error).__name__}: {error}"))
         else:
             self.queue.forget(request)
             self.meter.passed(self.clock() - began)

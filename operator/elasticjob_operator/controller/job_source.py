@@ -19,6 +19,7 @@ from elasticjob_operator.act.owned_snapshot import list_owned
 from elasticjob_operator.act.paths import jobs_path
 from elasticjob_operator.controller.queue import WorkQueue
 from elasticjob_operator.controller.registry import JobEntry, Key, Registry, Request, key_of
+from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError
@@ -71,7 +72,7 @@ class JobSource:
         except MalformedJob as error:
             self._unreadable(raw, str(error), error.event)
         except Exception as error:
-            log.exception("%s/%s cannot be read", namespace, name)
+            log.exception("the job cannot be read", extra=about(f"{namespace}/{name}"))
             self._unreadable(raw, f"{namespace}/{name} cannot be read ({type(error).__name__})")
 
     def deleted(self, raw: Json) -> None:
@@ -137,7 +138,7 @@ class JobSource:
         there, version = await read_list(self._api, jobs_path(namespace), take, page=PAGE)
         present = {Request(*key, uids[key]) for key in there}
         for entry in self._registry.forget_others(namespace, present, version):
-            log.info("%s: deleted while it was not watched", entry.request)
+            log.info("deleted while it was not watched", extra=about(str(entry.request)))
         return len(there)
 
     async def _compare_owned(self, namespace: str) -> None:
@@ -161,7 +162,7 @@ class JobSource:
     def _unreadable(self, raw: Json, problem: str, reason: str = MalformedJob.event) -> None:
         """No condition can be written into a status that can't be read: the log has it, and an Event."""
         namespace, name = key_of(raw)
-        log.error("%s", one_line(problem, 1_000))
+        log.error("%s", one_line(problem, 1_000), extra=about(f"{namespace}/{name}", reason=reason))
         if self._queue.is_open:
             job = Job(namespace, name, str(raw["metadata"]["uid"]), 0, JobSpec())
             memory = self._registry.unreadable.setdefault((namespace, name), Memory())

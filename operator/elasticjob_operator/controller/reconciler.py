@@ -16,13 +16,14 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from elasticjob.contract.records import Phase
-from elasticjob.contract.text import counted
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
+from elasticjob_operator.act.events import log_event
 from elasticjob_operator.act.memory import Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.write_backoff import POLICY, READING, RIGHTS, STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
+from elasticjob_operator.logs import about
 from elasticjob_operator.observe.client import Api, Json
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, NotFound, NotLeading, TooLarge
@@ -101,7 +102,7 @@ class Reconciler:
                 decision = await self._decide(entry, view)
                 return await self._act(entry, view, decision, fresh, hurried)
             except Stale as error:
-                log.info("%s: reading again: %s", entry.request, error)
+                log.info("reading again: %s", error, extra=about(view.job.key))
                 if attempt == _REREADS - 1:
                     raise
                 await self._read_again(entry)
@@ -276,22 +277,9 @@ class Reconciler:
 
 
 def _log(before: JobView, decided: Plan) -> None:
-    """One log line for each decision."""
-    who = f"{before.job.namespace}/{before.job.name}"
-    old, new = before.status.current_round, decided.status.current_round
-    if (old.number, old.phase) != (new.number, new.phase):
-        why = new if new.phase == "Active" else new.next_cause
-        log.info(
-            "%s: round %d %s, %s, leader %s, cause %s: %s",
-            who,
-            new.number,
-            new.phase,
-            counted(new.members, "member"),
-            new.leader_pod_name or "none",
-            why.cause or "none",
-            why.message or decided.status.terminal_state or "-",
-        )
+    """One log line for each decision, in the words of its Event."""
+    job, old, new = before.job, before.status.current_round, decided.status.current_round
     for event in decided.events:
-        log.log(
-            logging.WARNING if event.warning else logging.INFO, "%s: %s: %s", who, event.reason, event.message
-        )
+        log_event(job, event, new.number)
+    if (old.number, old.phase) != (new.number, new.phase) and not decided.events:
+        log.info("round %d is %s", new.number, new.phase, extra=about(job.key, round=new.number))

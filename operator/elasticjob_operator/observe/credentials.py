@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticjob.api.tls import client_context
+from elasticjob_operator.logs import hide
 
 _REREAD_SECONDS = 60.0
 
@@ -83,6 +84,8 @@ def load() -> Connection:
     authorization = found.get_api_key_with_prefix("BearerToken", alias="authorization")
     if not authorization and found.username:
         authorization = found.get_basic_auth_token()
+    hide(authorization)
+    hide(found.password)
     return Connection(
         server=str(found.host).rstrip("/"),
         ca_path=found.ssl_ca_cert or None,

@@ -244,6 +244,7 @@ def _revise_charge(
         "ChargeRevised",
         f"the charge for the end of round {charge.round} moved from {account.name} ({charge.cause}) "
         f"to {to or 'no account'} ({evidence.cause}): {message}",
+        cause=evidence.cause,
     )
     enforce(p, rule, failure, message)
 

@@ -55,6 +55,7 @@ def holds(p: Pass, change: Evidence, limit: int | None = None) -> bool:
         p.event(
             "RoundDraining",
             f"round {r.number} drains for up to {seconds} s before it ends: {change.message}",
+            cause=change.cause,
         )
     if _left(p) <= 0 or has_stopped(p):
         return False

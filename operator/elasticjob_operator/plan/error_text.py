@@ -22,6 +22,7 @@ def report(p: Pass, failure: Failure) -> None:
         f"onErrorPattern of {which} cannot match: the failure of {failure.pod_name} has no error text; "
         "decorate the script's main function with @record (torch.distributed.elastic.multiprocessing.errors)",
         warning=True,
+        pod=failure.pod_name,
     )
 
 

@@ -55,7 +55,7 @@ def report(p: Pass) -> None:
     before = {entry.pod_name for entry in p.before.ignored_pods}
     for entry in p.status.ignored_pods:
         if entry.pod_name not in before:
-            p.event("PodIgnored", f"{entry.pod_name} is ignored: {entry.message}", warning=True)
+            p.event("PodIgnored", f"{entry.pod_name} is ignored: {entry.message}", True, pod=entry.pod_name)
 
 
 def sentence(p: Pass) -> str:

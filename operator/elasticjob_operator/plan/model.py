@@ -145,6 +145,11 @@ class Job:
     generation: int
     spec: JobSpec
 
+    @property
+    def key(self) -> str:
+        """Namespace and name, as people write them."""
+        return f"{self.namespace}/{self.name}"
+
 
 OOM_KILLED = "OOMKilled"
 """The kubelet's reason for the end of a container that had no memory left."""
@@ -330,12 +335,15 @@ Action = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
 
 @dataclass(frozen=True)
 class Event:
-    """A Kubernetes Event on the ElasticJob. ``frequent``: there may be very many of its kind."""
+    """A Kubernetes Event on the ElasticJob, and a line of the log. ``frequent``: there may be very many of
+    its kind. ``pod`` and ``cause``, where it is about one, are fields of the log's line."""
 
     reason: str
     message: str
     warning: bool = False
     frequent: bool = False
+    pod: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,8 @@ def _replace_unheard(p: Pass) -> None:
         if not new or p.participant(pod) is not None:
             continue
         if p.waits.left(JobWait.NODE_READY, pod.uid, NOT_READY_SECONDS) == 0:
-            p.event("PodReplaced", f"{pod.name} has not joined, and its node {pod.node} is not ready", True)
+            text = f"{pod.name} has not joined, and its node {pod.node} is not ready"
+            p.event("PodReplaced", text, True, pod=pod.name)
             unheard.append(pod)
     p.replace_pods(unheard)
 

@@ -68,7 +68,7 @@ def _replace(p: Pass, noticed: list[Pod]) -> None:
     """The next attempt takes the slots of these pods."""
     p.replace_pods(noticed)
     for pod in noticed[:MAX_EVENTS]:
-        p.event("NodeNotice", f"{_leaves(pod, pod.name)}; its next pod is created")
+        p.event("NodeNotice", f"{_leaves(pod, pod.name)}; its next pod is created", pod=pod.name)
 
 
 def _give_up(p: Pass) -> None:

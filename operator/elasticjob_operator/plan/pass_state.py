@@ -122,9 +122,18 @@ class Pass:
         """
         return self.waits.left(kind, about, limit, (self.now.wall - since).total_seconds())
 
-    def event(self, reason: str, message: str, warning: bool = False, frequent: bool = False) -> None:
+    def event(
+        self,
+        reason: str,
+        message: str,
+        warning: bool = False,
+        frequent: bool = False,
+        *,
+        pod: str = "",
+        cause: str = "",
+    ) -> None:
         """Send an Event, for people."""
-        self.events.append(Event(reason, message, warning, frequent))
+        self.events.append(Event(reason, message, warning, frequent, pod, cause))
 
     def participant(self, pod: Pod) -> Participant | None:
         """The pod's Lease, if it is held by this very pod."""

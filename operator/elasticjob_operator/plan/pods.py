@@ -71,7 +71,9 @@ def _report_changed_labels(p: Pass, live: list[Pod]) -> None:
     for pod in live:
         if pod.mislabeled and p.waits.begins(JobWait.LABELS_REPORTED, f"{pod.uid}:{pod.mislabeled}"):
             text = f"labels of {pod.name} were changed ({pod.mislabeled}) and are ignored; by its name it is"
-            p.event("PodLabelsIgnored", f"{text} attempt {pod.attempt} of slot {pod.slot}", warning=True)
+            p.event(
+                "PodLabelsIgnored", f"{text} attempt {pod.attempt} of slot {pod.slot}", True, pod=pod.name
+            )
 
 
 def _label_standbys(p: Pass, live: list[Pod]) -> None:
@@ -172,7 +174,8 @@ def charge_early_ends(p: Pass) -> None:
             ended.setdefault(text.removeprefix(pod.name), []).append(pod.name)
     for how, names in islice(ended.items(), MAX_EARLY_END_EVENTS):
         each = " each" * (len(names) > 1)
-        p.event("PodEndedEarly", f"{listed(names)}{each}{how}", warning=True, frequent=True)
+        one = names[0] if len(names) == 1 else ""
+        p.event("PodEndedEarly", f"{listed(names)}{each}{how}", True, True, pod=one)
 
 
 def _early_end(p: Pass, pod: Pod) -> Evidence:
@@ -241,7 +244,7 @@ def _replace_silent(p: Pass) -> None:
         if p.round.phase == "Active" and pod.uid in p.status.member_uids:
             continue
         text = f"{pod.name} joined, but has not renewed its Lease for {silent:.0f} s"
-        p.event("PodReplaced", text, warning=True)
+        p.event("PodReplaced", text, warning=True, pod=pod.name)
         p.judged_unheard.add(pod.name)
         if pod.uid in p.status.member_uids:
             lost[pod.uid] = text

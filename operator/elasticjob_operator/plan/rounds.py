@@ -132,7 +132,14 @@ def end_round(p: Pass, evidence: list[Evidence]) -> None:
         p.set_end(time=wall)
     record_evidence(p, evidence)
     why = p.round.next_cause
-    p.event("RoundBroken", f"round {p.round.number} ended: {why.message}", warning=why.account != SCALING)
+    failure = p.status.last_failure
+    p.event(
+        "RoundBroken",
+        f"round {p.round.number} ended: {why.message}",
+        warning=why.account != SCALING,
+        pod=failure.pod_name if failure is not None and failure.round == p.round.number else "",
+        cause=why.cause,
+    )
 
 
 def watch_active(p: Pass) -> None:
@@ -167,6 +174,7 @@ def _report_established(p: Pass) -> None:
         "RoundEstablished",
         f"round {r.number} is established: {counted(r.members, 'member')} reached the leader "
         f"{r.leader_pod_name}",
+        pod=r.leader_pod_name,
     )
 
 
@@ -413,6 +421,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     p.event(
         "RoundPublished",
         f"round {following.number} begins with {counted(len(chosen), 'member')}; reason: {message}",
+        cause=why.cause,
     )
 
 
