@@ -1,6 +1,7 @@
 """A job under one fault after another: that it finishes, and that its training is that of an undisturbed run.
 
-* ``faults``: what is done to the job, and the seeded plan of it
+* ``faults``: failures that are done to the job, and the seeded plan of all
+* ``planned``: planned changes; ``kinds``: the list of both
 * ``watcher``: every version of the ElasticJob and of its round Lease, as the API server tells them
 * ``checker``: the invariants (docs/internals/invariants.md) on each of them
 * ``timeline``: which fault caused which rounds, as a table

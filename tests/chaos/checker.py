@@ -6,6 +6,8 @@
 * I3: at publication ``minReplicas <= members <= replicas``.
 * I4: no id is in two rounds.
 * I5: what may not end a round does not, when nothing else was wrong (``forgives``).
+* A planned change of a round that takes part in drains, when nothing else was wrong, ends it with its own
+  cause and account, and with all workers stopped at a common step.
 * The Lease says what the status says again, some seconds after every change (``lease_differs_seconds``).
 * I7: a charge neither vanishes nor doubles, ``restarts`` is their number, and a round's end is charged when
   the next one is published.
@@ -25,11 +27,13 @@ from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RoundRecord
 from elasticjob.rounds.causes import CHARGED_ONCE
 from elasticjob_operator.plan import status_json
-from elasticjob_operator.plan.status import JobStatus
+from elasticjob_operator.plan.draining import HowStopped
+from elasticjob_operator.plan.evidence import CAUSES, NEVER_CHARGED
+from elasticjob_operator.plan.status import JobStatus, RoundEnd, WorkerStarts
 from tests.chaos.timeline import Entry, Timeline
 from tests.chaos.watcher import Sight
 
-_PHASES = {"Active": 1, "Broken": 3, "Closed": 4}
+_PHASES = {"Active": 1, "Draining": 2, "Broken": 3, "Closed": 4}
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,10 @@ class Checker:
     forgives: Callable[[str], bool]
     """Whether the fault of this name may end a round."""
     violations: list[str] = field(default_factory=list)
+    ends: dict[int, RoundEnd] = field(default_factory=dict)
+    """Why each round has ended, as it was said last."""
+    starts: dict[int, WorkerStarts] = field(default_factory=dict)
+    """How the workers of each round were started, where warm workers are on."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -149,7 +157,7 @@ class Checker:
     # -- the invariants ------------------------------------------------------------------------------------
 
     def _check_order(self, status: JobStatus) -> None:
-        order = (status.current_round.number, _PHASES.get(status.current_round.phase, 0))
+        order = (status.current_round.number, _PHASES.get(status.current_round.published_phase, 0))
         if order < self._highest:
             self._violated("I1", f"status.currentRound went back from {self._highest} to {order}")
         self._highest = max(self._highest, order)
@@ -182,7 +190,7 @@ class Checker:
         if bounds and not any(low <= r.members <= high for low, high in bounds):
             self._violated("I3", f"round {r.number} has {r.members} members, the bounds were {bounds}")
         end = r.number - 1
-        if end > 0 and (end, "") not in self._charges and r.cause not in CHARGED_ONCE:
+        if end > 0 and (end, "") not in self._charges and r.cause not in CHARGED_ONCE | NEVER_CHARGED:
             self._violated("I7", f"the end of round {end} ({r.cause}) is not charged in round {r.number}")
 
     def _check_charges(self, status: JobStatus) -> None:
@@ -210,12 +218,15 @@ class Checker:
 
     def _follow(self, status: JobStatus) -> None:
         r = status.current_round
+        self.ends |= {h.number: h.end for h in status.round_history if h.end is not None}
+        self.starts |= {h.number: h.worker_starts for h in status.round_history if h.worker_starts}
         over = [h.number for h in status.round_history if h.number < r.number]
         over += [r.number] if r.phase == "Broken" and r.number > 0 else []
         for number in sorted(set(over) - self._ended):
             self._ended.add(number)
             entry = self.timeline.broken(number)
             self._must_not_end(number, entry, r.cause if r.number > number else r.next_cause.cause)
+            self._must_drain(number, entry)
         for h in sorted(status.round_history, key=lambda h: h.number):
             if h.number not in self._met:
                 self._met.add(h.number)
@@ -228,9 +239,22 @@ class Checker:
         if entry is not None and entry.calm and not self.forgives(entry.name):
             self._violated("I5", f"round {number} ended ({cause}) after {entry.name}: {entry.target}")
 
+    def _must_drain(self, number: int, entry: Entry | None) -> None:
+        if entry is None or entry.drains != number:
+            return
+        end = self.ends.get(number, RoundEnd())
+        found = (end.cause, end.account, end.drain)
+        wanted = (entry.cause, CAUSES[entry.cause], HowStopped.STOPPED.value)
+        if found != wanted:
+            self._violated(
+                "drain", f"{entry.name} ({entry.target}) ended round {number} with {found}, not {wanted}"
+            )
+
     def _see_calm(self, status: JobStatus) -> None:
         r = status.current_round
-        full = r.phase == "Active" and r.established_time is not None and r.members == self._replicas
+        full = (
+            r.published_phase == "Active" and r.established_time is not None and r.members == self._replicas
+        )
         if not full or len(status.participants) != r.members:
             self._calm_since = None
         elif self._calm_since is None:
@@ -238,7 +262,7 @@ class Checker:
 
     def _see_difference(self) -> None:
         r = self._status.current_round
-        if self._lease_order == (r.number, _PHASES.get(r.phase, 0)):
+        if self._lease_order == (r.number, _PHASES.get(r.published_phase, 0)):
             self._differs_since = None
         elif self._differs_since is None:
             self._differs_since = self.timeline.now()

@@ -1,4 +1,4 @@
-"""The faults, and the seeded plan of them.
+"""The failures, and the seeded plan of faults.
 
 A plan is drawn before the run: which kind at which second, and a seed for the choices of each (target,
 duration). Kinds come from a shuffled deck, each once before any comes again. So the same seed is the same
@@ -133,12 +133,14 @@ Begin = Callable[[Scene, Random], Begun]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault. ``ends_rounds``: whether it may."""
+    """A kind of fault. ``ends_rounds``: whether it may. ``cause``: of a planned change, why the round ends
+    where nothing else is wrong."""
 
     name: str
     begin: Begin
     ends_rounds: bool
     root: bool = False
+    cause: str = ""
 
 
 # -- processes and pods ------------------------------------------------------------------------------------
@@ -169,13 +171,6 @@ def kill_leader(scene: Scene, random: Random) -> Begun:
         raise Impossible(f"the leader {leader} is not alive")
     scene.job.kill_pod(leader)
     return Begun(leader)
-
-
-def delete_pod(scene: Scene, random: Random) -> Begun:
-    """As a user or a drain does it."""
-    pod = scene.member(random)
-    scene.api("DELETE", f"pods/{pod}")
-    return Begun(pod)
 
 
 def stop_agent(seconds: tuple[float, float]) -> Begin:
@@ -336,19 +331,6 @@ def slow_writes(scene: Scene, random: Random) -> Begun:
 # -- people ------------------------------------------------------------------------------------------------
 
 
-def scale(scene: Scene, random: Random) -> Begun:
-    """Down, and up again after a while."""
-    fewer = max(scene.minimum, scene.replicas - 2)
-
-    def set_replicas(number: int) -> None:
-        path = f"/apis/elasticjob.dev/v1alpha1/namespaces/{scene.job.namespace}/elasticjobs/{scene.job.name}"
-        scene.api("PATCH", f"{path}/scale", {"spec": {"replicas": number}})
-
-    set_replicas(fewer)
-    seconds = random.uniform(12.0, 18.0)
-    return Begun(f"to {fewer}", Heal(seconds, "scaled up", lambda: set_replicas(scene.replicas)))
-
-
 def delete_round_lease(scene: Scene, random: Random) -> Begun:
     """By hand."""
     del random
@@ -374,45 +356,6 @@ def delete_participant_lease(scene: Scene, random: Random) -> Begun:
     scene.api("DELETE", scene.lease_path(pod))
     role = ", which leads" if pod == scene.status.current_round.leader_pod_name else ""
     return Begun(f"{pod}{role}")
-
-
-KINDS = (
-    Kind("kill a worker", kill_worker, ends_rounds=True),
-    Kind("kill an agent", kill_agent, ends_rounds=True),
-    Kind("kill rank 0's agent", kill_leader, ends_rounds=True),
-    Kind("delete a pod", delete_pod, ends_rounds=True),
-    Kind("stop an agent briefly", stop_agent((1.0, STALL_SECONDS / 2)), ends_rounds=False),
-    Kind("stop an agent for long", stop_agent((STALL_SECONDS * 1.5, STALL_SECONDS * 3)), ends_rounds=True),
-    Kind("freeze a node", freeze_node, ends_rounds=True),
-    Kind("kill a node", kill_node, ends_rounds=True),
-    Kind("cut a node", cut_node, ends_rounds=True, root=True),
-    Kind("cut a pod both ways", cut_pod("both"), ends_rounds=True, root=True),
-    Kind("cut packets to a pod", cut_pod("in"), ends_rounds=True, root=True),
-    Kind("cut packets from a pod", cut_pod("out"), ends_rounds=True, root=True),
-    Kind("kill the operator", kill_operator, ends_rounds=False),
-    Kind("stop the operator", stop_operator, ends_rounds=False),
-    Kind("kill the API server", kill_api_server, ends_rounds=False),
-    Kind("freeze the API server", freeze_api_server, ends_rounds=False),
-    Kind("restart etcd", restart_etcd, ends_rounds=False),
-    Kind("slow writes", slow_writes, ends_rounds=False),
-    Kind("scale down", scale, ends_rounds=True),
-    Kind("delete the round Lease", delete_round_lease, ends_rounds=False),
-    Kind("set the round Lease back", set_round_lease_back, ends_rounds=False),
-    Kind("delete a participant's Lease", delete_participant_lease, ends_rounds=False),
-)
-
-HEALS_END_NO_ROUND = frozenset({"operator back", "operator goes on", "writes quick again"})
-"""The others may: what they heal may not have been noticed before."""
-
-
-def may_end_round(name: str) -> bool:
-    """Whether the fault, or the end of one, of this name may end a round."""
-    if name in BY_NAME:
-        return BY_NAME[name].ends_rounds
-    return name not in HEALS_END_NO_ROUND
-
-
-BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 @dataclass(frozen=True)

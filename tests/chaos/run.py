@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,11 +29,13 @@ from devcluster.nodeagent.client import NodeAgentError
 from devcluster.wait import wait_for
 from elasticjob.contract.names import round_lease
 from elasticjob_operator.plan import status_json
-from tests.chaos import faults, leftovers
+from elasticjob_operator.plan.draining import HowStopped
+from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE
+from tests.chaos import faults, kinds, leftovers, planned
 from tests.chaos.checker import Checker
 from tests.chaos.faults import Heal, Impossible, Kind, Planned, Scene
 from tests.chaos.timeline import Timeline
-from tests.chaos.training import PACE_SECONDS, STEPS_PER_EPOCH, Training, compare
+from tests.chaos.training import PACE_SECONDS, STEPS_PER_EPOCH, Training, compare, redone_after
 from tests.chaos.watcher import Sight, Watcher
 from tests.e2e.job import ROOT, JobRun, Operator
 
@@ -44,6 +47,10 @@ LEASE_SECONDS = 60.0
 HEAL_AGAIN_SECONDS = 2.0
 CALM_SECONDS = 5.0
 """For how long all must have been well before a fault that may end no round is blamed for one that ends."""
+CHANGE_SECONDS = 90.0
+"""After a planned change all is not well until its round has ended, for at most so long: a notice may be
+taken back before it was acted on."""
+DRAIN_SECONDS = 30
 NETNS = {"devcluster/network": "netns"}
 
 
@@ -58,6 +65,12 @@ class Settings:
     kinds: Sequence[Kind]
     folder: Path
     gap: tuple[float, float] = faults.GAP_SECONDS
+    warm: bool = False
+
+    @property
+    def gentle(self) -> bool:
+        """Only planned changes, each after the one before: no step may be redone."""
+        return all(kind.cause for kind in self.kinds)
 
     @property
     def epochs(self) -> int:
@@ -86,18 +99,19 @@ class Chaos:
             self.settings.seed, self.settings.seconds, self.settings.kinds, self.settings.gap
         )
         self.say(f"seed {self.settings.seed}: {len(self._planned)} faults, folder {folder}")
-        for planned in self._planned:
-            self.say(str(planned))
+        for one in self._planned:
+            self.say(str(one))
         undisturbed = Training(folder / "undisturbed", self.settings.epochs)
         undisturbed.run_undisturbed()
         self._training = Training(folder / "disturbed", self.settings.epochs)
         self._training.pace(on=True)
         self._timeline = Timeline(self.say)
         self._checker = Checker(
-            self._timeline, lambda: self._training.finished, lambda name: faults.may_end_round(name)
+            self._timeline, lambda: self._training.finished, lambda name: kinds.may_end_round(name)
         )
         self._heals: list[tuple[float, int, Heal]] = []
         self._healed_at = 0.0
+        self._change: tuple[int, float] = (0, -math.inf)
         job = JobRun(self.cluster, self.namespace, self._training.folder)
         operator = Operator(self.cluster, self.namespace, folder / "operator.log")
         self._scene = Scene(
@@ -108,6 +122,7 @@ class Chaos:
         try:
             self._train(job)
             self.wrong += compare(self._training, undisturbed)
+            self.wrong += self._check_changes()
             self._leave_nothing(job)
         finally:
             for watcher in self._watchers:
@@ -120,8 +135,9 @@ class Chaos:
         if self.wrong:
             raise ChaosError("\n".join([f"seed {self.settings.seed}, see {folder}:", *self.wrong]))
         log = self._training.log()
+        self.say(self._changes())
         self.say(
-            f"{self._training.steps} steps, and {len(log) - self._training.steps} redone from a checkpoint; "
+            f"{self._training.steps} steps, and {self._redone} redone from a checkpoint; "
             f"final losses {self._training.result()['final_loss']:.6f} and "
             f"{undisturbed.result()['final_loss']:.6f}; {self._checker.status.current_round.number} rounds, "
             f"{len({line['round'] for line in log})} of them came to their first step"
@@ -130,7 +146,38 @@ class Chaos:
     @property
     def faults_done(self) -> int:
         """How many were not left out."""
-        return sum(entry.name in faults.BY_NAME for entry in self._timeline.entries)
+        return sum(entry.name in kinds.BY_NAME for entry in self._timeline.entries)
+
+    @property
+    def _redone(self) -> int:
+        return len(self._training.log()) - self._training.steps
+
+    def _check_changes(self) -> list[str]:
+        """What planned changes and warm workers must not do, in sentences."""
+        ends = self._checker.ends
+        wrong = redone_after(
+            self._training.log(), [n for n, end in ends.items() if end.drain == HowStopped.STOPPED]
+        )
+        if self.settings.gentle:
+            if self._redone:
+                wrong.append(f"{self._redone} steps were redone, with nothing but planned changes")
+            for account in self._checker.status.accounts:
+                if account.name in (APPLICATION, INFRASTRUCTURE) and account.charges:
+                    wrong.append(f"nothing has failed, and {account.name} has {account.charges}")
+        if self.settings.warm and not any(s.warm for s in self._checker.starts.values()):
+            wrong.append("warm workers are on, and no worker was started warm")
+        return wrong
+
+    def _changes(self) -> str:
+        """How the rounds were stopped that ended for planned changes, and how workers were started."""
+        stopped = Counter(end.drain for end in self._checker.ends.values() if end.drain)
+        text = "planned ends: " + (", ".join(f"{n} {how}" for how, n in stopped.most_common()) or "none")
+        if self.settings.warm:
+            starts = self._checker.starts.values()
+            reasons = Counter(s.cold_reason for s in starts if s.cold)
+            text += f"; workers: {sum(s.warm for s in starts)} warm, {sum(s.cold for s in starts)} cold"
+            text += "".join(f"; {reason} ({n} rounds)" for reason, n in reasons.most_common(5))
+        return text
 
     # -- the job -------------------------------------------------------------------------------------------
 
@@ -142,6 +189,8 @@ class Chaos:
             annotations=NETNS if os.geteuid() == 0 else {},
             replicas=self.settings.replicas,
             minReplicas=self.settings.minimum,
+            drainSeconds=DRAIN_SECONDS,
+            warmWorkers={"enabled": self.settings.warm},
             failurePolicy={"application": {}},
             rendezvous={
                 "lastCallTimeoutSeconds": 5,
@@ -152,10 +201,14 @@ class Chaos:
         )
         self._wait(lambda: self._training.done() > 5, START_SECONDS, "the first steps")
         began = self._timeline.now()
-        for planned in self._planned:
-            self._wait_until(began + planned.at)
-            self._do(planned)
-        self._wait_until(began + self.settings.seconds)
+        end = began + self.settings.seconds
+        for one in self._planned:
+            self._wait_until(began + one.at)
+            while self.settings.gentle and not self._settled() and self._timeline.now() < end:
+                self._wait_until(self._timeline.now() + 0.5)
+            if self._timeline.now() < end:
+                self._do(one)
+        self._wait_until(end)
         while self._heals:
             self._wait_until(self._timeline.now() + 0.2)
         self._timeline.note(f"the faults are over; step {self._training.done()} of {self._training.steps}")
@@ -163,16 +216,20 @@ class Chaos:
         self._wait(lambda: self._checker.status.is_true("Complete"), END_SECONDS, "Complete")
         self._timeline.note(f"the job is Complete in round {self._checker.status.current_round.number}")
 
-    def _do(self, planned: Planned) -> None:
+    def _do(self, one: Planned) -> None:
         calm = self._calm()
-        entry = self._timeline.fault(planned.kind.name, "", calm)
+        drains = self._takes_part() if calm and one.kind.cause else 0
+        entry = self._timeline.fault(one.kind.name, "", calm, one.kind.cause, drains)
+        number = self._checker.status.current_round.number
         try:
-            begun = planned.kind.begin(self._scene, Random(planned.seed))
+            begun = one.kind.begin(self._scene, Random(one.seed))
         except (Impossible, NodeAgentError) as error:
             # Such a fault is left out; the deck has others.
             self._timeline.skip(entry, str(error))
             return
         entry.target = begun.target
+        if one.kind.cause:
+            self._change = (number, self._timeline.now())
         well = ", all was well" if calm else ""
         self._timeline.note(f"      done{well}, step {self._training.done()}: {begun.target}")
         if begun.heal is not None:
@@ -181,18 +238,42 @@ class Chaos:
 
     def _calm(self) -> bool:
         quiet = not self._heals and self._timeline.now() - self._healed_at > CALM_SECONDS
-        return quiet and self._checker.calm_seconds() > CALM_SECONDS
+        return quiet and self._changed() and self._checker.calm_seconds() > CALM_SECONDS
+
+    def _changed(self) -> bool:
+        """Whether the last planned change has ended its round."""
+        number, at = self._change
+        over = self._checker.status.current_round.number > number
+        return over or self._timeline.now() - at > CHANGE_SECONDS
+
+    def _settled(self) -> bool:
+        """Whether all is well, and the round can be drained."""
+        return self._calm() and self._takes_part() > 0
+
+    def _takes_part(self) -> int:
+        """The round that takes part in drains, and did a second ago, so that the operator has heard of it."""
+        if number := planned.takes_part(self._scene):
+            time.sleep(1.0)
+            return number if planned.takes_part(self._scene) == number else 0
+        return 0
 
     def _wait_until(self, at: float) -> None:
         """Let time pass, heal what is due, stop at the first violation."""
         while (left := at - self._timeline.now()) > 0:
-            if self._heals and self._heals[0][0] <= self._timeline.now():
+            if self._heals and self._heals[0][0] <= self._timeline.now() and self._may_heal():
                 self._heal()
             self._stop_if_wrong()
             time.sleep(min(0.1, left))
 
+    def _may_heal(self) -> bool:
+        """Among planned changes alone, a job that is to grow again must be able to drain for it."""
+        grows = self._heals[0][2].name == planned.SCALED_UP
+        return not (self.settings.gentle and grows) or (self._changed() and self._takes_part() > 0)
+
     def _heal(self) -> None:
         _, _, heal = heapq.heappop(self._heals)
+        if heal.name == planned.SCALED_UP:
+            self._change = (self._checker.status.current_round.number, self._timeline.now())
         entry = self._timeline.fault(heal.name, "", self._calm())
         try:
             heal.run()
@@ -282,9 +363,9 @@ class Chaos:
             shutil.copy(path, kept)
 
 
-def usable(kinds: Sequence[Kind] = faults.KINDS) -> list[Kind]:
+def usable(wanted: Sequence[Kind] = kinds.KINDS) -> list[Kind]:
     """The kinds that can be done here: networks need root."""
-    return [kind for kind in kinds if not kind.root or os.geteuid() == 0]
+    return [kind for kind in wanted if not kind.root or os.geteuid() == 0]
 
 
 def main() -> int:
@@ -294,20 +375,28 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults; the run takes longer")
     parser.add_argument("--pods", type=int, default=8)
     parser.add_argument("--only", default="", help="kinds of faults, comma-separated; default: all")
+    parser.add_argument("--planned", action="store_true", help="only planned changes, one after the other")
+    parser.add_argument("--warm", action="store_true", help="with warm workers")
     parser.add_argument("--plan", action="store_true", help="print the plan and end")
     parser.add_argument("--folder", type=Path, help="for logs; default: a new one below the temporary folder")
     options = parser.parse_args()
     chosen = [name.strip() for name in options.only.split(",") if name.strip()]
-    if unknown := [name for name in chosen if name not in faults.BY_NAME]:
-        parser.error(f"unknown kinds {unknown}; there are: {', '.join(faults.BY_NAME)}")
-    kinds = usable([faults.BY_NAME[name] for name in chosen] or faults.KINDS)
+    if unknown := [name for name in chosen if name not in kinds.BY_NAME]:
+        parser.error(f"unknown kinds {unknown}; there are: {', '.join(kinds.BY_NAME)}")
+    if options.planned:
+        chosen = chosen or [kind.name for kind in planned.PLANNED]
+        if failures := [name for name in chosen if not kinds.BY_NAME[name].cause]:
+            parser.error(f"{failures} are no planned changes: leave out --planned, or name others")
+    drawn = usable([kinds.BY_NAME[name] for name in chosen] or kinds.KINDS)
     if options.plan:
-        print(*faults.plan(options.seed, options.minutes * 60, kinds), sep="\n")
+        print(*faults.plan(options.seed, options.minutes * 60, drawn), sep="\n")
         return 0
     folder = options.folder or Path(tempfile.mkdtemp(prefix=f"elasticjob-chaos-{options.seed}-"))
     folder.mkdir(parents=True, exist_ok=True)
     minimum = max(1, options.pods // 2)
-    settings = Settings(options.seed, options.minutes * 60, options.pods, minimum, kinds, folder)
+    settings = Settings(
+        options.seed, options.minutes * 60, options.pods, minimum, drawn, folder, warm=options.warm
+    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Cluster(nodes=4) as cluster:
         crd.install(cluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")

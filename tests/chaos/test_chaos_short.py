@@ -1,4 +1,4 @@
-"""The short chaos run of ``make test``; ``make chaos`` is the long one (docs/internals/chaos.md)."""
+"""The short chaos runs; ``make chaos`` is the long one (docs/internals/chaos.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from devcluster import crd
 from devcluster.cluster import Cluster
-from tests.chaos import faults
+from tests.chaos import kinds
+from tests.chaos.planned import PLANNED
 from tests.chaos.run import Chaos, Settings, usable
 from tests.e2e.job import ROOT
 
@@ -17,6 +18,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 SEED = 4
 SECONDS = 60.0
 GAP = (8.0, 11.0)
+PLANNED_SEED = 3
+PLANNED_SECONDS = 20.0
 KINDS = (
     "kill a worker",
     "kill rank 0's agent",
@@ -32,8 +35,27 @@ KINDS = (
 def test_one_fault_after_another(devcluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """The sample ids and losses are those of the undisturbed run, and nothing is left over."""
     crd.install(devcluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
-    kinds = usable([faults.BY_NAME[name] for name in KINDS])
-    settings = Settings(SEED, SECONDS, replicas=3, minimum=2, kinds=kinds, folder=tmp_path, gap=GAP)
+    failures = usable([kinds.BY_NAME[name] for name in KINDS])
+    settings = Settings(SEED, SECONDS, replicas=3, minimum=2, kinds=failures, folder=tmp_path, gap=GAP)
     chaos = Chaos(settings, devcluster, namespace)
     chaos.play()
     assert chaos.faults_done >= 5
+
+
+@pytest.mark.timeout(900)
+def test_planned_changes_one_after_the_other(devcluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    """With warm workers: no step is redone, each round has stopped for its change, nothing has failed."""
+    crd.install(devcluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
+    settings = Settings(
+        seed=PLANNED_SEED,
+        seconds=PLANNED_SECONDS,
+        replicas=2,
+        minimum=1,
+        kinds=PLANNED,
+        folder=tmp_path,
+        gap=(1.0, 2.0),
+        warm=True,
+    )
+    chaos = Chaos(settings, devcluster, namespace)
+    chaos.play()
+    assert chaos.faults_done >= 1

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from elasticjob.contract.names import ROUND_ANNOTATION
+from elasticjob_operator.plan.evidence import CAUSES
 from tests.chaos.checker import Checker
-from tests.chaos.faults import BY_NAME, KINDS, may_end_round, plan
+from tests.chaos.faults import Kind, plan
+from tests.chaos.kinds import BY_NAME, KINDS, may_end_round
+from tests.chaos.planned import PLANNED
 from tests.chaos.timeline import Timeline
-from tests.chaos.training import Training, compare, effective
+from tests.chaos.training import Training, compare, effective, redone_after
 from tests.chaos.watcher import Sight
 
 TIME = "2026-01-01T00:00:00.000000Z"
@@ -155,6 +158,33 @@ def test_a_round_that_a_harmless_fault_ends_is_seen(checker: Checker, name: str)
     assert bool(violated) is not BY_NAME[name].ends_rounds
 
 
+@pytest.mark.parametrize("kind", PLANNED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    ("wrong", "differs"),
+    [
+        (False, {}),
+        (True, {"drain": "NotSupported"}),
+        (True, {"drain": "DeadlineExceeded"}),
+        (True, {"cause": "WorkerFailed"}),
+        (True, {"account": "application"}),
+    ],
+    ids=str,
+)
+def test_a_planned_change_that_does_not_drain_is_seen(
+    checker: Checker, kind: Kind, wrong: bool, differs: Body
+) -> None:
+    see(checker, job())
+    checker.timeline.fault(kind.name, "job-1-0", calm=True, cause=kind.cause, drains=1)
+    drain = {"startTime": TIME, "deadlineTime": TIME, "cause": kind.cause, "message": "m"}
+    drains = changed(job(phase="Draining"), lambda s: s["currentRound"].update(drain=drain))
+    assert see(checker, drains, lease(1, "Draining")) == []
+    assert checker.lease_differs_seconds() == 0
+    end = {"cause": kind.cause, "account": CAUSES[kind.cause], "drain": "Stopped", "time": TIME} | differs
+    broken = changed(job(phase="Broken"), lambda s: s["currentRound"].update(end=end))
+    violated = see(checker, changed(broken, lambda s: s["roundHistory"][0].update(end=end)))
+    assert [one.split(":")[0] for one in violated] == (["drain"] if wrong else [])
+
+
 def test_what_the_test_itself_wrote_is_not_held_against_anybody(checker: Checker) -> None:
     see(checker, lease(1, "Broken"))
     with checker.tampering() as announce:
@@ -193,6 +223,16 @@ def test_steps_redone_from_a_checkpoint_do_not_count() -> None:
     assert [line["step"] for line in effective(HALVES)] == list(range(1, 24))
     late = [*HALVES, step(14, 1)]
     assert effective(late) == effective(HALVES), "what a leftover of round 1 logs late does not count either"
+
+
+def test_steps_redone_after_a_drain_are_seen() -> None:
+    log = [step(n, 1) for n in range(1, 14)] + [step(n, 3) for n in range(14, 24)]
+    assert redone_after(log, [1]) == []
+    assert redone_after(log, [1, 2, 3]) == [], "rounds without a step, and the last one, have none to redo"
+    assert redone_after(HALVES, []) == []
+    assert redone_after(HALVES, [1]) == [
+        "round 1 stopped at step 13 for a planned change, and round 3 went on with step 11"
+    ]
 
 
 @pytest.mark.parametrize(

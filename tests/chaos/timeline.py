@@ -18,6 +18,10 @@ class Entry:
     target: str
     calm: bool
     """Before it all replicas were in an established round, and nothing was hurt any more."""
+    cause: str = ""
+    """Of a planned change, the cause with which it is to end the round."""
+    drains: int = 0
+    """The round that a planned change must drain, because it takes part and all is well; else 0."""
     broke: list[int] = field(default_factory=list)
     """Rounds that ended between this entry and the next one."""
     causes: list[str] = field(default_factory=list)
@@ -38,10 +42,10 @@ class Timeline:
         """Seconds since it began."""
         return time.monotonic() - self._began
 
-    def fault(self, name: str, target: str, calm: bool) -> Entry:
+    def fault(self, name: str, target: str, calm: bool, cause: str = "", drains: int = 0) -> Entry:
         """Something is being done now."""
         with self._lock:
-            entry = Entry(self.now(), name, target, calm)
+            entry = Entry(self.now(), name, target, calm, cause, drains)
             self.entries.append(entry)
         self._line(f"{name}: {target}" if target else name)
         return entry

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -107,6 +108,23 @@ def effective(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
         )
         counted = counted[: steps[0] - 1] + lines
     return counted
+
+
+def redone_after(log: list[dict[str, Any]], stopped: Iterable[int]) -> list[str]:
+    """The rounds of ``stopped``, which ended with all workers at a common step, after which another round did
+    not go on with the next step, as sentences."""
+    ranges: dict[int, list[int]] = {}
+    for line in log:
+        ranges.setdefault(line["round"], []).append(line["step"])
+    wrong = []
+    for number in sorted(set(stopped) & ranges.keys()):
+        after = min((n for n in ranges if n > number), default=None)
+        if after is not None and ranges[after][0] != ranges[number][-1] + 1:
+            wrong.append(
+                f"round {number} stopped at step {ranges[number][-1]} for a planned change, "
+                f"and round {after} went on with step {ranges[after][0]}"
+            )
+    return wrong
 
 
 def compare(disturbed: Training, undisturbed: Training) -> list[str]:

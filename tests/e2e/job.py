@@ -15,6 +15,7 @@ from typing import Any
 
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
+from elasticjob.warm_boot import IDLE_OOM_SCORE
 from tests import operator_account
 from tests.cluster_job import ClusterJob
 
@@ -218,11 +219,13 @@ class JobRun(ClusterJob):
         self.cluster.nodes.kill_container(self.namespace, pod, signal=signal.SIGKILL)
 
     def worker_pids(self, pod: str) -> list[int]:
-        """The training processes of a pod, without torchrun itself."""
+        """The training processes of a pod, without torchrun itself and warm interpreters that wait."""
         found = []
         for pid in self.cluster.nodes.pids(self.namespace, pod):
             try:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == str(IDLE_OOM_SCORE):
+                    continue
             except OSError:
                 continue
             if any(w.endswith((b"steps.py", b"train.py")) for w in words) and not any(
