@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,8 @@ class Job(PlayedJob):
     deadline = DEADLINE
 
     def train(self, node: str, pods: int = 1, **spec: Any) -> None:
-        """Begin round 1 on a node."""
-        selector = {"nodeSelector": {"kubernetes.io/hostname": node}}
+        """Begin round 1, on a node if one is named."""
+        selector = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
         self.apply(pod=selector, replicas=pods, minReplicas=1, rendezvous=_SOON, **spec)
         names = [f"{self.name}-{slot}-0" for slot in range(pods)]
         self.runs(*names)
@@ -89,6 +90,7 @@ class Stage:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
+        self.began = time.time()
         self.nodes = cluster.node_names
         self.jobs: dict[str, Job] = {}
         crd.install(cluster, ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml")
@@ -191,11 +193,17 @@ class Stage:
 
     @contextlib.contextmanager
     def dark(self) -> Iterator[None]:
-        """The node of a whole round has no power."""
-        node = self.nodes[2]
-        self.job("dark").train(node, pods=2)
+        """The node of a whole round has no power. New pods join on others."""
+        node, others = self.nodes[2], self.nodes[:2]
+        job = self.job("dark")
+        self.cluster.kubectl("cordon", *others)
+        job.train("", pods=2)
+        self.cluster.kubectl("uncordon", *others)
         self.cluster.nodes.kill_node(node)
         try:
+            for pod in ("dark-0-1", "dark-1-1"):
+                running(job, pod)
+                job.join(pod)
             yield
         finally:
             self.cluster.nodes.start_node(node)
