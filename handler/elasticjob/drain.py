@@ -8,6 +8,8 @@ out. What happens at which moment makes no difference, nor how fast steps are, n
 
 The step is decided once, in the store. An agent that waits too long for the decision decides that there is
 none, and all go on training until the operator ends the round.
+
+If it takes more than a moment the leader says for whom it waits, so that a drain that hangs has a name.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from elasticjob.core.participant import Membership
@@ -34,6 +36,11 @@ MEMBERS_PER_POLL = 64
 """Larger rounds look more rarely, so that the leader's store has as much to do."""
 AGREE_SECONDS = 10.0
 """How long workers are held for a member that does not say its step; a member waits half as long again."""
+TELL_SECONDS = 2.0
+"""How long a drain takes before the leader says for whom it waits, and how long until it says so again where
+that has changed."""
+MOST_TOLD = 64
+"""Members that are named."""
 FIRST_KEY = "elasticjob/drain/first/"
 STEP_KEY = "elasticjob/drain/step"
 STOPPED_KEY = "elasticjob/drain/stopped/"
@@ -42,7 +49,8 @@ NO_STEP = "none"
 
 class Drain:
     """Asks the workers of one agent to stop. ``stopped`` is called on the leader, with the step, when those
-    of all members have; ``end_reason`` says why the round is over, "" while it is not."""
+    of all members have; ``end_reason`` says why the round is over, "" while it is not. ``waits`` is called on
+    the leader while it waits for members: with the step, 0 before it is agreed, and their ranks."""
 
     def __init__(
         self,
@@ -50,12 +58,16 @@ class Drain:
         board: StopBoard,
         stopped: Callable[[int], None],
         end_reason: Callable[[], str],
+        waits: Callable[[int, tuple[int, ...]], None] | None = None,
     ) -> None:
         self._m = membership
         self._leads = membership.group_rank == 0
         self._board = board
         self._stopped = stopped
         self._end_reason = end_reason
+        self._waits = waits
+        self._tell_at = 0.0
+        self._told: tuple[int, tuple[int, ...]] = (0, ())
         self._ended = threading.Event()
         self._poll = POLL_SECONDS * max(1.0, membership.size / MEMBERS_PER_POLL)
         self._connection: StoreConnection | None = None
@@ -96,6 +108,7 @@ class Drain:
         logger.info("round %d drains: its workers agree on a step to stop at", m.number)
         if m.size > 1:
             self._connection = self._open()
+        self._tell_at = time.monotonic() + TELL_SECONDS
         self._board.ask(HOLD)
         time.sleep(SETTLE_SECONDS)
         step = self._agree(self._board.first_possible_step())
@@ -104,14 +117,16 @@ class Drain:
             logger.warning("round %d: the members did not agree on a step to stop at", m.number)
             return
         logger.info("round %d: workers stop at step %d", m.number, step)
+        keys = [f"{STOPPED_KEY}{rank}" for rank in range(m.size)]
         while (at := self._board.stopped_at()) is None:
+            self._tell(step, keys)
             self._pause()
         logger.info("round %d: all local workers have stopped at step %d", m.number, at)
         if self._connection is not None:
             self._call(lambda store: store.set(f"{STOPPED_KEY}{m.group_rank}", "1"))
         if self._leads:
-            keys = [f"{STOPPED_KEY}{rank}" for rank in range(m.size)]
             while not self._there(keys):
+                self._tell(step, keys)
                 self._pause()
             self._stopped(at)
 
@@ -125,6 +140,7 @@ class Drain:
         limit = AGREE_SECONDS if self._leads else 1.5 * AGREE_SECONDS
         deadline = time.monotonic() + limit
         while not (there := self._there(keys)) and time.monotonic() < deadline:
+            self._tell(0, keys)
             self._pause()
         proposal = NO_STEP
         if there and self._leads:
@@ -133,6 +149,27 @@ class Drain:
         # The first proposal is the decision. Where there is one already, this only reads it.
         decided = bytes(self._call(lambda store: store.compare_set(STEP_KEY, "", proposal))).decode()
         return None if decided == NO_STEP else int(decided)
+
+    def _tell(self, step: int, keys: Sequence[str]) -> None:
+        """On the leader: say now and then which members have not set their key."""
+        if not self._leads or self._waits is None or time.monotonic() < self._tell_at:
+            return
+        told = step, (0,) if self._connection is None else tuple(self._missing(keys, 0))[:MOST_TOLD]
+        if told != self._told and told[1]:
+            self._told = told
+            self._waits(*told)
+        self._tell_at = time.monotonic() + TELL_SECONDS
+
+    def _missing(self, keys: Sequence[str], first: int) -> list[int]:
+        """Ranks whose key is not there, of those from ``first`` on that ``keys`` are of: at least as many as
+        are told, if there are."""
+        if self._there(list(keys)):
+            return []
+        if len(keys) == 1:
+            return [first]
+        half = len(keys) // 2
+        found = self._missing(keys[:half], first)
+        return found if len(found) >= MOST_TOLD else found + self._missing(keys[half:], first + half)
 
     def _there(self, keys: list[str]) -> bool:
         return self._connection is None or bool(self._call(lambda store: store.check(keys)))

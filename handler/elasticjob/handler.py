@@ -421,7 +421,13 @@ class K8sRendezvousHandler(RendezvousHandler):
         steps = self._worker_steps
         hook = PodHook(os.environ.get(names.POD_UID_ENV, ""))
         board = StopBoard(steps.folder, local_world_size(self._agent_call.agent), hook)
-        drain = Drain(m, board, lambda step: self._stopped(m, step), self._core.end_reason)
+        drain = Drain(
+            m,
+            board,
+            lambda step: self._stopped(m, step),
+            self._core.end_reason,
+            lambda step, ranks: self._waits(m, step, ranks),
+        )
         active = ActiveRound(m, store, done.connection, RoundWorkers(self._agent_call.agent), drain)
         self._round = active
         if self._core.end_reason():
@@ -461,6 +467,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         if not self._core.end_reason():
             self._watch.attach_progress()
             self._lease.write(drain=DrainReport(m.nonce, True, step).dump())
+
+    def _waits(self, m: Membership, step: int, ranks: tuple[int, ...]) -> None:
+        """On the leader: the round drains, and the workers of these members have not stopped."""
+        if not self._core.end_reason():
+            self._lease.write(drain=DrainReport(m.nonce, step=step, waiting_ranks=ranks).dump())
 
     def _cannot_connect(self, m: Membership, error: CannotConnect) -> NoReturn:
         """Say that this pod has failed, and why: it is no peer's fault, nor that of a node."""

@@ -94,6 +94,7 @@ def records() -> dict[str, Any]:
         "progress": ProgressReport("9f3c", 18_000, 18_200, 2_100, 81_000),
         "drain": DrainReport("9f3c"),
         "drain-stopped": DrainReport("9f3c", True, 18_201),
+        "drain-waits": DrainReport("9f3c", step=18_201, waiting_ranks=(1, 2, 5)),
         "starts": StartsReport("9f3c", 7, 1, "no interpreter waits for it"),
     }
 

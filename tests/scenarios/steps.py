@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import zip_longest
 
+from elasticjob.contract.ranks import parse_ranks
 from elasticjob.contract.records import DrainReport, ProgressReport, StartsReport
 from elasticjob_operator.plan.model import Participant
 from elasticjob_operator.plan.status import JobStatus, WorkerStarts
@@ -36,10 +37,11 @@ class StepCommands:
         pod = by or self.status.current_round.leader_pod_name
         self.leases[pod] = replace(self.leases[pod], progress=report)
 
-    def do_drain(self, stopped: str = "") -> None:
+    def do_drain(self, stopped: str = "", step: str = "0", waits: str = "") -> None:
         """The leader says that all workers have called ``should_stop``; ``stopped=120``: and have stopped at
-        this step."""
-        report = DrainReport(self.status.current_round.nonce, bool(stopped), int(stopped or 0))
+        this step; ``step=120 waits=1-2``: and that it waits for these group ranks to stop there."""
+        nonce, ranks = self.status.current_round.nonce, parse_ranks(waits)
+        report = DrainReport(nonce, bool(stopped), int(stopped or step), ranks)
         leader = self.status.current_round.leader_pod_name
         self.leases[leader] = replace(self.leases[leader], drain=report)
 

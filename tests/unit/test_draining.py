@@ -65,8 +65,15 @@ def test_what_a_leader_says_of_another_round_starts_no_drain() -> None:
     assert end.drain == "NotSupported"
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"version":1,"nonce":3}', '{"version":1,"nonce":"n","step":-1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", '{"version":1,"nonce":3}', '{"version":1,"nonce":"n","step":-1}'),
+        '{"version":1,"nonce":"n","waitingRanks":"2-1"}',
+    ],
+)
 def test_a_drain_report_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(RecordError):
         DrainReport.parse(text)
-    assert DrainReport.parse(DrainReport("n", True, 7).dump()) == DrainReport("n", True, 7)
+    for good in (DrainReport("n", True, 7), DrainReport("n", step=7, waiting_ranks=(1, 2, 5))):
+        assert DrainReport.parse(good.dump()) == good

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,63 @@ def test_workers_go_on_where_a_member_does_not_say_its_step(
     for rank in ranks:
         rank.ends = True
     meet.abort()
+
+
+def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First two of four torchruns do not answer. Then one worker does not come to the step."""
+    monkeypatch.setattr(drain_module, "TELL_SECONDS", 0.2)
+    server = serve()
+    for n in range(4):
+        (tmp_path / str(n)).mkdir()
+    boards = [StopBoard(str(tmp_path / str(n)), 1) for n in range(4)]
+    words = [map_word(str(tmp_path / str(n) / f"0{STOP_SUFFIX}"), os.O_RDWR | os.O_CREAT) for n in range(4)]
+    for word in words:
+        word[0] = 7 << 2 | GOES_ON
+    waits: list[tuple[int, tuple[int, ...]]] = []
+    steps: list[int] = []
+    drains = [
+        Drain(
+            *(member(server.port, n, 4), board, steps.append, lambda: ""),
+            lambda step, ranks: waits.append((step, ranks)),
+        )
+        for n, board in enumerate(boards)
+    ]
+    drains[0].start()
+    drains[2].start()
+    wait_for(lambda: waits == [(0, (1, 3))], 30, "two do not answer")
+    drains[1].start()
+    drains[3].start()
+    for word in (words[0], words[2], words[3]):
+        word[0] = 8 << 2 | STOPPED
+    wait_for(lambda: waits[-1] == (8, (1,)), 30, "one has not stopped")
+    words[1][0] = 8 << 2 | STOPPED
+    wait_for(lambda: steps == [8], 30, "all have stopped")
+    for one in drains:
+        one.close()
+    assert all(later != earlier for earlier, later in pairwise(waits)), "said again only if it has changed"
+
+
+def test_a_leader_alone_says_that_it_waits_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_module, "TELL_SECONDS", 0.2)
+    board = StopBoard(str(tmp_path), 1)
+    map_word(str(tmp_path / f"0{STOP_SUFFIX}"), os.O_RDWR | os.O_CREAT)[0] = 7 << 2 | GOES_ON
+    waits: list[tuple[int, tuple[int, ...]]] = []
+    alone = Drain(member(1, 0, 1), board, ignore, lambda: "", lambda step, ranks: waits.append((step, ranks)))
+    alone.start()
+    wait_for(lambda: waits == [(8, (0,))], 30, "its own worker has not stopped")
+    alone.close()
+
+
+@pytest.mark.parametrize("late", [(), (0,), (4,), (1, 2), tuple(range(1, 5))])
+def test_members_without_a_key_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: tuple[int, ...]
+) -> None:
+    keys = [f"key{rank}" for rank in range(5)]
+    drain = Drain(member(1, 0, 5), StopBoard(str(tmp_path), 1), ignore, lambda: "")
+    monkeypatch.setattr(drain, "_there", lambda asked: all(int(key[3:]) not in late for key in asked))
+    assert drain._missing(keys, 0) == list(late)
 
 
 def test_a_drain_ends_with_its_round(tmp_path: Path) -> None:

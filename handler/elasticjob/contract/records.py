@@ -469,17 +469,27 @@ class ProgressReport:
 @dataclass(frozen=True)
 class DrainReport:
     """Said by the leader: all workers of the round whose ``nonce`` this is have called ``should_stop``, so
-    that it can be drained. ``stopped``: they have stopped at ``step`` and wait for the end of their round."""
+    that it can be drained. ``stopped``: they have stopped at ``step`` and wait for the end of their round.
+    Before that, where it takes a while: ``waiting_ranks`` are the members (group ranks, the first 64) whose
+    workers have not stopped at ``step``, or with 0 have not said at which step they can."""
 
     nonce: str
     stopped: bool = False
     step: int = 0
+    waiting_ranks: tuple[int, ...] = ()
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
         """The report as one line of JSON."""
+        waiting = {"waitingRanks": dump_ranks(self.waiting_ranks)} if self.waiting_ranks else {}
         return dump_fields(
-            {"version": self.version, "nonce": self.nonce, "stopped": self.stopped, "step": self.step}
+            {
+                "version": self.version,
+                "nonce": self.nonce,
+                "stopped": self.stopped,
+                "step": self.step,
+                **waiting,
+            }
         )
 
     @staticmethod
@@ -491,6 +501,7 @@ class DrainReport:
             nonce=fields.string("nonce"),
             stopped=fields.boolean("stopped"),
             step=fields.integer("step", 0, 0),
+            waiting_ranks=fields.ranks("waitingRanks"),
         )
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.records import DrainReport, Phase
+from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.evidence import CAUSES, Evidence
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.rounds import end_round
@@ -84,7 +85,8 @@ def how_stopped(p: Pass, change: Evidence) -> tuple[HowStopped, Evidence]:
         which = "drainSeconds" if limit >= p.job.spec.drain else "the grace period of its pod allows no more"
         change = replace(
             change,
-            message=f"{change.message}; the workers had not stopped after {limit:.0f} s ({which})",
+            message=f"{change.message}; the workers had not stopped after {limit:.0f} s ({which})"
+            + _waiting(p),
         )
     return how, change
 
@@ -115,12 +117,25 @@ def describe(p: Pass) -> str:
     if drain is None:
         return ""
     limit = (drain.deadline_time - drain.start_time).total_seconds()
-    return f"{drain.message}; waiting up to {limit:.0f} s for all workers to stop at a common step"
+    text = f"{drain.message}; waiting up to {limit:.0f} s for all workers to stop at a common step"
+    return text + _waiting(p)
 
 
 def takes_part(p: Pass) -> bool:
     """Whether a planned change would let the running round drain: all of its workers call ``should_stop``."""
     return bool(p.job.spec.drain) and _report(p) is not None
+
+
+def _waiting(p: Pass) -> str:
+    """For whom the drain waits, as the leader says, to follow another clause; "" if it says nothing."""
+    report = _report(p)
+    if report is None or not report.waiting_ranks:
+        return ""
+    ranks = frozenset(report.waiting_ranks)
+    pods = listed([m.pod_name for m in p.status.members() if m.group_rank in ranks])
+    if not report.step:
+        return f"; no answer from torchrun in {pods}"
+    return f"; not stopped at step {report.step}: {pods}"
 
 
 def _left(p: Pass) -> float:
