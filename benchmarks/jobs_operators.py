@@ -1,6 +1,7 @@
 """The operator of `benchmarks.jobs`: begun, killed, followed by another; and what it costs meanwhile.
 
-Operators run as the chart runs them, with leader election, but as an administrator and without probes.
+Operators run as the chart runs them, with leader election, but as an administrator, and without probes and
+the chart's policies.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Sample:
     at: float
     operator_cpu: float
     operator_mebibytes: float
+    apiserver_cpu: float
     ours_cpu: float
     """Of operator, control plane and this process."""
     machine_cpu: float
@@ -93,12 +95,12 @@ class Samples:
     """Samples of one operator and the machine, as long as ``run`` runs."""
 
     def __init__(self, plane: ControlPlane, operator: Operator) -> None:
-        parts = [
+        self._apiserver, *others = (
             psutil.Process(plane.cluster.component(one).pid)
-            for one in ("etcd", "apiserver", "controller-manager")
-        ]
+            for one in ("apiserver", "etcd", "controller-manager")
+        )
         self.operator = operator
-        self._others = [*parts, psutil.Process()]
+        self._others = [*others, psutil.Process()]
         self.rows: list[Sample] = []
 
     async def run(self) -> None:
@@ -116,13 +118,23 @@ class Samples:
             cpu, memory = sum(operator.cpu_times()[:2]), operator.memory_info().rss / 2**20
         except psutil.NoSuchProcess:  # between two operators
             cpu, memory = 0.0, 0.0
-        ours = cpu + sum(sum(process.cpu_times()[:2]) for process in self._others)
-        self.rows.append(Sample(time.monotonic(), cpu, memory, ours, machine))
+        apiserver = sum(self._apiserver.cpu_times()[:2])
+        ours = cpu + apiserver + sum(sum(process.cpu_times()[:2]) for process in self._others)
+        self.rows.append(Sample(time.monotonic(), cpu, memory, apiserver, ours, machine))
         return self.rows[-1]
 
     def highest(self, since: float = 0.0) -> float:
         """The operators' highest memory, MiB."""
         return max((row.operator_mebibytes for row in self.rows if row.at >= since), default=0.0)
+
+
+def writes_to_what_is_gone(requests: Counter[str]) -> int:
+    """How many of ``operator_requests`` would have changed an object that was not there."""
+    return sum(
+        count
+        for what, count in requests.items()
+        if what.endswith(" 404") and not what.startswith(("get", "list", "watch"))
+    )
 
 
 def operator_requests(plane: ControlPlane, offset: int) -> Counter[str]:

@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import psutil
 
 from benchmarks.jobs_nodes import Key, Nodes, SeenJob
 from benchmarks.jobs_operator import Clocks
-from benchmarks.jobs_operators import Operator, Samples, operator_requests
+from benchmarks.jobs_operators import Operator, Samples, operator_requests, writes_to_what_is_gone
 from benchmarks.k8s import NODE, ControlPlane
 from elasticjob.contract import names
 
@@ -130,6 +131,9 @@ class Run:
                 1000 * max((late for at, late in clocks.lags if at >= before.at), default=0.0)
             ),
             "operator's requests": dict(requests.most_common()),
+            "API server's share of a core, %": round(
+                100 * (after.apiserver_cpu - before.apiserver_cpu) / seconds
+            ),
             "machine's load": round(os.getloadavg()[0], 2),
             "others' share of a core, %": round(
                 100 * (after.machine_cpu - before.machine_cpu - (after.ours_cpu - before.ours_cpu)) / seconds
@@ -283,6 +287,9 @@ class Run:
             await asyncio.sleep(_SETTLE_SECONDS)
         after = self.samples.take().operator_mebibytes
         figures |= {
+            "operator's writes to what is gone": writes_to_what_is_gone(
+                Counter(figures["operator's requests"])
+            ),
             "operator MiB before all jobs": round(self._idle),
             "operator MiB now": round(after),
             "more than before, %": round(100 * (after / self._idle - 1)),

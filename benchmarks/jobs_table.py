@@ -27,17 +27,17 @@ def _p99(found: object) -> float:
 
 
 AIMS = (
+    *(Aim(phase, "longest collection, ms", 50) for phase in PHASES),
+    *(Aim(phase, "operator MiB, highest so far", 286) for phase in PHASES),
     Aim("start", "requests per job beside its pods", 12),
-    Aim("start", "longest collection, ms", 50),
-    Aim("start", "operator MiB, highest so far", 286),
     Aim("steady", "operator's share of a core, %", 5),
     Aim("loss", "loss to its record, ms, p50 and p99", 100, _p99),
     Aim("loss", "operator's own part, ms, p50 and p99", 20, _p99),
     Aim("storm", "operator CPU s", 3),
     Aim("restart", "from leading to its record, s", 5),
     Aim("takeover", "from leading to its record, s", 5),
-    Aim("deletion", "operator MiB, highest so far", 286),
     Aim("deletion", "more than before, %", 20),
+    Aim("deletion", "operator's writes to what is gone", 0),
 )
 """286 MiB are 300 MB."""
 

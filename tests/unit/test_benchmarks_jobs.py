@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.jobs_operator import Clocks, PassTimes
+from benchmarks.jobs_operators import writes_to_what_is_gone
 from benchmarks.jobs_phases import own_parts, quantiles
 from benchmarks.jobs_table import document, missed
 
@@ -27,6 +29,7 @@ def test_what_reaches_every_aim_is_not_listed() -> None:
         ("start", "requests per job beside its pods", 12.1, "12.1, aim 12"),
         ("loss", "loss to its record, ms, p50 and p99", [5.0, 100.1], "5.0 / 100.1, aim 100"),
         ("deletion", "more than before, %", 21, "21, aim 20"),
+        ("takeover", "longest collection, ms", 51.0, "51.0, aim 50"),
     ],
 )
 def test_what_misses_an_aim_is_named_with_it(phase: str, figure: str, value: object, says: str) -> None:
@@ -47,6 +50,12 @@ def test_the_operator_s_own_part_of_a_loss(tmp_path: Path) -> None:
     clocks = Clocks(passes=[loss, PassTimes(at=11.0, took=5.0), PassTimes(at=1.0, took=5.0, broke=True)])
     clocks.dump(tmp_path / "clocks.json")
     assert own_parts(Clocks.read(tmp_path / "clocks.json"), since=9.0) == [13.0, 13.0]
+
+
+def test_writes_to_what_is_gone() -> None:
+    """Reads are none, and what was there was not gone."""
+    requests = Counter({"patch elasticjobs/status 404": 2, "delete pods 404": 1, "get leases 404": 5})
+    assert writes_to_what_is_gone(requests + Counter({"patch leases": 9, "create pods 409": 1})) == 3
 
 
 def test_quantiles_of_nothing() -> None:
