@@ -118,10 +118,22 @@ class DigitsJob(ClusterJob):
         self.wait_for(lambda: all(map(self.has_ended, self.pods())), "none of its pods runs")
 
     def goes_on(self) -> int:
-        """Wait for ten more steps; returns the number of the round."""
+        """Wait for ten more steps; returns the round's number. Each of its steps follows the one before."""
         before = len(self.steps())
         self.wait_for(lambda: len(self.steps()) >= before + 10, "training goes on")
-        return int(self.status()["currentRound"]["number"])
+        return self._last_round_in_order()
+
+    def trained_in_one_round(self) -> None:
+        """Assert that a job that is complete has made each of its steps once, from the first on."""
+        assert self._last_round_in_order() == 1
+        assert self.steps()[0]["step"] == 1
+
+    def _last_round_in_order(self) -> int:
+        steps = self.steps()
+        number = int(steps[-1]["round"])
+        made = [step["step"] for step in steps if step["round"] == number]
+        assert made == list(range(made[0], made[0] + len(made))), f"round {number} made the steps {made}"
+        return number
 
     def member(self, rank: int) -> str:
         """The pod that has this rank."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from elasticjob_operator.plan.evidence import NEVER_CHARGED
+
 REAL = "real"
 STAND_IN = "stand-in"
 
@@ -39,9 +41,14 @@ def table_of(recoveries: Iterable[Recovery]) -> Iterator[str]:
     yield f"| fault | cause, account | {REAL} | {STAND_IN} |"
     yield "|---|---|---|---|"
     for fault, rows in sorted(found.items()):
-        charges = dict.fromkeys(f"{one.cause}, {one.account}" for _, one in sorted(rows.items()))
+        charges = dict.fromkeys(_charge(one) for _, one in sorted(rows.items()))
         times = (_times(rows[nodes]) if nodes in rows else "-" for nodes in (REAL, STAND_IN))
         yield f"| {fault} | {'; '.join(charges)} | {' | '.join(times)} |"
+
+
+def _charge(one: Recovery) -> str:
+    never = ", not charged" if one.cause in NEVER_CHARGED else ""
+    return f"{one.cause}, {one.account}{never}"
 
 
 def _times(one: Recovery) -> str:

@@ -62,6 +62,8 @@ def test_a_pod_is_stopped(job: DigitsJob, table: Table) -> None:
     found = job.recovered("SIGSTOP of a pod", struck)
     table(found)
     assert (found.cause, found.account) == ("Unreachable", "infrastructure")
+    assert "is unreachable: no heartbeat for 3" in found.message
+    assert "it accepts connections but sends no heartbeat" in found.message
 
 
 # Pods
@@ -110,7 +112,8 @@ def test_a_worker_is_out_of_memory(new_job: Callable[[], DigitsJob], table: Tabl
     struck = job.strike(job.pids(pod)[0], signal.SIGKILL)
     later = job.recovered("kill -9 after a worker was out of memory", struck, found.round, members=2)
     table(later)
-    assert later.cause == "PodLost"
+    assert (later.cause, later.account) == ("PodLost", "infrastructure")
+    assert "its container ended with SIGKILL (exit code 137)" in later.message
 
 
 @BOTH
@@ -141,7 +144,8 @@ def test_a_container_is_killed_beside_a_sidecar(new_job: Callable[[], DigitsJob]
     struck = job.strike(job.pids(pod)[0], signal.SIGKILL)
     found = job.recovered("kill -9 of torchrun beside a sidecar", struck, members=2)
     table(found)
-    assert found.cause == "PodLost"
+    assert (found.cause, found.account) == ("PodLost", "infrastructure")
+    assert "its container ended with SIGKILL (exit code 137)" in found.message
     job.wait_for(lambda: pod not in job.pods(), "the pod is gone, sidecar and all")
 
 
@@ -154,6 +158,7 @@ def test_jobs_with_sidecars_complete(new_job: Callable[..., NodesJob]) -> None:
     for job in (plain, native):
         job.complete()
         job.nothing_runs()
+        job.trained_in_one_round()
 
 
 # Nodes
@@ -200,9 +205,11 @@ def test_a_node_is_drained_beside_a_disruption_budget(job: NodesJob) -> None:
         assert "Cannot evict pod as it would violate the pod's disruption budget" in said
         assert job.goes_on() == 1
         job.kubectl("delete", "pdb", "all")
+        struck = time.time()
         drain(job, node)
-        job.training(2, members=2)
-        assert job.end_of(1)["cause"] == "Evicted"
+        found = job.recovered("kubectl drain once the budget is gone", struck, members=2)
+        assert (found.cause, found.account) == ("Evicted", "preemption")
+        assert "Eviction API: evicting" in found.message
     finally:
         job.cluster.kubectl("uncordon", node)
 
@@ -214,10 +221,18 @@ def test_a_kubelet_is_killed(job: NodesJob) -> None:
     node.kubelet.kill()
     job.wait_for(lambda: not job.is_ready(name), "the node is not ready")
     assert job.goes_on() == 1
+    assert trains(job)
     node.kubelet.start()
     job.wait_for(lambda: job.is_ready(name), "the node is ready")
     assert job.goes_on() == 1
+    assert trains(job)
     assert job.status().get("restarts", 0) == 0
+
+
+def trains(job: DigitsJob) -> bool:
+    """Whether the condition says that it trains."""
+    said = job.condition("Training")
+    return (said["status"], said["reason"]) == ("True", "Training")
 
 
 @BOTH
@@ -232,10 +247,17 @@ def test_a_node_loses_its_power_and_comes_back(job: DigitsJob, table: Table) -> 
         causes = ("Unreachable",) if isinstance(job, NodesJob) else ("Unreachable", "NodeLost")
         assert found.cause in causes
         assert found.account == "infrastructure"
+        assert f"{lost} (group rank 1) " in found.message
+        assert "is unreachable: " in found.message or f"node {node} is not ready" in found.message
         job.wait_for(lambda: job.end_of(1)["cause"] == "NodeLost", "the charge moves to the node's loss")
+        assert f"{lost} (group rank 1) was lost" in job.end_of(1)["message"]
+        assert f"node {node} " in job.end_of(1)["message"]
     finally:
         job.power_on(node)
     job.wait_for(lambda: lost not in job.pods() or job.has_ended(lost), "the pod of the dead node has ended")
-    if job.status()["currentRound"]["members"] < 2:
-        job.training(3, members=2)
-    assert job.goes_on()
+    rounds = {one["number"]: one["members"] for one in job.status()["roundHistory"]}
+    if rounds[found.round] < 2:
+        grown = job.recovered("a second pod has joined", time.time(), found.round, members=2)
+        assert (grown.cause, grown.account) == ("ScaledUp", "scaling")
+        assert "joined: growing from 1 to 2 members" in grown.message
+    assert job.goes_on() > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -57,6 +58,9 @@ def test_a_stranger_is_blocked_and_members_pass(job: NodesJob) -> None:
         assert connects(job, "stranger", address, port, {}) == "blocked"
         assert job.goes_on() == 1
         # A new pod of the job, whose address no rule has yet, joins as well.
-        job.kubectl("delete", "pod", job.member(1), "--wait=false")
-        job.training(2, members=2)
+        deleted, struck = job.member(1), time.time()
+        job.kubectl("delete", "pod", deleted, "--wait=false")
+        found = job.recovered("kubectl delete pod where policies are in force", struck, members=2)
+        assert (found.cause, found.account) == ("PodDeleted", "preemption")
+        assert f"{deleted} (group rank 1) is being deleted" in found.message
     print(json.dumps(job.status()["currentRound"]))

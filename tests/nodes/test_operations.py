@@ -24,11 +24,13 @@ def test_it_is_scaled(job: DigitsJob, table: Table) -> None:
     up = job.recovered("kubectl scale, from 2 to 3", struck, members=3)
     table(up)
     assert (up.cause, up.account) == ("ScaledUp", "scaling")
+    assert f"{job.name}-2-0 joined: growing from 2 to 3 members" in up.message
     struck = time.time()
     job.scale(1)
     down = job.recovered("kubectl scale, from 3 to 1", struck, up.round, members=1)
     table(down)
     assert (down.cause, down.account) == ("ScaledDown", "scaling")
+    assert "scaled down from 3 to 1 member" in down.message
     assert job.member(0) == f"{job.name}-0-0", "the lowest rank stays"
     job.wait_for(lambda: len(job.pods()) == 1, "the others are gone")
 
@@ -42,7 +44,11 @@ def test_it_is_suspended_and_resumed(job: DigitsJob, table: Table) -> None:
     job.patch(suspend=False)
     found = job.recovered("resumed after it was suspended", struck, members=2)
     table(found)
-    assert found.cause == "Suspended"
+    assert (found.cause, found.account) == ("Suspended", "scaling")
+    assert found.message.startswith("the job was suspended")
+    assert job.status()["currentRound"]["cause"] == "Resumed"
+    assert job.status()["currentRound"]["message"] == "the job was resumed"
+    assert job.status().get("restarts", 0) == 0, "it is not charged"
 
 
 def test_the_chart_is_upgraded_and_rolled_back(
@@ -52,7 +58,7 @@ def test_the_chart_is_upgraded_and_rolled_back(
     before = set(installed.operators())
     installed.words("docs/operate/install.md", "upgrade", REGISTRY=registry)
     between = set(installed.operators())
-    assert job.goes_on() == 1
+    assert job.goes_on() == 1, "and each step follows the one before, as below"
     installed.words("docs/operate/install.md", "rollback", REGISTRY=registry)
     assert not before & between, "each is a new operator"
     assert not between & set(installed.operators())

@@ -30,6 +30,7 @@ def test_a_user_trains_on_a_read_only_root(new_job: Callable[..., NodesJob], clu
     job.apply(container={"securityContext": RESTRICTED}, epochs=5)
     job.complete()
     assert job.steps()[-1]["world_size"] == 2
+    job.trained_in_one_round()
 
 
 def test_pods_on_the_network_of_their_nodes(
@@ -40,6 +41,7 @@ def test_pods_on_the_network_of_their_nodes(
     job.training(members=2)
     addresses = {pod["status"]["podIP"] for pod in job.pods().values()}
     assert addresses == {node.address for node in cluster.nodes.values()}
+    assert job.goes_on() == 1
 
 
 def test_two_jobs_on_one_node(new_job: Callable[..., NodesJob]) -> None:
@@ -75,3 +77,4 @@ def test_the_handler_in_images_of_others(
     job.apply(container={"image": python_image, **python.container}, epochs=3)
     job.complete()
     assert job.steps()[-1]["world_size"] == 2
+    job.trained_in_one_round()

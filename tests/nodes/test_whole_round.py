@@ -37,10 +37,10 @@ def test_all_members_lose_their_node(
     table: Callable[[Recovery], None],
     request: pytest.FixtureRequest,
 ) -> None:
-    node, installed = "node-a", None
+    node, installed, led = "node-a", None, ""
     if isinstance(cluster, KubeletCluster):
         release: Release[KubeletCluster] = request.getfixturevalue("installed")
-        node, installed = node_of_the_leader(release), release
+        node, installed, led = node_of_the_leader(release), release, release.leader()
     job = new_job()
     job.apply(pod=prefers(node))
     job.training(members=2)
@@ -57,6 +57,8 @@ def test_all_members_lose_their_node(
         assert node in said
         assert "out-of-service" in said, "the remedy is named"
         assert job.end_of(1)["account"] == "infrastructure"
+        if installed is not None:
+            assert installed.leader() not in ("", led), "another operator leads, which says so"
         time.sleep(5)
         assert job.status()["currentRound"]["phase"] != "Active", "no proof, no round"
         kubectl("taint", "node", *taint)
@@ -64,7 +66,8 @@ def test_all_members_lose_their_node(
             "the node of all members (and of the operator that leads) loses its power", struck
         )
         table(found)
-        assert found.cause == "NodeLost"
+        assert (found.cause, found.account) == ("NodeLost", "infrastructure")
+        assert f"was lost: node {node} is not ready" in found.message
     finally:
         kubectl("taint", "node", taint[0], f"{taint[1]}-", check=False)
         job.power_on(node)
