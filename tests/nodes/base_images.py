@@ -97,8 +97,9 @@ class Python:
     def provide(self, images: Images) -> str:
         """Make the image, and install torch on this machine; returns the name by which pods pull it.
 
-        Skips the test if this machine has no such Python.
+        Fails the test if this machine has no such Python.
         """
+        prefix = _prefix(self.version)
         name = f"docker.io/test/python:{self.version}"
         packages = (
             "libbz2-1.0",
@@ -114,7 +115,7 @@ class Python:
             f"ln -s /python/bin/python{self.version} /usr/local/bin/python; "
             "python -c 'import bz2, ctypes, lzma, readline, sqlite3, ssl'"
         )
-        images.debian(name, "bookworm", packages, script, ["python"], {"python": _prefix(self.version)})
+        images.debian(name, "bookworm", packages, script, ["python"], {"python": prefix})
         self._install_torch()
         return images.push(name)
 
@@ -163,7 +164,7 @@ def _interpreter(version: str) -> str:
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     found = sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
     if not found:
-        pytest.skip(f"pyenv has no Python {version} of which an image could be made")
+        pytest.fail(f"{pyenv} has no Python to make an image of: pyenv install {version}")
     return str(found[-1])
 
 
