@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ def test_whoever_is_not_root_gets_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(requirements.MissingError, match="need root"):
         requirements.check()
+
+
+def test_nothing_is_installed_for_nodes_that_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, before apt-get has run."""
+
+    def run(*_: object, **__: object) -> None:
+        raise AssertionError("apt-get is not started")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(requirements, "_find", lambda _: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    answer = CliRunner().invoke(main, ["packages", "--install"])
+    assert (answer.exit_code, answer.output.count("\n")) == (1, 1)
+    assert answer.output.startswith("Error: nodes with a kubelet need root: ")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cgroups, "unusable", lambda: "none is mounted")
+    answer = CliRunner().invoke(main, ["packages", "--install"])
+    assert answer.output == "Error: nodes with a kubelet need control groups: none is mounted\n"
 
 
 def test_without_control_groups_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

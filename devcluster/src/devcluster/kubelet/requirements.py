@@ -36,6 +36,16 @@ class MissingError(RuntimeError):
 
 def check() -> None:
     """Raise MissingError if something is missing."""
+    check_machine()
+    if packages := missing_packages():
+        raise MissingError(
+            f"nodes with a kubelet need programs that are not here: {install_command(packages)} "
+            "(or: devcluster packages --install)"
+        )
+
+
+def check_machine() -> None:
+    """Raise MissingError if something is missing that no package has: root, control groups."""
     if os.geteuid() != 0:
         raise MissingError(
             "nodes with a kubelet need root: they mount, and have networks and control groups of their own; "
@@ -43,11 +53,6 @@ def check() -> None:
         )
     if reason := cgroups.unusable():
         raise MissingError(f"nodes with a kubelet need control groups: {reason}")
-    if packages := missing_packages():
-        raise MissingError(
-            f"nodes with a kubelet need programs that are not here: {install_command(packages)} "
-            "(or: devcluster packages --install)"
-        )
 
 
 def missing_packages() -> list[str]:
@@ -61,7 +66,8 @@ def install_command(packages: list[str]) -> str:
 
 
 def install() -> None:
-    """Install what is missing. Raises MissingError with what apt-get says if it fails."""
+    """Install what is missing. Raises MissingError if that would be in vain, or with what apt-get says."""
+    check_machine()
     packages = missing_packages()
     if not packages:
         return
