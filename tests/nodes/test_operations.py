@@ -69,7 +69,8 @@ def test_the_chart_is_upgraded_and_rolled_back(
 def test_the_handler_s_image_cannot_be_pulled(
     new_job: Callable[..., NodesJob], installed: Release[KubeletCluster]
 ) -> None:
-    """The job says so in the kubelet's words, and trains as soon as the operator names one that can."""
+    """The job says so in the kubelet's words. Pods that wait keep the image that they were made with, so they
+    are deleted when the operator names one that can be pulled."""
     values = ["--reuse-values", "--namespace", "elasticjob-system", "--wait"]
     installed.helm.run(
         "upgrade", "elasticjob", str(installed.helm.chart), *values, "--set", "handler.image.tag=none"
@@ -86,3 +87,5 @@ def test_the_handler_s_image_cannot_be_pulled(
     installed.operators()
     job.kubectl("delete", "pods", "--all", "--wait=false")
     job.training(members=2)
+    assert job.goes_on() == 1
+    assert job.steps()[0]["step"] == 1
