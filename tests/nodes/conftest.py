@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from charts.generate import NAMESPACE
 from devcluster import crd
 from devcluster.cluster import Cluster
+from devcluster.commands import Options
 from devcluster.control_plane import ControlPlane
 from devcluster.kubelet.cluster import KubeletCluster
 from tests.chart.release import Release
@@ -36,8 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kubelets() -> Iterator[KubeletCluster]:
-    """Two nodes, and what stands for the images of others where they pull."""
-    with KubeletCluster(2) as started:
+    """Two nodes, and what stands for the images of others where they pull.
+
+    The certificates lack what only a strict client asks for, such as the operator's Python.
+    """
+    with KubeletCluster(2, options=Options(bare_authority=True)) as started:
         base_images.provide(started.images)
         yield started
 
@@ -83,9 +88,12 @@ def installation(release: Release[KubeletCluster], registry: str) -> Installatio
     release.words("README.md", "install", REGISTRY=registry)
     kubectl = release.cluster.kubectl
     pods = json.loads(kubectl("get", "pods", "-o", "json").stdout)["items"]
+    operators = list(release.operators().values())
+    names = [pod["metadata"]["name"] for pod in operators]
     return Installation(
         release=release,
-        operators=list(release.operators().values()),
+        operators=operators,
+        operator_logs={name: kubectl("-n", NAMESPACE, "logs", name).stdout for name in names},
         first_job={pod["metadata"]["name"]: pod for pod in pods},
         first_log=kubectl("logs", "first-0-0").stdout,
     )

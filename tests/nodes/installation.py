@@ -16,6 +16,8 @@ class Installation:
     release: Release[KubeletCluster]
     operators: list[dict[str, Any]]
     """Its pods."""
+    operator_logs: dict[str, str]
+    """Theirs, by name."""
     first_job: dict[str, dict[str, Any]]
     """The pods of the README's first job, by name."""
     first_log: str

@@ -30,3 +30,12 @@ def test_the_operator_is_the_user_of_its_image(installed: Release[KubeletCluster
     program = "import os, sys; print(os.getuid(), os.access('/', os.W_OK), sys.version_info[:2])"
     answer = installed.cluster.kubectl("-n", NAMESPACE, "exec", name, "--", "python", "-c", program)
     assert answer.stdout.startswith(f"{USER} False (3, 13)")
+
+
+def test_certificates_that_a_strict_client_rejects_are_named_once(installation: Installation) -> None:
+    """The cluster's authority has no key usage, and its certificates no key identifiers."""
+    assert len(installation.operator_logs) == 2
+    for log in installation.operator_logs.values():
+        (said,) = (line for line in log.splitlines() if "no authority key identifier" in line)
+        assert "accepting the API server's certificate as kubectl does" in said
+        assert "the CA certificate has no key usage" in said
