@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -43,9 +44,12 @@ class Case:
     """Further containers."""
     do: str = ""
     """What is done: `kill`, `delete`, `evict`, `power`; `oom main` and `oom other`, in which the kernel takes
-    the container's first process, or the next one."""
+    the container's first process, or the next one; `fill disk`, of the container, and `short of disk`, which
+    the node is. `no power`: the node is off when the pod is made, and on again when the pod is deleted."""
     container: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the container."""
+    at: str = ""
+    """The init container that runs when it is done; empty: the pod is Running."""
     until: str = "ended"
     """What is waited for: `ended`, `gone`, or the name of a container that has ended."""
 
@@ -53,6 +57,10 @@ class Case:
 CASES: dict[str, Case] = {
     "succeeds": Case(sh("sleep 1")),
     "fails": Case(sh("sleep 1; exit 3")),
+    "fails_and_has_said_why": Case(
+        sh("echo the data is; sleep 1; echo not there; exit 3"),
+        container={"terminationMessagePolicy": "FallbackToLogsOnError"},
+    ),
     "is_killed": Case(IGNORES_TERM, do="kill"),
     "is_deleted": Case(ENDS_AT_TERM, do="delete", until="gone"),
     "is_deleted_and_ignores_it": Case(IGNORES_TERM, do="delete", until="gone"),
@@ -81,9 +89,52 @@ CASES: dict[str, Case] = {
     "deadline_is_exceeded": Case(ENDS_AT_TERM, {"activeDeadlineSeconds": 3}),
     "is_out_of_memory": Case(IGNORES_TERM, do="oom main", container=LIMITED),
     "another_process_is_out_of_memory": Case(sh("sleep 1000; exit 3"), do="oom other", container=LIMITED),
+    "uses_more_disk_than_its_limit": Case(
+        IGNORES_TERM,
+        do="fill disk",
+        container={"resources": {"limits": {"ephemeral-storage": "20Mi"}}},
+    ),
+    "is_evicted_by_a_node_short_of_disk": Case(IGNORES_TERM, do="short of disk"),
     "node_loses_its_power": Case(IGNORES_TERM, do="power"),
+    "node_loses_its_power_after_the_init_container": Case(
+        IGNORES_TERM,
+        {"initContainers": [{"name": "fetch", "image": IMAGE, "command": sh("sleep 1")}]},
+        do="power",
+    ),
+    "node_loses_its_power_before_the_containers_start": Case(
+        IGNORES_TERM,
+        {"initContainers": [{"name": "fetch", "image": IMAGE, "command": IGNORES_TERM}]},
+        do="power",
+        at="fetch",
+    ),
+    "is_deleted_while_its_node_has_no_power": Case(IGNORES_TERM, do="no power", until="gone"),
+    "is_deleted_with_an_init_container_while_its_node_has_no_power": Case(
+        IGNORES_TERM,
+        {"initContainers": [{"name": "fetch", "image": IMAGE, "command": IGNORES_TERM}]},
+        do="no power",
+        until="gone",
+    ),
 }
 """By name; each has a recording."""
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    """What a kubelet has written of the pod of a case."""
+    found: list[dict[str, Any]] = json.loads((RECORDED / f"{name}.json").read_text())
+    return found
+
+
+def words(name: str) -> str:
+    """Those in which a kubelet has told why it ended the pod of a case."""
+    return str(next(seen["message"] for seen in reversed(recorded(name)) if "message" in seen))
+
+
+def without_figures(written: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same without how much there was of something, which differs each time."""
+    return [
+        {**seen, "message": re.sub(r"\d+([KMG]i)?", "#", seen["message"])} if "message" in seen else seen
+        for seen in written
+    ]
 
 
 def manifest(name: str, case: Case, node: str) -> dict[str, Any]:
@@ -114,9 +165,14 @@ def play(
     path = f"/api/v1/namespaces/{namespace}/pods"
     version = cluster.read(path)["metadata"]["resourceVersion"]
     with _watched(cluster, f"{path}?watch=1&resourceVersion={version}") as written:
+        if case.do == "no power":
+            act["off"](name)
         cluster.apply(json.dumps(manifest(name, case, node)), namespace=namespace)
-        if case.do:
-            wait_for(lambda: _phase(cluster, path, name) == "Running", _DEADLINE, "it runs")
+        if case.do == "no power":
+            _delete(cluster, namespace, name)
+            act["on"](name)
+        elif case.do:
+            wait_for(lambda: _is_running(cluster, path, name, case.at), _DEADLINE, "it runs")
             actions = {
                 "delete": lambda name: _delete(cluster, namespace, name),
                 "evict": lambda name: _evict(cluster, namespace, name),
@@ -135,7 +191,7 @@ def play(
 
 
 def summary(status: Mapping[str, Any], deleting: bool) -> dict[str, Any]:
-    """What is alike wherever it runs: neither times nor addresses, nor ids, nor the words of a runtime."""
+    """What is alike wherever it runs: neither times nor addresses, nor ids."""
     conditions = {
         one["type"]: " ".join(filter(None, (one["status"], one.get("reason"))))
         for one in status.get("conditions", ())
@@ -159,7 +215,8 @@ def summary(status: Mapping[str, Any], deleting: bool) -> dict[str, Any]:
 def _state(container: Mapping[str, Any]) -> str:
     ((kind, state),) = container["state"].items() or {("none", ())}
     if kind == "terminated":
-        return f"terminated {state['exitCode']} {state.get('reason', '')}".strip()
+        said = f": {state['message']}" if state.get("message") else ""
+        return f"terminated {state['exitCode']} {state.get('reason', '')}".strip() + said
     if kind == "waiting":
         return f"waiting {state.get('reason', '')}".strip()
     return f"{kind}, ready" if container.get("ready") else str(kind)
@@ -209,8 +266,12 @@ def _evict(cluster: ClusterAccess, namespace: str, name: str) -> None:
     cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(body))
 
 
-def _phase(cluster: ClusterAccess, path: str, name: str) -> str:
-    return str(cluster.read(f"{path}/{name}").get("status", {}).get("phase", ""))
+def _is_running(cluster: ClusterAccess, path: str, name: str, init: str) -> bool:
+    status = cluster.read(f"{path}/{name}").get("status", {})
+    if not init:
+        return bool(status.get("phase") == "Running")
+    states = {one["name"]: one["state"] for one in status.get("initContainerStatuses", ())}
+    return "running" in states.get(init, {})
 
 
 def _is_over(cluster: ClusterAccess, path: str, name: str, until: str) -> bool:

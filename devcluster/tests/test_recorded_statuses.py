@@ -5,10 +5,8 @@ A kubelet's is in `recorded/`, written by `test_kubelet_statuses.py` on real nod
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from statuses import CASES, RECORDED, play
+from statuses import CASES, play, recorded, words
 
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
@@ -32,9 +30,12 @@ def test_the_stand_in_writes_what_a_kubelet_writes(devcluster: Cluster, namespac
     act = {
         "kill": lambda pod: devcluster.nodes.kill_container(namespace, pod, "main"),
         "power": power,
+        "off": lambda _: devcluster.nodes.kill_node(node),
+        "on": lambda _: devcluster.nodes.start_node(node),
+        "fill disk": lambda pod: devcluster.nodes.evict_pod(namespace, pod, words(name)),
+        "short of disk": lambda pod: devcluster.nodes.evict_pod(namespace, pod, words(name)),
         "oom main": lambda pod: out_of_memory(pod, 0),
         "oom other": lambda pod: out_of_memory(pod, 1),
     }
     written = play(devcluster, namespace, CASES[name], node, act)
-    recorded = json.loads((RECORDED / f"{name}.json").read_text())
-    assert written == recorded
+    assert written == recorded(name)

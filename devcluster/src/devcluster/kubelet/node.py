@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -131,6 +132,15 @@ class Node:
         self._kubelet_fields = dict(fields)
         config.write(self.plan, self._kubelet_fields)
         self.kubelet.restart()
+
+    def reserve_disk(self, size: int) -> None:
+        """Restart the kubelet such that it evicts when `size` more bytes of the node's disk are in use.
+
+        The disk is this machine's, and others write on it, too. `configure_kubelet({})` undoes it.
+        """
+        disk = os.statvfs(self.plan.folder)
+        left = disk.f_bavail * disk.f_frsize - size
+        self.configure_kubelet({"evictionHard": {"nodefs.available": str(left)}})
 
     @property
     def pid(self) -> int:

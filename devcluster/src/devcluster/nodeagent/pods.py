@@ -30,6 +30,7 @@ from devcluster.nodeagent.status import (
     Waiting,
     failed,
     pod_status,
+    unlocated,
 )
 from devcluster.nodeagent.volumes import PodVolumes, Waits
 from devcluster.nodeagent.workload import Backoff, Sandbox, Workload
@@ -168,7 +169,8 @@ class PodWorker:
         self._termination = termination
         self._terminated_by = time.monotonic() + min(own, grace_seconds)
         self._stopping.set()
-        self._change()
+        if termination.announced:
+            self._change()
 
     async def settled(self) -> None:
         """Wait until it has ended and the API server knows."""
@@ -287,9 +289,9 @@ class PodWorker:
             return False
         self._start_time = status.get("startTime", self._start_time)
         if self._policy == "Never":
-            ran = {entry["name"] for entry in before if "running" in entry.get("state", {})}
-            for workload in self._main:
-                workload.lose(workload.status.name in ran)
+            states = {entry["name"]: entry.get("state", {}) for entry in before}
+            for workload in self.workloads:
+                workload.recall(states.get(workload.status.name, {}))
             self._end()
             return True
         restarts = {entry["name"]: entry["restartCount"] for entry in before}
@@ -356,6 +358,10 @@ class PodWorker:
                 await workload.stop(sandbox, deadline)
 
     def _end(self) -> None:
+        wanted = unlocated([w.status for w in self._init], [w.status for w in self._main])
+        for workload in self.workloads:
+            if workload.status.name in wanted:
+                workload.locate()
         self._change()
         self._ended.set()
 

@@ -30,7 +30,7 @@ class Terminated:
 
     exit_code: int
     reason: str
-    finished_at: str
+    finished_at: str = ""
     started_at: str | None = None
     message: str = ""
     container_id: str = ""
@@ -76,6 +76,8 @@ class Termination:
     """False for a pod that kubelet never let in: it has no containers and no conditions."""
     disrupts: bool = True
     """Whether the condition DisruptionTarget says so."""
+    announced: bool = True
+    """Whether the pod is said not to be ready while its containers are still ending."""
 
 
 TOO_OLD = Termination(
@@ -87,9 +89,13 @@ NOT_ADMITTED = Termination(
 )
 
 
+UNLOCATED = "ContainerStatusUnknown"
+"""The reason of a container's end of which nothing is known."""
+
+
 def evicted(message: str) -> Termination:
-    """The node is short of something, or the pod uses more than it may."""
-    return Termination("Evicted", message)
+    """The node is short of something, or the pod uses more than it may: that is no disruption."""
+    return Termination("Evicted", message, disrupts=message.startswith("The node "), announced=False)
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,18 @@ class Addresses:
 
     pod_ip: str | None
     host_ip: str
+
+
+def terminated(state: Object) -> Terminated:
+    """What a state in the API means."""
+    return Terminated(
+        state["exitCode"],
+        state.get("reason", ""),
+        state.get("finishedAt", ""),
+        state.get("startedAt"),
+        state.get("message", ""),
+        state.get("containerID", ""),
+    )
 
 
 def succeeded(container: Container) -> bool:
@@ -118,6 +136,14 @@ def initialized(init: Sequence[Container]) -> bool:
         else succeeded(container)
         for container in init
     )
+
+
+def unlocated(init: Sequence[Container], main: Sequence[Container]) -> list[str]:
+    """Those containers of a pod that is over of which kubelet must know an end: of a pod that is initialized
+    all main ones, and the init containers up to the last that has started, the first one always."""
+    started = [index for index, one in enumerate(init) if not isinstance(one.state, Waiting) or one.last]
+    known = [one.name for one in init[: max(started, default=0) + 1]]
+    return known + ([one.name for one in main] if initialized(init) else [])
 
 
 def phase(init: Sequence[Container], main: Sequence[Container], ended: bool) -> str:
@@ -153,6 +179,7 @@ def pod_status(
         told = {"reason": termination.reason, "message": termination.message}
         if not termination.admitted:
             return {"phase": state, **told}
+    announced = termination is not None and termination.announced
     status: Object = {
         "observedGeneration": pod["metadata"].get("generation", 0),
         "phase": state,
@@ -160,7 +187,7 @@ def pod_status(
         "hostIP": addresses.host_ip,
         "hostIPs": [{"ip": addresses.host_ip}],
         "startTime": start_time,
-        "conditions": _conditions(addresses, init, main, state, now, previous, termination is not None),
+        "conditions": _conditions(addresses, init, main, state, now, previous, announced),
         "containerStatuses": [_container_status(container) for container in main],
     }
     if addresses.pod_ip is not None:
@@ -182,7 +209,7 @@ def _conditions(
     previous: Sequence[Object],
     terminated: bool,
 ) -> list[Object]:
-    over = state in ("Succeeded", "Failed")
+    over = state in ("Succeeded", "Failed") and any(_has_run(one) for one in [*init, *main])
     sidecars = [container for container in init if container.kind == "sidecar"]
     unready = [container.name for container in [*sidecars, *main] if not container.ready]
     uninitialized = [] if initialized(init) else [c.name for c in init if not succeeded(c)]
@@ -207,6 +234,12 @@ def _conditions(
         (own,) = (condition for condition in conditions if condition["type"] == "Initialized")
         own["reason"] = "PodCompleted"
     return conditions
+
+
+def _has_run(container: Container) -> bool:
+    if isinstance(container.state, Terminated):
+        return container.state.reason != UNLOCATED
+    return isinstance(container.state, Running) or container.last is not None
 
 
 def _condition(kind: str, cause: tuple[str, str] | None, now: str, previous: Sequence[Object]) -> Object:

@@ -27,7 +27,16 @@ from devcluster.nodeagent.mounts import Mount
 from devcluster.nodeagent.network import PodNetwork
 from devcluster.nodeagent.nodes import Node, timestamp
 from devcluster.nodeagent.probes import Action, verdicts
-from devcluster.nodeagent.status import Container, Kind, Running, Terminated, Waiting, failed
+from devcluster.nodeagent.status import (
+    UNLOCATED,
+    Container,
+    Kind,
+    Running,
+    Terminated,
+    Waiting,
+    failed,
+    terminated,
+)
 from devcluster.nodeagent.volumes import Waits
 
 _logger = logging.getLogger(__name__)
@@ -112,15 +121,19 @@ class Workload:
         """Take over the count of a container that ran before the node was lost."""
         self.status = replace(self.status, restarts=restarts)
 
-    def lose(self, ran: bool) -> None:
-        """It was lost with its node, and whether it ``ran`` is all that is known."""
-        if ran:
-            end = Terminated(255, "Unknown", timestamp())
-        else:
+    def recall(self, state: Object) -> None:
+        """Take over what the API says of a container that ran, or had ended, when its node was lost."""
+        if "running" in state:
+            self._set(self.status.become(Terminated(255, "Unknown", timestamp())))
+        elif "terminated" in state:
+            self._set(self.status.become(terminated(state["terminated"])))
+
+    def locate(self) -> None:
+        """Its pod is over: one that has never run is said to have ended."""
+        if isinstance(self.status.state, Waiting) and self.status.last is None:
             message = "The container could not be located when the pod was terminated"
             code = 128 + signal.SIGKILL
-            end = Terminated(code, "ContainerStatusUnknown", timestamp(), message=message)
-        self._set(self.status.become(end))
+            self._set(self.status.become(Terminated(code, UNLOCATED, message=message)))
 
     def hold(self, message: str) -> None:
         """It can't be started yet, for the reason given."""
