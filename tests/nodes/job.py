@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,16 @@ from tests.nodes.table import REAL, STAND_IN, Recovery
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DIGITS = ROOT / "examples" / "digits"
+RECORDED = ROOT / "devcluster" / "tests" / "recorded"
+"""What kubelets have written of pods."""
 TORCH_IMAGE = "pytorch/pytorch"
 CHECKPOINT_EVERY = 20
 BOTH = pytest.mark.parametrize("cluster", ["kubelets", "played"], indirect=True)
 """For a test of a fault that the stand-in can have, too."""
 
 _HOST_NAME = "kubernetes.io/hostname"
+_RESERVED = 3 << 30
+"""Of a node's disk: more than others write on this machine's while a test runs."""
 _CHECKPOINTS = "/checkpoints"
 
 
@@ -214,6 +220,10 @@ class DigitsJob(ClusterJob):
         """Use more disk than the pod's container may, which is 20 MiB; returns when."""
         raise NotImplementedError
 
+    def short_of_disk(self, pod: str) -> AbstractContextManager[float]:
+        """Inside of the block the node of a pod is short of disk; yields since when."""
+        raise NotImplementedError
+
     def power_off(self, node: str) -> float:
         """Switch a node off; returns when."""
         raise NotImplementedError
@@ -339,6 +349,26 @@ class NodesJob(DigitsJob):
         self.kubectl("exec", pod, "-c", "train", "--", "python", "-c", fill)
         return struck
 
+    @contextlib.contextmanager
+    def short_of_disk(self, pod: str) -> Iterator[float]:
+        """Fill the disk of a pod's node from that pod; inside of the block the kubelet may use no more of it.
+
+        Yields when it was full.
+        """
+        node = self.cluster.nodes[self.node_of(pod)]
+        file = "os.open('/tmp/full', os.O_CREAT | os.O_RDWR)"
+        fill = f"import os; os.posix_fallocate({file}, 0, {2 * _RESERVED})"
+        command = ["-n", self.namespace, "exec", pod, "-c", "train", "--", "python", "-c", fill]
+        node.reserve_disk(_RESERVED)
+        try:
+            self.wait_for(
+                lambda: self.cluster.kubectl(*command, check=False).returncode == 0,
+                "the kubelet, started again, knows the pod, which fills the disk",
+            )
+            yield time.time()
+        finally:
+            node.configure_kubelet({})
+
 
 class StandInJob(DigitsJob):
     """On nodes that are played, with the programs and folders of this machine."""
@@ -366,9 +396,20 @@ class StandInJob(DigitsJob):
     def fill_disk(self, pod: str) -> float:
         """Evict the pod in the words of a kubelet that has found it so; returns when."""
         struck = time.time()
-        words = "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "
-        self.cluster.nodes.evict_pod(self.namespace, pod, words)
+        self._evict(pod, "uses_more_disk_than_its_limit")
         return struck
+
+    @contextlib.contextmanager
+    def short_of_disk(self, pod: str) -> Iterator[float]:
+        """Evict the pod in the words of a kubelet whose node is short of disk; yields when."""
+        struck = time.time()
+        self._evict(pod, "is_evicted_by_a_node_short_of_disk")
+        yield struck
+
+    def _evict(self, pod: str, case: str) -> None:
+        seen = json.loads((RECORDED / f"{case}.json").read_text())
+        words = next(one["message"] for one in reversed(seen) if "message" in one)
+        self.cluster.nodes.evict_pod(self.namespace, pod, words)
 
     def power_off(self, node: str) -> float:
         """Switch a node off; returns when."""

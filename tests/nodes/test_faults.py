@@ -130,6 +130,20 @@ def test_a_pod_uses_more_disk_than_it_may(new_job: Callable[[], DigitsJob], tabl
     assert "ephemeral" in found.message
 
 
+@BOTH
+def test_a_node_is_short_of_disk(job: DigitsJob, table: Table) -> None:
+    """The kubelet evicts the pod that uses most: the node's fault, and none of the script's."""
+    pod = job.member(1)
+    node = job.node_of(pod)
+    with job.short_of_disk(pod) as struck:
+        job.wait_for(lambda: job.has_ended(pod), "it is evicted")
+    found = job.recovered("the node is short of disk", struck, members=2)
+    table(found)
+    assert (found.cause, found.account) == ("NodePressure", "infrastructure")
+    words = "which is short of resources: The node was low on resource: ephemeral-storage"
+    assert f"{pod} (group rank 1) was evicted from node {node}, {words}" in found.message
+
+
 # Sidecars
 
 
