@@ -294,6 +294,8 @@ RULES = {
     ),
     "I10 growth asks whether it can": Rule("scaling.decide", form_at_once),
     "growth pays": Rule("payback.refusal", gives("")),
+    "growth waits for warm workers": Rule("starts.preparing", gives(False)),
+    "growth waits for them a minute": Rule("starts.PREPARE_SECONDS", 1e9),
     # Writes that fail
     "I11 the pass goes on": Rule("tests.simulation.operator.Operator.failed", end_the_pass),
     "I11 people are told": Rule("conditions._stuck", gives("")),

@@ -435,7 +435,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         os.environ[names.ROUND_ENV] = str(m.number)
         _set_worker_environment()
         if self._warm is not None:
-            self._warm.begin(lambda: steps.read() is not None, lambda starts: self._started(m.nonce, starts))
+            self._warm.begin(
+                lambda: steps.read() is not None,
+                lambda starts: self._started(m.nonce, starts),
+                leads=leads,
+            )
         host, _ = parse_endpoint(m.leader_endpoint)
         logger.info(
             "round %d: group rank %d of %d, led by %s%s",
@@ -449,7 +453,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._servers.establish(done.workers_server)
         if leads:
             self._lease.write(report=RoundReport(m.nonce, established=True).dump())
-        self._watch.begin(m, steps, lambda: store.passed, board)
+        self._watch.begin(m, steps, lambda: store.passed, board, self._warm)
         return RendezvousInfo(
             store,  # type: ignore[arg-type]  # torch calls methods, it does not look at the type
             m.group_rank,
@@ -459,7 +463,7 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _started(self, nonce: str, starts: Starts) -> None:
         """How the workers have started goes with the next write of the Lease."""
-        report = StartsReport(nonce, starts.warm, starts.cold, starts.cold_reason)
+        report = StartsReport(nonce, starts.warm, starts.cold, starts.cold_reason, starts.preparing)
         self._lease.attach(starts=report.dump())
 
     def _stopped(self, m: Membership, step: int) -> None:

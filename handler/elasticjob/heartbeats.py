@@ -5,8 +5,8 @@ The leader watches all members, each member watches the leader. Heartbeats have 
 their own, because a store call can block for ever. A broken connection is reopened before anything is
 reported. ``elasticjob.core.heartbeats`` decides what follows from a missing heartbeat.
 
-With its heartbeat, a member stores the highest step that its workers have reported, if it has grown, and once
-that all of them have called ``should_stop``. The leader passes the highest step of all members to
+With its heartbeat, a member stores the highest step that its workers have reported, if it has grown, and what
+it has to say once (``Word``). The leader passes the highest step of all members to
 ``elasticjob.core.progress``. In a round of one member there are no heartbeats, and only the steps are read.
 """
 
@@ -16,7 +16,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from torch.distributed import PrefixStore
@@ -46,6 +46,7 @@ ENDPOINT_KEY = "elasticjob/here/"
 HEARTBEAT_KEY = "elasticjob/beat/"
 STEP_KEY = "elasticjob/step/"
 TAKES_PART_KEY = "elasticjob/drain/part/"
+PREPARED_KEY = "elasticjob/warm/prepared/"
 NO_STEP = -1
 LEADER_LEFT = 1 << 40
 """A heartbeat counter of this value was set by the leader when it left the round."""
@@ -55,11 +56,32 @@ CONFIRM_SECONDS = 2.0, 4.0
 
 class Answer(NamedTuple):
     """What the store has answered: counters by rank and, to the leader, the highest step of the others (None
-    while it is not known) and whether all of them take part in drains."""
+    while it is not known) and the keys of what all of them have said."""
 
     counts: dict[int, int]
     step: int | None = None
-    take_part: bool = False
+    said: frozenset[str] = frozenset()
+
+
+class Word:
+    """Something that each member says once in a round, as soon as it is so: under ``key``, when ``is_so`` is
+    true. ``all_said`` is called on the leader, once, when all members have."""
+
+    def __init__(self, key: str, is_so: Callable[[], bool], all_said: Callable[[], None]) -> None:
+        self.key = key
+        self.all_said = all_said
+        self.own = False
+        self.done = False
+        self._is_so = is_so
+
+    def look(self) -> None:
+        """Ask whether it is so, until it is."""
+        self.own = self.own or self._is_so()
+
+    @property
+    def due(self) -> bool:
+        """Whether a member still has to say it, or the leader to hear it from the others."""
+        return self.own and not self.done
 
 
 class Heartbeats:
@@ -69,8 +91,7 @@ class Heartbeats:
     the first report ends the round, and a second one is late. On the leader alone ``progressed`` comes when a
     step was reported (and whether it is the round's first), ``hung`` once when nothing moves any more.
 
-    ``takes_part`` says whether all workers of this agent have called ``should_stop``. ``drainable`` comes on
-    the leader, once, when those of all members have.
+    ``words`` are what members say once.
 
     ``verify_source`` is called, with the monotonic time of when that began, while others are silent or the
     leader has left the round: the record should have said why by then.
@@ -84,8 +105,7 @@ class Heartbeats:
         progressed: Callable[[ProgressReport, bool], None],
         hung: Callable[[Hang], None],
         verify_source: Callable[[float], None],
-        takes_part: Callable[[], bool] = lambda: False,
-        drainable: Callable[[], None] = lambda: None,
+        words: Sequence[Word] = (),
     ) -> None:
         self._membership = membership
         self._leads = membership.group_rank == 0
@@ -94,9 +114,7 @@ class Heartbeats:
         self._progressed = progressed
         self._hung = hung
         self._verify_source = verify_source
-        self._takes_part = takes_part
-        self._drainable = drainable
-        self._own_part = self._part_known = False
+        self._words = words
         self._unconfirmed_since: float | None = None
         self._confirm_seconds = random.uniform(*CONFIRM_SECONDS)
         self._leader_left = self._knows_leader_left = False
@@ -190,13 +208,17 @@ class Heartbeats:
         if not self._leads:
             own = self._steps.read()
             self._own_step = NO_STEP if own is None else own.step
-        if not self._own_part:
-            self._own_part = self._takes_part()
-        answer = self._exchange() if self._membership.size > 1 else Answer({}, NO_STEP, self._own_part)
+        for word in self._words:
+            word.look()
+        if self._membership.size > 1:
+            answer = self._exchange()
+        else:
+            answer = Answer({}, NO_STEP, frozenset(word.key for word in self._words if word.own))
         if self._leads:
-            if answer.take_part and not self._part_known:
-                self._part_known = True
-                self._drainable()
+            for word in self._words:
+                if word.due and word.key in answer.said:
+                    word.done = True
+                    word.all_said()
             self._follow_progress(answer.step)
         now = time.monotonic()
         suspects = self._monitor.tick(now, answer.counts)
@@ -243,7 +265,7 @@ class Heartbeats:
                 self._changed.wait_for(lambda: call.done, ANSWER_SECONDS)
             after = self._answer()
             step = before.step if after.step is None else after.step
-            return Answer(before.counts | after.counts, step, before.take_part or after.take_part)
+            return Answer(before.counts | after.counts, step, before.said | after.said)
         return before
 
     def _answer(self) -> Answer:
@@ -267,9 +289,10 @@ class Heartbeats:
         if step != self._stored_step:
             store.set(f"{STEP_KEY}{rank}", str(step))
             self._stored_step = step
-        if self._own_part and not self._part_known:
-            store.set(f"{TAKES_PART_KEY}{rank}", "1")
-            self._part_known = True
+        for word in self._words:
+            if word.due:
+                store.set(f"{word.key}{rank}", "1")
+                word.done = True
         self._answers += 1
         return Answer({0: self._answers})
 
@@ -282,12 +305,12 @@ class Heartbeats:
             self._endpoints.update({rank: text.decode() for rank, text in zip(ranks, endpoints, strict=True)})
         values = store.multi_get([f"{key}{rank}" for key in (HEARTBEAT_KEY, STEP_KEY) for rank in ranks])
         counts = {rank: int(value) for rank, value in zip(ranks, values[: len(ranks)], strict=True)}
-        part = (
-            self._own_part
-            and not self._part_known
-            and bool(store.check([f"{TAKES_PART_KEY}{rank}" for rank in ranks]))
+        said = frozenset(
+            word.key
+            for word in self._words
+            if word.due and store.check([f"{word.key}{rank}" for rank in ranks])
         )
-        return Answer(counts, max(int(value) for value in values[len(ranks) :]), part)
+        return Answer(counts, max(int(value) for value in values[len(ranks) :]), said)
 
     def _probe(self, suspects: list[int]) -> None:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:MAX_PROBED] if rank in self._endpoints}

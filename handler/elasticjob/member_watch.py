@@ -15,11 +15,12 @@ from elasticjob.contract.records import DrainReport, ProgressReport, RoundReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Membership, Participant
 from elasticjob.core.progress import Hang
-from elasticjob.heartbeats import Heartbeats
+from elasticjob.heartbeats import PREPARED_KEY, TAKES_PART_KEY, Heartbeats, Word
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.post_round_probe import PostRoundProbe
 from elasticjob.step_files import StepReader
 from elasticjob.stop_board import StopBoard
+from elasticjob.warm_workers import WarmWorkers
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +38,16 @@ class MemberWatch:
         self._left: Heartbeats | None = None
         self._silent: tuple[int, ...] = ()
 
-    def begin(self, m: Membership, steps: StepReader, passed: Callable[[], bool], board: StopBoard) -> None:
+    def begin(
+        self,
+        m: Membership,
+        steps: StepReader,
+        passed: Callable[[], bool],
+        board: StopBoard,
+        warm: WarmWorkers | None = None,
+    ) -> None:
         """The round is established. ``passed`` tells whether this agent is through with it, ``board`` what
-        its workers say of drains."""
+        its workers say of drains, ``warm`` whether the next ones can start at once."""
 
         def done() -> bool:
             # What a thread of a round that was left is still about to report is of that round: after the next
@@ -66,9 +74,14 @@ class MemberWatch:
             if not done():
                 self._lease.write(drain=DrainReport(m.nonce).dump())
 
-        heartbeats = self._heartbeats = Heartbeats(
-            m, steps, lost, progressed, hung, verify_source, board.take_part, drainable
-        )
+        def prepared() -> None:
+            if warm is not None and not done():
+                warm.all_prepared()
+
+        words = [Word(TAKES_PART_KEY, board.take_part, drainable)]
+        if warm is not None:
+            words.append(Word(PREPARED_KEY, warm.prepared, prepared))
+        heartbeats = self._heartbeats = Heartbeats(m, steps, lost, progressed, hung, verify_source, words)
         heartbeats.start()
 
     def leave(self, m: Membership) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import ElasticAgent
@@ -112,22 +113,38 @@ class WarmWorkers:
             self._wanted, self._together, self._due = dict(starts), True, 0.0
             self._wake()
 
-    def begin(self, first_step: Callable[[], bool], tell: Callable[[Starts], None]) -> None:
+    def begin(
+        self, first_step: Callable[[], bool], tell: Callable[[Starts], None], *, leads: bool = False
+    ) -> None:
         """Workers are about to start: make the next interpreters after their first step, one by one. ``tell``
-        gets the count of this round's starts with each change; it must neither raise nor wait."""
+        gets the count of this round's starts with each change; it must neither raise nor wait. ``leads``:
+        this agent leads the round, and is told when those of all members are ready (``all_prepared``)."""
         with self._changed:
-            self._starts, self._tell = Starts(), tell
+            self._starts, self._tell = Starts(preparing=leads and not self._given_up), tell
             self._wanted, self._together = {}, False
             self._due, self._first_step = time.monotonic() + AGAIN_SECONDS, first_step
+            if self._starts.preparing:
+                self._tell(self._starts)
             self._wake()
+
+    def prepared(self) -> bool:
+        """Whether the next round would start no sooner if it came later: all interpreters that will be made
+        for it are ready."""
+        with self._changed:
+            return self._given_up != "" or not (self._due or self._importing())
+
+    def all_prepared(self) -> None:
+        """Those of all members are."""
+        self._count(lambda starts: replace(starts, preparing=False))
 
     def warming(self) -> bool:
         """Whether there will soon be more interpreters that are ready than there are now."""
         with self._changed:
-            if self._given_up or self._stop:
-                return False
-            missing = any(rank not in self._idle for rank in self._wanted)
-            return missing or any(one.state()[0] != READY for one in self._idle.values())
+            return not (self._given_up or self._stop) and self._importing()
+
+    def _importing(self) -> bool:
+        missing = any(rank not in self._idle for rank in self._wanted)
+        return missing or any(one.state()[0] != READY for one in self._idle.values())
 
     def idle_pids(self) -> frozenset[int]:
         """The processes that are no workers yet."""

@@ -81,6 +81,44 @@ def test_a_pod_that_is_added_announces_itself_when_it_is_warm(job: JobRun) -> No
     assert first == {"warm": 1, "cold": 0} or first["coldReason"].startswith("cannot import not_there: ")
 
 
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif("ELASTICJOB_TEST_PYTHON" in os.environ, reason="the newest torch is enough")
+def test_a_lost_pod_returns_when_all_members_can_start_warm(job: JobRun) -> None:
+    """The job goes on with one at once. It grows again when the one that stayed has a new interpreter: else
+    both would wait until its worker has imported torch."""
+    job.deadline = 600.0  # workers import torch five times, beside whatever else the machine does
+    job.apply(
+        replicas=2,
+        minReplicas=1,
+        warmWorkers={},
+        scaling={"scaleUpDelaySeconds": 0},
+        rendezvous={"lastCallTimeoutSeconds": 0},
+    )
+    job.training(1, members=2)
+    job.wait_for(lambda: "interpreters are ready" in warm_again(job), "the survivor's interpreter is ready")
+    job.kill_pod("job-1-0")
+    job.training(3, members=2)
+    assert [(entry["cause"], entry["members"]) for entry in job.rounds()[1:]] == [
+        ("PodLost", 1),
+        ("ScaledUp", 2),
+    ]
+    for pod in ("job-0-0", "job-1-1"):
+        _, _, third = job.log(pod).partition("round 3: group rank")
+        assert "worker 0 starts warm" in third, job.log(pod)
+        assert "still importing" not in third, job.log(pod)
+    job.stop()
+    job.complete()
+    assert [entry["workerStarts"] for entry in job.rounds()[1:]] == [
+        {"warm": 1, "cold": 0},
+        {"warm": 2, "cold": 0},
+    ]
+
+
+def warm_again(job: JobRun) -> str:
+    """What the first pod has logged since its worker started."""
+    return job.log("job-0-0").rpartition("worker 0 starts")[2]
+
+
 @pytest.mark.slow
 def test_pods_that_nobody_can_place_hold_up_nobody(job: JobRun) -> None:
     job.apply(replicas=2, minReplicas=2)

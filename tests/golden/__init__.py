@@ -96,6 +96,7 @@ def records() -> dict[str, Any]:
         "drain-stopped": DrainReport("9f3c", True, 18_201),
         "drain-waits": DrainReport("9f3c", step=18_201, waiting_ranks=(1, 2, 5)),
         "starts": StartsReport("9f3c", 7, 1, "no interpreter waits for it"),
+        "starts-preparing": StartsReport("9f3c", 8, preparing=True),
     }
 
 

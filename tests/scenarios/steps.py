@@ -45,11 +45,13 @@ class StepCommands:
         leader = self.status.current_round.leader_pod_name
         self.leases[leader] = replace(self.leases[leader], drain=report)
 
-    def do_starts(self, pod: str, warm: str, cold: str = "0", why: str = "") -> None:
+    def do_starts(self, pod: str, warm: str, cold: str = "0", why: str = "", preparing: str = "") -> None:
         """The pod says how many of its workers started warm in this round, and how many cold. It rides on a
-        renewal, which makes no event."""
-        self.unnoticed = True
-        report = StartsReport(self.status.current_round.nonce, int(warm), int(cold), why)
+        renewal, which makes no event. ``preparing=yes`` from the leader: not all members' interpreters for
+        the next round are ready; that they are is news."""
+        before = self.leases[pod].starts
+        report = StartsReport(self.status.current_round.nonce, int(warm), int(cold), why, bool(preparing))
+        self.unnoticed = (before is not None and before.preparing) == report.preparing
         self.leases[pod] = replace(self.leases[pod], starts=report)
 
     def do_goodput(self) -> None:

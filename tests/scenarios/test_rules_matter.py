@@ -25,6 +25,8 @@ TOLD_BY = [
     ("I3 never fewer", "account_used_up_fails_the_job"),
     ("I3 never more", "scale_up_beside_a_spare_waits_for_the_new_pods"),
     ("growth pays", "growth_waits_until_it_pays"),
+    ("growth waits for warm workers", "growth_waits_until_all_can_start_warm"),
+    ("growth waits for them a minute", "growth_waits_a_minute_for_members_to_start_warm"),
     ("I3 bounds break nothing", "bounds_that_change_break_nothing"),
     ("I4 late announcements", "stalled_standby_announces_itself_again"),
     ("I4 late announcements", "spent_id_is_never_picked_again"),

@@ -16,6 +16,7 @@ from elasticjob.contract.records import (
     FailureReport,
     ProgressReport,
     RoundReport,
+    StartsReport,
 )
 from elasticjob.core.participant import RANK_UNKNOWN, AnnounceAgain, Enter, Membership, Participant, Stop
 from elasticjob_operator.plan.model import Pod
@@ -211,6 +212,13 @@ class Agent(Client):
                     return
             yield 0.2
 
+    def _prepare(self, m: Membership, never: float) -> Script:
+        """All members' interpreters for the next start are ready; that goes with the next write."""
+        if self.kernel.rng.random() >= never:
+            yield self.kernel.between(1.0, 45.0)
+            if self.in_round is m:
+                self._lease.voice = self._lease.voice._replace(starts=StartsReport(m.nonce))
+
     def _kill_workers(self, m: Membership) -> None:
         """What is left of the workers ten seconds after the end of the round."""
         if self.in_round is m and self.alive and not self.frozen:
@@ -378,6 +386,9 @@ class Agent(Client):
         else:
             return None
         if m.group_rank == 0:
+            if self._ground.behaviour.warm is not None:
+                self._lease.voice = self._lease.voice._replace(starts=StartsReport(m.nonce, preparing=True))
+                self.spawn(self._prepare(m, self._ground.behaviour.warm))
             self._lease.write(report=RoundReport(m.nonce, established=True))
         self.endpoints = self.endpoints[-1:]
         self.in_round = m

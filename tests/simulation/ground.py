@@ -11,6 +11,7 @@ from elasticjob.contract.records import (
     ParticipantRecord,
     ProgressReport,
     RoundReport,
+    StartsReport,
 )
 from elasticjob.core.participant import Membership
 
@@ -29,6 +30,7 @@ class LeaseValue(NamedTuple):
     progress: ProgressReport | None = None
     finished: str = ""
     drain: DrainReport | None = None
+    starts: StartsReport | None = None
 
 
 class Network(Protocol):
@@ -64,11 +66,14 @@ class RoundKeys:
 @dataclass
 class Behaviour:
     """How this job's training behaves. ``needed``: seconds of training in all, None: it never ends; a step
-    takes one of them. ``steps``: it reports them. ``drains``: it calls ``should_stop``."""
+    takes one of them. ``steps``: it reports them. ``drains``: it calls ``should_stop``. ``warm``: warm
+    workers are on, and with this probability a round's leader says without end that they are being
+    prepared."""
 
     needed: float | None = None
     steps: bool = False
     drains: bool = False
+    warm: float | None = None
     echo: float = 0.7
     """How probable it is that a worker's collective fails when a peer is lost."""
     slow_stop: float = 0.05

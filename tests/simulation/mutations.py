@@ -49,4 +49,5 @@ MUTATIONS = [
     Mutation(("I14",), "I14 rounds are paced", 14, "broken"),
     Mutation(("I10",), "I10 growth asks whether it can", 37, "scale"),
     Mutation(("I10",), "I10 nothing is done again", 344, "scale"),
+    Mutation(("Liveness",), "growth waits for them a minute", 77, "warm"),
 ]

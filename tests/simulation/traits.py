@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 CLASSES = (
     *("sidecars", "broken", "scale", "commands", "neighbour", "writes", "stranded", "fencing", "drains"),
-    "payback",
+    *("payback", "warm"),
 )
 SHARE = 0.1
 """The part of all histories in which a class is."""
@@ -73,12 +73,14 @@ class Failing(NamedTuple):
 
 @dataclass(frozen=True)
 class Traits:
-    """``sidecars``: beside each training container another one runs until its pod is deleted.
-    ``places``: for how many pods more than are wanted there is room, None: for all. ``neighbour``: every so
-    many seconds a write for another tenant's job fails, for ever. ``stranded``: watches of operators die
-    without a sign so often (seconds), and when a round is broken. ``fencing``: the job waits for proof that a
-    round has stopped no longer than for so many seconds, and whole rounds are cut off. ``drains``: the script
-    calls ``should_stop``. ``payback``: growth is weighed, and has to pay within so many seconds."""
+    """``sidecars``: beside each training container another one runs until its pod is deleted. ``places``: for
+    how many pods more than are wanted there is room, None: for all. ``neighbour``: every so many seconds a
+    write for another tenant's job fails, for ever. ``stranded``: watches of operators die without a sign so
+    often (seconds), and when a round is broken. ``fencing``: the job waits for proof that a round has stopped
+    no longer than for so many seconds, and whole rounds are cut off. ``drains``: the script calls
+    ``should_stop``. ``payback``: growth is weighed, and has to pay within so many seconds. ``warm``: warm
+    workers are on, and in a round so many leaders say that their members prepare the next start without
+    end."""
 
     sidecars: bool = False
     places: int | None = None
@@ -91,6 +93,7 @@ class Traits:
     fencing: int | None = None
     drains: bool = False
     payback: int | None = None
+    warm: float | None = None
 
 
 def draw(seed: int) -> Traits:
@@ -110,6 +113,7 @@ def draw(seed: int) -> Traits:
         dice["fencing"].choice((60, 60, 90, 150)) if "fencing" in here else None,
         "drains" in here,
         dice["payback"].choice((1, 20, 60, 600)) if "payback" in here else None,
+        dice["warm"].choice((0.0, 0.1, 1.0)) if "warm" in here else None,
     )
 
 

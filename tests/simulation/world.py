@@ -62,6 +62,7 @@ class World:
             needed, rng.random() < 0.5, drift=rng.choice((0.0, 2.0, 20.0))
         )
         self.behaviour.drains |= self.traits.drains
+        self.behaviour.warm = self.traits.warm
         self.progress = 0.0
         self.oracle.pace.come = lambda: self.progress if self.behaviour.steps else 0.0
         self.stage = 1

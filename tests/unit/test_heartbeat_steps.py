@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import ProgressReport
 from elasticjob.core.participant import Membership
 from elasticjob.core.progress import Hang
-from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats
+from elasticjob.heartbeats import ENDPOINT_KEY, HEARTBEAT_KEY, NO_STEP, STEP_KEY, Heartbeats, Word
 from elasticjob.progress import StepFile
 from elasticjob.step_files import StepReader
 from elasticjob.stores import KeyValueStore, serve
@@ -30,6 +31,8 @@ class Member:
         self.hangs: list[Hang] = []
         self.lost: list[object] = []
         self.verified: list[float] = []
+        self.ready: set[str] = set()
+        self.all_said: list[str] = []
         self.heartbeats = Heartbeats(
             membership,
             StepReader(str(folder)),
@@ -37,8 +40,15 @@ class Member:
             lambda report, first: self.reports.append((report, first)),
             self.hangs.append,
             self.verified.append,
+            [
+                Word(key, partial(self._is_so, key), partial(self.all_said.append, key))
+                for key in ("a/", "b/")
+            ],
         )
         self.heartbeats.start()
+
+    def _is_so(self, key: str) -> bool:
+        return key in self.ready
 
     def steps(self) -> list[tuple[int, int]]:
         return [(report.first_step, report.step) for report, _ in self.reports]
@@ -85,6 +95,19 @@ def test_the_leader_knows_the_highest_step_of_all(members: list[Member]) -> None
         "other": 9,
     }, "each knows of its own workers, whatever becomes of the leader"
     assert all(not member.lost for member in members)
+
+
+@pytest.mark.parametrize("members", [1, 3], indirect=True)
+def test_the_leader_is_told_once_when_all_have_said_something(members: list[Member]) -> None:
+    for member in members[1:]:
+        member.ready |= {"a/", "b/"}
+    members[0].ready.add("b/")
+    wait_for(lambda: members[0].all_said == ["b/"], 60, "b is said by all")
+    members[0].ready.add("a/")
+    wait_for(lambda: members[0].all_said == ["b/", "a/"], 60, lambda: str(members[0].all_said))
+    members[0].workers[0].write(4)
+    wait_for(lambda: members[0].steps() == [(4, 4)], 60, "another heartbeat")
+    assert [member.all_said for member in members] == [["b/", "a/"], *([] for _ in members[1:])]
 
 
 @pytest.mark.parametrize("members", [3], indirect=True)

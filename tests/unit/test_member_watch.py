@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,10 +12,13 @@ from elasticjob.contract.records import ProgressReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Enter, Membership
 from elasticjob.core.progress import Hang
+from elasticjob.core.warm import Starts
+from elasticjob.heartbeats import Word
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.member_watch import MemberWatch
 from elasticjob.step_files import StepReader
 from elasticjob.stop_board import StopBoard
+from elasticjob.warm_workers import WarmWorkers
 from tests.unit.memory_api import Leases, MemoryApi
 from tests.unit.test_participant import ROUND, joined
 
@@ -34,10 +37,9 @@ class HeldHeartbeats:
         progressed: Callable[[ProgressReport, bool], None],
         hung: Callable[[Hang], None],
         _verify_source: Callable[[float], None],
-        _takes_part: Callable[[], bool],
-        drainable: Callable[[], None],
+        words: Sequence[Word],
     ) -> None:
-        self.drainable = drainable
+        self.words = words
         self.lost, self.progressed, self.hung = lost, progressed, hung
         self.nonce = membership.nonce
 
@@ -51,7 +53,8 @@ class HeldHeartbeats:
         self.lost(LOST)
         self.hung(HANG)
         self.progressed(ProgressReport(self.nonce, 0, 7, 0, 0), True)
-        self.drainable()
+        for word in self.words:
+            word.all_said()
 
 
 class Said(LeaseWriter):
@@ -80,11 +83,16 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     assert isinstance(step, Enter)
     said = Said()
     watch = MemberWatch(core, said, lambda _: None)
-    watch.begin(step.membership, StepReader(""), lambda: False, StopBoard("", None))
+    warm = WarmWorkers()
+    told: list[Starts] = []
+    warm._starts, warm._tell = Starts(preparing=True), told.append
+    watch.begin(step.membership, StepReader(""), lambda: False, StopBoard("", None), warm)
     made[0].says_all()
     assert said.words == ["report", "report", "progress", "drain"], "while the round runs, all of it"
+    assert told == [Starts()], "no write is made for this"
 
     watch.stop_heartbeats()
     core.announce("next", "h:2", False, 1)
     made[0].says_all()
     assert len(said.words) == 4
+    assert len(told) == 1

@@ -313,7 +313,7 @@ def test_a_container_that_was_restarted_in_place_says_how_it_had_ended() -> None
     assert (fresh.last_exit, fresh.restarts) == (None, 0)
 
 
-def test_how_workers_have_started_is_read_and_starts_no_pass() -> None:
+def test_how_workers_have_started_is_read_and_starts_no_pass_but_for_what_growth_waits_for() -> None:
     def read(old: SeenLease | None, **annotations: str) -> SeenLease:
         given = {f"elasticjob.dev/{key}": text for key, text in annotations.items()}
         return read_lease({"metadata": {"name": "x", "annotations": given}, "spec": {}}, old)
@@ -327,6 +327,11 @@ def test_how_workers_have_started_is_read_and_starts_no_pass() -> None:
     assert read(second, participant=record, starts=StartsReport("n", 2).dump()).participant.starts == (
         StartsReport("n", 2)
     )
+    preparing = read(second, participant=record, starts=StartsReport("n", 2, preparing=True).dump())
+    assert preparing != second, "the round does not grow yet"
+    more = read(preparing, participant=record, starts=StartsReport("n", 3, preparing=True).dump())
+    assert more == preparing
+    assert read(more, participant=record, starts=StartsReport("n", 3).dump()) != more, "now it may"
     wrong = read(first, participant=record, starts='{"warm": -1}', progress="7")
     assert (wrong.participant.starts, wrong.participant.record) == (None, first.participant.record)
     assert "starts report" in wrong.participant.problem

@@ -508,13 +508,15 @@ class DrainReport:
 @dataclass(frozen=True)
 class StartsReport:
     """How many of this agent's workers started warm in the round whose ``nonce`` this is, and how many cold;
-    ``cold_reason`` is why the first of those did. Said only where warm workers are on, with the next write of
-    the Lease that there is for another reason."""
+    ``cold_reason`` is why the first of those did. From the leader, ``preparing``: some member's interpreters
+    for the next round are not ready yet, so that it would start later if it came now. Said only where warm
+    workers are on, with the next write of the Lease that there is for another reason."""
 
     nonce: str
     warm: int = 0
     cold: int = 0
     cold_reason: str = ""
+    preparing: bool = False
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -526,6 +528,7 @@ class StartsReport:
                 "warm": self.warm,
                 "cold": self.cold,
                 "coldReason": self.cold_reason[:MAX_REASON],
+                **({"preparing": True} if self.preparing else {}),
             }
         )
 
@@ -539,6 +542,7 @@ class StartsReport:
             warm=fields.integer("warm", 0, 0, MAX_LOCAL_WORLD_SIZE),
             cold=fields.integer("cold", 0, 0, MAX_LOCAL_WORLD_SIZE),
             cold_reason=fields.string("coldReason", "")[:MAX_REASON],
+            preparing=fields.boolean("preparing"),
         )
 
 

@@ -62,11 +62,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Starts:
-    """How the workers of a round were started; ``cold_reason`` is why the first cold one was."""
+    """How the workers of a round were started; ``cold_reason`` is why the first cold one was. ``preparing``:
+    the round's leader does not know yet that all members' interpreters for the next one are ready."""
 
     warm: int = 0
     cold: int = 0
     cold_reason: str = ""
+    preparing: bool = False
 
     def with_warm(self) -> Starts:
         """One more."""

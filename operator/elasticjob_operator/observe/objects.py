@@ -106,8 +106,8 @@ class SeenLease(Seen):
     job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished,
     drain), to know them again: long ones as digests, but for the round's. ``news`` is what starts a pass. One
     that can't be read and then says something else that can't be read is no news, however often. Progress is
-    none but the first of a round, and how workers started never is: both ride on other writes
-    (``rider_texts``)."""
+    none but the first of a round, and of how workers started only whether more is prepared: both ride on
+    other writes (``rider_texts``)."""
 
     owner: str
     holder: str
@@ -421,7 +421,12 @@ def _with_riders(participant: Participant, progress: str | None, starts: str | N
 def _news(participant: Participant) -> Participant:
     if participant.progress is None and participant.starts is None and not participant.problem:
         return participant
-    return replace(participant, problem="ignored" if participant.problem else "", progress=None, starts=None)
+    starts = participant.starts
+    if starts is not None:
+        starts = StartsReport(starts.nonce, preparing=True) if starts.preparing else None
+    return replace(
+        participant, problem="ignored" if participant.problem else "", progress=None, starts=starts
+    )
 
 
 def _round(text: str | None) -> tuple[RoundRecord | None, str]:

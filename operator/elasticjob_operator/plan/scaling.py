@@ -11,7 +11,7 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
-from elasticjob_operator.plan import backoff, draining, members, payback
+from elasticjob_operator.plan import backoff, draining, members, payback, starts
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.rounds import candidates, newcomers
@@ -115,6 +115,9 @@ def rescale(p: Pass) -> None:
     names, to = listed([entry.pod_name for entry in joined]), len(decision.members)
     p.growth = payback.refusal(p, have, to)
     if p.growth:
+        return
+    if starts.preparing(p):
+        p.growth = f"will grow to {to} members when all members can start their workers warm"
         return
     text = f"{names} joined: growing from {have} to {to} members"
     draining.change_or_drain(p, Evidence(Cause.SCALED_UP, text))

@@ -1,4 +1,6 @@
-"""How the workers of a round were started, warm or cold: what its members say where warm workers are on."""
+"""How the workers of a round were started, warm or cold, and whether the next could be started warm: what its
+members say where warm workers are on.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,22 @@ from dataclasses import replace
 
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import JobStatus, WorkerStarts
+from elasticjob_operator.plan.waits import JobWait
+
+PREPARE_SECONDS = 60.0
+"""For how long after its start a round does not grow while its members' interpreters are not ready. They are
+made after the first step, or 30 s; imports have taken 13 s beside training, and the leader renews its Lease
+every 10 s."""
+
+
+def preparing(p: Pass) -> bool:
+    """Whether a change now would have workers start that import torch first, and a later one would not."""
+    leader, since = next(iter(p.status.members()), None), p.round.established_time
+    lease = p.lease_of(leader.pod_uid) if leader is not None else None
+    said = lease.starts if lease is not None else None
+    if since is None or said is None or said.nonce != p.round.nonce or not said.preparing:
+        return False
+    return p.left_since(since, PREPARE_SECONDS, JobWait.WARM_WORKERS, p.round.number) > 0
 
 
 def count(p: Pass) -> None:

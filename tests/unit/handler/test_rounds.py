@@ -9,6 +9,7 @@ import resource
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -72,7 +73,9 @@ def test_how_workers_have_started_goes_with_the_next_announcement(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Callable[[Starts], None]] = []
-    monkeypatch.setattr("elasticjob.handler.WarmWorkers.begin", lambda _self, _step, tell: told.append(tell))
+    monkeypatch.setattr(
+        "elasticjob.handler.WarmWorkers.begin", lambda _self, _step, tell, **_: told.append(tell)
+    )
     handler = start("a", warm=True)
     joining = Joining(handler)
     record = form(leases, 1, "a")
@@ -218,6 +221,35 @@ def test_a_newcomer_among_others_that_train_announces_itself_when_it_is_warm(
     warming[0] = True
     form(leases, 2, "a", "b", "c")
     assert sorted(one.result().rank for one in joining) == [0, 1, 2]
+
+
+def test_the_leader_s_lease_says_whether_all_members_can_start_warm(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: set[str] = set()
+    handlers = {pod: start(pod, warm=True) for pod in "ab"}
+    for pod, handler in handlers.items():
+        assert handler._warm is not None
+        monkeypatch.setattr(handler._warm, "prepared", partial(prepared.__contains__, pod))
+    joining = [Joining(handler) for handler in handlers.values()]
+    form(leases, 1, "a", "b")
+    for one in joining:
+        one.result()
+
+    def preparing(pod: str) -> bool | None:
+        text = leases.annotation(pod, names.STARTS_ANNOTATION)
+        return None if text is None else StartsReport.parse(text).preparing
+
+    leases.wait_for(lambda: leases.report("a") is not None, "the leader has said that all are there")
+    assert preparing("a"), "in the same write"
+    handlers["a"]._lease.renew_every(0.1)
+    prepared.add("b")
+    before = leases.writes
+    leases.wait_for(lambda: leases.writes > before + 15, "some renewals, and two heartbeats")
+    assert preparing("a")
+    prepared.add("a")
+    leases.wait_for(lambda: not preparing("a"), "both are prepared")
+    assert preparing("b") is None
 
 
 def test_a_newcomer_for_which_others_wait_announces_itself_at_once(

@@ -143,6 +143,29 @@ def test_the_next_are_made_after_the_first_step_one_by_one(scene: Scene) -> None
     assert scene.told == Starts(3), "each round's own"
 
 
+def test_whether_the_next_start_is_prepared(scene: Scene) -> None:
+    args = (scene.script("import time; time.sleep(600)"),)
+    told: list[Starts] = []
+    scene.arm(2, *args)
+    scene.idle(2)
+    assert scene.warm.prepared()
+    scene.warm.begin(lambda: scene.stepped, told.append, leads=True)
+    assert told == [Starts(preparing=True)], "the leader says so before its workers start"
+    for rank in range(2):
+        scene.start(rank, *args)
+    assert told[-1] == Starts(2, preparing=True)
+    assert not scene.warm.prepared(), "they were used, and the next are made after the first step"
+    scene.stepped = True
+    wait_for(scene.warm.prepared, SECONDS, "the next are ready")
+    scene.idle(2)
+    scene.warm.all_prepared()
+    assert told[-1] == Starts(2)
+    scene.begin()
+    assert scene.told == Starts(), "who does not lead says nothing"
+    scene.warm._give_up("why")
+    assert scene.warm.prepared(), "there is nothing to wait for"
+
+
 def test_another_environment_is_a_cold_start(scene: Scene, said: Callable[[], str]) -> None:
     args = (scene.script(PRINTS),)
     scene.arm(1, *args)
