@@ -96,6 +96,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--backend", type=arguments.words(BACKENDS), default=BACKENDS, help=f"of {','.join(BACKENDS)}"
     )
+    parser.add_argument(
+        "--only", default="", help=f"of {BREAKDOWN}: variants with this in their name, such as 'warm'"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder, default %(default)s")
     return parser.parse_args()
 
@@ -103,7 +106,7 @@ def _parse() -> argparse.Namespace:
 def _break_down(arguments: argparse.Namespace) -> None:
     from benchmarks import breakdown_runs
 
-    breakdown_runs.measure(arguments.out, arguments.n, arguments.runs, arguments.backend)
+    breakdown_runs.measure(arguments.out, arguments.n, arguments.runs, arguments.backend, arguments.only)
     print(f"\n{(arguments.out / 'breakdown.md').read_text()}\nwritten to {arguments.out}")
 
 

@@ -61,6 +61,7 @@ BARE = "bare start"
 STANDBY = "standby"
 REPLACED = "replacement"
 WORKER = "worker killed"
+RETURN = "shrink and return"
 WARM = ", warm"
 """After a variant's name: with warm workers."""
 
@@ -125,6 +126,11 @@ class Run:
             sum(len(agent.trained(self.world_size, self.killed)) for agent in self.agents) >= self.world_size
         )
 
+    def until(self) -> float:
+        """Seconds until the last worker of the next round has ended its first step."""
+        workers = [worker for agent in self.agents for worker in agent.trained(self.world_size, self.killed)]
+        return max(worker.first_step(self.world_size, self.killed) or 0.0 for worker in workers) - self.killed
+
     def phases(self) -> dict[str, float]:
         """The length of each phase, in their order. The run must have come to its first step."""
         members = [agent for agent in self.agents if agent.trained(self.world_size, self.killed)]
@@ -168,6 +174,48 @@ class Run:
             for name, (begin, end) in PATH.items()
             if begin in stamps and end in stamps
         }
+
+
+def pause(agents: Sequence[Agent], before: int, after: int, since: float) -> float | None:
+    """For how long nobody stepped when a world of ``before`` became one of ``after`` workers: from the last
+    step of the smaller or larger world to the moment when all workers of the next have ended their first.
+    None while they have not. Workers of the next world were started after ``since``."""
+    workers = [worker for agent in agents for worker in agent.workers]
+    firsts = [at for worker in workers if (at := worker.first_step(after, since)) is not None]
+    if len(firsts) < after:
+        return None
+    last = _latest(
+        at for worker in workers for at, size in worker.steps if size == before and at < min(firsts)
+    )
+    return None if last is None else max(firsts) - last
+
+
+@dataclass
+class Pauses:
+    """One of N torchruns is killed, the others go on without it; then another one comes, and all N train
+    again. ``shrunk``: seconds from the kill to the next step of those that are left. ``grown``: how long
+    these did not step when the other one came. ``came``: from its start to the first step of all. Runs that
+    ended well; ``outcomes`` has all."""
+
+    backend: str
+    variant: str
+    n: int
+    shrunk: list[float] = field(default_factory=list)
+    grown: list[float] = field(default_factory=list)
+    came: list[float] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What stands in its row."""
+        return f"{self.backend}, {self.variant}"
+
+    def add(self, shrunk: float, grown: float, came: float) -> None:
+        """Append a run that ended well."""
+        self.shrunk.append(shrunk)
+        self.grown.append(grown)
+        self.came.append(came)
+        self.outcomes.append(OK)
 
 
 @dataclass
@@ -220,6 +268,15 @@ class Breakdown:
     def __init__(self, environment: Mapping[str, object]) -> None:
         self.environment = dict(environment)
         self.bars: list[Bar] = []
+        self.pauses: list[Pauses] = []
+
+    def pauses_of(self, backend: str, variant: str, n: int) -> Pauses:
+        """The row of that name, made if it is new."""
+        for row in self.pauses:
+            if (row.backend, row.variant, row.n) == (backend, variant, n):
+                return row
+        self.pauses.append(Pauses(backend, variant, n))
+        return self.pauses[-1]
 
     def bar(self, backend: str, variant: str, n: int) -> Bar:
         """The bar of that name, made if it is new."""
@@ -251,7 +308,20 @@ class Breakdown:
             }
             for bar in self.bars
         ]
-        path.write_text(json.dumps({"bars": bars, "environment": self.environment}, indent=1) + "\n")
+        pauses = [
+            {
+                "backend": row.backend,
+                "variant": row.variant,
+                "n": row.n,
+                "shrunk": [round(one, 4) for one in row.shrunk],
+                "grown": [round(one, 4) for one in row.grown],
+                "came": [round(one, 4) for one in row.came],
+                "outcomes": row.outcomes,
+            }
+            for row in self.pauses
+        ]
+        content = {"bars": bars, "pauses": pauses, "environment": self.environment}
+        path.write_text(json.dumps(content, indent=1) + "\n")
 
     @staticmethod
     def read(path: Path) -> Breakdown:
@@ -270,6 +340,7 @@ class Breakdown:
                     bar.get("memory", []),
                 )
             )
+        result.pauses = [Pauses(**row) for row in content.get("pauses", [])]
         return result
 
 

@@ -4,7 +4,8 @@ Ours with a standby: the benchmark plays the pods, as everywhere in it, and repo
 after the kill. Ours with a replacement: an ElasticJob with a template on devcluster's nodes, so that the
 operator makes the replacement's pod and the scheduler and a node start it. c10d, both: torchruns that the
 benchmark starts. The bare start is torchrun alone. Where a worker is killed, its torchrun and its pod stay.
-With warm workers, the kill comes when their interpreters are ready. Each variant takes its turn, run by run.
+With warm workers, the kill comes when their interpreters are ready. Where one is killed and another comes
+later, it is started when those that are left have made a step. Each variant takes its turn, run by run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,19 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.backends import Backend, Seat, Session
-from benchmarks.breakdown import BARE, REPLACED, STANDBY, WARM, WORKER, Agent, Breakdown, Run, Worker
+from benchmarks.breakdown import (
+    BARE,
+    REPLACED,
+    RETURN,
+    STANDBY,
+    WARM,
+    WORKER,
+    Agent,
+    Breakdown,
+    Run,
+    Worker,
+    pause,
+)
 from benchmarks.breakdown_plot import plot
 from benchmarks.breakdown_table import table
 from benchmarks.c10d import C10d
@@ -55,8 +68,11 @@ class JobDied(Exception):
     """No torchrun is left. The text is the end of their logs."""
 
 
-def measure(out: Path, sizes: Sequence[int] | None, runs: int | None, backends: Sequence[str]) -> Breakdown:
-    """Measure all variants in turns; writes `breakdown.json`, `.md` and `.png` after every run."""
+def measure(
+    out: Path, sizes: Sequence[int] | None, runs: int | None, backends: Sequence[str], only: str = ""
+) -> Breakdown:
+    """Measure all variants in turns, or those whose name has ``only``; writes `breakdown.json`, `.md` and
+    `.png` after every run."""
     with contextlib.ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(_NODES)) if "k8s" in backends else None
         ours = K8s(plane, STANDBY) if plane is not None else None
@@ -64,12 +80,18 @@ def measure(out: Path, sizes: Sequence[int] | None, runs: int | None, backends: 
         for n in sizes or SIZES:
             for run in range(runs or RUNS):
                 for backend, variant, take in _variants(ours, n, backends, first=run == 0 and n == 2):
-                    _add(breakdown, backend, variant, n, take)
-                    _write(breakdown, out)
+                    if only in variant:
+                        _add(breakdown, backend, variant, n, take)
+                        _write(breakdown, out)
+                for backend, variant, twice in _returns(ours, n, backends) if n == 2 else ():
+                    if only in variant:
+                        _add_pauses(breakdown, backend, variant, n, twice)
+                        _write(breakdown, out)
         for _ in range(runs or RUNS):
             for backend, variant, take in _one_pod(ours, backends):
-                _add(breakdown, backend, variant, IN_ONE_POD, take)
-                _write(breakdown, out)
+                if only in variant:
+                    _add(breakdown, backend, variant, IN_ONE_POD, take)
+                    _write(breakdown, out)
     return breakdown
 
 
@@ -104,6 +126,31 @@ def _one_pod(ours: K8s | None, backends: Sequence[str]) -> Iterator[tuple[str, s
         yield "k8s", WORKER + WARM, lambda: _worker_killed(ours, 1, IN_ONE_POD, warm=True)
     if "c10d" in backends:
         yield "c10d", WORKER, lambda: _worker_killed(C10d(STORE_SHARING_OFF), 1, IN_ONE_POD)
+
+
+Twice = Callable[[], tuple[float, float, float]]
+
+
+def _returns(ours: K8s | None, n: int, backends: Sequence[str]) -> Iterator[tuple[str, str, Twice]]:
+    if ours is not None:
+        yield "k8s", RETURN, lambda: _shrink_and_return(ours, n)
+        yield "k8s", RETURN + WARM, lambda: _shrink_and_return(ours, n, warm=True)
+    if "c10d" in backends:
+        yield "c10d", RETURN, lambda: _shrink_and_return(C10d(STORE_SHARING_OFF), n)
+
+
+def _add_pauses(breakdown: Breakdown, backend: str, variant: str, n: int, take: Twice) -> None:
+    row = breakdown.pauses_of(backend, variant, n)
+    try:
+        shrunk, grown, came = take()
+    except (JobDied, TimeoutError) as error:
+        row.outcomes.append(JOB_DIED if isinstance(error, JobDied) else TIMEOUT)
+        print(f"    {str(error).strip()[-600:]}", file=sys.stderr, flush=True)
+        print(f"{row.name:20} n={n} {row.outcomes[-1]}", flush=True)
+        return
+    row.add(shrunk, grown, came)
+    figures = f"goes on {shrunk:.3f} s, grows again {grown:.3f} s, until it trains {came:.1f} s"
+    print(f"{row.name:20} n={n} {figures}", flush=True)
 
 
 def _add(breakdown: Breakdown, backend: str, variant: str, n: int, take: Take) -> None:
@@ -188,6 +235,32 @@ def _worker_killed(backend: Backend, n: int, workers: int, *, warm: bool = False
         killed = torchruns.kill_worker(str(n - 1))
         run = _await_run(torchruns, killed, n * workers, killed + KILL_TIMEOUT_SECONDS)
         return replace(run if marks is None else marks.of(run, ""), memory=memory)
+
+
+def _shrink_and_return(backend: K8s | C10d, n: int, *, warm: bool = False) -> tuple[float, float, float]:
+    """From the kill to the next step of N - 1; their pause when another torchrun has come; and how long that
+    took from its start."""
+    if isinstance(backend, K8s):
+        at_once = {"rendezvous": {"lastCallTimeoutSeconds": 0}, "scaling": {"scaleUpDelaySeconds": 0}}
+        session_of: contextlib.AbstractContextManager[Session] = backend.session(n, n - 1, 1, at_once)
+    else:
+        session_of = backend.session(n, n - 1, 1)
+    with started_torchruns(traced=True) as torchruns, session_of as session:
+        for index in range(n):
+            start(torchruns, _seat(session, index, warm=warm), index)
+        _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
+        session.settled()
+        if warm:
+            _await_warm([torchruns.folder / f"{index}.log" for index in range(n)])
+        killed = torchruns.kill(str(n - 1))
+        session.lost(n - 1)
+        smaller = _await_run(torchruns, killed, n - 1, killed + KILL_TIMEOUT_SECONDS)
+        began = time.monotonic()
+        start(torchruns, _seat(session, n, warm=warm), n)
+        larger = _await_run(torchruns, began, n, began + KILL_TIMEOUT_SECONDS)
+        grown = pause(larger.agents, n - 1, n, began)
+        assert grown is not None
+        return smaller.until(), grown, larger.until()
 
 
 def _seat(session: Session, index: int, *, warm: bool) -> Seat:

@@ -7,6 +7,7 @@ import statistics
 from benchmarks import markdown
 from benchmarks.breakdown import BARE, OURS, PATH, PHASES, REPLACED, WORKER, Bar, Breakdown
 from benchmarks.markdown import document, facts, number, section, spread
+from benchmarks.results import Summary
 
 _HEAD = (
     "One of N torchruns with one worker each is killed with its worker; N are needed. Seconds, medians; "
@@ -26,9 +27,30 @@ def table(breakdown: Breakdown) -> str:
         _HEAD,
         facts(breakdown.environment),
         *(section(title(breakdown, n), _phases_table(breakdown, n)) for n in breakdown.sizes()),
+        *([section("Two interruptions", _TWICE, _pauses_table(breakdown))] if breakdown.pauses else []),
         section("The replacement's own way", _path_table(breakdown)),
         section("The phases", "\n".join(f"- {name}: {text}" for name, text in PHASES.items())),
     )
+
+
+_TWICE = (
+    "One of N torchruns is killed with its worker, and N - 1 are enough: the others go on, then another "
+    "torchrun is started, and all N train. Seconds, medians and spread. *goes on*: from the kill to the next "
+    "step of those that are left. *grows again*: how long these make no step when the other one comes. "
+    "*until it trains*: from the start of the other torchrun to the first step of all N; those that are left "
+    "train meanwhile."
+)
+
+
+def _pauses_table(breakdown: Breakdown) -> str:
+    rows = [
+        [
+            f"{row.name}, N = {row.n}",
+            *(spread(Summary.of(times, row.outcomes)) for times in (row.shrunk, row.grown, row.came)),
+        ]
+        for row in breakdown.pauses
+    ]
+    return markdown.table(["", "goes on", "grows again", "until it trains"], rows)
 
 
 def title(breakdown: Breakdown, n: int) -> str:

@@ -181,10 +181,10 @@ class K8sSession:
         """The name of the pod that a seat plays."""
         return self._pods[index]
 
-    def open(self) -> None:
+    def open(self, spec: Mapping[str, object]) -> None:
         """Create job and pods, and wait until the operator has granted them their rights."""
         unlimited: dict[str, object] = {"application": {}}
-        self.apply({"replicas": self._n, "minReplicas": self._minimum, "failurePolicy": unlimited})
+        self.apply({"replicas": self._n, "minReplicas": self._minimum, "failurePolicy": unlimited, **spec})
         for index, pod in enumerate(self._pods):
             answer = _done(self._api.request("POST", _PODS, _pod(pod, self.job, index)))
             self._uids[pod] = answer.json()["metadata"]["uid"]
@@ -312,13 +312,15 @@ class K8s:
         self._sessions = 0
 
     @contextlib.contextmanager
-    def session(self, n: int, minimum: int, extra: int = 0) -> Iterator[K8sSession]:
-        """A new job with `n + extra` pods that run."""
+    def session(
+        self, n: int, minimum: int, extra: int = 0, spec: Mapping[str, object] | None = None
+    ) -> Iterator[K8sSession]:
+        """A new job with `n + extra` pods that run. ``spec`` is added to the job's."""
         self._sessions += 1
         job = f"bench-{self.variant or 'plain'}-{self._sessions}"
         session = K8sSession(self.plane, job, n, minimum, extra)
         try:
-            session.open()
+            session.open(spec or {})
             yield session
         finally:
             session.close()

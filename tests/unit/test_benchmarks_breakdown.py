@@ -18,16 +18,19 @@ from benchmarks.breakdown import (
     REPLACED,
     REPLACEMENT,
     REPORT,
+    RETURN,
     STANDBY,
     START,
     STEP,
     STOP,
     TOLD,
+    WARM,
     Agent,
     Bar,
     Breakdown,
     Run,
     Worker,
+    pause,
 )
 from benchmarks.breakdown_plot import plot
 from benchmarks.breakdown_runs import read_agents
@@ -177,6 +180,20 @@ class TestPath:
         assert run(survivor(), standby(), broken=100.1).path() == {}
 
 
+class TestPause:
+    STAYS = Worker(10.0, 11.0, ((99.0, 2),)), Worker(100.1, 100.1, ((100.4, 1), (120.0, 1), (120.2, 1)))
+
+    def test_is_from_the_last_step_of_the_smaller_world_to_the_first_of_all(self) -> None:
+        grown = Worker(120.3, 120.3, ((120.6, 2), (120.7, 2)))
+        came = Worker(120.3, 120.3, ((120.8, 2),))
+        agents = [Agent((), (*self.STAYS, grown)), Agent((), (came,))]
+        assert pause(agents, 1, 2, 110.0) == pytest.approx(0.6)
+
+    def test_is_not_known_before_all_train(self) -> None:
+        grown = Worker(120.3, 120.3, ((120.6, 2),))
+        assert pause([Agent((), (*self.STAYS, grown))], 1, 2, 110.0) is None
+
+
 @pytest.fixture
 def breakdown() -> Breakdown:
     found = Breakdown({"cpus": 2})
@@ -186,6 +203,9 @@ def breakdown() -> Breakdown:
     found.bar("c10d", REPLACED, 2).outcomes.append(JOB_DIED)
     bare = Agent([("python", 100.0), ("called", 101.0), ("returned", 101.1)], [survivor().workers[1]] * 2)
     found.bar("", BARE, 2).add(run(bare))
+    for shrunk, grown in ((0.3, 0.25), (0.4, 0.2)):
+        found.pauses_of("k8s", RETURN + WARM, 2).add(shrunk, grown, 11.0)
+    found.pauses_of("c10d", RETURN, 2).outcomes.append(JOB_DIED)
     return found
 
 
@@ -218,6 +238,15 @@ class TestTable:
         assert "| total by bare start | 1.03 | 5.03 |  | 1.00 |" in text
         assert "| k8s by c10d |  | 0.20 |  |  |" in text
 
+    def test_has_both_interruptions_where_a_torchrun_is_lost_and_another_comes(
+        self, breakdown: Breakdown
+    ) -> None:
+        text = table(breakdown)
+        assert "| | goes on | grows again | until it trains |" in text.replace("|  |", "| |")
+        row = "0.35 (0.30 to 0.40) | 0.23 (0.20 to 0.25) | 11.0 (11.0 to 11.0)"
+        assert f"| k8s, shrink and return, warm, N = 2 | {row} |" in text
+        assert "| c10d, shrink and return, N = 2 | job died (1 of 1) |" in text
+
 
 def test_json_keeps_the_figures(breakdown: Breakdown, tmp_path: Path) -> None:
     breakdown.write(tmp_path / "breakdown.json")
@@ -234,6 +263,7 @@ def test_json_keeps_the_figures(breakdown: Breakdown, tmp_path: Path) -> None:
         (bar.name, bar.n, bar.outcomes) for bar in breakdown.bars
     ]
     assert again.bars[0].medians() == pytest.approx(breakdown.bars[0].medians(), abs=1e-4)
+    assert again.pauses == breakdown.pauses
 
 
 def test_plot_is_a_png(breakdown: Breakdown, tmp_path: Path) -> None:
