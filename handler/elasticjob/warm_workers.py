@@ -187,7 +187,7 @@ class WarmWorkers:
                 self._last[rank] = wanted
                 self._wanted.pop(rank, None)
                 one = self._idle.pop(rank, None)
-            why = _why_not(one, wanted) or self._given_up
+            why = self._given_up or _why_not(one, wanted)
             if one is not None and not why:
                 ready = not one.importing()
                 process = one.become(wanted, *(_descriptor(handler, n) for n in ("stdout", "stderr")))

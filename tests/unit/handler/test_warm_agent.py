@@ -246,6 +246,14 @@ def test_a_script_that_changes_the_environment_is_cold_and_ends_it(
     assert scene.told == Starts(0, 1, "the script sets OMP_PLACES before it imports early")
 
 
+def test_a_cold_start_says_why_there_are_no_warm_ones_at_all(scene: Scene) -> None:
+    scene.arm(1, "-O", scene.script(PRINTS))
+    wait_for(lambda: scene.warm.prepared() and not scene.warm.warming(), SECONDS, "it gives up")
+    scene.begin()
+    assert scene.start(0, "-O", "script.py").wait(SECONDS) == 0
+    assert scene.told == Starts(0, 1, "its command has Python's option -O")
+
+
 def test_as_many_as_memory_allows(scene: Scene, said: Callable[[], str]) -> None:
     scene.memory = Memory(10_000 * MIB, 1_900 * MIB)
     args = (scene.script(PRINTS),)
