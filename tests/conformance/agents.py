@@ -22,6 +22,7 @@ import psutil
 
 from benchmarks.zygote import Zygote
 from devcluster.cluster import Cluster
+from elasticjob.contract import names
 from elasticjob.torch_version import release
 from tests.conformance import bodies
 from tests.conformance.bodies import Info, Made, Place, Raised, Run, Workers
@@ -140,6 +141,8 @@ class Stage:
         self.torch_version = version("torch")
         self.torch = release(self.torch_version)
         self.agents: list[Agent] = []
+        self.warm = False
+        """Whether pods have warm workers on."""
 
     def __enter__(self) -> Stage:
         return self
@@ -157,7 +160,8 @@ class Stage:
         """New pods that run and have their rights."""
         made = [self.job.make_pod(slot) for _ in range(count)]
         self.until(lambda: self.job.granted(made), "the operator has granted the pods their rights")
-        return made
+        on = {names.WARM_ENV: "on"} if self.warm else {}
+        return [replace(pod, environment={**pod.environment, **on}) for pod in made]
 
     def place(self, **changes: Any) -> Place:
         """The rendezvous parameters of this job."""

@@ -2,6 +2,8 @@
 
 Upstream: ``test/distributed/launcher/{run_test,api_test}.py``; see docs/internals/conformance.md. Most
 launchers are forked from a process that has imported torch; ``stage.torchrun`` is the command itself.
+
+Each test runs once with cold workers and once with warm ones: nothing but their start may be different.
 """
 
 from __future__ import annotations
@@ -20,6 +22,26 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "touch.py")
 SHELL_SCRIPT = str(Path(__file__).parent / "scripts" / "touch.sh")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Warm workers import torch, which the script of these tests does not: the others of them are slow."""
+    quick = metafunc.definition.name == "test_launch_user_script_python"
+    warm = pytest.param("warm", marks=() if quick else pytest.mark.slow)
+    metafunc.parametrize("start", ["cold", warm], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def start(stage: Stage, request: pytest.FixtureRequest) -> None:
+    """How workers start."""
+    stage.warm = request.param == "warm"
+
+
+def started_as_wanted(stage: Stage, *launchers: Agent) -> None:
+    """All workers that started were warm, or with warm workers off all were cold."""
+    for launcher in launchers:
+        assert ("starts warm" in launcher.text()) == stage.warm, launcher.tail()
+        assert "starts cold" not in launcher.text(), launcher.tail()
 
 
 def launch(stage: Stage, *arguments: str, nproc: int = 1) -> Agent:
@@ -46,15 +68,19 @@ def touched(stage: Stage) -> dict[int, int]:
 @pytest.mark.matrix
 def test_launch_user_script_python(stage: Stage) -> None:
     stage.job.create(1)
-    assert stage.ended(launch(stage, "--nnodes=1", SCRIPT, str(stage.work), nproc=4)) == [0]
+    launcher = launch(stage, "--nnodes=1", SCRIPT, str(stage.work), nproc=4)
+    assert stage.ended(launcher) == [0]
     assert touched(stage) == dict.fromkeys(range(4), 4)
+    started_as_wanted(stage, launcher)
     complete(stage)
 
 
 def test_launch_user_script_not_python(stage: Stage) -> None:
     stage.job.create(1)
-    assert stage.ended(launch(stage, "--no-python", SHELL_SCRIPT, str(stage.work), nproc=2)) == [0]
+    launcher = launch(stage, "--no-python", SHELL_SCRIPT, str(stage.work), nproc=2)
+    assert stage.ended(launcher) == [0]
     assert touched(stage) == {0: 2, 1: 2}
+    assert ("starts cold: its command is not this Python" in launcher.text()) == stage.warm, launcher.tail()
 
 
 @pytest.mark.matrix
@@ -64,6 +90,7 @@ def test_launch_elastic_multiple_agents(stage: Stage) -> None:
     launchers = [launch(stage, "--nnodes=1:2", SCRIPT, str(stage.work), nproc=2) for _ in range(2)]
     assert stage.ended(*launchers) == [0, 0]
     assert touched(stage) == dict.fromkeys(range(4), 4)
+    started_as_wanted(stage, *launchers)
     complete(stage)
 
 
@@ -105,6 +132,7 @@ def test_launch_with_env_vars(stage: Stage) -> None:
     torchrun = stage.torchrun(environment, SCRIPT, str(stage.work))
     assert stage.ended(torchrun) == [0]
     assert touched(stage) == {0: 2, 1: 2}
+    started_as_wanted(stage, torchrun)
     complete(stage)
 
 
@@ -116,6 +144,9 @@ def test_launch_worker_raises(stage: Stage) -> None:
     assert stage.ended(launcher) == [1]
     assert launcher.text().rstrip().splitlines()[-1].startswith("=====")
     assert "ChildFailedError" in launcher.text()
+    assert "was told to fail" in launcher.text()
+    assert "warm_boot" not in launcher.text()
+    started_as_wanted(stage, launcher)
     stage.until(lambda: stage.job.condition("Failed").get("status") == "True", "the job has Failed")
     assert stage.job.condition("Failed")["reason"] == "ApplicationRestartsExhausted"
 
@@ -188,4 +219,5 @@ def test_sigterm_while_training(stage: Stage) -> None:
     stage.open_gate()
     assert stage.ended(agents[0]) == [0]
     assert touched(stage) == {0: 1}
+    started_as_wanted(stage, *agents)
     complete(stage)

@@ -1,5 +1,7 @@
 """A training script that needs no torch: each worker makes the file FOLDER/RANK, and fails on ``--fail``.
 
+(The word TORCHDYNAMO here keeps warm workers from importing torch._dynamo for it.)
+
 With ``--gate`` it says ``here-RANK`` first and waits until FOLDER/go is there.
 """
 
