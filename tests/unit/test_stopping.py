@@ -253,3 +253,60 @@ def test_outside_of_a_job_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_a_number_of_workers_none_takes_part(tmp_path: Path) -> None:
     assert not StopBoard(str(tmp_path), None).take_part()
     assert not StopBoard("", 1).take_part()
+
+
+SANDBOXED = """
+import ctypes, os, platform, struct, time
+from itertools import count
+from elasticjob import should_stop
+
+def forbid_system_calls():
+    write = {{"x86_64": 1, "aarch64": 64}}[platform.machine()]
+    # Load the number of the call; is it write? Then allow it, else kill the process.
+    words = (0x20, 0, 0, 0), (0x15, 0, 1, write), (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x80000000)
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *word) for word in words))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(words), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None)
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(program), 0, 0):
+        os.write(1, b"no seccomp, ")
+
+steps = count()
+for _ in range(1000):
+    should_stop(next(steps))
+os.closerange(2, 1000)
+os.close(0)
+forbid_system_calls()
+for _ in range(10000):
+    {call}
+os.write(1, b"called")
+os.getppid()
+os.write(1, b", and not killed")
+"""
+"""The kernel kills this process at any system call but write, once they are forbidden; the only file that it
+has is a pipe to the test, which sees all that is written."""
+KILLED = -31
+"""SIGSYS: by the filter."""
+
+
+def sandboxed(folder: Path, call: str) -> tuple[int, str]:
+    """The exit code and the output of a worker that makes these calls."""
+    folder.mkdir()
+    map_word(str(folder / ASKED_FILE), os.O_RDWR | os.O_CREAT)
+    done = subprocess.run(
+        [sys.executable, "-c", SANDBOXED.format(call=call)],
+        env={**os.environ, PROGRESS_DIR_ENV: str(folder), "LOCAL_RANK": "0"},
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp is of Linux")
+def test_a_call_makes_no_system_call_while_nothing_is_asked(tmp_path: Path) -> None:
+    if sandboxed(tmp_path / "clock", "time.monotonic_ns()") != (KILLED, "called"):
+        pytest.skip("no seccomp here, or the clock itself needs a system call")
+    code, said = sandboxed(tmp_path / "calls", "should_stop(next(steps))")
+    assert said == "called", "10,000 calls were made"
+    assert code == KILLED, "and the system call after them was the first"
