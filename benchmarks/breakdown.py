@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.results import OK, Summary
 
@@ -62,6 +63,7 @@ STANDBY = "standby"
 REPLACED = "replacement"
 WORKER = "worker killed"
 RETURN = "shrink and return"
+MEMORY = "memory"
 WARM = ", warm"
 """After a variant's name: with warm workers."""
 
@@ -218,6 +220,16 @@ class Pauses:
         self.outcomes.append(OK)
 
 
+class Memory(NamedTuple):
+    """MiB that a torchrun with so many ``workers`` and all its processes share with no other process: while
+    it trains, and while it stands by. ``warm``: with warm workers, when their interpreters are ready."""
+
+    workers: int
+    warm: bool
+    trains: float
+    stands_by: float
+
+
 @dataclass
 class Bar:
     """The same run several times. ``phases`` and ``paths`` hold those that ended well, ``outcomes`` all."""
@@ -269,6 +281,7 @@ class Breakdown:
         self.environment = dict(environment)
         self.bars: list[Bar] = []
         self.pauses: list[Pauses] = []
+        self.memory: list[Memory] = []
 
     def pauses_of(self, backend: str, variant: str, n: int) -> Pauses:
         """The row of that name, made if it is new."""
@@ -320,7 +333,11 @@ class Breakdown:
             }
             for row in self.pauses
         ]
-        content = {"bars": bars, "pauses": pauses, "environment": self.environment}
+        memory = [
+            {**one._asdict(), "trains": round(one.trains), "stands_by": round(one.stands_by)}
+            for one in self.memory
+        ]
+        content = {"bars": bars, "pauses": pauses, "memory": memory, "environment": self.environment}
         path.write_text(json.dumps(content, indent=1) + "\n")
 
     @staticmethod
@@ -341,6 +358,7 @@ class Breakdown:
                 )
             )
         result.pauses = [Pauses(**row) for row in content.get("pauses", [])]
+        result.memory = [Memory(**one) for one in content.get("memory", [])]
         return result
 
 

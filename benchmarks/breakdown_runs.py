@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks.backends import Backend, Seat, Session
 from benchmarks.breakdown import (
     BARE,
+    MEMORY,
     REPLACED,
     RETURN,
     STANDBY,
@@ -30,6 +31,7 @@ from benchmarks.breakdown import (
     WORKER,
     Agent,
     Breakdown,
+    Memory,
     Run,
     Worker,
     pause,
@@ -59,6 +61,8 @@ RUNS = 3
 AS_IT_SHIPS = "as it ships"
 IN_ONE_POD = 8
 """Workers of a single torchrun, which are looked at beside those of N torchruns."""
+MEMORY_OF = (1, 2, 8)
+"""Workers of a torchrun whose memory is looked at, while it trains and while it stands by."""
 _NAMESPACE = "bench"
 _NODES = 2
 _WARM_SECONDS = 150.0
@@ -87,6 +91,11 @@ def measure(
                     if only in variant:
                         _add_pauses(breakdown, backend, variant, n, twice)
                         _write(breakdown, out)
+        if ours is not None and only in MEMORY:
+            for workers in MEMORY_OF:
+                for warm in (False, True):
+                    _weigh(breakdown, ours, workers, warm=warm)
+                    _write(breakdown, out)
         for _ in range(runs or RUNS):
             for backend, variant, take in _one_pod(ours, backends):
                 if only in variant:
@@ -137,6 +146,21 @@ def _returns(ours: K8s | None, n: int, backends: Sequence[str]) -> Iterator[tupl
         yield "k8s", RETURN + WARM, lambda: _shrink_and_return(ours, n, warm=True)
     if "c10d" in backends:
         yield "c10d", RETURN, lambda: _shrink_and_return(C10d(STORE_SHARING_OFF), n)
+
+
+def _weigh(breakdown: Breakdown, ours: K8s, workers: int, *, warm: bool) -> None:
+    """What a torchrun with so many workers and one that stands by share with no other process."""
+    with started_torchruns(traced=True) as torchruns, ours.session(1, 1, extra=1) as session:
+        start(torchruns, _seat(session, 0, warm=warm), 0, workers)
+        _await_run(torchruns, 0.0, workers, time.monotonic() + START_TIMEOUT_SECONDS)
+        start(torchruns, _seat(session, 1, warm=warm), 1, workers)
+        _await_call(torchruns.folder, "1")
+        session.settled()
+        if warm:
+            _await_warm([torchruns.folder / f"{index}.log" for index in range(2)])
+        trains, stands_by = (torchruns.private_bytes(str(index)) / 2**20 for index in range(2))
+    breakdown.memory.append(Memory(workers, warm, trains, stands_by))
+    print(f"{MEMORY}, {breakdown.memory[-1]}", flush=True)
 
 
 def _add_pauses(breakdown: Breakdown, backend: str, variant: str, n: int, take: Twice) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from operator import attrgetter
 
 from benchmarks import markdown
 from benchmarks.breakdown import BARE, OURS, PATH, PHASES, REPLACED, WORKER, Bar, Breakdown
@@ -18,6 +19,7 @@ _HEAD = (
     "`torchrun --standalone` with N workers of the same script, from the start of "
     "torchrun. Ours is what our code is waited for in: " + ", ".join(OURS) + "."
 )
+_BESIDE = "![phases](breakdown.png)\n\nOne rendezvous, step by step: [trace](trace.md)."
 
 
 def table(breakdown: Breakdown) -> str:
@@ -26,13 +28,31 @@ def table(breakdown: Breakdown) -> str:
         "From kill -9 to the first step: where the time goes",
         _HEAD,
         facts(breakdown.environment),
+        _BESIDE,
         *(section(title(breakdown, n), _phases_table(breakdown, n)) for n in breakdown.sizes()),
         *([section("Two interruptions", _TWICE, _pauses_table(breakdown))] if breakdown.pauses else []),
+        *([section("Memory of a pod", _MEMORY, _memory_table(breakdown))] if breakdown.memory else []),
         section("The replacement's own way", _path_table(breakdown)),
         section("The phases", "\n".join(f"- {name}: {text}" for name, text in PHASES.items())),
     )
 
 
+_MEMORY = (
+    "MiB that a torchrun and all its processes share with no other process: while it trains, and while it "
+    "stands by. *warm*: when the interpreters for the next round are ready."
+)
+
+
+def _memory_table(breakdown: Breakdown) -> str:
+    rows = []
+    for workers in sorted({one.workers for one in breakdown.memory}):
+        found = {one.warm: one for one in breakdown.memory if one.workers == workers}
+        kinds = (getter(found[warm]) for getter in _KINDS for warm in (False, True) if warm in found)
+        rows.append([str(workers), *(f"{mib:.0f}" for mib in kinds)])
+    return markdown.table(["workers", "trains", "trains, warm", "stands by", "stands by, warm"], rows)
+
+
+_KINDS = attrgetter("trains"), attrgetter("stands_by")
 _TWICE = (
     "One of N torchruns is killed with its worker, and N - 1 are enough: the others go on, then another "
     "torchrun is started, and all N train. Seconds, medians and spread. *goes on*: from the kill to the next "

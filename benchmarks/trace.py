@@ -175,6 +175,7 @@ def table(traces: Traces) -> str:
         facts(traces.environment),
         markdown_table(["", *(f"N = {n}" for n in sizes)], rows),
         "![what each side did when](trace.png)",
+        "From a failure to the next step, of which this is a part: [breakdown](breakdown.md).",
     )
 
 

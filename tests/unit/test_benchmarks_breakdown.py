@@ -28,6 +28,7 @@ from benchmarks.breakdown import (
     Agent,
     Bar,
     Breakdown,
+    Memory,
     Run,
     Worker,
     pause,
@@ -206,6 +207,7 @@ def breakdown() -> Breakdown:
     for shrunk, grown in ((0.3, 0.25), (0.4, 0.2)):
         found.pauses_of("k8s", RETURN + WARM, 2).add(shrunk, grown, 11.0)
     found.pauses_of("c10d", RETURN, 2).outcomes.append(JOB_DIED)
+    found.memory += [Memory(2, False, 960.4, 290.0), Memory(2, True, 1700.0, 1040.0)]
     return found
 
 
@@ -238,6 +240,17 @@ class TestTable:
         assert "| total by bare start | 1.03 | 5.03 |  | 1.00 |" in text
         assert "| k8s by c10d |  | 0.20 |  |  |" in text
 
+    def test_has_the_memory_of_a_pod_that_trains_and_of_one_that_stands_by(
+        self, breakdown: Breakdown
+    ) -> None:
+        text = table(breakdown)
+        assert "| workers | trains | trains, warm | stands by | stands by, warm |" in text
+        assert "| 2 | 960 | 1700 | 290 | 1040 |" in text
+
+    def test_leads_to_its_picture_and_to_the_trace(self, breakdown: Breakdown) -> None:
+        assert "(breakdown.png)" in table(breakdown)
+        assert "(trace.md)" in table(breakdown)
+
     def test_has_both_interruptions_where_a_torchrun_is_lost_and_another_comes(
         self, breakdown: Breakdown
     ) -> None:
@@ -264,6 +277,7 @@ def test_json_keeps_the_figures(breakdown: Breakdown, tmp_path: Path) -> None:
     ]
     assert again.bars[0].medians() == pytest.approx(breakdown.bars[0].medians(), abs=1e-4)
     assert again.pauses == breakdown.pauses
+    assert again.memory == [Memory(2, False, 960, 290), Memory(2, True, 1700, 1040)]
 
 
 def test_plot_is_a_png(breakdown: Breakdown, tmp_path: Path) -> None:
