@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from elasticjob.contract.names import ROUND_ANNOTATION
 from elasticjob.contract.records import RoundRecord
-from elasticjob.rounds.causes import CHARGED_ONCE
+from elasticjob.rounds.causes import CHARGED_ONCE, Cause
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.draining import HowStopped
 from elasticjob_operator.plan.evidence import CAUSES, NEVER_CHARGED
@@ -164,8 +164,8 @@ class Checker:
 
     def _check_members(self, status: JobStatus) -> None:
         r, members = status.current_round, status.members()
-        if r.number == 0:
-            return
+        if r.number == 0 or (r.members == 0 and r.end is not None and r.end.cause == Cause.SUSPENDED):
+            return  # a suspended job has no members; those of its round are listed until their pods are gone
         ranks = [m.group_rank for m in members]
         if ranks != list(range(r.members)):
             self._violated("I2", f"round {r.number} of {r.members} members has the ranks {ranks}")

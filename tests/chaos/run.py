@@ -66,6 +66,9 @@ class Settings:
     folder: Path
     gap: tuple[float, float] = faults.GAP_SECONDS
     warm: bool = False
+    limit: float = 0.0
+    """Where each planned change waits for the one before: for how many seconds at most all of them may
+    take."""
 
     @property
     def gentle(self) -> bool:
@@ -75,7 +78,7 @@ class Settings:
     @property
     def epochs(self) -> int:
         """So many that they can't be over before the faults are."""
-        return math.ceil((self.seconds + 60.0) / PACE_SECONDS / STEPS_PER_EPOCH)
+        return math.ceil((max(self.seconds, self.limit) + 60.0) / PACE_SECONDS / STEPS_PER_EPOCH)
 
 
 class ChaosError(AssertionError):
@@ -144,9 +147,14 @@ class Chaos:
         )
 
     @property
-    def faults_done(self) -> int:
-        """How many were not left out."""
-        return sum(entry.name in kinds.BY_NAME for entry in self._timeline.entries)
+    def faults_done(self) -> Counter[str]:
+        """How many of each kind were not left out."""
+        return Counter(entry.name for entry in self._timeline.entries if entry.name in kinds.BY_NAME)
+
+    @property
+    def warm_starts(self) -> int:
+        """How many workers have started warm, as the status says."""
+        return sum(starts.warm for starts in self._checker.starts.values())
 
     @property
     def _redone(self) -> int:
@@ -201,20 +209,25 @@ class Chaos:
         )
         self._wait(lambda: self._training.done() > 5, START_SECONDS, "the first steps")
         began = self._timeline.now()
-        end = began + self.settings.seconds
+        end = began + max(self.settings.seconds, self.settings.limit)
         for one in self._planned:
             self._wait_until(began + one.at)
-            while self.settings.gentle and not self._settled() and self._timeline.now() < end:
-                self._wait_until(self._timeline.now() + 0.5)
+            self._settle(end)
             if self._timeline.now() < end:
                 self._do(one)
-        self._wait_until(end)
+        self._settle(end)
+        self._wait_until(began + self.settings.seconds)
         while self._heals:
             self._wait_until(self._timeline.now() + 0.2)
         self._timeline.note(f"the faults are over; step {self._training.done()} of {self._training.steps}")
         self._training.pace(on=False)
         self._wait(lambda: self._checker.status.is_true("Complete"), END_SECONDS, "Complete")
         self._timeline.note(f"the job is Complete in round {self._checker.status.current_round.number}")
+
+    def _settle(self, end: float) -> None:
+        """Among planned changes alone: until the one before is over."""
+        while self.settings.gentle and not self._settled() and self._timeline.now() < end:
+            self._wait_until(self._timeline.now() + 0.5)
 
     def _do(self, one: Planned) -> None:
         calm = self._calm()

@@ -109,6 +109,13 @@ def test_a_good_history_has_no_violation(checker: Checker) -> None:
     assert checker.lease_differs_seconds() == 0
 
 
+def test_a_suspended_job_has_no_members(checker: Checker) -> None:
+    ended = changed(job(phase="Broken"), lambda s: s["currentRound"].update(end={"cause": "Suspended"}))
+    stopping = changed(ended, lambda s: s["currentRound"].update(members=0))
+    gone = changed(stopping, lambda s: s.update(participants=[]))
+    assert see(checker, job(), ended, stopping, gone, SECOND) == []
+
+
 @pytest.mark.parametrize(
     ("invariant", "history"),
     [
