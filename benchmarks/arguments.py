@@ -20,6 +20,14 @@ def words(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """Parse numbers between commas, each at least 1."""
+    found = tuple(int(word) for word in text.split(","))
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return found
+
+
 def sizes(text: str) -> tuple[int, ...]:
     """Parse numbers of participants between commas, each at least 2."""
     found = tuple(int(word) for word in text.split(","))

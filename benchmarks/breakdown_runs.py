@@ -151,9 +151,9 @@ def _returns(ours: K8s | None, n: int, backends: Sequence[str]) -> Iterator[tupl
 def _weigh(breakdown: Breakdown, ours: K8s, workers: int, *, warm: bool) -> None:
     """What a torchrun with so many workers and one that stands by share with no other process."""
     with started_torchruns(traced=True) as torchruns, ours.session(1, 1, extra=1) as session:
-        start(torchruns, _seat(session, 0, warm=warm), 0, workers)
+        start(torchruns, seat_of(session, 0, warm=warm), 0, workers)
         _await_run(torchruns, 0.0, workers, time.monotonic() + START_TIMEOUT_SECONDS)
-        start(torchruns, _seat(session, 1, warm=warm), 1, workers)
+        start(torchruns, seat_of(session, 1, warm=warm), 1, workers)
         _await_call(torchruns.folder, "1")
         session.settled()
         if warm:
@@ -229,9 +229,9 @@ def _c10d(variant: str, n: int, *, standby: bool) -> Run:
 def _standby_of_ours(ours: K8s, n: int, *, warm: bool = False) -> Run:
     with started_torchruns(traced=True) as torchruns, ours.session(n, n, extra=1) as session:
         for index in range(n):
-            start(torchruns, _seat(session, index, warm=warm), index)
+            start(torchruns, seat_of(session, index, warm=warm), index)
         _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
-        start(torchruns, _seat(session, n, warm=warm), n)
+        start(torchruns, seat_of(session, n, warm=warm), n)
         _await_call(torchruns.folder, str(n))
         session.settled()
         if warm:
@@ -247,7 +247,7 @@ def _worker_killed(backend: Backend, n: int, workers: int, *, warm: bool = False
     """One worker of N torchruns with so many each; the torchruns and their pods stay."""
     with started_torchruns(traced=True) as torchruns, backend.session(n, n) as session:
         for index in range(n):
-            start(torchruns, _seat(session, index, warm=warm), index, workers)
+            start(torchruns, seat_of(session, index, warm=warm), index, workers)
         _await_run(torchruns, 0.0, n * workers, time.monotonic() + START_TIMEOUT_SECONDS)
         session.settled()
         if warm:
@@ -271,7 +271,7 @@ def _shrink_and_return(backend: K8s | C10d, n: int, *, warm: bool = False) -> tu
         session_of = backend.session(n, n - 1, 1)
     with started_torchruns(traced=True) as torchruns, session_of as session:
         for index in range(n):
-            start(torchruns, _seat(session, index, warm=warm), index)
+            start(torchruns, seat_of(session, index, warm=warm), index)
         _await_run(torchruns, 0.0, n, time.monotonic() + START_TIMEOUT_SECONDS)
         session.settled()
         if warm:
@@ -280,14 +280,15 @@ def _shrink_and_return(backend: K8s | C10d, n: int, *, warm: bool = False) -> tu
         session.lost(n - 1)
         smaller = _await_run(torchruns, killed, n - 1, killed + KILL_TIMEOUT_SECONDS)
         began = time.monotonic()
-        start(torchruns, _seat(session, n, warm=warm), n)
+        start(torchruns, seat_of(session, n, warm=warm), n)
         larger = _await_run(torchruns, began, n, began + KILL_TIMEOUT_SECONDS)
         grown = pause(larger.agents, n - 1, n, began)
         assert grown is not None
         return smaller.until(), grown, larger.until()
 
 
-def _seat(session: Session, index: int, *, warm: bool) -> Seat:
+def seat_of(session: Session, index: int, *, warm: bool) -> Seat:
+    """The place of a torchrun, with warm workers on or off."""
     seat = session.seat(index)
     return replace(seat, config={**seat.config, "warm": "on"}) if warm else seat
 

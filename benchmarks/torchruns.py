@@ -36,17 +36,19 @@ _LOG_BYTES = 2000
 class Torchruns:
     """The torchruns of one measurement and the stamps of their workers, in ``folder``.
 
-    If ``traced``, the torchruns stamp their own steps too (see ``benchmarks.traced``).
+    If ``traced``, the torchruns stamp their own steps too (see ``benchmarks.traced``). ``script`` is what
+    they run.
     """
 
-    def __init__(self, folder: Path, *, traced: bool = False) -> None:
+    def __init__(self, folder: Path, *, traced: bool = False, script: Path | None = None) -> None:
         self.folder = folder
+        self._script = script or SCRIPT
         self._torchrun = [sys.executable, str(TRACED)] if traced else [str(_TORCHRUN)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, agent: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start one; `agent` is its name in the stamps."""
-        command = [*self._torchrun, *arguments, str(SCRIPT)]
+        command = [*self._torchrun, *arguments, str(self._script)]
         stamps = {"BENCH_STAMPS": str(self.folder), "BENCH_AGENT": agent}
         with (self.folder / f"{agent}.log").open("wb") as log:
             self._processes[agent] = subprocess.Popen(
@@ -152,10 +154,10 @@ def worker_start(workers: int) -> Outcome:
 
 
 @contextlib.contextmanager
-def started_torchruns(*, traced: bool = False) -> Iterator[Torchruns]:
+def started_torchruns(*, traced: bool = False, script: Path | None = None) -> Iterator[Torchruns]:
     """A folder for torchruns; leaving the context kills them."""
     with tempfile.TemporaryDirectory() as folder:
-        torchruns = Torchruns(Path(folder), traced=traced)
+        torchruns = Torchruns(Path(folder), traced=traced, script=script)
         try:
             yield torchruns
         finally:

@@ -12,6 +12,8 @@ from benchmarks.plot import plot
 from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
 from benchmarks.script_calls import measure
 from benchmarks.table import ratio, table
+from benchmarks.warm_cost import Pair
+from benchmarks.warm_cost import table as cost_table
 
 
 def measured(what: str, backend: str, variant: str, n: int, *figures: float | str) -> Results:
@@ -134,3 +136,11 @@ def test_calls_of_a_script_are_timed_with_steps_that_grow() -> None:
     assert seen == list(range(1, 11))
     assert len(times) == 2
     assert min(times) > 0
+
+
+def test_the_cost_of_warm_workers_is_the_ratio_of_runs_that_took_turns() -> None:
+    pairs = [Pair(1, 60.0, 10.0, 10.1, ready=True), Pair(1, 60.0, 20.0, 20.4, ready=True)]
+    pairs += [Pair(2, 60.0, 10.0, 11.0, ready=False)]
+    text = cost_table(pairs, {"cpus": 2})
+    assert "| 1 | 15.00 | 15.25 | 1.015 (1.010 to 1.020) | 2 of 2 |" in text
+    assert "| 2 | 10.00 | 11.00 | 1.100 (1.100 to 1.100) | 0 of 1 |" in text
