@@ -89,8 +89,8 @@ def table(pairs: Sequence[Pair], facts: Mapping[str, object]) -> str:
         "What warm workers cost training",
         f"Milliseconds per step over the first {seconds:.0f} s after the first step of a round, in which the "
         "interpreters for the next one are made; afterwards they cost memory alone. One torchrun with so "
-        "many workers, each of which keeps one core busy. Medians; runs without and with warm workers take turns, "
-        "and the ratio is that of each pair: median (minimum to maximum). *ready*: runs in which all "
+        "many workers, each of which keeps one core busy. Medians; runs without and with warm workers take "
+        "turns, and the ratio is that of each pair: median (minimum to maximum). *ready*: runs in which all "
         "interpreters were ready within that time.",
         markdown.facts(facts),
         markdown.table(["workers", "without", "with warm workers", "with by without", "ready"], rows),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.drain import Change
+from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
 from benchmarks.plot import plot
 from benchmarks.results import JOB_DIED, STORE_SHARING_OFF, TIMEOUT, Key, Outcome, Results
@@ -144,3 +146,17 @@ def test_the_cost_of_warm_workers_is_the_ratio_of_runs_that_took_turns() -> None
     text = cost_table(pairs, {"cpus": 2})
     assert "| 1 | 15.00 | 15.25 | 1.015 (1.010 to 1.020) | 2 of 2 |" in text
     assert "| 2 | 10.00 | 11.00 | 1.100 (1.100 to 1.100) | 0 of 1 |" in text
+
+
+def test_planned_changes_are_told_kind_by_kind() -> None:
+    changes = [
+        Change("deleted", 0.05, 0.3, 6.0, 0, "Stopped"),
+        Change("suspended", 0.1, 0.2, None, 0, "Stopped"),
+        Change("deleted", 0.07, 0.5, 5.0, 2, "DeadlineExceeded"),
+    ]
+    text = drain_table(changes, {"cpus": 2})
+    assert (
+        "| deleted | 0.060 (0.050 to 0.070) | 0.40 (0.30 to 0.50) | 5.50 (5.00 to 6.00) | 2 | 1 of 2 |"
+        in text
+    )
+    assert "| suspended | 0.10 (0.10 to 0.10) | 0.20 (0.20 to 0.20) | - | 0 | 1 of 1 |" in text
