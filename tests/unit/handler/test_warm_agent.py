@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +20,12 @@ from elasticjob import stack_dump, warm_workers
 from elasticjob.core.warm import Starts
 from elasticjob.core.warm_count import MIB, Memory
 from elasticjob.stack_dump import StackDump
+from elasticjob.warm_interpreter import WarmInterpreter
 from elasticjob.warm_workers import WarmWorkers
+from elasticjob.worker_failures import RoundWorkers
+from elasticjob.worker_terminator import WorkerTerminator
 from elasticjob.workers import WorkerProcesses
+from tests.unit.test_participant import ROUND, joined
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers are for Linux")
 
@@ -126,8 +132,17 @@ def test_each_worker_is_made_of_the_interpreter_of_its_rank(scene: Scene, said: 
     assert "worker 0 starts warm" in said()
 
 
-def test_the_next_are_made_after_the_first_step_one_by_one(scene: Scene) -> None:
+def test_the_next_are_made_after_the_first_step_one_by_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     args = (scene.script("import time; time.sleep(600)"),)
+    beside: list[int] = []
+
+    def make(*given: Any) -> WarmInterpreter:
+        beside.append(sum(one.importing() for one in scene.warm._idle.values()))
+        return WarmInterpreter(*given)
+
+    monkeypatch.setattr(warm_workers, "WarmInterpreter", make)
     scene.begin()
     first = [scene.start(rank, *args) for rank in range(3)]
     assert scene.warm.counts == {"cold": 3}
@@ -137,10 +152,65 @@ def test_the_next_are_made_after_the_first_step_one_by_one(scene: Scene) -> None
     pids = scene.idle(3)
     assert not pids & {one.pid for one in first}
     assert not [pid for pid in WorkerProcesses(scene.warm).pids() if pid in pids]
+    assert beside == [0, 0, 0], "each when the one before had done its imports"
     scene.arm(3, *args)
     scene.begin()
     assert {scene.start(rank, *args).pid for rank in range(3)} == pids
     assert scene.told == Starts(3), "each round's own"
+
+
+def test_the_next_are_made_after_a_while_where_no_step_is_reported(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = (scene.script("import time; time.sleep(600)"),)
+    scene.begin()
+    scene.start(0, *args)
+    due = scene.warm._due - time.monotonic()
+    assert 0.9 * warm_workers.AGAIN_SECONDS < due <= warm_workers.AGAIN_SECONDS == 30.0
+    monkeypatch.setattr(warm_workers, "AGAIN_SECONDS", 0.3)
+    scene.begin()
+    scene.start(1, *args)
+    assert not scene.stepped
+    scene.idle(2)
+
+
+def test_a_guard_that_kills_what_is_left_of_the_workers_leaves_those_that_wait_alone(
+    scene: Scene, said: Callable[[], str]
+) -> None:
+    args = (scene.script("import time; print('here', flush=True); time.sleep(600)"),)
+    scene.arm(2, *args)
+    scene.idle(2)
+    worker = scene.start(1, *args)
+    wait_for(lambda: scene.out(1) == "here\n", SECONDS, "the worker runs")
+    (waits,) = scene.warm.idle_pids()
+    core, left = joined(ROUND), RoundWorkers(None)
+    core.take_step()
+    guard = WorkerTerminator(core, 0.1, lambda: left, WorkerProcesses(scene.warm))
+    guard.kill_in_time()
+    assert worker.wait(SECONDS) == -9
+    wait_for(lambda: "its workers did not stop" in said(), SECONDS, "it says whom it has killed")
+    assert f"killed process groups [{worker.pid}]" in said()
+    assert scene.idle(1) == {waits}
+
+
+def test_a_warm_worker_tells_its_stack_with_its_own_rank(scene: Scene) -> None:
+    """Its environment, as the kernel knows it, has no rank; and those that wait are no workers."""
+    args = (
+        scene.script(
+            "import time, elasticjob\nprint('here', flush=True)\ndef waits(): time.sleep(600)\nwaits()"
+        ),
+    )
+    scene.arm(2, *args)
+    idle = scene.idle(2)
+    worker = scene.start(1, *args, RANK="70010", ELASTICJOB_PROGRESS_DIR=str(scene.folder))
+    wait_for(lambda: scene.out(1) == "here\n", SECONDS, "the worker runs")
+    asked = subprocess.run([sys.executable, "-m", "elasticjob.stacks"], capture_output=True, check=True)
+    found = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert [one["pid"] for one in found if one["pid"] in idle] == [worker.pid]
+    (told,) = (one for one in found if one["pid"] == worker.pid)
+    assert (told["rank"], told["localRank"]) == (70010, 1)
+    assert "in waits" in told["stack"]
+    assert worker.poll() is None
 
 
 def test_whether_the_next_start_is_prepared(scene: Scene) -> None:
