@@ -81,8 +81,8 @@ def test_a_pod_that_is_added_announces_itself_when_it_is_warm(job: JobRun) -> No
     assert first == {"warm": 1, "cold": 0} or first["coldReason"].startswith("cannot import not_there: ")
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif("ELASTICJOB_TEST_PYTHON" in os.environ, reason="the newest torch is enough")
 def test_a_lost_pod_returns_when_all_members_can_start_warm(job: JobRun) -> None:
     """The job goes on with one at once. It grows again when the one that stayed has a new interpreter: else
     both would wait until its worker has imported torch."""
