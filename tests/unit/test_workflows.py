@@ -22,6 +22,7 @@ TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re
 COMPATIBILITY = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
 CLASSIFIER = "Programming Language :: Python :: 3."
 NAMED = re.compile(r"(?<![\w/])(?:\.ci|crds|deploy|docker|docs)/[\w./-]*\w")
+MADE = re.compile(r"\bmake (?!\.venv)([\w-]+)")
 PINNED = re.compile(r"\./\S+|[\w-]+/[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
@@ -52,7 +53,7 @@ def versions(text: str) -> list[str]:
 def test_each_target_that_is_made_is_there(file: Path) -> None:
     jobs = load(file).get("jobs", {}).values()
     many = [target for job in jobs for target in job.get("strategy", {}).get("matrix", {}).get("target", ())]
-    made = [target for script in scripts(file) for target in re.findall(r"\bmake (?!\.venv)([\w-]+)", script)]
+    made = [target for script in scripts(file) for target in MADE.findall(script)]
     assert set(made + many) <= TARGETS
 
 
@@ -61,6 +62,15 @@ def test_a_pull_request_gets_what_ci_runs() -> None:
     made = re.findall(r"^make .*$", run, re.MULTILINE)
     assert made
     assert set(made) <= set(scripts(GITHUB / "workflows" / "test.yaml"))
+
+
+def test_each_night_runs_what_is_too_slow_for_a_pull_request() -> None:
+    """Measurements, and what needs root or a reader, are run by hand."""
+    (slower,) = re.findall(r"Slower: (.*);\n", (ROOT / "CONTRIBUTING.md").read_text())
+    runs = {
+        name for script in scripts(GITHUB / "workflows" / "nightly.yaml") for name in MADE.findall(script)
+    }
+    assert set(MADE.findall(slower)) == runs | set(matrix("nightly", "long", "target"))
 
 
 def test_each_file_that_is_named_is_there() -> None:
