@@ -10,7 +10,7 @@ import elasticjob
 from elasticjob_operator.__main__ import choose, parse
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.logs import LogSettings
-from elasticjob_operator.settings import BadSetting, Settings
+from elasticjob_operator.settings import BadSetting, MetricsSettings, Settings
 
 
 def chosen(flags: str = "", **environ: str) -> Settings:
@@ -140,6 +140,23 @@ def test_where_the_probes_are_served(text: str, address: tuple[str, int] | None)
     assert chosen(ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS=text).probes == address
 
 
+def test_metrics_are_served_with_the_probes_on_a_port_of_their_own_or_not_at_all() -> None:
+    assert chosen().metrics == MetricsSettings(served=True, address=None)
+    assert chosen("--metrics-bind-address=[::]:9091").metrics.address == ("::", 9091)
+    environ = {"ELASTICJOB_METRICS_BIND_ADDRESS": "off"}
+    assert chosen(**environ).metrics == MetricsSettings(served=False, address=None)
+    assert chosen("--metrics-bind-address :9091", **environ).metrics.served
+    assert not chosen("--metrics-bind-address=OFF").metrics.served
+
+
+def test_how_many_jobs_have_metrics_of_their_own() -> None:
+    assert (chosen().metrics.per_job, chosen().metrics.max_jobs) == (True, 1_000)
+    environ = {"ELASTICJOB_METRICS_PER_JOB": "false", "ELASTICJOB_METRICS_MAX_JOBS": "50"}
+    assert chosen(**environ).metrics == MetricsSettings(per_job=False, max_jobs=50)
+    assert chosen("--metrics-per-job --metrics-max-jobs 0", **environ).metrics == MetricsSettings(max_jobs=0)
+    assert not chosen("--no-metrics-per-job").metrics.per_job
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "message"),
     [
@@ -152,6 +169,9 @@ def test_where_the_probes_are_served(text: str, address: tuple[str, int] | None)
             "'soon' is not a duration",
         ),
         ("--leader-elect --leader-elect-lease-duration 5s", {"POD_NAMESPACE": "x"}, "found 5 s, 8 s, 2 s"),
+        ("--metrics-bind-address 9091", {}, "an address and a port, such as 0.0.0.0:8080, found '9091'"),
+        ("--metrics-max-jobs -1", {}, "must be a whole number of jobs, found '-1'"),
+        ("", {"ELASTICJOB_METRICS_PER_JOB": "no"}, "must be true or false, found 'no'"),
     ],
 )
 def test_what_makes_no_sense_is_said(flags: str, environ: dict[str, str], message: str) -> None:
