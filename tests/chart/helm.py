@@ -59,6 +59,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "activeDeadlineSeconds": 2592000,
             "failurePolicy": {"infrastructure": {"maxRestarts": 20, "windowSeconds": 86400}},
         },
+        "limits": {"maxReplicas": 64, "maxSpares": 8},
         "nodeNotices": {"taints": ["example.com/maintenance", "karpenter.sh/disrupted"]},
         "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
         "extraVolumeMounts": [{"name": "authorities", "mountPath": "/etc/authorities", "readOnly": True}],

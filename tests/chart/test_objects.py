@@ -175,6 +175,71 @@ def test_participants_have_a_priority_level_and_the_operator_another(release: Re
         assert classified(namespace, "default", path) == participant
 
 
+def test_a_job_can_be_no_larger_than_the_cluster_allows(release: Release[Cluster]) -> None:
+    """By any way that there is to a size; what is larger already may stay so, and shrink."""
+    release.install({**NO_POD, "watchNamespaces": ["team-a"]})
+    job = _Size(release.cluster, "team-a")
+    assert job.apply(replicas=5, spares=4) == ""
+    release.install({**NO_POD, "watchNamespaces": ["team-a"], "limits": {"maxReplicas": 3, "maxSpares": 1}})
+    other = _Size(release.cluster, "team-a", "other")
+    wait_for(
+        lambda: "denied" in other.apply("--dry-run=server", replicas=4),
+        30,
+        "the policy is in force",
+        interval=0.2,
+    )
+    assert (
+        "spec.replicas is 4, and a job here may have at most 3 replicas: set 3 or fewer, or ask those who "
+        "run the cluster to raise limits.maxReplicas"
+    ) in other.apply(replicas=4)
+    assert "spec.spares is 2, and a job here may have at most 1 spares" in other.apply(replicas=3, spares=2)
+    assert other.apply(replicas=3, spares=1) == ""
+    assert "spec.replicas is 4" in other.apply(replicas=4, spares=1)
+    # Also an autoscaler's way.
+    assert other.scale(4).startswith(
+        'Error from server (Forbidden): elasticjobs.elasticjob.dev "other" is forbidden: '
+        "ValidatingAdmissionPolicy 'elasticjob-limits' with binding 'elasticjob-limits' denied request: "
+        "spec.replicas is 4, "
+    )
+    assert "should be greater than or equal to 1" in other.scale(0)
+    assert other.scale(2) == ""
+    assert other.scale(3) == ""
+
+    assert job.apply(replicas=5, spares=4, suspend=True) == ""
+    assert "spec.replicas is 6" in job.scale(6)
+    assert job.scale(4) == ""
+    assert "spec.replicas is 5" in job.scale(5)
+    assert job.apply(replicas=4, spares=2) == ""
+    assert "spec.spares is 3" in job.apply(replicas=4, spares=3)
+
+    elsewhere = _Size(release.cluster, "team-b")  # another release may serve it, with a limit of its own
+    assert elsewhere.apply(replicas=4, spares=4) == ""
+
+
+class _Size:
+    """A job whose size is asked for; what is returned is what is said against it."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str = "job") -> None:
+        self._kubectl = cluster.kubectl
+        self._where = ["-n", namespace]
+        self._name = name
+
+    def apply(self, *flags: str, **spec: Any) -> str:
+        container = {"name": "train", "image": "a", "command": ["torchrun", "a.py"]}
+        job = {
+            "apiVersion": "elasticjob.dev/v1alpha1",
+            "kind": "ElasticJob",
+            "metadata": {"name": self._name},
+            "spec": {**spec, "template": {"spec": {"containers": [container]}}},
+        }
+        words = ["apply", "--server-side", "--force-conflicts", "-f", "-", *flags]
+        return self._kubectl(*self._where, *words, input=json.dumps(job), check=False).stderr
+
+    def scale(self, replicas: int) -> str:
+        words = ["scale", f"ej/{self._name}", f"--replicas={replicas}"]
+        return self._kubectl(*self._where, *words, check=False).stderr
+
+
 def test_definition_applied_by_hand_is_taken_over_on_request(release: Release[Cluster]) -> None:
     crd = str(generate.ROOT / "crds" / f"{CRD}.yaml")
     release.cluster.kubectl("apply", "--server-side", "-f", crd)

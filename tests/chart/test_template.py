@@ -124,6 +124,8 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
         ({"jobDefaults": {"activeDeadlineSeconds": 0}}, "at '/jobDefaults/activeDeadlineSeconds'"),
         ({"jobDefaults": {"failurePolicy": {"rules": []}}}, "additional properties 'rules' not allowed"),
+        ({"limits": {"maxReplicas": 0}}, "at '/limits/maxReplicas'"),
+        ({"limits": {"maxSpares": "many"}}, "at '/limits/maxSpares'"),
         ({"nodeNotices": {"taints": ["a=b:NoSchedule"]}}, "at '/nodeNotices/taints/0'"),
         ({"extraArgs": ["verbose"]}, "at '/extraArgs/0': 'verbose' does not match"),
         ({"podDisruptionBudget": {"minAvailable": "half"}}, "at '/podDisruptionBudget/minAvailable'"),
@@ -239,6 +241,26 @@ def test_lease_policy_is_the_one_of_the_example(helm: Helm) -> None:
     (bound,) = (one for one in _of(helm, {}, binding["kind"]) if one["metadata"]["name"] == name)
     assert made["spec"] == policy["spec"]
     assert bound["spec"] == {**binding["spec"], "policyName": name}
+
+
+@pytest.mark.parametrize(
+    ("limits", "judged"),
+    [
+        ({}, {}),
+        ({"maxReplicas": 64}, {"replicas": "<= 64", "spares": "<= 64"}),
+        ({"maxReplicas": 64, "maxSpares": 0}, {"replicas": "<= 64", "spares": "<= 0"}),
+        ({"maxSpares": 2}, {"spares": "<= 2"}),
+    ],
+    ids=str,
+)
+def test_sizes_are_judged_on_request(helm: Helm, limits: dict[str, int], judged: dict[str, str]) -> None:
+    """Spares are no way round the limit of replicas."""
+    policies = _of(helm, {"limits": limits}, "ValidatingAdmissionPolicy")
+    found = [one["spec"] for one in policies if one["metadata"]["name"] == "elasticjob-limits"]
+    validations = [one["expression"] for spec in found for one in spec["validations"]]
+    assert len(validations) == len(judged)
+    for said, (field, limit) in zip(validations, judged.items(), strict=True):
+        assert said.startswith(f"variables.{field} {limit} ")
 
 
 def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:
