@@ -1,12 +1,17 @@
-"""helm, and the chart as it renders it."""
+"""helm, the chart as it renders it, and a cluster to install it into."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from charts.generate import NAMESPACE
+from devcluster.cluster import Cluster
+from devcluster.commands import DEPLOYMENTS, Options
 from tests.chart.helm import Helm
+from tests.chart.release import Release
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +27,24 @@ def packed(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     helm.run("package", str(helm.chart), "--destination", str(folder))
     (archive,) = folder.glob("*.tgz")
     return archive
+
+
+@pytest.fixture(scope="module")
+def cluster_without_nodes() -> Iterator[Cluster]:
+    """It warns of every pod that is not a restricted one, also in templates."""
+    with Cluster(nodes=0, options=Options(further_controllers=DEPLOYMENTS)) as cluster:
+        for name in (NAMESPACE, "team-a", "team-b"):
+            cluster.kubectl("create", "namespace", name)
+        for mode in ("enforce", "warn"):
+            label = f"pod-security.kubernetes.io/{mode}=restricted"
+            cluster.kubectl("label", "namespace", NAMESPACE, label)
+        yield cluster
+
+
+@pytest.fixture
+def release(cluster_without_nodes: Cluster, tmp_path: Path) -> Iterator[Release[Cluster]]:
+    """Nothing is installed, and nothing is left of what the test installs."""
+    made = Release(cluster_without_nodes, tmp_path)
+    yield made
+    if "elasticjob" in made.helm.run("list", "--namespace", NAMESPACE, "--short").stdout.split():
+        made.uninstall()

@@ -15,6 +15,8 @@ from tests import docs_commands
 from tests.chart.helm import Helm
 from tests.docs_commands import ROOT
 
+NO_POD: dict[str, Any] = {"replicaCount": 0}
+"""Values for tests of the chart's objects alone."""
 OF_THE_RELEASE = ["-l", "app.kubernetes.io/instance=elasticjob"]
 REGISTRY = "registry.example/ml"
 """The reader's."""

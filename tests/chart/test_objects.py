@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,36 +12,13 @@ from charts import generate
 from charts.generate import NAMESPACE
 from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
-from devcluster.commands import DEPLOYMENTS, Options
 from devcluster.wait import wait_for
 from tests.chart.helm import VALUES, Helm
-from tests.chart.release import Release
+from tests.chart.release import NO_POD, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
 CRD = "elasticjobs.elasticjob.dev"
-NO_POD: dict[str, Any] = {"replicaCount": 0}
-
-
-@pytest.fixture(scope="module")
-def cluster_without_nodes() -> Iterator[Cluster]:
-    """It warns of every pod that is not a restricted one, also in templates."""
-    with Cluster(nodes=0, options=Options(further_controllers=DEPLOYMENTS)) as cluster:
-        for name in (NAMESPACE, "team-a", "team-b"):
-            cluster.kubectl("create", "namespace", name)
-        for mode in ("enforce", "warn"):
-            label = f"pod-security.kubernetes.io/{mode}=restricted"
-            cluster.kubectl("label", "namespace", NAMESPACE, label)
-        yield cluster
-
-
-@pytest.fixture
-def release(cluster_without_nodes: Cluster, tmp_path: Path) -> Iterator[Release[Cluster]]:
-    """Nothing is installed, and nothing is left of what the test installs."""
-    made = Release(cluster_without_nodes, tmp_path)
-    yield made
-    if "elasticjob" in made.helm.run("list", "--namespace", NAMESPACE, "--short").stdout.split():
-        made.uninstall()
 
 
 @pytest.mark.parametrize("name", [name for name in VALUES if name != "others-make-the-roles"])
@@ -95,40 +70,6 @@ def test_packed_chart_installs_what_the_folder_does(release: Release[Cluster]) -
     assert owned() == made
 
 
-def test_users_edit_and_view_jobs_but_no_status(release: Release[Cluster]) -> None:
-    release.install(NO_POD)
-
-    def can(role: str, verb: str, what: str) -> bool:
-        resource, _, subresource = what.partition("/")
-        asked = {"namespace": "team-a", "verb": verb, "group": "elasticjob.dev", "resource": resource}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": f"system:serviceaccount:team-a:{role}",
-                "resourceAttributes": {**asked, "subresource": subresource},
-            },
-        }
-        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        answer = release.cluster.api.request("POST", path, review)
-        assert answer.ok, answer.text
-        return bool(answer.json()["status"]["allowed"])
-
-    for role in ("edit", "view"):
-        to = [f"--clusterrole={role}", f"--serviceaccount=team-a:{role}"]
-        release.cluster.kubectl("-n", "team-a", "create", "rolebinding", role, *to)
-    wait_for(lambda: can("edit", "create", "elasticjobs"), 30, "the role edit is aggregated")
-    wait_for(lambda: can("view", "get", "elasticjobs"), 30, "the role view is aggregated")
-    assert can("edit", "patch", "elasticjobs/scale")
-    assert can("edit", "delete", "elasticjobs")
-    assert can("view", "watch", "elasticjobs")
-    assert not can("view", "create", "elasticjobs")
-    assert not can("view", "patch", "elasticjobs/scale")
-    for role in ("edit", "view"):
-        assert can(role, "get", "elasticjobs/status")
-        assert not can(role, "patch", "elasticjobs/status")
-
-
 def test_participants_have_a_priority_level_and_the_operator_another(release: Release[Cluster]) -> None:
     release.install({**NO_POD, "flowSchema": {"enabled": True}})
     kubectl = release.cluster.kubectl
@@ -173,71 +114,6 @@ def test_participants_have_a_priority_level_and_the_operator_another(release: Re
             assert classified(namespace, "default", where, method, body) not in ours, (method, where)
         # One that patches is taken for a participant: rules have no names of objects.
         assert classified(namespace, "default", path) == participant
-
-
-def test_a_job_can_be_no_larger_than_the_cluster_allows(release: Release[Cluster]) -> None:
-    """By any way that there is to a size; what is larger already may stay so, and shrink."""
-    release.install({**NO_POD, "watchNamespaces": ["team-a"]})
-    job = _Size(release.cluster, "team-a")
-    assert job.apply(replicas=5, spares=4) == ""
-    release.install({**NO_POD, "watchNamespaces": ["team-a"], "limits": {"maxReplicas": 3, "maxSpares": 1}})
-    other = _Size(release.cluster, "team-a", "other")
-    wait_for(
-        lambda: "denied" in other.apply("--dry-run=server", replicas=4),
-        30,
-        "the policy is in force",
-        interval=0.2,
-    )
-    assert (
-        "spec.replicas is 4, and a job here may have at most 3 replicas: set 3 or fewer, or ask those who "
-        "run the cluster to raise limits.maxReplicas"
-    ) in other.apply(replicas=4)
-    assert "spec.spares is 2, and a job here may have at most 1 spares" in other.apply(replicas=3, spares=2)
-    assert other.apply(replicas=3, spares=1) == ""
-    assert "spec.replicas is 4" in other.apply(replicas=4, spares=1)
-    # Also an autoscaler's way.
-    assert other.scale(4).startswith(
-        'Error from server (Forbidden): elasticjobs.elasticjob.dev "other" is forbidden: '
-        "ValidatingAdmissionPolicy 'elasticjob-limits' with binding 'elasticjob-limits' denied request: "
-        "spec.replicas is 4, "
-    )
-    assert "should be greater than or equal to 1" in other.scale(0)
-    assert other.scale(2) == ""
-    assert other.scale(3) == ""
-
-    assert job.apply(replicas=5, spares=4, suspend=True) == ""
-    assert "spec.replicas is 6" in job.scale(6)
-    assert job.scale(4) == ""
-    assert "spec.replicas is 5" in job.scale(5)
-    assert job.apply(replicas=4, spares=2) == ""
-    assert "spec.spares is 3" in job.apply(replicas=4, spares=3)
-
-    elsewhere = _Size(release.cluster, "team-b")  # another release may serve it, with a limit of its own
-    assert elsewhere.apply(replicas=4, spares=4) == ""
-
-
-class _Size:
-    """A job whose size is asked for; what is returned is what is said against it."""
-
-    def __init__(self, cluster: Cluster, namespace: str, name: str = "job") -> None:
-        self._kubectl = cluster.kubectl
-        self._where = ["-n", namespace]
-        self._name = name
-
-    def apply(self, *flags: str, **spec: Any) -> str:
-        container = {"name": "train", "image": "a", "command": ["torchrun", "a.py"]}
-        job = {
-            "apiVersion": "elasticjob.dev/v1alpha1",
-            "kind": "ElasticJob",
-            "metadata": {"name": self._name},
-            "spec": {**spec, "template": {"spec": {"containers": [container]}}},
-        }
-        words = ["apply", "--server-side", "--force-conflicts", "-f", "-", *flags]
-        return self._kubectl(*self._where, *words, input=json.dumps(job), check=False).stderr
-
-    def scale(self, replicas: int) -> str:
-        words = ["scale", f"ej/{self._name}", f"--replicas={replicas}"]
-        return self._kubectl(*self._where, *words, check=False).stderr
 
 
 def test_definition_applied_by_hand_is_taken_over_on_request(release: Release[Cluster]) -> None:
