@@ -70,6 +70,10 @@ def test_jobs_train_through_the_life_of_a_release(release: Release[Cluster], tmp
     first = release.operators()
     assert {pod["spec"]["nodeName"] for pod in first.values()} == {"node-a", "node-b"}
 
+    # So does the chart's own test, which leaves nothing behind.
+    assert "Phase:          Succeeded" in release.words("docs/operate/install.md", "helm-test")
+    assert not [name for name in release.everything().keys() - installed.keys() if "-test" in name]
+
     # What helm told to do next works, too.
     manifest = re.search(r"^kubectl apply -f - <<EOF\n(.*?)^EOF$", said, re.MULTILINE | re.DOTALL)
     assert manifest is not None, said

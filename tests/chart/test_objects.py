@@ -13,7 +13,7 @@ from charts.generate import NAMESPACE
 from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
-from tests.chart.helm import VALUES, Helm
+from tests.chart.helm import VALUES, Helm, objects
 from tests.chart.release import NO_POD, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
@@ -25,9 +25,9 @@ CRD = "elasticjobs.elasticjob.dev"
 def test_server_accepts_everything_and_warns_of_nothing(
     cluster_without_nodes: Cluster, helm: Helm, name: str
 ) -> None:
-    said = cluster_without_nodes.kubectl(
-        "apply", "--dry-run=server", "-f", "-", input=helm.template(VALUES[name])
-    )
+    made = helm.template(VALUES[name])
+    _make_test_account(cluster_without_nodes, made)
+    said = cluster_without_nodes.kubectl("apply", "--dry-run=server", "-f", "-", input=made)
     assert "deployment.apps/elasticjob" in said.stdout
     assert said.stderr == ""
 
@@ -42,10 +42,32 @@ def test_server_accepts_the_manifests_and_warns_of_nothing(cluster_without_nodes
 
 
 def test_a_pod_that_is_not_restricted_would_be_warned_of(cluster_without_nodes: Cluster, helm: Helm) -> None:
-    said = cluster_without_nodes.kubectl(
-        "apply", "--dry-run=server", "-f", "-", input=helm.template({"podSecurityContext": None})
-    )
+    made = helm.template({"podSecurityContext": None})
+    _make_test_account(cluster_without_nodes, made)
+    said = cluster_without_nodes.kubectl("apply", "--dry-run=server", "-f", "-", input=made, check=False)
     assert 'would violate PodSecurity "restricted' in said.stderr
+    assert 'pods "elasticjob-test" is forbidden: violates PodSecurity' in said.stderr
+
+
+def test_the_pods_that_helm_test_trains_with_are_restricted(
+    cluster_without_nodes: Cluster, helm: Helm
+) -> None:
+    """The operator's init container is, too (tests/integration/test_injection.py)."""
+    (pod,) = (one for one in objects(helm.template({})) if one["kind"] == "Pod")
+    job = json.loads(pod["spec"]["containers"][0]["args"][0])
+    assert job["metadata"]["namespace"] == NAMESPACE
+    trains = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train", "namespace": NAMESPACE}}
+    trains["spec"] = {**job["spec"]["template"]["spec"], "serviceAccountName": "elasticjob-test"}
+    _make_test_account(cluster_without_nodes, helm.template({}))
+    said = cluster_without_nodes.kubectl("apply", "--dry-run=server", "-f", "-", input=json.dumps(trains))
+    assert said.stdout == "pod/train created (server dry run)\n"
+
+
+def _make_test_account(cluster: Cluster, rendered: str) -> None:
+    """Create the account of `helm test`: a pod is not accepted without its account, not even in a dry run."""
+    for one in objects(rendered):
+        if one["kind"] == "ServiceAccount" and one["metadata"]["name"].endswith("-test"):
+            cluster.kubectl("apply", "-f", "-", input=json.dumps(one))
 
 
 def test_packed_chart_installs_what_the_folder_does(release: Release[Cluster]) -> None:

@@ -25,6 +25,10 @@ def test_the_operator_runs_and_the_first_job_is_complete(installation: Installat
     assert "step 100: loss 0.0" in installation.first_log
 
 
+def test_helm_test_trains_a_job(installed: Release[KubeletCluster]) -> None:
+    assert "Phase:          Succeeded" in installed.words("docs/operate/install.md", "helm-test")
+
+
 def test_the_operator_is_the_user_of_its_image(installed: Release[KubeletCluster]) -> None:
     (name, *_) = (pod["metadata"]["name"] for pod in installed.operators().values())
     program = "import os, sys; print(os.getuid(), os.access('/', os.W_OK), sys.version_info[:2])"

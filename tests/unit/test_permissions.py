@@ -74,6 +74,24 @@ def test_the_pods_rights_are_those_of_the_page() -> None:
     ] == granted
 
 
+def test_the_rights_of_helm_test_are_those_of_the_page() -> None:
+    golden = (ROOT / "tests" / "chart" / "golden" / "default.yaml").read_text()
+    (role,) = (
+        one
+        for one in yaml.safe_load_all(golden)
+        if one and one["kind"] == "Role" and one["metadata"]["name"] == "elasticjob-test"
+    )
+    assert role["rules"] == [
+        {
+            "apiGroups": [resource.strip("`").partition(".")[2]],
+            "resources": [resource.strip("`").partition(".")[0]],
+            "verbs": verbs.split(", "),
+            **({"resourceNames": [name.strip("`").replace("<release>", "elasticjob")]} if name else {}),
+        }
+        for resource, name, verbs, _why in table("The test of the chart")
+    ]
+
+
 def test_the_operator_has_no_wildcard_no_secret_and_no_way_into_pods() -> None:
     for right in rights():
         assert "*" not in (right.group, right.resource, right.verb)

@@ -72,3 +72,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   name: {{ include "elasticjob.serviceAccountName" . }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
+
+{{/* What the operator's pods may reach, and that of `helm test`. */}}
+{{- define "elasticjob.egress" -}}
+- ports:
+    - {protocol: UDP, port: 53}
+    - {protocol: TCP, port: 53}
+- ports: # the API server, whose address no selector knows
+    {{- range .Values.networkPolicy.apiServerPorts }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+{{- with .Values.networkPolicy.extraEgress }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
