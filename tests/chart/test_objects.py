@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
 import pytest
+import yaml
 
 import elasticjob
 from charts import generate
 from charts.generate import NAMESPACE
 from devcluster.api import ApiClient
 from devcluster.cluster import Cluster
+from devcluster.go_tool import module_source
 from devcluster.wait import wait_for
 from tests.chart.helm import VALUES, Helm, objects
 from tests.chart.release import NO_POD, Release
@@ -21,7 +24,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 CRD = "elasticjobs.elasticjob.dev"
 
 
-@pytest.mark.parametrize("name", [name for name in VALUES if name != "others-make-the-roles"])
+DEFINED_ELSEWHERE = {"others-make-the-roles", "prometheus-operator"}
+"""What needs objects that others make."""
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if name not in DEFINED_ELSEWHERE])
 def test_server_accepts_everything_and_warns_of_nothing(
     cluster_without_nodes: Cluster, helm: Helm, name: str
 ) -> None:
@@ -68,6 +75,42 @@ def _make_test_account(cluster: Cluster, rendered: str) -> None:
     for one in objects(rendered):
         if one["kind"] == "ServiceAccount" and one["metadata"]["name"].endswith("-test"):
             cluster.kubectl("apply", "-f", "-", input=json.dumps(one))
+
+
+@pytest.fixture(scope="module")
+def prometheus_operator(cluster_without_nodes: Cluster) -> Cluster:
+    """The cluster with the definitions of the Prometheus operator, from its own Go module."""
+    module = module_source("github.com/prometheus-operator/prometheus-operator", "v0.85.0")
+    for plural in ("servicemonitors", "podmonitors", "prometheusrules"):
+        file = module / "example" / "prometheus-operator-crd" / f"monitoring.coreos.com_{plural}.yaml"
+        cluster_without_nodes.kubectl("apply", "--server-side", "-f", str(file))
+        name = f"crd/{plural}.monitoring.coreos.com"
+        cluster_without_nodes.kubectl("wait", "--for=condition=Established", name, "--timeout=60s")
+    return cluster_without_nodes
+
+
+@pytest.mark.parametrize("kind", ["podMonitor", "serviceMonitor"])
+def test_the_prometheus_operator_accepts_monitors_and_alerts(
+    prometheus_operator: Cluster, helm: Helm, kind: str
+) -> None:
+    values = copy.deepcopy(VALUES["prometheus-operator"])
+    values["metrics"][kind] = values["metrics"].pop("podMonitor")
+    made = [one for one in objects(helm.template(values)) if one["apiVersion"].startswith("monitoring.")]
+
+    def apply() -> Any:
+        words = ["apply", "--dry-run=server", "--validate=strict", "-f", "-"]
+        return prometheus_operator.kubectl(*words, input=yaml.safe_dump_all(made), check=False)
+
+    said = apply()
+    accepted = {line.rpartition("/")[0] for line in said.stdout.splitlines()}
+    assert accepted == {f"{kind.lower()}.monitoring.coreos.com", "prometheusrule.monitoring.coreos.com"}
+    assert said.stderr == ""
+
+    # A field that its definition does not have would be found.
+    (monitor,) = (one for one in made if one["kind"].lower() == kind.lower())
+    (endpoint,) = monitor["spec"].get("endpoints") or monitor["spec"]["podMetricsEndpoints"]
+    endpoint["intervals"] = endpoint.pop("interval")
+    assert "unknown field" in apply().stderr
 
 
 def test_packed_chart_installs_what_the_folder_does(release: Release[Cluster]) -> None:

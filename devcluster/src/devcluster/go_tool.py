@@ -59,25 +59,34 @@ class GoModule:
         return _ensure(f"{self.name}-{self.version}", names, self._build, self.minutes)
 
     def _build(self, output: Path, began: float) -> None:
-        go = find_go()
-        # The module may be one of a workspace whose other modules are not published.
-        environment = {**go_environment(), "GOWORK": "off"}
-        asked = [go, "mod", "download", "-json", f"{self.module}@{self.version}"]
+        source = module_source(self.module, self.version)
+        arguments = ["-mod=readonly", "-buildvcs=false", *REPRODUCIBLE_AND_SMALL]
+        arguments += ["-tags", ",".join(self.tags), "-ldflags", _linked(self.stamps), "-o", f"{output}/"]
+        command = [find_go(), "build", "-v", *arguments, *(f"./{program}" for program in self.programs)]
+        run_with_progress(command, _without_workspace(), began, source)
+
+
+def module_source(module: str, version: str) -> Path:
+    """The folder with a module's files, in Go's own cache. Raises RuntimeError if it can't be downloaded."""
+    asked = [find_go(), "mod", "download", "-json", f"{module}@{version}"]
+    with tempfile.TemporaryDirectory() as elsewhere:  # not in a module, which would have a say
         answer = subprocess.run(
             asked,
-            cwd=output.parent,
-            env=environment,
+            cwd=elsewhere,
+            env=_without_workspace(),
             capture_output=True,
             text=True,
             timeout=_DOWNLOAD_SECONDS,
             check=False,
         )
-        if answer.returncode != 0:
-            raise RuntimeError(f"cannot download {asked[-1]}:\n{answer.stdout}{answer.stderr}")
-        arguments = ["-mod=readonly", "-buildvcs=false", *REPRODUCIBLE_AND_SMALL]
-        arguments += ["-tags", ",".join(self.tags), "-ldflags", _linked(self.stamps), "-o", f"{output}/"]
-        command = [go, "build", "-v", *arguments, *(f"./{program}" for program in self.programs)]
-        run_with_progress(command, environment, began, Path(json.loads(answer.stdout)["Dir"]))
+    if answer.returncode != 0:
+        raise RuntimeError(f"cannot download {asked[-1]}:\n{answer.stdout}{answer.stderr}")
+    return Path(json.loads(answer.stdout)["Dir"])
+
+
+def _without_workspace() -> dict[str, str]:
+    """The module may be one of a workspace whose other modules are not published."""
+    return {**go_environment(), "GOWORK": "off"}
 
 
 def _ensure(folder: str, names: tuple[str, ...], build: Callable[[Path, float], None], minutes: str) -> Path:
