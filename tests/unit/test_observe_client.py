@@ -6,14 +6,15 @@ import asyncio
 import gc
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from aiohttp import web
+from aiohttp import TraceConfig, web
 
+from elasticjob_operator.metrics.meter import Meter
 from elasticjob_operator.observe import client as client_module
 from elasticjob_operator.observe import fair_limiter
 from elasticjob_operator.observe.client import JSON_PATCH, MERGE_PATCH, Client
@@ -32,6 +33,7 @@ from elasticjob_operator.observe.errors import (
     Unavailable,
     error_of,
 )
+from elasticjob_operator.observe.fair_limiter import FairLimiter
 
 LEADER_POLICY = Path(__file__).parents[2] / "charts/elasticjob/templates/leader-policy.yaml"
 
@@ -60,7 +62,9 @@ class FakeCredentials:
 
 
 @asynccontextmanager
-async def served(answer: Answer, timeout: float = 0.5) -> AsyncIterator[tuple[Client, FakeCredentials]]:
+async def served(
+    answer: Answer, timeout: float = 0.5, traces: Sequence[TraceConfig] = ()
+) -> AsyncIterator[tuple[Client, FakeCredentials]]:
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
@@ -68,7 +72,7 @@ async def served(answer: Answer, timeout: float = 0.5) -> AsyncIterator[tuple[Cl
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     credentials = FakeCredentials(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    client = Client(cast(Credentials, credentials), timeout=timeout)
+    client = Client(cast(Credentials, credentials), timeout=timeout, traces=traces)
     try:
         yield client, credentials
     finally:
@@ -223,6 +227,48 @@ async def test_a_dropped_connection_is_tried_once_more() -> None:
     async with served(answer) as (client, _):
         assert await client.patch("/x", [], JSON_PATCH) == {"tries": 2}
         assert client.write_health.uncertain_since("ns") is None
+
+
+async def test_second_tries_and_waits_for_a_turn_are_counted() -> None:
+    meter, tries = Meter(), 0
+    release = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            return web.json_response({}, status=401)
+        if tries == 3:
+            assert request.transport is not None
+            request.transport.close()
+        if tries > 4:
+            await release.wait()
+        return web.json_response({})
+
+    def value(series: str) -> float:
+        text = meter.text(lambda: ()).decode()
+        return float(dict(line.rsplit(" ", 1) for line in text.splitlines())[series])
+
+    path = "/apis/coordination.k8s.io/v1/namespaces/a/leases/b"
+    async with served(answer, timeout=10.0, traces=[meter.trace()]) as (client, _):
+        await client.patch(path, {}, MERGE_PATCH)
+        assert value('elasticjob_api_retries_total{resource="leases",verb="patch"}') == 1
+        await client.patch(f"{path}/status", {}, MERGE_PATCH)
+        assert value('elasticjob_api_retries_total{resource="other",verb="patch"}') == 1
+        assert value("elasticjob_throttled_seconds_total") < 0.1
+
+        client._records = FairLimiter(at_once=1, slow=1, slow_in_all=1)
+        many = [asyncio.create_task(client.patch(path, {}, MERGE_PATCH)) for _ in range(2)]
+        async with asyncio.timeout(30):
+            while client.waiting != 1 or tries < 5:
+                await asyncio.sleep(0.01)
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.2)
+        release.set()
+        await asyncio.gather(*many)
+        waited = asyncio.get_running_loop().time() - began
+        assert 0.2 <= value("elasticjob_throttled_seconds_total") <= waited + 0.2
+        assert value('elasticjob_api_retries_total{resource="leases",verb="patch"}') == 1
 
 
 async def test_no_answer_is_remembered() -> None:

@@ -132,6 +132,15 @@ REQUESTS = _counter(
 REQUEST = _histogram(
     "elasticjob_api_request_seconds", _MIDDLE, "Time until the API server answers; without watches", "verb"
 )
+RETRIES = _counter(
+    "elasticjob_api_retries_total",
+    "Requests that went out once more: with fresh credentials after a 401, and writes whose connection was "
+    "lost. Each is also a request",
+    *("verb", "resource"),
+)
+THROTTLED_SECONDS = _counter(
+    "elasticjob_throttled_seconds_total", "Time for which requests have waited for a turn in the operator"
+)
 THROTTLED = _gauge("elasticjob_throttled_requests", "Requests that wait for a turn in the operator")
 
 LEADING = _gauge("elasticjob_leading", "1 if this process is the leading operator")
@@ -169,7 +178,7 @@ OF_DECISIONS = (
 """What this process has decided and written."""
 OF_THE_PROCESS = (
     *(PLAN, PASS, FAILED_PASSES, QUEUED, UNDER_WAY, OLDEST, FAILING_WRITES, WATCH_AGE, WATCH_GAPS),
-    *(REQUESTS, REQUEST, THROTTLED, LEADING, TAKEOVERS, LOOP_LAG, BUILD),
+    *(REQUESTS, REQUEST, RETRIES, THROTTLED_SECONDS, THROTTLED, LEADING, TAKEOVERS, LOOP_LAG, BUILD),
 )
 OF_EACH_JOB = (
     *(JOB_STATE, JOB_WANTED, JOB_LEAST, JOB_MEMBERS, JOB_STANDBYS, JOB_ROUND, JOB_RESTARTS),

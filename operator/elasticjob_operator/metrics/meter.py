@@ -28,6 +28,7 @@ from elasticjob_operator.metrics import families as f
 from elasticjob_operator.metrics.decisions import counted, from_the_start
 from elasticjob_operator.metrics.families import Kind, Metric, Sample
 from elasticjob_operator.metrics.requests import NO_ANSWER, verb_and_resource
+from elasticjob_operator.observe.client import Attempt
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.status import JobStatus
 
@@ -35,7 +36,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[WaitKey, float]], Plan]
 
-KEPT = (*f.OF_DECISIONS, f.PLAN, f.PASS, f.FAILED_PASSES, f.REQUESTS, f.REQUEST, f.TAKEOVERS, f.LOOP_LAG)
+KEPT = (
+    *f.OF_DECISIONS,
+    *(f.PLAN, f.PASS, f.FAILED_PASSES, f.REQUESTS, f.REQUEST, f.RETRIES, f.THROTTLED_SECONDS),
+    *(f.TAKEOVERS, f.LOOP_LAG),
+)
 """What is kept here; the other metrics are seen when somebody asks."""
 
 
@@ -101,8 +106,16 @@ class Meter:
         """Measures the requests of a session: each that goes out, also a second try."""
         config = aiohttp.TraceConfig()
 
-        async def start(_session: object, context: SimpleNamespace, _params: object) -> None:
+        async def start(
+            _session: object, context: SimpleNamespace, params: aiohttp.TraceRequestStartParams
+        ) -> None:
             context.began = self._clock()
+            attempt = context.trace_request_ctx
+            if isinstance(attempt, Attempt):
+                self.count((Sample(f.THROTTLED_SECONDS, (), attempt.waited),))
+                if attempt.again:
+                    named = verb_and_resource(params.method, params.url.path, params.url.query)
+                    self.count((Sample(f.RETRIES, named, 1),))
 
         async def end(
             _session: object, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams

@@ -32,7 +32,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import aiohttp
 import msgspec
@@ -79,6 +79,16 @@ _NOT_STORED = "etcdserver: "
 _LOST_CONNECTION = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 log = logging.getLogger(__name__)
+
+
+class Attempt(NamedTuple):
+    """What traces are told of a request that goes out, as its ``trace_request_ctx``."""
+
+    again: bool
+    """It went out before: with credentials that were refused, or by a connection that was lost. A GET or
+    DELETE is sent once more by aiohttp itself, unseen."""
+    waited: float = 0.0
+    """Seconds for which it has waited for a turn."""
 
 
 class Api(Protocol):
@@ -218,7 +228,12 @@ class Client:
             for fresh in (False, True):
                 headers = await self._headers(fresh)
                 async with self._watching.get(
-                    self._url(path), params=query, headers=headers, timeout=timeout, **self._extra()
+                    self._url(path),
+                    params=query,
+                    headers=headers,
+                    timeout=timeout,
+                    trace_request_ctx=Attempt(again=fresh),
+                    **self._extra(),
                 ) as response:
                     if response.status == 401 and not fresh:
                         continue
@@ -247,9 +262,11 @@ class Client:
     ) -> Json:
         name = f"{method} {path}"
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        asked = time.monotonic()
         async with nullcontext() if method == "GET" and params is not None else self._turn(method, path):
             fresh = repeated = False
             began = time.monotonic()
+            attempt = Attempt(again=False, waited=began - asked)
             while True:
                 headers = dict(await self._headers(fresh))
                 gated = None
@@ -270,6 +287,7 @@ class Client:
                         data=data if gated is None else gated,
                         headers=headers,
                         timeout=self._timeout,
+                        trace_request_ctx=attempt,
                         **self._extra(),
                     ) as response:
                         answer = await response.read()
@@ -277,7 +295,7 @@ class Client:
                         self._answered_at = time.monotonic()
                 except _LOST_CONNECTION as error:
                     if not repeated and not isinstance(error, aiohttp.ClientConnectorError):
-                        repeated = True
+                        repeated, attempt = True, Attempt(again=True)
                         continue
                     raise self._no_answer(name, path, began, error) from error
                 except (aiohttp.ClientError, asyncio.TimeoutError) as error:
@@ -286,7 +304,7 @@ class Client:
                     self._leave(session, began)
                     raise self._no_answer(name, path, began, error) from error
                 if status == 401 and not fresh:
-                    fresh = True
+                    fresh, attempt = True, Attempt(again=True)
                     continue
                 if not 200 <= status < 300:
                     problem = error_of(name, status, answer_headers, answer, content_type == JSON_PATCH)
