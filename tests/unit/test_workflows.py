@@ -219,6 +219,7 @@ def test_a_release_waits_for_what_the_publisher_fills_in(tmp_path: Path) -> None
     for name in (
         *(".ci/release-notes", "CHANGELOG.md", "SECURITY.md"),
         *("handler/elasticjob/__init__.py", "charts/elasticjob/values.yaml"),
+        "charts/elasticjob/Chart.yaml",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -233,6 +234,13 @@ def test_a_release_waits_for_what_the_publisher_fills_in(tmp_path: Path) -> None
     change("CHANGELOG.md", "[0.1.0] - Unreleased", "[0.1.0] - 2027-01-31")
     assert "SECURITY.md does not say how to report" in notes(tmp_path, "v0.1.0").stderr
     change("SECURITY.md", "> **The publisher fills this in:**", "Write to us:")
+    for field, line in (
+        ("home", "home: https://git.example/x"),
+        ("sources", "sources: [https://git.example/x]"),
+    ):
+        refusal = notes(tmp_path, "v0.1.0").stderr
+        assert f"charts/elasticjob/Chart.yaml does not have {field}, the address of the repository" in refusal
+        change("charts/elasticjob/Chart.yaml", "\ntype: application\n", f"\ntype: application\n{line}\n")
     assert "does not have registry.example/x" in notes(tmp_path, "v0.1.0", "registry.example/x").stderr
     here = "repository: ghcr.io/elasticjob/elasticjob-operator"
     change("charts/elasticjob/values.yaml", '\n  repository: ""', f"\n  {here}")
