@@ -136,6 +136,11 @@ def test_the_page_of_alerts_has_them_all() -> None:
     ]
 
 
+def test_who_was_woken_by_no_alert_finds_every_runbook() -> None:
+    linked = re.findall(r"\((runbooks/[\w-]+\.md)\)", PAGE.with_name("troubleshooting.md").read_text())
+    assert set(linked) == {str(page.relative_to(PAGE.parent)) for page in RUNBOOKS.iterdir()}
+
+
 @pytest.mark.parametrize(
     "page", [PAGE, PAGE.with_name("metrics.md"), *sorted(RUNBOOKS.iterdir())], ids=lambda page: page.name
 )
