@@ -73,11 +73,16 @@ optional_job_name = click.argument(
 )
 
 
-def as_json(found: Any) -> None:
-    """Print it; times are RFC 3339."""
+def json_text(found: Any) -> str:
+    """As JSON with line breaks; times are RFC 3339."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+
+
+def as_json(found: Any) -> None:
+    """Print it."""
+    sys.stdout.write(json_text(found))
 
 
 def now() -> datetime:

@@ -6,12 +6,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
-from elasticjob_client.cli.options import as_json, connected, job_name, now
+from elasticjob_client.cli.options import as_json, connected, job_name, json_text, now
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
+
+_KINDS = ("html", "png", "json")
+
+
+def _kind(file: Path) -> str | None:
+    ending = file.suffix.lower().removeprefix(".")
+    return ending if ending in _KINDS else None
+
+
+def _output(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Raises BadParameter unless it is one of the kinds, or a file whose name ends with one."""
+    if value and value not in _KINDS and not _kind(Path(value)):
+        raise click.BadParameter(
+            f"{value!r}: expected html, png or json, or a file name that ends with .html, .png or .json"
+        )
+    return value
+
+
+def _outputs(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    words = [CompletionItem(kind) for kind in _KINDS if kind.startswith(begun)]
+    return [*words, CompletionItem(begun, type="file")]
 
 
 @click.command("report")
@@ -20,13 +42,15 @@ if TYPE_CHECKING:
     "-f",
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to; a name that ends with .png makes a picture. Otherwise JOB.html.",
+    help="Where to; a name that ends with .png makes a picture, one with .json JSON. Otherwise JOB.html.",
 )
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["html", "png", "json"]),
-    help="A page, a picture (JOB.png), or JSON to stdout.",
+    metavar="html|png|json|FILE",
+    callback=_output,
+    shell_complete=_outputs,
+    help="A page, a picture (JOB.png), or JSON to stdout; or the file, as with --file.",
 )
 @connected
 def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None:
@@ -35,20 +59,24 @@ def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None
     from elasticjob_client.cli.page import page
     from elasticjob_client.tell import report as told
 
+    if output and output not in _KINDS:
+        if file:
+            raise click.UsageError(f"-o {output} and -f {file} are two files: name one")
+        file, output = Path(output), None
+    kind = output or (file and _kind(file)) or "html"
     try:
         found = told.report(jobs.get(name), jobs.pods(name), now())
     except ValueError as error:
         raise ClientError(str(error)) from error
-    if output == "json":
+    if kind == "json" and not file:
         as_json(found)
         return
-    kind = output or ("png" if file and file.suffix.lower() == ".png" else "html")
     target = file or Path(f"{name}.{kind}")
     try:
         if kind == "png":
             picture.write(found, target)
         else:
-            target.write_text(page(found))
+            target.write_text(json_text(found) if kind == "json" else page(found))
     except OSError as error:
         raise ClientError(f"cannot write {target}: {error.strerror}") from error
     click.echo(f"wrote {target}")

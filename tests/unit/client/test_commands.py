@@ -158,6 +158,7 @@ def test_a_server_that_is_not_there(server: Server, run: Run) -> None:
         (["scale", "mn"], ["mnist", ":4"]),
         (["logs", "mnist", "--si"], ["--since-failure\tOnly from shortly before", ":4"]),
         (["run", ""], [":0"]),
+        (["report", "mnist", "-o", ""], ["html", "png", "json", ":0"]),
     ],
 )
 def test_kubectl_completes_its_plugin(

@@ -102,7 +102,48 @@ def test_the_command_writes_it(run: Callable[..., Result], tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("words", [("-o", "png"), ("-f", "mnist.png"), ("-o", "png", "-f", "mnist.png")])
+@pytest.mark.parametrize(
+    ("words", "begin"),
+    [
+        (("-o", "report.html"), "<!doctype html>"),
+        (("-f", "report.html"), "<!doctype html>"),
+        (("-o", "html", "-f", "report.html"), "<!doctype html>"),
+        (("-o", "report.json"), "{"),
+        (("-o", "json", "-f", "report.json"), "{"),
+    ],
+)
+def test_output_is_a_kind_or_a_file(
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], begin: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("report", "mnist", *words)
+    (file,) = tmp_path.glob("report.*")
+    assert (result.stdout, file.name) == (f"wrote {file.name}\n", words[-1])
+    assert file.read_text().startswith(begin)
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-o", "report.pdf"), "expected html, png or json, or a file name that ends with .html, .png or"),
+        (("-o", "text"), "expected html, png or json"),
+        (("-o", "a.html", "-f", "b.html"), "-o a.html and -f b.html are two files"),
+        (("-o", "."), "expected html, png or json"),
+    ],
+)
+def test_an_output_that_is_neither_is_refused(
+    run: Callable[..., Result], words: list[str], said: str
+) -> None:
+    result = run("report", "mnist", *words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    "words", [("-o", "png"), ("-f", "mnist.png"), ("-o", "mnist.png"), ("-o", "png", "-f", "mnist.png")]
+)
 def test_the_picture_has_every_bar(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
