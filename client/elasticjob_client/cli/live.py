@@ -16,7 +16,7 @@ from rich.text import Text
 from elasticjob_client.cli import screen
 from elasticjob_client.cli.options import now
 from elasticjob_client.errors import NoServer
-from elasticjob_client.tell.timeline import Slice
+from elasticjob_client.tell.timeline import Slice, captions
 from elasticjob_client.tell.times import duration
 from elasticjob_client.tell.top import TopJob, TopRow
 
@@ -80,7 +80,7 @@ def _list(rows: list[TopRow], where: str) -> RenderableType:
             str(row.job.round),
             str(row.job.restarts),
             "-" if row.job.step is None else str(row.job.step),
-            _rate(row.steps_per_second),
+            "-" if row.steps_per_second is None else screen.rate(row.steps_per_second),
             "-" if row.job.goodput_percent is None else f"{row.job.goodput_percent} %",
             _bar(row.rounds),
         ]
@@ -91,20 +91,18 @@ def _list(rows: list[TopRow], where: str) -> RenderableType:
 
 
 def _job(found: TopJob) -> RenderableType:
-    parts: list[RenderableType] = [screen.status(found.status)]
+    parts: list[RenderableType] = [screen.status(found.status, found.steps_per_second)]
     if found.begin and found.end:
+        left = f"{found.begin:%H:%M:%S} "
         line = Text.assemble(
-            f"{found.begin:%H:%M:%S} ",
+            left,
             _bar(found.rounds),
             f" {found.end:%H:%M:%S} UTC, {duration((found.end - found.begin).total_seconds())}",
         )
-        parts += ["", line, Text(_KEY, style="dim")]
+        below = captions(found.status.rounds, found.begin, found.end, len(found.rounds))
+        parts += ["", line, Text(" " * len(left) + below), Text(_KEY, style="dim")]
     return Group(*parts)
 
 
 def _bar(slices: list[Slice]) -> Text:
     return Text.assemble(*(_GLYPHS[one] for one in slices))
-
-
-def _rate(steps: float | None) -> str:
-    return "-" if steps is None else f"{steps:.1f}" if steps < 100 else f"{steps:.0f}"

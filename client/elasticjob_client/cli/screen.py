@@ -78,9 +78,9 @@ def listing(rows: Sequence[JobRow], all_namespaces: bool) -> RenderableType:
     return table([*(["NAMESPACE"] if all_namespaces else []), *headings], cells)
 
 
-def status(found: JobStatus) -> RenderableType:
+def status(found: JobStatus, steps_per_second: float | None = None) -> RenderableType:
     """A job: headline, pods, rounds, accounts, what to do."""
-    parts: list[RenderableType] = [_headline(found), *_facts(found)]
+    parts: list[RenderableType] = [_headline(found), *_facts(found, steps_per_second)]
     if found.pods:
         parts += ["", _pods(found.pods)]
         parts += [Text(f"{row.pod}: {row.message}") for row in found.pods if row.message]
@@ -100,7 +100,7 @@ def _headline(found: JobStatus) -> Text:
     return line.append(f": {found.message}") if found.message else line
 
 
-def _facts(found: JobStatus) -> list[RenderableType]:
+def _facts(found: JobStatus, steps_per_second: float | None) -> list[RenderableType]:
     facts = []
     if now := found.current_round:
         size = f"{now.members} of {found.replicas} members" if found.replicas else f"{now.members} members"
@@ -111,16 +111,22 @@ def _facts(found: JobStatus) -> list[RenderableType]:
         facts.append(f"active for {duration(found.active_seconds)}")
     lines: list[RenderableType] = [Text("; ".join(facts))]
     if found.progress:
-        lines.append(Text(_progress(found.progress)))
+        lines.append(Text(_progress(found.progress, steps_per_second)))
     return lines
 
 
-def _progress(progress: Progress) -> str:
+def rate(steps_per_second: float) -> str:
+    """With as many digits as are worth reading."""
+    return f"{steps_per_second:.1f}" if steps_per_second < 100 else f"{steps_per_second:.0f}"
+
+
+def _progress(progress: Progress, steps_per_second: float | None) -> str:
     facts = []
     if progress.step is not None:
         facts.append(f"step {progress.step}")
     if progress.milliseconds_per_step is not None:
-        facts.append(f"{milliseconds(progress.milliseconds_per_step)} per step")
+        speed = "" if steps_per_second is None else f", {rate(steps_per_second)} steps/s"
+        facts.append(f"{milliseconds(progress.milliseconds_per_step)} per step{speed}")
     if progress.goodput_percent is not None:
         facts.append(f"goodput {progress.goodput_percent} %")
     if progress.lost_seconds:

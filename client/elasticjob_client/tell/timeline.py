@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 
@@ -54,6 +55,26 @@ def _overlap(one: Round, begin: datetime, end: datetime) -> timedelta:
     left = max(begin, one.start_time)
     right = min(end, one.end.time) if one.end and one.end.time else end
     return max(timedelta(), right - left)
+
+
+def captions(rounds: Sequence[Round], begin: datetime, end: datetime, width: int) -> str:
+    """A line for below the bar: the causes for which rounds ended, each below the slice in which it did.
+
+    Where they would overlap, losses come before planned changes, and newer rounds before older ones.
+    """
+    ended = [one.end for one in rounds if one.end and one.end.time and begin <= one.end.time < end]
+    ended.sort(key=lambda one: (one.account not in _LOSSES, -one.time.timestamp() if one.time else 0.0))
+    line = [" "] * width
+    for one in ended:
+        assert one.time
+        at = int((one.time - begin) / (end - begin) * width)
+        text, left = f"└{one.cause}", at
+        if at + len(text) > width:
+            text, left = f"{one.cause}┘", at - len(one.cause)
+        around = line[max(0, left - 1) : left + len(text) + 1]
+        if left >= 0 and not "".join(around).strip():
+            line[left : left + len(text)] = text
+    return "".join(line).rstrip()
 
 
 def span(job: ElasticJob, now: datetime) -> tuple[datetime, datetime] | None:

@@ -40,6 +40,7 @@ class TopJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     """One job: ``rounds`` goes from ``begin`` to ``end``; both are absent before the first round."""
 
     status: JobStatus
+    steps_per_second: float | None = None
     rounds: list[Slice] = []
     begin: datetime | None = None
     end: datetime | None = None
@@ -67,6 +68,7 @@ def one(job: ElasticJob, pods: Sequence[Pod], now: datetime, width: int) -> TopJ
     shown = span(job, now)
     return TopJob(
         status=status(job, pods, now),
+        steps_per_second=steps_per_second(job),
         rounds=timeline(job, *shown, width) if shown else [],
         begin=shown[0] if shown else None,
         end=shown[1] if shown else None,

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from click.testing import Result
 
 from elasticjob_client import ElasticJob
-from elasticjob_client.tell.timeline import Slice, span, timeline
+from elasticjob_client.resource import Round, RoundEnd
+from elasticjob_client.tell.timeline import Slice, captions, span, timeline
 from elasticjob_client.tell.top import rows, steps_per_second
 from tests.terminal import Terminal, terminal
 from tests.unit.client.conftest import body
@@ -30,7 +32,11 @@ def test_a_job_is_drawn_followed_through_an_outage_and_left_with_q(server: Serve
         first = shown.wait(lambda text: "q: quit" in text)
         assert "mnist is Training" in first
         assert "0     mnist-0-0  a     Member  8" in first
-        assert "█" in first
+        assert "step 2000; 412 ms per step, 2.4 steps/s; goodput 97 %" in first
+        bar, causes = next(
+            (line, below) for line, below in pairwise(first.splitlines()) if "▼" in line and "█" in line
+        )
+        assert causes.index("└PodLost") == bar.index("▼"), "the cause stands below the round's end"
         path = f"{JOBS}/mnist"
         known = server.answers[path]
         server.answers[path] = refusal(503, "ServiceUnavailable", "apiserver is shutting down")
@@ -61,7 +67,8 @@ def test_without_a_terminal_it_says_what_to_use(run: Callable[..., Result]) -> N
     assert "use `elasticjob status mnist`, or -o json" in str(refused.exception)
     found = json.loads(run("top", "-o", "json").stdout)["items"]
     assert [(row["job"]["name"], len(row["rounds"])) for row in found] == [("mnist", 20)]
-    assert json.loads(run("top", "mnist", "-o", "json").stdout)["status"]["state"] == "Training"
+    one = json.loads(run("top", "mnist", "-o", "json").stdout)
+    assert (one["status"]["state"], one["stepsPerSecond"]) == ("Training", pytest.approx(1000 / 412))
     assert run("top", "mnist", "-A").exit_code == 2
 
 
@@ -75,6 +82,29 @@ def test_slices_of_time_show_the_worst_that_happened_in_them() -> None:
     found["status"]["roundHistory"][1]["end"].update(cause="ScaledUp", account="scaling")
     grown = ElasticJob.from_dict(found)
     assert timeline(grown, NOW - timedelta(seconds=240), NOW, 4) == [Slice.TRAINING] * 4
+
+
+def ended(number: int, slot: int, cause: str, account: str = "") -> Round:
+    """It ended in this slice of 20, of ten seconds each."""
+    time = NOW - timedelta(seconds=200 - 10 * slot - 5)
+    return Round(number=number, end=RoundEnd(time=time, cause=cause, account=account))
+
+
+def test_causes_of_ends_stand_below_the_bar_where_there_is_room() -> None:
+    begin = NOW - timedelta(seconds=200)
+    lost = ended(1, 2, "PodLost", "infrastructure")
+
+    def below(*rounds: Round) -> str:
+        return captions([Round(number=9), *rounds], begin, NOW, 20)
+
+    assert below() == ""
+    assert below(lost) == "  └PodLost"
+    assert below(ended(2, 11, "ScaledUp"), lost) == "  └PodLost └ScaledUp"
+    assert below(ended(2, 19, "ScaledUp"), lost) == "  └PodLost ScaledUp┘"
+    assert below(ended(2, 9, "ScaledUp"), lost) == "  └PodLost", "a loss comes before a planned change"
+    newer = ended(2, 9, "PodDeleted", "preemption")
+    assert below(newer, lost) == "         └PodDeleted", "and the newer of two losses before the older"
+    assert below(ended(1, 25, "PodLost"), ended(1, -3, "PodLost")) == "", "of another time"
 
 
 def test_no_round_runs_while_a_job_waits_and_after_its_end() -> None:
