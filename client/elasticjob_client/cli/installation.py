@@ -47,7 +47,10 @@ def operator(jobs: Jobs, namespace: str) -> list[Check]:
                 found.append(checks.version(image, version("elasticjob-client")))
     except (Forbidden, NotFound):
         text = f"not looked at: you have no right to see namespace {namespace}"
-        found.append(Check(result="unknown", subject="operator", found=text))
+        advice = (
+            "ask its administrators to run `elasticjob doctor`; --operator-namespace names another namespace"
+        )
+        found.append(Check(result="unknown", subject="operator", found=text, advice=advice))
     return found
 
 

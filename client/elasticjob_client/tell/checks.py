@@ -31,7 +31,7 @@ NEEDED = {
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One check. ``advice``: what to do if it is not ok."""
+    """One check. ``advice``: what to do; if it is not ok, there is one unless ``found`` says it."""
 
     result: Literal["ok", "failed", "unknown"]
     subject: str
@@ -125,7 +125,12 @@ def version(image: str, client: str) -> Check:
     """Whether the operator is of the client's version."""
     tag = image.rpartition(":")[2] if ":" in image.rpartition("/")[2] and "@" not in image else ""
     if not tag:
-        return Check(result="unknown", subject="versions", found=f"the operator's image {image} has no tag")
+        return Check(
+            result="unknown",
+            subject="versions",
+            found=f"the operator's image {image} has no tag",
+            advice=f"see whether the chart's version is the client's, {client}: `helm list -A`",
+        )
     if tag == client:
         return Check(result="ok", subject="versions", found=f"operator and client are {client}")
     return Check(

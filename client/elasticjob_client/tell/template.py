@@ -55,7 +55,10 @@ def checks(job: ElasticJob, pods: Sequence[Pod], logs: Sequence[str] = ()) -> li
     template = job.spec.template
     if not template:
         text = "the job has no template: its pods are made by others, and are not looked at"
-        return [Check(result="unknown", subject="template", found=text)]
+        advice = (
+            f"`elasticjob status {job.name}` shows which have joined; what they need: docs/use/own-pods.md"
+        )
+        return [_told("template", "unknown", text, advice)]
     container = training_container(template)
     joined = job.status is not None and bool(job.status.participants or job.status.round_history)
     return [
@@ -144,16 +147,19 @@ def _versions(container: dict[str, Any], joined: bool) -> list[Check]:
     image = str(container.get("image", ""))
     said = image.partition("@")[0]
     found = []
-    for what, pattern, oldest in (
-        ("python", _PYTHON_VERSION, OLDEST_PYTHON),
-        ("torch", _TORCH_VERSION, OLDEST_TORCH),
+    for what, pattern, oldest, ask in (
+        ("python", _PYTHON_VERSION, OLDEST_PYTHON, "python --version"),
+        ("torch", _TORCH_VERSION, OLDEST_TORCH, "python -c 'import torch; print(torch.__version__)'"),
     ):
         match, least = pattern.search(said), ".".join(map(str, oldest))
         if match is None:
-            text = (
-                "has joined with it" if joined else f"{image} does not say which: {least} or later is needed"
-            )
-            found.append(_told(what, "ok" if joined else "unknown", text))
+            if joined:
+                found.append(_told(what, "ok", "has joined with it"))
+            else:
+                text = f"{image} does not say which: {least} or later is needed"
+                found.append(
+                    _told(what, "unknown", text, f"see which it has: `docker run --rm {image} {ask}`")
+                )
             continue
         version = (int(match[1]), int(match[2]))
         shown = f"{image} has {version[0]}.{version[1]}, by its name"

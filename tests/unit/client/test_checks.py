@@ -45,8 +45,9 @@ def test_jobs_that_wait_for_an_operator() -> None:
 def test_versions() -> None:
     assert version("registry:5000/operator:0.1.0", "0.1.0").result == "ok"
     assert version("registry:5000/operator:0.2.0", "0.1.0").found == "the operator is 0.2.0, the client 0.1.0"
-    assert version("registry:5000/operator", "0.1.0").result == "unknown"
-    assert version("operator@sha256:0123", "0.1.0").result == "unknown"
+    for image in ("registry:5000/operator", "operator@sha256:0123"):
+        check = version(image, "0.1.0")
+        assert (check.result, "helm list" in check.advice) == ("unknown", True)
 
 
 @pytest.mark.parametrize(

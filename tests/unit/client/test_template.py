@@ -27,6 +27,8 @@ def made(spec: dict[str, Any] | None = None, **fields: Any) -> ElasticJob:
 
 
 def told(found: list[Check], subject: str) -> Check:
+    """Of these checks the one of the subject; all that are not ok say what to do."""
+    assert [check.subject for check in found if check.result != "ok" and not check.advice] == []
     (one,) = [check for check in found if check.subject == subject]
     return one
 
@@ -155,6 +157,7 @@ def test_the_training_container_is_the_one_that_is_named() -> None:
 def test_pods_of_others_are_not_looked_at() -> None:
     (check,) = checks(after_a_loss(), [])
     assert (check.subject, check.result) == ("template", "unknown")
+    assert "docs/use/own-pods.md" in check.advice
 
 
 def test_the_command_reads_the_log_of_a_pod_that_has_not_joined(
