@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
+from elasticjob_client.cli.options import cluster_flags
 from elasticjob_client.errors import ClientError
 
 PLUGIN = "kubectl-ej"
@@ -65,20 +66,25 @@ class OnDemand(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Flags that kubectl takes anywhere belong behind the command here."""
+        """What is given before the command holds for it unless it is given again."""
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            advice = "Flags such as --namespace come after the command: elasticjob list -n NAME"
+            advice = "Flags of a command come after it: elasticjob list -o json"
             raise click.UsageError(f"{error.format_message()} {advice}", ctx) from error
+        given = {name: value for name, value in ctx.params.items() if value is not None}
+        ctx.default_map = dict.fromkeys(_COMMANDS, given)
+        return rest
 
 
 @click.group(cls=OnDemand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="elasticjob-client", prog_name="elasticjob")
-def program() -> None:
+@cluster_flags
+def program(**_: str | None) -> None:
     """Elastic PyTorch training on Kubernetes: see jobs, understand them, change them.
 
-    Each command takes --kubeconfig, --context and --namespace as kubectl does, and prints JSON with -o json.
+    --kubeconfig, --context and --namespace are as in kubectl, before the command or after it. Most commands
+    print JSON with -o json.
     """
 
 

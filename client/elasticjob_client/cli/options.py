@@ -28,18 +28,26 @@ def _name(_: click.Context, option: click.Parameter, value: str | None) -> str |
     return value
 
 
+_CLUSTER = (
+    click.option("--kubeconfig", metavar="FILE", help="Kubeconfig to use, as in kubectl."),
+    click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
+    click.option(
+        "-n", "--namespace", metavar="NAME", callback=_name, help="Namespace; otherwise that of the context."
+    ),
+)
+
+
+def cluster_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give it the flags that choose cluster and namespace."""
+    for flag in reversed(_CLUSTER):
+        command = flag(command)
+    return command
+
+
 def connected(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the flags that choose the cluster, and as its first argument the namespace's jobs."""
 
-    @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig to use, as in kubectl.")
-    @click.option("--context", metavar="NAME", help="Context of the kubeconfig to use.")
-    @click.option(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        callback=_name,
-        help="Namespace; otherwise that of the context.",
-    )
+    @cluster_flags
     @functools.wraps(command)
     def with_jobs(kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any) -> None:
         from elasticjob_client.jobs import Jobs

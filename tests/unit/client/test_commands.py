@@ -45,6 +45,33 @@ def test_list(run: Run) -> None:
     assert (item["name"], item["goodputPercent"]) == ("mnist", 97)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-n other list",
+        "-nother list",
+        "--namespace=other list",
+        "--context test -n other list",
+        "-n wrong list -n other",
+        "list -n other",
+    ],
+)
+def test_flags_of_kubectl_stand_before_or_after_the_command(server: Server, run: Run, words: str) -> None:
+    jobs = JOBS.replace("/research/", "/other/")
+    server.answers[jobs] = server.answers[JOBS]
+    assert lines(run(*words.split()))[1].startswith("mnist ")
+    assert [path.partition("?")[0] for _, path, _ in server.asked] == [jobs]
+
+
+def test_a_kubeconfig_before_the_command(
+    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    assert run("--kubeconfig", str(server.kubeconfig), "status", "mnist").exit_code == 0
+    manifest = Path(__file__).parent / "kubeflow" / "pytorchjob-master.yaml"
+    assert run("-n", "other", "convert", str(manifest)).exit_code == 0, "it has no use for them"
+
+
 def test_a_namespace_without_jobs_says_so(server: Server, run: Run) -> None:
     server.answers[JOBS] = {"kind": "List", "metadata": {}, "items": []}
     result = run("list")
@@ -157,6 +184,13 @@ def test_a_server_that_is_not_there(server: Server, run: Run) -> None:
         (["status", ""], ["mnist", ":4"]),
         (["scale", "mn"], ["mnist", ":4"]),
         (["logs", "mnist", "--si"], ["--since-failure\tOnly from shortly before", ":4"]),
+        (["--kubeconfig=nowhere", "status", ""], [":4"]),
+        (["--context", "test", "-n", "research", "status", "m"], ["mnist", ":4"]),
+        (["-n", "other", "status", "m"], [":4"]),
+        (["-n", "other", "status", "-n", "research", "m"], ["mnist", ":4"]),
+        (["-n", "x", "eve"], ["events\tShow what was said", ":4"]),
+        (["-n", ""], [":4"]),
+        (["--names"], ["--namespace\tNamespace", ":4"]),
         (["run", ""], [":0"]),
         (["report", "mnist", "-o", ""], ["html", "png", "json", ":0"]),
     ],

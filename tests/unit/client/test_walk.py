@@ -195,7 +195,9 @@ def test_what_is_wrong_with_other_contexts_does_not_matter(server: Server, run: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("-n x list", "Flags such as --namespace come after the command"),
+        ("-o json list", "Flags of a command come after it"),
+        ("-n a/b list", "'a/b' cannot be the name of a namespace"),
+        ("-n", "Option '-n' requires an argument"),
         ("lst", "No such command 'lst'. Do you mean list?"),
         ("xyz", "No such command 'xyz'. --help shows all."),
         ("status elasticjob/mnist", "do you mean mnist?"),
