@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := handler operator client devcluster
 ARGS ?=
+APT_INSTALL = $(if $(filter 0,$(shell id -u)),,sudo) sh -c 'apt-get update --quiet && apt-get install --yes --no-install-recommends "$$@"' apt
 
-.PHONY: help demo test test-slow test-guides test-nodes test-monitoring lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos oncall controlplane format clean
+.PHONY: help demo test test-slow test-guides test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos oncall controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -42,6 +43,11 @@ test-nodes: $(READY) ## the product on two nodes with kubelet and containerd, fr
 
 test-monitoring: $(READY) controlplane ## alerts with promtool and with a real Prometheus that scrapes a real operator (10 minutes; 5 more the first time)
 	@$(BIN)/pytest tests/monitoring $(ARGS)
+
+test-screens: $(READY) controlplane ## what people see, in a browser and in a terminal: the report and top (5 minutes; installs Chromium and tmux by apt-get)
+	@command -v tmux >/dev/null || $(APT_INSTALL) tmux
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || $(APT_INSTALL) chromium
+	@$(BIN)/pytest tests/screens $(ARGS)
 
 lint: $(READY) ## ruff, mypy --strict, import-linter, actionlint
 	@$(BIN)/ruff format --check .

@@ -23,11 +23,11 @@ from rich.text import Text
 from devcluster import crd
 from devcluster.cluster import Cluster
 from examples.demo import CHECKPOINTS, CRD, JOB, ROOT, OurCluster, Story, operator, say
+from tests.screens.browser import program
 from tests.terminal import COLUMNS, Terminal, terminal
 
 FOLDER = ROOT / "docs" / "pictures"
 PROGRAM = Path(sys.executable).with_name("elasticjob")
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _FONT_FROM_ELSEWHERE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
@@ -96,9 +96,10 @@ def _colour(name: str) -> Color | None:
 
 def photograph(page: Path, target: Path) -> None:
     """The page as a browser shows it."""
-    browser = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
-    if browser is None:
-        say(f"{target.name} is left as it is: no {' or '.join(CHROMIUM)} is installed")
+    try:
+        browser = program()
+    except FileNotFoundError as error:
+        say(f"{target.name} is left as it is: {error}")
         return
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     subprocess.run(
