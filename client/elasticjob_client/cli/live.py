@@ -9,8 +9,9 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.segment import SegmentLines
 from rich.text import Text
 
 from elasticjob_client.cli import screen
@@ -26,20 +27,24 @@ _GLYPHS = {
     Slice.BETWEEN: ("░", "yellow"),
     Slice.LOSS: ("▼", "red"),
 }
+_ANY_WIDTH = 100_000
 _KEY = "█ a round ran  ░ none did  ▼ a loss ended one"
 
 
-def show(look: Callable[[], list[TopRow] | TopJob], where: str, interval: float) -> None:
-    """Until q. A server that is away is named below what was seen last; any other error ends it."""
-    view, trouble = _view(look(), where), ""
-    with _keys() as pressed, Live(console=screen.console(), screen=True, auto_refresh=False) as live:
+def show(look: Callable[[], list[TopRow] | TopJob], namespace: str | None, interval: float) -> None:
+    """Of this namespace, or of all, until q.
+
+    A server that is away is named below what was seen last. Any other error ends it.
+    """
+    found, trouble = look(), ""
+    terminal = screen.console()
+    with _keys() as pressed, Live(console=terminal, screen=True, auto_refresh=False) as live:
         while True:
-            foot = Text(trouble, style="red") if trouble else Text("q: quit", style="dim")
-            live.update(Group(view, "", foot), refresh=True)
+            live.update(view(found, namespace, trouble, terminal), refresh=True)
             if pressed(interval) in ("q", "Q", ""):
                 return
             try:
-                view, trouble = _view(look(), where), ""
+                found, trouble = look(), ""
             except NoServer as error:
                 trouble = str(error)
 
@@ -63,17 +68,32 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _view(found: list[TopRow] | TopJob, where: str) -> RenderableType:
-    return _job(found) if isinstance(found, TopJob) else _list(found, where)
+def view(
+    found: list[TopRow] | TopJob, namespace: str | None, trouble: str, terminal: Console
+) -> RenderableType:
+    """As much as this terminal has room for: where it is too low, tables lose their last lines."""
+    if isinstance(found, TopJob):
+        body, bar = screen.status(found.status, found.steps_per_second), _timeline(found)
+    else:
+        body, bar = _list(found, namespace, terminal), [Text(_KEY, style="dim")]
+    last = Text(trouble, style="red") if trouble else Text("q: quit", style="dim")
+    foot = terminal.render_lines(Group("", *bar, "", last))
+    lines = terminal.render_lines(body)
+    room = max(1, terminal.height - len(foot))
+    if len(lines) > room:
+        more = Text("... a higher terminal shows more", style="dim")
+        lines = [*lines[: room - 1], *terminal.render_lines(more)]
+    return SegmentLines([*lines, *foot], new_lines=True)
 
 
-def _list(rows: list[TopRow], where: str) -> RenderableType:
+def _list(rows: list[TopRow], namespace: str | None, terminal: Console) -> RenderableType:
     training = sum(row.job.state in ("Training", "Draining") for row in rows)
     count = f"{len(rows)} job{'' if len(rows) == 1 else 's'}"
+    where = f"namespace {namespace}" if namespace else "all namespaces"
     head = Text(f"{count} in {where}, {training} training; {now():%H:%M:%S} UTC")
     cells: list[Sequence[str | Text]] = [
         [
-            row.job.namespace,
+            *([] if namespace else [row.job.namespace]),
             row.job.name,
             screen.coloured(row.job.state),
             f"{row.job.members}/{row.job.replicas if row.job.replicas is not None else '?'}",
@@ -86,22 +106,25 @@ def _list(rows: list[TopRow], where: str) -> RenderableType:
         ]
         for row in rows
     ]
-    headings = ["NAMESPACE", "NAME", "STATE", "MEMBERS", "ROUND", "RESTARTS", "STEP", "STEPS/S", "GOODPUT"]
-    return Group(head, "", screen.table([*headings, "LAST HOUR"], cells), "", Text(_KEY, style="dim"))
+    names = ["NAME"] if namespace else ["NAMESPACE", "NAME"]
+    headings = [*names, "STATE", "MEMBERS", "ROUND", "RESTARTS", "STEP", "STEPS/S", "GOODPUT"]
+    table = screen.table([*headings, "LAST HOUR"], cells)
+    if terminal.measure(table, options=terminal.options.update(width=_ANY_WIDTH)).maximum > terminal.width:
+        table = screen.table(headings, [row[:-1] for row in cells])
+    return Group(head, "", table)
 
 
-def _job(found: TopJob) -> RenderableType:
-    parts: list[RenderableType] = [screen.status(found.status, found.steps_per_second)]
-    if found.begin and found.end:
-        left = f"{found.begin:%H:%M:%S} "
-        line = Text.assemble(
-            left,
-            _bar(found.rounds),
-            f" {found.end:%H:%M:%S} UTC, {duration((found.end - found.begin).total_seconds())}",
-        )
-        below = captions(found.status.rounds, found.begin, found.end, len(found.rounds))
-        parts += ["", line, Text(" " * len(left) + below), Text(_KEY, style="dim")]
-    return Group(*parts)
+def _timeline(found: TopJob) -> list[Text]:
+    if not (found.begin and found.end):
+        return []
+    left = f"{found.begin:%H:%M:%S} "
+    line = Text.assemble(
+        left,
+        _bar(found.rounds),
+        f" {found.end:%H:%M:%S} UTC, {duration((found.end - found.begin).total_seconds())}",
+    )
+    below = captions(found.status.rounds, found.begin, found.end, len(found.rounds))
+    return [line, Text(" " * len(left) + below), Text(_KEY, style="dim")]
 
 
 def _bar(slices: list[Slice]) -> Text:

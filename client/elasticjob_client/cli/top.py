@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _LIST_BAR = 20
 _JOB_BAR = 60
+_BESIDE_BAR = 32
+"""Columns beside the bar of a job, for the times at its ends."""
 
 
 @click.command("top")
@@ -44,7 +47,8 @@ def top(jobs: Jobs, name: str | None, all_namespaces: bool, interval: float, out
 
     def look() -> list[TopRow] | TopJob:
         if name:
-            return told.one(jobs.get(name), jobs.pods(name), now(), _JOB_BAR)
+            room = get_terminal_size().columns - _BESIDE_BAR
+            return told.one(jobs.get(name), jobs.pods(name), now(), max(1, min(_JOB_BAR, room)))
         return told.rows(jobs.all(all_namespaces), now(), _LIST_BAR)
 
     if output == "json":
@@ -54,4 +58,4 @@ def top(jobs: Jobs, name: str | None, all_namespaces: bool, interval: float, out
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         again = f"elasticjob status {name}" if name else "elasticjob list"
         raise ClientError(f"`top` draws on a terminal, and this is none: use `{again}`, or -o json")
-    live.show(look, "all namespaces" if all_namespaces else f"namespace {jobs.namespace}", interval)
+    live.show(look, None if all_namespaces else jobs.namespace, interval)

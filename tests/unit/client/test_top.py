@@ -11,14 +11,16 @@ from itertools import pairwise
 
 import pytest
 from click.testing import Result
+from rich.console import Console
 
 from elasticjob_client import ElasticJob
+from elasticjob_client.cli.live import view
 from elasticjob_client.resource import Round, RoundEnd
 from elasticjob_client.tell.timeline import Slice, captions, span, timeline
-from elasticjob_client.tell.top import rows, steps_per_second
+from elasticjob_client.tell.top import TopJob, TopRow, one, rows, steps_per_second
 from tests.terminal import Terminal, terminal
 from tests.unit.client.conftest import body
-from tests.unit.client.made import NOW, after_a_loss, conditions, job
+from tests.unit.client.made import NOW, after_a_loss, conditions, job, pod
 from tests.unit.client.server import JOBS, Server, refusal
 
 
@@ -61,14 +63,49 @@ def test_all_jobs_are_drawn_and_a_deleted_one_ends_its_view(server: Server) -> N
         assert shown.end() == 1
 
 
+def drawn(width: int, height: int, found: list[TopRow] | TopJob, namespace: str | None = None) -> list[str]:
+    """Lines on a terminal of this size."""
+    console = Console(width=width, height=height, force_terminal=True, color_system=None)
+    with console.capture() as captured:
+        console.print(view(found, namespace, "", console), end="")
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (80, 24), (80, 12)])
+def test_bar_and_keys_stay_on_a_small_terminal(width: int, height: int) -> None:
+    pods = [pod("mnist-0-0"), pod("mnist-1-1")]
+    lines = drawn(width, height, one(after_a_loss(), pods, NOW, width - 32))
+    assert lines[0] == "mnist is Training: round 2 with 2 members, leader mnist-0-0"
+    assert len(lines) <= height
+    assert lines[-1] == "q: quit"
+    assert "▼" in lines[-5]
+    assert lines[-5].endswith(" 12:00:00 UTC, 40m"), "the bar has one line"
+    assert ("... a higher terminal shows more" in lines) == (height < 40)
+
+
+def test_the_list_of_one_namespace_does_not_repeat_it() -> None:
+    lines = drawn(120, 40, rows([after_a_loss()], NOW, 20), "research")
+    assert lines[0].startswith("1 job in namespace research, 1 training; ")
+    assert lines[2].split()[:2] == ["NAME", "STATE"]
+    assert lines[3].startswith("mnist  Training  2/2 ")
+
+
+def test_the_list_of_a_narrow_terminal_has_no_bar() -> None:
+    found = rows([after_a_loss()], NOW, 20)
+    assert "LAST HOUR" in drawn(120, 40, found)[2]
+    narrow = drawn(80, 24, found)
+    assert narrow[2].split()[-1] == "GOODPUT"
+    assert "research   mnist  Training  2/2      2      1         2000  2.4      97 %" in narrow
+
+
 @pytest.mark.usefixtures("server")
 def test_without_a_terminal_it_says_what_to_use(run: Callable[..., Result]) -> None:
     refused = run("top", "mnist")
     assert "use `elasticjob status mnist`, or -o json" in str(refused.exception)
-    found = json.loads(run("top", "-o", "json").stdout)["items"]
-    assert [(row["job"]["name"], len(row["rounds"])) for row in found] == [("mnist", 20)]
-    one = json.loads(run("top", "mnist", "-o", "json").stdout)
-    assert (one["status"]["state"], one["stepsPerSecond"]) == ("Training", pytest.approx(1000 / 412))
+    items = json.loads(run("top", "-o", "json").stdout)["items"]
+    assert [(row["job"]["name"], len(row["rounds"])) for row in items] == [("mnist", 20)]
+    found = json.loads(run("top", "mnist", "-o", "json").stdout)
+    assert (found["status"]["state"], found["stepsPerSecond"]) == ("Training", pytest.approx(1000 / 412))
     assert run("top", "mnist", "-A").exit_code == 2
 
 
