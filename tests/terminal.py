@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +14,11 @@ from contextlib import contextmanager, suppress
 import pyte
 
 COLUMNS, LINES = 120, 40
+INTERRUPT = "\x03"
+"""Ctrl-C: the terminal sends SIGINT to the program that it controls."""
+_CONTROLLED = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY); os.execvp(sys.argv[1], sys.argv[1:])"
+)
 DEADLINE_SECONDS = 60
 
 
@@ -65,7 +71,7 @@ def terminal(command: Sequence[str], environment: Mapping[str, str] = os.environ
     ours, theirs = pty.openpty()
     size = {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-S", "-c", _CONTROLLED, *command],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

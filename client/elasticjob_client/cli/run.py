@@ -172,9 +172,12 @@ def _ended(job: ElasticJob) -> int:
 
 def _interrupted(jobs: Jobs, name: str) -> int:
     click.echo("", err=True)
-    delete = sys.stdin.isatty() and click.confirm(
-        f"delete {name}? Otherwise it goes on without you", err=True
-    )
+    delete = False
+    try:
+        if sys.stdin.isatty():
+            delete = click.confirm(f"delete {name}? Otherwise it goes on without you", err=True)
+    except click.Abort:
+        click.echo("", err=True)
     if delete:
         jobs.delete(name)
         click.echo(f"{name}: deleted", err=True)

@@ -21,12 +21,15 @@ EVENTS = "/api/v1/namespaces/research/events"
 
 class Server:
     """``answers``: by path, an object, a text, or a pair of code and Status. ``watches``: what each watch is
-    told before its connection ends. ``asked``: all requests."""
+    told before its connection ends. ``held``: requests with such a text get their answer, and no end of it.
+    ``asked``: all requests."""
 
     def __init__(self, folder: Path) -> None:
         self.answers: dict[str, Any] = {}
         self.no_times = False
         self.watches: list[Any] = []
+        self.held: tuple[str, ...] = ()
+        self.over = threading.Event()
         self.asked: list[tuple[str, str, Any]] = []
         outer = self
 
@@ -47,6 +50,9 @@ class Server:
                 self.send_header("Content-Type", "application/json" if said else "text/plain")
                 self.end_headers()
                 self.wfile.write(text.encode())
+                if any(text in self.path for text in outer.held):
+                    self.wfile.flush()
+                    outer.over.wait()
 
             do_GET = do_PATCH = do_DELETE = do_POST = do_PUT = answer
 
@@ -97,6 +103,7 @@ def serving(folder: Path) -> Iterator[Server]:
     try:
         yield server
     finally:
+        server.over.set()
         server.http.shutdown()
         server.http.server_close()
         thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from click.testing import Result
 from elasticjob_client import AsyncJobs, ElasticJob, Forbidden, Jobs, NotFound
 from elasticjob_client.cli.run import follow
 from elasticjob_client.requests import retry
-from tests.unit.client.conftest import body
-from tests.unit.client.made import conditions
+from tests.terminal import INTERRUPT, terminal
+from tests.unit.client.conftest import body, container
+from tests.unit.client.made import ago, conditions
 from tests.unit.client.server import JOBS, PODS, Server, refusal
 
 
@@ -106,20 +108,63 @@ def test_an_interrupted_run_leaves_the_job_alone_or_deletes_it(
     assert [path for method, path, _ in server.asked if method == "DELETE"] == [f"{JOBS}/mnist"]
 
 
-def test_run_follows_the_job_to_its_end(server: Server, run: Callable[..., Result], tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print()")
+def created(server: Server, folder: Path) -> list[str]:
+    """What `run` needs of the server, and its command line."""
+    script = folder / "train.py"
+    script.write_text("print()")
     maps = "/api/v1/namespaces/research/configmaps"
     server.answers[f"POST {maps}"] = server.answers[f"PATCH {maps}/mnist-code"] = {
         "metadata": {"name": "mnist-code"}
     }
     server.answers[f"POST {JOBS}"] = changed(1)
+    return ["run", str(script), "--image", "i", "--name", "mnist"]
+
+
+@pytest.mark.parametrize("phase", ["before the first round", "while the log is followed"])
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("y\r", "mnist: deleted"),
+        ("\r", "mnist goes on: `elasticjob logs mnist -f`"),
+        (INTERRUPT, "mnist goes on: `elasticjob logs mnist -f`"),
+    ],
+)
+def test_ctrl_c_asks_whether_to_delete_the_job(
+    server: Server, tmp_path: Path, phase: str, answer: str, said: str
+) -> None:
+    words = created(server, tmp_path)
+    server.held = ("watch=true", "follow=true")
+    if phase == "before the first round":
+        server.put(changed(1, conditions=conditions("WaitingForPods", "1 of 2 pods have joined")))
+        server.watches = [told()]
+        shows = "mnist: WaitingForPods: 1 of 2 pods have joined"
+    else:
+        server.put(changed(1))
+        server.answers[f"{PODS}/mnist-0-0/log"] = "step 1\n"
+        started = {"running": {"startedAt": ago(900)}}
+        server.answers[PODS]["items"][0]["status"]["containerStatuses"] = [container(started)]
+        shows = "step 1"
+    with terminal([sys.executable, "-m", "elasticjob_client.cli.main", *words]) as shown:
+        shown.wait(lambda text: shows in text)
+        shown.press(INTERRUPT)
+        shown.wait(lambda text: "delete mnist? Otherwise it goes on without you [y/N]:" in text)
+        shown.press(answer)
+        assert shown.end() == 130, shown.text
+        assert said in shown.text
+        assert "Traceback" not in shown.text
+    deleted = [path for method, path, _ in server.asked if method == "DELETE"]
+    assert deleted == ([f"{JOBS}/mnist"] if answer == "y\r" else [])
+
+
+def test_run_follows_the_job_to_its_end(server: Server, run: Callable[..., Result], tmp_path: Path) -> None:
+    words = created(server, tmp_path)
     server.put(over(2))
     server.answers[f"{PODS}/mnist-1-0/log"] = "step 1\nstep 2\n"
     ended = server.answers[PODS]["items"][1]
     ended["metadata"]["labels"]["elasticjob.dev/slot"] = "0"
     server.answers[PODS]["items"] = [ended]
     server.answers[f"{JOBS}/mnist"]["status"]["participants"] = []
-    result = run("run", str(tmp_path / "train.py"), "--image", "i", "--name", "mnist")
+    result = run(*words)
     assert result.exit_code == 0, result.exception
     assert result.stdout == "step 1\nstep 2\n"
     assert "mnist: Complete: over" in result.stderr
