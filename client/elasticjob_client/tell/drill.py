@@ -8,8 +8,8 @@ import msgspec
 
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, Round
+from elasticjob_client.tell.steps import redone
 from elasticjob_client.tell.times import milliseconds
-from elasticjob_client.tell.why import redone
 
 _ACCOUNT = "preemption"
 """To which a deleted pod is charged."""
@@ -92,6 +92,11 @@ def cost(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Cost:
         lines.append(f"The first step came after {milliseconds(following.first_step_milliseconds)}.")
     if again is not None:
         lines.append(f"{again} {'step was' if again == 1 else 'steps were'} trained again.")
+    elif ended.last_step is not None and following.first_step is not None:
+        lines.append(
+            f"How many steps were trained again is not known: step {ended.last_step} was the last to be "
+            f"reported, and training resumed from {following.first_step}."
+        )
     else:
         lines.append("Steps are not reported: elasticjob.report_progress(step) would tell what was redone.")
     lines.append(

@@ -15,6 +15,7 @@ import msgspec
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, LostTime, Round
 from elasticjob_client.tell.status import JobStatus, status
+from elasticjob_client.tell.steps import with_steps
 from elasticjob_client.tell.times import duration, milliseconds
 
 
@@ -44,7 +45,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
 def report(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Report:
     """Put it together. Raises ValueError if no round has begun."""
-    history = [r for r in reversed(job.status.round_history) if r.start_time] if job.status else []
+    rounds = with_steps(job.status.round_history) if job.status else []
+    history = [r for r in reversed(rounds) if r.start_time]
     if not history:
         raise ValueError(f"{job.name} has had no round: there is nothing to draw yet")
     assert job.status

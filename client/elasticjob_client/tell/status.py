@@ -9,6 +9,7 @@ import msgspec
 
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, CurrentRound, ElasticJob, Progress, Round
+from elasticjob_client.tell.steps import with_steps
 from elasticjob_client.tell.times import duration
 
 NO_STATUS = "NoStatus"
@@ -68,7 +69,7 @@ def status(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> JobStatus:
         current_round=seen.current_round if seen and seen.current_round.number else None,
         progress=seen.progress if seen else None,
         pods=_pods(job, pods),
-        rounds=list(seen.round_history) if seen else [],
+        rounds=with_steps(seen.round_history) if seen else [],
         accounts=list(seen.accounts) if seen else [],
         next=next_steps(job, pods, now),
     )

@@ -10,6 +10,7 @@ import msgspec
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, ElasticJob, ExcludedNode, Failure, Round
 from elasticjob_client.tell.status import next_steps
+from elasticjob_client.tell.steps import redone
 from elasticjob_client.tell.times import age, duration, milliseconds
 
 _PLANNED = ("ScaledUp", "ScaledDown", "Suspended", "Resumed", "StartedAgain", "Started")
@@ -196,13 +197,6 @@ def _cost(ended: Round | None, following: Round | None) -> list[str]:
     if again:
         text += f"; {again} {'step was' if again == 1 else 'steps were'} trained again"
     return [f"{text}."]
-
-
-def redone(ended: Round, following: Round) -> int | None:
-    """Steps of the ended round that the next one trained again; None if steps are not reported."""
-    if ended.last_step is None or following.first_step is None:
-        return None
-    return max(0, ended.last_step + 1 - following.first_step)
 
 
 def _node(job: ElasticJob, failure: Failure | None) -> list[str]:

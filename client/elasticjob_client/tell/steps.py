@@ -1,0 +1,35 @@
+"""Which steps a round has trained, as far as its reports and the rounds after it tell. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from elasticjob_client.resource import Round
+
+
+def with_steps(rounds: Sequence[Round]) -> list[Round]:
+    """The same rounds, newest first, each with the last step that it is known to have trained.
+
+    Rank 0 reports the first step at once and others every few seconds. If it is killed, the last ones are
+    not reported; but a round that resumes from a later step has them from a checkpoint of those before.
+    """
+    found: list[Round] = []
+    resumed: int | None = None
+    for one in rounds:
+        last = one.last_step
+        if last is not None and resumed is not None and resumed - 1 > last:
+            one = msgspec.structs.replace(one, last_step=resumed - 1)
+        found.append(one)
+        resumed = one.first_step if one.first_step is not None else resumed
+    return found
+
+
+def redone(ended: Round, following: Round) -> int | None:
+    """Steps of the ended round that the next one trained again; None if that is not known, because steps are
+    not reported, or because the last ones were not."""
+    if ended.last_step is None or following.first_step is None:
+        return None
+    again = ended.last_step + 1 - following.first_step
+    return again if again >= 0 else None
