@@ -23,9 +23,11 @@ from elasticjob_client.errors import (
     Rejected,
 )
 from tests.unit.client.conftest import body, container
+from tests.unit.client.made import NOW
 from tests.unit.client.server import JOBS, PODS, Server, refusal
 
 Run = Callable[..., Result]
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "use" / "command-line.md"
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -89,6 +91,21 @@ def test_status(run: Run) -> None:
     found = json.loads(run("status", "mnist", "-o", "json").stdout)
     assert [pod["rank"] for pod in found["pods"]] == [0, 1]
     assert found["rounds"][1]["end"]["cause"] == "PodLost"
+
+
+def test_the_document_shows_what_is_printed(
+    server: Server, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line by line, of the same job at the same time."""
+    monkeypatch.setattr("elasticjob_client.cli.reading.now", lambda: NOW)
+    del server.answers[f"{PODS}/mnist-1-0/log"]
+    shown = PAGE.read_text().partition("## What it looks like")[2].partition("```console\n")[2]
+    printed = [
+        line
+        for command in ("status", "why")
+        for line in [f"$ elasticjob {command} mnist", *lines(run(command, "mnist"))]
+    ]
+    assert printed == shown.partition("```")[0].splitlines()
 
 
 def test_why_reads_the_log_of_the_pod_that_failed(server: Server, run: Run) -> None:
