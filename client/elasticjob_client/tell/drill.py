@@ -62,12 +62,18 @@ def must_train(job: ElasticJob) -> None:
         )
 
 
+def _following(history: Sequence[Round], number: int) -> Round | None:
+    """The first round after this one whose members have met: one may end before that."""
+    met = [r for r in history if r.number > number and r.rendezvous_milliseconds is not None]
+    return min(met, key=lambda r: r.number) if met else None
+
+
 def recovered(job: ElasticJob, number: int) -> bool:
-    """Whether the round after this one is established, and has made a step if the job reports steps."""
+    """Whether a round after this one is established, and has made a step if the job reports steps."""
     if job.status is None:
         return False
-    following = next((r for r in job.status.round_history if r.number == number + 1), None)
-    if following is None or following.rendezvous_milliseconds is None:
+    following = _following(job.status.round_history, number)
+    if following is None:
         return False
     ended = next((r for r in job.status.round_history if r.number == number), None)
     reports = ended is not None and ended.last_step is not None
@@ -77,15 +83,16 @@ def recovered(job: ElasticJob, number: int) -> bool:
 def cost(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Cost:
     """What the loss has cost a job that has recovered from the end of this round."""
     assert job.status
-    history = {r.number: r for r in job.status.round_history}
-    ended, following = history[number], history[number + 1]
+    ended = next(r for r in job.status.round_history if r.number == number)
+    following = _following(job.status.round_history, number)
+    assert following
     assert ended.end
     again = redone(ended, following)
     noticed = ended.end.detect_milliseconds
     lines = [
         f"Round {number} ended: {ended.end.message}",
         *([f"Noticed after {milliseconds(noticed)}."] if noticed is not None else []),
-        f"Round {number + 1}: {following.members} members (before: {ended.members}) had met after "
+        f"Round {following.number}: {following.members} members (before: {ended.members}) had met after "
         f"{milliseconds(following.rendezvous_milliseconds)}.",
     ]
     if following.first_step_milliseconds is not None:

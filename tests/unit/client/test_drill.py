@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from elasticjob_client.tell.drill import cost, recovered, victims
@@ -37,6 +38,24 @@ def test_a_drill_ends_no_job() -> None:
         victims(after_a_loss(accounts=used), PODS, "rank:0")
     with pytest.raises(ValueError, match=r"mnist does not train \(Suspended\)"):
         victims(after_a_loss(conditions=conditions("Suspended", "")), PODS, "rank:0")
+
+
+def test_a_round_whose_members_never_met_is_passed_over() -> None:
+    seen = msgspec.to_builtins(after_a_loss().status)["roundHistory"]
+    third = {**seen[0], "number": 3}
+    unmet = {
+        "number": 2,
+        "cause": "PodLost",
+        "members": 2,
+        "startTime": seen[0]["startTime"],
+        "end": seen[1]["end"],
+    }
+    assert not recovered(after_a_loss(roundHistory=[unmet, seen[1]]), 1)
+    job = after_a_loss(roundHistory=[third, unmet, seen[1]])
+    assert recovered(job, 1)
+    found = cost(job, 1, [])
+    assert found.following.number == 3
+    assert "Round 3: 2 members (before: 2) had met after 85 ms." in found.sentences
 
 
 def test_the_cost_is_told() -> None:
