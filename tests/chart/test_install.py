@@ -26,6 +26,7 @@ from tests.chart.release import REGISTRY, Release
 from tests.dockerfile import Build
 from tests.docs_commands import ROOT
 from tests.e2e.job import JobRun
+from tests.e2e.test_client import said as said_as_json
 
 pytestmark = [
     pytest.mark.cluster,
@@ -89,6 +90,18 @@ def test_jobs_train_through_the_life_of_a_release(release: Release[Cluster], tmp
     refusal = _writes_lease(release, "job-0-0", "job-1-0")
     assert "belongs to the pod of that name, and this is the token of pod job-0-0" in refusal
     assert _writes_lease(release, "job-0-0", "job-0-0") == ""
+
+    # Nothing is wrong with the installation, and the loss of the operator that leads costs the job nothing.
+    checks = said_as_json(job, "doctor")["items"]
+    assert {check["result"] for check in checks} == {"ok"}, checks
+    assert {"operator", "versions", "jobs"} <= {check["subject"] for check in checks}
+    leader = release.leader()
+    cost = said_as_json(job, "drill", job.name, "--kill", "operator", "--yes")
+    print("\n".join(cost["sentences"]))
+    assert (cost["killed"], cost["roundWentOn"]) == ([leader], True)
+    assert cost["leader"] == release.leader()
+    first = release.operators()
+    job.goes_on(number)
 
     # An upgrade brings new pods, and what is new in the definition.
     assert _crd(release)["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
