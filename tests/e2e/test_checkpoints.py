@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import checkpoint_ranks
+from tests.e2e import checkpoint_ranks, s3_server
 from tests.e2e.checkpoint_ranks import Plan
 
 DEADLINE_SECONDS = 600
@@ -226,25 +226,41 @@ def test_without_an_elasticjob_each_start_goes_on_where_the_last_one_was(run: Ru
     assert [run.train(1, None, until, wrapper="ddp")[0]["resumed"] for until in (2, 4, 6)] == [0, 2, 4]
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Run]:
-    """A folder in an S3 server on loopback."""
+@contextmanager
+def moto(folder: Path) -> Iterator[str]:
+    """The address of a server that plays S3 in memory."""
+    del folder
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
-    yield Run(
-        tmp_path,
-        "s3://training/run",
-        {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        },
-    )
-    server.stop()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(moto, id="moto"),
+        # Building the server takes minutes, the first time.
+        pytest.param(s3_server.serving, id="versitygw", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ]
+)
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
+    """A folder in an S3 server on loopback."""
+    with request.param(tmp_path / "server") as address:
+        yield Run(
+            tmp_path,
+            "s3://training/run",
+            {
+                "AWS_ENDPOINT_URL": address,
+                "AWS_ACCESS_KEY_ID": s3_server.KEY,
+                "AWS_SECRET_ACCESS_KEY": s3_server.SECRET,
+                "AWS_DEFAULT_REGION": s3_server.REGION,
+            },
+        )
 
 
 def test_an_object_store(bucket: Run, reference: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
