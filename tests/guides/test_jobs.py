@@ -1,4 +1,6 @@
-"""The guides' scripts as jobs: a worker is killed, the job shrinks, and each round begins where it should."""
+"""The guides' scripts as jobs: a worker is killed, jobs shrink and grow, and each round begins where
+it should.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +16,13 @@ from tests.e2e.conftest import job
 from tests.e2e.job import JobRun
 from tests.guides import pages
 from tests.guides.environment import GuidesEnvironment
+from tests.guides.planned import started
 
 __all__ = ["job"]
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(1800)]
 
+DEADLINE = 600.0
+"""Seconds after which a wait has hung: real workers start, beside whatever else the machine does."""
 FOLDER = 'os.environ.get("CHECKPOINTS", "checkpoints")'
 
 
@@ -36,6 +42,41 @@ def said(job: JobRun, pattern: str) -> list[int]:
     return sorted(int(step) for text in texts for step in re.findall(pattern, text))
 
 
+def ends(job: JobRun) -> list[dict[str, Any]]:
+    """Why and how each round so far has ended, from the first on."""
+    history = reversed(job.status()["roundHistory"])
+    return [entry["end"] for entry in history if "end" in entry]
+
+
+def stopped_at(end: dict[str, Any]) -> int:
+    """The common step at which all workers stopped before a change of size ended their round."""
+    assert end["drain"] == "Stopped", end
+    return int(end["message"].rpartition("all workers stopped at step ")[2])
+
+
+def held_at(job: JobRun, *steps: int) -> str:
+    """A line for a script's loop that holds every rank before each of these steps, until ``go_on``."""
+    return (
+        f'while step in {steps} and not os.path.exists(f"{job.folder}/go-on-{{step}}"): '
+        '__import__("time").sleep(0.1)'
+    )
+
+
+def go_on(job: JobRun, step: int) -> None:
+    """Let go the ranks that are held before this step."""
+    (job.folder / f"go-on-{step}").touch()
+
+
+def change_size(job: JobRun, number: int, replicas: int, held: int) -> int:
+    """Scale a job whose ranks are held in round ``number``; returns the step at which all have stopped."""
+    job.wait_for(lambda: can_drain(job, number), f"round {number} trains")
+    job.scale(replicas)
+    job.wait_for(lambda: job.round()["phase"] == "Draining", f"round {number} drains")
+    go_on(job, held)
+    job.wait_for(lambda: len(ends(job)) == number, f"round {number} has ended")
+    return stopped_at(ends(job)[-1])
+
+
 def survives(
     job: JobRun, guides: GuidesEnvironment, script: Path, saved: Callable[[], list[int]], begins: str
 ) -> None:
@@ -43,7 +84,7 @@ def survives(
 
     ``saved`` lists the steps of the complete checkpoints; ``begins`` is what rank 0 prints when it resumes.
     """
-    job.deadline = 600.0  # three rounds of real workers, beside whatever else the machine does
+    job.deadline = DEADLINE
     job.apply([guides.launcher, str(script)], replicas=2, minReplicas=1)
     job.wait_for(saved, "there is a checkpoint")
     before = max(saved())
@@ -53,12 +94,46 @@ def survives(
     assert resumed >= before
     job.patch(replicas=1)
     job.wait_for(lambda: can_drain(job, 3), "round 3 trains")
-    ends = [entry.get("end", {}) for entry in reversed(job.status()["roundHistory"])][:2]
-    assert [end["cause"] for end in ends] == ["WorkerFailed", "ScaledDown"]
-    assert ends[1]["drain"] == "Stopped"
-    stopped = int(ends[1]["message"].rpartition("all workers stopped at step ")[2])
+    assert [end["cause"] for end in ends(job)] == ["WorkerFailed", "ScaledDown"]
+    stopped = stopped_at(ends(job)[1])
     assert stopped > resumed
     assert said(job, begins) == [resumed, stopped]
+
+
+def test_fsdp_on_4_then_3_then_4_pods(job: JobRun, guides: GuidesEnvironment, tmp_path: Path) -> None:
+    """Each change of size loses no step and repeats none, and the last loss is that of an undisturbed run."""
+    job.deadline = DEADLINE
+    short = ("STEPS = 1000", "STEPS = 60")
+    trained = job.folder / "trained"
+    loop = "            x, y = ("
+    script = pages.write(
+        job.folder,
+        "fsdp.md",
+        short,
+        (FOLDER, repr(str(job.folder / "checkpoints"))),
+        (loop, f"            {held_at(job, 20, 40)}\n{loop}"),
+        (
+            "            stopping = ",
+            f"            if rank == 0: print(step, ranks, file=open({str(trained)!r}, 'a'))\n"
+            "            stopping = ",
+        ),
+    )
+    # Beside other work, a worker that is held may have to wait long for its processor.
+    job.apply([guides.launcher, str(script)], replicas=4, minReplicas=3, drainSeconds=240)
+    first = change_size(job, 1, 3, held=20)
+    second = change_size(job, 2, 4, held=40)
+    job.complete()
+    assert [end["cause"] for end in ends(job)[:2]] == ["ScaledDown", "ScaledUp"]
+    assert 0 < first < second < 60
+    assert said(job, r"[34] ranks begin after step (\d+)") == [0, first, second]
+    assert [tuple(map(int, line.split())) for line in trained.read_text().splitlines()] == [
+        (step, 3 if first < step <= second else 4) for step in range(1, 61)
+    ]
+    loss = r"step 60 of 60, \d ranks, loss ([\d.]+)"
+    (disturbed,) = {float(found) for pod in job.pods() for found in re.findall(loss, job.log(pod))}
+    with started(guides, pages.write(tmp_path / "alone", "fsdp.md", short), 1, ranks=1) as alone:
+        (undisturbed,) = re.findall(loss, alone.ends_well())
+    assert disturbed == pytest.approx(float(undisturbed), abs=2e-4)
 
 
 def test_hugging_faces_trainer(job: JobRun, guides: GuidesEnvironment) -> None:
