@@ -1,4 +1,4 @@
-"""The guides' scripts as jobs: a worker is killed, jobs shrink and grow, and each round begins where
+"""The guides' scripts as jobs: workers and pods are killed, jobs shrink and grow, and each round begins where
 it should.
 """
 
@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.e2e.conftest import job
-from tests.e2e.job import JobRun
+from tests.e2e.job import DIGITS, JobRun
 from tests.guides import pages
 from tests.guides.environment import GuidesEnvironment
 from tests.guides.planned import started
@@ -167,3 +169,40 @@ def test_lightning(job: JobRun, guides: GuidesEnvironment) -> None:
         return [int(step) for path in folder.glob("*.ckpt") for step in re.findall(r"step=(\d+)", path.name)]
 
     survives(job, guides, script, saved, r"begins from \S+step=(\d+)\S*\.ckpt\n")
+
+
+def test_ddp(job: JobRun, guides: GuidesEnvironment, tmp_path: Path) -> None:
+    """A pod is killed: two ranks resume from the checkpoint, and end with the model of an undisturbed run."""
+    job.deadline = DEADLINE
+    loop = "        x = torch.randn("
+    network = "    network = torch.nn.Linear"
+    changes = (
+        ("STEPS = 1000", "STEPS = 200"),
+        ("lr=0.1", "lr=0.001"),
+        (network, f"    torch.manual_seed(0)\n{network}"),
+    )
+    folders = job.folder / "checkpoints", tmp_path / "alone" / "checkpoints"
+    script = pages.write(
+        job.folder,
+        "writing.md",
+        *changes,
+        (FOLDER, repr(str(folders[0]))),
+        (loop, f"        {held_at(job, 150)}\n{loop}"),
+    )
+    alone = pages.write(tmp_path / "alone", "writing.md", *changes)
+    for folder in (script.parent, alone.parent):
+        shutil.copy(DIGITS.with_name("checkpoint.py"), folder)
+
+    job.apply([guides.launcher, str(script)], replicas=2)
+    job.wait_for(lambda: [*folders[0].glob("*-s00000100.pt")], "there is a checkpoint")
+    job.kill_pod(job.member(0)["podName"])
+    job.wait_for(lambda: job.round()["number"] == 2 and "establishedTime" in job.round(), "round 2 trains")
+    go_on(job, 150)
+    job.complete()
+    printed = "".join(job.log(pod) for pod in job.pods())
+    began = re.findall(r"round 2: rank (\d) of 2 begins after step (\d+)\n", printed)
+    assert sorted(began) == [("0", "100"), ("1", "100")]
+    with started(guides, alone, 1) as run:
+        run.ends_well()
+    last, undisturbed = (torch.load(next(folder.glob("*-s00000200.pt")))["network"] for folder in folders)
+    torch.testing.assert_close(last, undisturbed)
