@@ -206,3 +206,32 @@ def test_ddp(job: JobRun, guides: GuidesEnvironment, tmp_path: Path) -> None:
         run.ends_well()
     last, undisturbed = (torch.load(next(folder.glob("*-s00000200.pt")))["network"] for folder in folders)
     torch.testing.assert_close(last, undisturbed)
+
+
+def test_data(job: JobRun, guides: GuidesEnvironment) -> None:
+    """Two ranks become three in the middle of an epoch, and each sample is trained once."""
+    job.deadline = DEADLINE
+    loss = "                loss = torch.nn.functional"
+    path = str(job.folder / "samples-")
+    script = pages.write(
+        job.folder,
+        "data.md",
+        ("STEPS = 1000", "STEPS = 25"),
+        (FOLDER, repr(str(job.folder / "checkpoints"))),
+        (
+            loss,
+            f"                {held_at(job, 12)}\n"
+            f"                print(step, *map(int, x), file=open({path!r} + str(rank), 'a'))\n{loss}",
+        ),
+    )
+    job.apply([guides.launcher, str(script)], replicas=2, drainSeconds=240)
+    stopped = change_size(job, 1, 3, held=12)
+    job.complete()
+    assert said(job, r"3 ranks begin at step (\d+) of the epoch") == [stopped]
+    trained: dict[int, list[int]] = {}
+    for file in job.folder.glob("samples-*"):
+        for step, *samples in (map(int, line.split()) for line in file.read_text().splitlines()):
+            trained.setdefault(step, []).extend(samples)
+    assert {step: sorted(samples) for step, samples in trained.items()} == {
+        step: list(range(step % 20 * 12, step % 20 * 12 + 12)) for step in range(25)
+    }
