@@ -32,7 +32,7 @@ test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes
 	@$(BIN)/pytest -m slow $(ARGS)
 	@$(BIN)/pytest -m slow devcluster/tests
 
-test-guides: $(READY) controlplane ## the guides' scripts with the real libraries, which get an environment of their own (10 minutes)
+test-guides: $(READY) controlplane ## the guides' scripts with the real libraries, which get an environment of their own (15 minutes; needs g++)
 	@$(BIN)/pytest tests/guides $(ARGS)
 
 test-nodes: $(READY) ## the product on two nodes with kubelet and containerd, from built images (35 minutes, 10 more the first time; root, installs packages)

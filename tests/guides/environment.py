@@ -28,5 +28,6 @@ class GuidesEnvironment(Environment):
 
 
 GUIDES = GuidesEnvironment(
-    "guides", (TORCH, "accelerate>=1.14", "lightning>=2.6", "torchdata>=0.11", "transformers>=5")
+    "guides",
+    (TORCH, "accelerate>=1.14", "deepspeed>=0.19", "lightning>=2.6", "torchdata>=0.11", "transformers>=5"),
 )

@@ -5,6 +5,7 @@ it should.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -235,3 +236,41 @@ def test_data(job: JobRun, guides: GuidesEnvironment) -> None:
     assert {step: sorted(samples) for step, samples in trained.items()} == {
         step: list(range(step % 20 * 12, step % 20 * 12 + 12)) for step in range(25)
     }
+
+
+def test_deepspeed(job: JobRun, guides: GuidesEnvironment, tmp_path: Path) -> None:
+    """A worker is killed, then two ranks become one: the last loss is that of an undisturbed run."""
+    job.deadline = DEADLINE
+    short = ("STEPS = 1000", "STEPS = 60")
+    loss = r"step 60 of 60, \d ranks, loss ([\d.]+)"
+    # DeepSpeed compiles a module, with its own ninja: here, so that no pod does.
+    compiled = {
+        "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions"),
+        "PATH": f"{guides.folder}/bin:{os.environ['PATH']}",
+    }
+    alone = pages.write(tmp_path / "alone", "deepspeed.md", short)
+    with started(guides, alone, 1, ranks=1, environment=compiled) as run:
+        (undisturbed,) = re.findall(loss, run.ends_well())
+
+    folder = job.folder / "checkpoints"
+    loop = "        x, y = ("
+    script = pages.write(
+        job.folder,
+        "deepspeed.md",
+        short,
+        (FOLDER, repr(str(folder))),
+        (loop, f"        {held_at(job, 25)}\n{loop}"),
+    )
+    variables = [f"{name}={value}" for name, value in compiled.items()]
+    job.apply(["env", *variables, guides.launcher, str(script)], replicas=2, minReplicas=1, drainSeconds=240)
+    job.wait_for(lambda: [*folder.glob("checkpoint-00000020-*/complete.json")], "there is a checkpoint")
+    job.kill_worker(job.member(0)["podName"])
+    stopped = change_size(job, 2, 1, held=25)
+    job.complete()
+    assert [end["cause"] for end in ends(job)[:2]] == ["WorkerFailed", "ScaledDown"]
+    printed = "".join(job.log(pod) for pod in job.pods())
+    began = re.findall(r"(\d) ranks begin after step (\d+)\n", printed)
+    assert began == [("2", "0"), ("2", "20"), ("1", str(stopped))]
+    assert re.findall(loss, printed) == [undisturbed]
+    assert len([*folder.glob("checkpoint-*")]) == 2
+    assert not [*folder.glob("universal-*")]
