@@ -16,9 +16,12 @@ import pyte
 COLUMNS, LINES = 120, 40
 INTERRUPT = "\x03"
 """Ctrl-C: the terminal sends SIGINT to the program that it controls."""
-_CONTROLLED = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY); os.execvp(sys.argv[1], sys.argv[1:])"
-)
+_CONTROLLED = """\
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where a shell has begun the tests in the background
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 DEADLINE_SECONDS = 60
 
 
