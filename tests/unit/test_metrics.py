@@ -41,6 +41,7 @@ from elasticjob_operator.plan.status import (
 from elasticjob_operator.scrape import Scrape, Seen, samples
 from elasticjob_operator.settings import MetricsSettings, Settings
 from tests.docs_commands import ROOT
+from tests.unit.test_docs import STATUS, explained
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DOCUMENT = ROOT / "docs" / "operate" / "metrics.md"
@@ -213,6 +214,10 @@ def test_what_can_happen_is_there_before_it_does() -> None:
     for cause in CAUSES:
         assert f'elasticjob_lost_seconds_total{{cause="{cause}"}} 0.0' in text
     assert 'elasticjob_charges_total{account="infrastructure",cause="PodLost"} 0.0' in text
+    assert 'elasticjob_detection_seconds_count{account="preemption"} 0.0' in text
+    ends = {*re.findall(r'elasticjob_finished_jobs_total\{outcome="Failed",reason="(\w+)"\} 0.0', text)}
+    assert ends == set(explained(STATUS, "Failed's reason"))
+    assert 'elasticjob_finished_jobs_total{outcome="Complete",reason="Succeeded"} 0.0' in text
 
 
 def test_a_thousand_jobs_cost_less_than_2_mb() -> None:

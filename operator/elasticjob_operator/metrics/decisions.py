@@ -15,6 +15,16 @@ from elasticjob_operator.plan.status import Charge, JobStatus, Progress
 STARTED = "Started"
 NONE = "none"
 """The account of what is charged to none."""
+ENDS = (
+    ("Complete", "Succeeded"),
+    *(("Failed", f"{account.capitalize()}RestartsExhausted") for account in ACCOUNTS if account != SCALING),
+    *(("Failed", reason) for reason in ("FailureRule", "NoProgress", "NeverJoined", "MembersDisagree")),
+    *(
+        ("Failed", reason)
+        for reason in ("MemberLostAfterSuccess", "DeadlineExceeded", "IdleDeadlineExceeded")
+    ),
+)
+"""How a job may end: outcome and reason."""
 OTHER = "other"
 """In place of a word that this operator does not know: the status of a job may have been edited."""
 
@@ -25,6 +35,8 @@ def from_the_start() -> Iterator[Sample]:
     yield Sample(f.LOST, (STARTED,), 0)
     yield Sample(f.TRAINING, (), 0)
     yield Sample(f.REPEATED, (), 0)
+    for end in ENDS:
+        yield Sample(f.FINISHED, end, 0)
     for cause, account in CAUSES.items():
         yield Sample(f.ROUNDS, (cause, account), 0)
         yield Sample(f.LOST, (cause,), 0)

@@ -25,10 +25,11 @@ from prometheus_client.registry import Collector
 from elasticjob import __version__
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.metrics import families as f
-from elasticjob_operator.metrics.decisions import counted, from_the_start
+from elasticjob_operator.metrics.decisions import NONE, counted, from_the_start
 from elasticjob_operator.metrics.families import Kind, Metric, Sample
 from elasticjob_operator.metrics.requests import NO_ANSWER, verb_and_resource
 from elasticjob_operator.observe.client import Attempt
+from elasticjob_operator.plan.evidence import ACCOUNTS
 from elasticjob_operator.plan.model import Job, Now, Observed, Plan
 from elasticjob_operator.plan.status import JobStatus
 
@@ -58,6 +59,9 @@ class Meter:
         self._registry.register(self._seen)
         self._asking = threading.Lock()
         self.count(from_the_start())
+        for metric in (f.DETECTION, f.RENDEZVOUS, f.FIRST_STEP):
+            for account in (*ACCOUNTS, NONE):
+                self._kept[metric].labels(account)
 
     def count(self, samples: Iterable[Sample]) -> None:
         """Increase counters, and let histograms observe."""
