@@ -1,10 +1,12 @@
-"""Write what is made for the chart and from it: its copy of the resource definition, its README, and
-manifests for those without helm.
+"""Write what is made for the chart and from it: its copy of the resource definition, its dashboard, its
+README, and manifests for those without helm.
 
     python -m charts.generate            # writes all of them
     python -m charts.generate --check    # writes nothing; fails if one of them is not what it would write
 
 helm takes files from the chart's own folder only, and warns of a symbolic link at every use.
+
+`charts/elasticjob/files/dashboard.json` is for Grafana; what it shows is in `charts/dashboard.py`.
 
 `charts/elasticjob/README.md` has a table of the values, from the comments in `values.yaml`; what stands
 outside of the markers is written by hand. `deploy/operator.yaml` is what `helm template` makes with the
@@ -26,6 +28,7 @@ from typing import Any
 
 import yaml
 
+from charts import dashboard
 from devcluster.helm import ensure_helm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +36,7 @@ CHART = ROOT / "charts" / "elasticjob"
 README = CHART / "README.md"
 DEFINITION = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
 COPY = CHART / "files" / DEFINITION.name
+DASHBOARD = CHART / "files" / "dashboard.json"
 MANIFESTS = ROOT / "deploy" / "operator.yaml"
 NAMESPACE = "elasticjob-system"
 BEGIN = "<!-- Begin of the table that charts/generate.py writes -->"
@@ -143,6 +147,7 @@ def main() -> None:
     check = parser.parse_args().check
     made: dict[Path, Callable[[], str]] = {
         COPY: DEFINITION.read_text,
+        DASHBOARD: dashboard.file,
         README: lambda: readme(README.read_text()),
         MANIFESTS: manifests,
     }

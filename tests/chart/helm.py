@@ -109,6 +109,11 @@ VALUES: dict[str, dict[str, Any]] = {
                 "labels": {"example.com/prometheus": "main"},
                 "runbookUrl": "https://git.example/elasticjob/blob/main/",
             },
+            "dashboard": {
+                "enabled": True,
+                "namespace": "monitoring",
+                "annotations": {"grafana_folder": "Training"},
+            },
         },
         "fullnameOverride": "trainer",
         "crds": {"install": False},
@@ -204,11 +209,14 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def golden(text: str) -> str:
-    """A rendering as it is kept: the resource definition is another test's, and would hide the rest."""
+    """A rendering as it is kept: the resource definition and the dashboard have tests of their own, and would
+    hide the rest."""
     kept = []
     for part in text.split("\n---\n"):
         if "\nkind: CustomResourceDefinition\n" in part:
             part = part.split("\napiVersion:", 1)[0] + "\n# (the definition)"
+        if "-dashboard\n" in part:
+            part = part.split("\n    {\n", 1)[0] + "\n    (the dashboard)"
         kept.append(part.rstrip("\n"))
     return "\n---\n".join(kept) + "\n"
 

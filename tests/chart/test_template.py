@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tarfile
 from itertools import product
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from charts import generate
+from charts.dashboard import RUNBOOKS_AT
 from charts.generate import NAMESPACE
 from elasticjob_operator.act import access
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
@@ -120,6 +122,8 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ({"metrics": {"prometheusRule": {"selector": "job=a"}}}, "at '/metrics/prometheusRule/selector'"),
         ({"metrics": {"prometheusRule": {"selector": 'a="b", '}}}, "at '/metrics/prometheusRule/selector'"),
         ({"metrics": {"prometheusRule": {"runbookUrl": "docs"}}}, "at '/metrics/prometheusRule/runbookUrl'"),
+        ({"metrics": {"dashboard": {"namespace": "Monitoring"}}}, "at '/metrics/dashboard/namespace'"),
+        ({"metrics": {"dashboard": {"labels": {"a": 1}}}}, "at '/metrics/dashboard/labels/a'"),
         ({"handler": {"image": {"pullPolicy": "never"}}}, "at '/handler/image/pullPolicy': value must be"),
         ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
         ({"jobDefaults": {"activeDeadlineSeconds": 0}}, "at '/jobDefaults/activeDeadlineSeconds'"),
@@ -390,3 +394,40 @@ def test_alerts_are_those_of_the_file_for_the_pods_of_the_release(helm: Helm) ->
         assert made["spec"] == yaml.safe_load(expected)
         assert ours not in str(made["spec"])
         assert "{{ $labels.job_name }}" in str(made["spec"]), "braces are Prometheus's own"
+
+
+def test_the_dashboard_is_left_out_unless_it_is_asked_for(helm: Helm) -> None:
+    assert not _of(helm, {}, "ConfigMap")
+    assert not _of(helm, {"metrics": {"enabled": False, "dashboard": {"enabled": True}}}, "ConfigMap")
+
+
+def test_the_dashboard_is_that_of_the_file_and_links_to_the_runbooks(helm: Helm) -> None:
+    file = (helm.chart / "files" / "dashboard.json").read_text()
+    (made,) = _of(helm, {"metrics": {"dashboard": {"enabled": True}}}, "ConfigMap")
+    assert made["metadata"]["namespace"] == NAMESPACE
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1", "Grafana's sidecar looks for it"
+    assert made["data"] == {"elasticjob.json": file}
+    assert "{{account}}" in file, "braces are Grafana's own"
+    asked = {"prometheusRule": {"runbookUrl": 'https://docs.example/a"b/'}, "dashboard": {"enabled": True}}
+    (made,) = _of(helm, {"metrics": asked}, "ConfigMap")
+    shown = json.loads(made["data"]["elasticjob.json"])
+    (runbooks,) = (one for one in shown["templating"]["list"] if one["name"] == "runbooks")
+    assert runbooks["query"] == runbooks["current"]["value"] == 'https://docs.example/a"b'
+    assert RUNBOOKS_AT not in str(shown)
+
+
+def test_the_dashboard_may_have_a_place_and_labels_of_its_own(helm: Helm) -> None:
+    asked = {
+        "enabled": True,
+        "namespace": "monitoring",
+        "labels": {"grafana_dashboard": None, "example.com/dashboards": "main"},
+        "annotations": {"grafana_folder": "Training"},
+    }
+    values = {"commonLabels": {"example.com/owner": "platform"}, "metrics": {"dashboard": asked}}
+    (made,) = _of(helm, values, "ConfigMap")
+    assert made["metadata"]["namespace"] == "monitoring"
+    assert made["metadata"]["annotations"] == {"grafana_folder": "Training"}
+    labels = made["metadata"]["labels"]
+    assert labels["example.com/dashboards"] == "main"
+    assert labels["example.com/owner"] == "platform"
+    assert "grafana_dashboard" not in labels
