@@ -41,7 +41,7 @@ test-nodes: $(READY) ## the product on two nodes with kubelet and containerd, fr
 	@$(BIN)/pytest -m nodes devcluster/tests
 	@$(BIN)/pytest -m nodes tests/nodes $(ARGS)
 
-test-monitoring: $(READY) controlplane ## alerts with promtool and with a real Prometheus that scrapes a real operator (10 minutes; 5 more the first time)
+test-monitoring: $(READY) controlplane ## alerts and dashboard with promtool and with a real Prometheus that scrapes a real operator (10 minutes; 5 more the first time)
 	@$(BIN)/pytest tests/monitoring $(ARGS)
 
 test-screens: $(READY) controlplane ## what people see, in a browser and in a terminal: the report and top (5 minutes; installs Chromium and tmux by apt-get)

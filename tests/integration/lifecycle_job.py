@@ -107,11 +107,15 @@ class PlayedJob(ClusterJob):
 
     def steps(self, first: int, step: int, seconds: float) -> None:
         """The leader says that its round has trained from its first step to this one, for so long."""
+        self.report_steps(first, step, seconds)
+        self.wait_for(lambda: self.status().get("progress", {}).get("step") == step, f"step {step}")
+
+    def report_steps(self, first: int, step: int, seconds: float) -> None:
+        """The same, and nobody waits until the status has it: that may take a minute."""
         status = self.status()
         nonce = status["internal"]["round"]["nonce"]
         report = ProgressReport(nonce, first, step, 0, round(seconds * 1000))
         self._lease(status["currentRound"]["leaderPodName"], {PROGRESS_ANNOTATION: report.dump()})
-        self.wait_for(lambda: self.status().get("progress", {}).get("step") == step, f"step {step}")
 
     def charges(self) -> dict[str, int]:
         """How many charges each account has."""

@@ -89,6 +89,11 @@ class Prometheus:
         found: list[dict[str, Any]] = self._ask("query_range", asked)["result"]
         return found
 
+    def label_values(self, series: str, label: str) -> list[str]:
+        """The values of a label of these series, in their order."""
+        found: list[str] = self._ask(f"label/{label}/values", {"match[]": series})
+        return found
+
     def firing(self, alert: str) -> list[dict[str, Any]]:
         """The alerts of that name that fire, with ``labels`` and ``annotations``."""
         return [

@@ -67,7 +67,7 @@ class Job(PlayedJob):
     def train(self, node: str, pods: int = 1, **spec: Any) -> None:
         """Begin round 1, on a node if one is named."""
         selector = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
-        self.apply(pod=selector, replicas=pods, minReplicas=1, rendezvous=_SOON, **spec)
+        self.apply(pod=selector, replicas=pods, **{"minReplicas": 1, "rendezvous": _SOON, **spec})
         names = [f"{self.name}-{slot}-0" for slot in range(pods)]
         self.runs(*names)
         self.join(*names)
@@ -86,9 +86,10 @@ class Job(PlayedJob):
 
 
 class Stage:
-    """See the module. ``alerts`` are the rules as the chart has them."""
+    """See the module. ``alerts`` are the names of the rules; without ``hurry`` these are the chart's as they
+    are."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, hurry: bool = True) -> None:
         self.cluster, self.folder = cluster, folder
         self.began = time.time()
         self.nodes = cluster.node_names
@@ -105,9 +106,8 @@ class Stage:
         made = rendered(folder / "helm", {"prometheusRule": {"enabled": True}})
         (rule,) = (one for one in made if one["kind"] == "PrometheusRule")
         self.alerts: list[str] = [r["alert"] for group in rule["spec"]["groups"] for r in group["rules"]]
-        self.prometheus = Prometheus(
-            folder / "prometheus", cluster.claim_port(), {POD: port}, hurried(rule["spec"])
-        )
+        rules = hurried(rule["spec"]) if hurry else rule["spec"]
+        self.prometheus = Prometheus(folder / "prometheus", cluster.claim_port(), {POD: port}, rules)
         self.leads()
 
     def stop(self) -> None:
@@ -161,11 +161,17 @@ class Stage:
         job.goes_on("hangs-0-1", 2)
         job.steps(1, 5, 0.1)
 
+    def end(self) -> None:
+        """A job takes longer than it may."""
+        job = self.job("ends")
+        job.apply(replicas=1, activeDeadlineSeconds=1)
+        job.is_true("Failed")
+
     @contextlib.contextmanager
-    def refused(self) -> Iterator[None]:
-        """A webhook that is down has a say on the status of one job, which loses a pod."""
+    def refused(self, place: int = 0) -> Iterator[None]:
+        """A webhook that is down has a say on the status of one job, which loses a pod on this node."""
         job = self.job("refused")
-        job.train(self.nodes[0])
+        job.train(self.nodes[place])
         job.kubectl("label", "ej", job.name, "bad=yes")
         probing = Job(self.cluster, NAMESPACE, job.name)
         with failing(probing, STATUS_OF_REFUSED):
@@ -192,13 +198,20 @@ class Stage:
             server.thaw()
 
     @contextlib.contextmanager
+    def only(self, node: str) -> Iterator[None]:
+        """New pods are placed on this node."""
+        others = [other for other in self.nodes if other != node]
+        self.cluster.kubectl("cordon", *others)
+        yield
+        self.cluster.kubectl("uncordon", *others)
+
+    @contextlib.contextmanager
     def dark(self) -> Iterator[None]:
         """The node of a whole round has no power. New pods join on others."""
-        node, others = self.nodes[2], self.nodes[:2]
+        node = self.nodes[2]
         job = self.job("dark")
-        self.cluster.kubectl("cordon", *others)
-        job.train("", pods=2)
-        self.cluster.kubectl("uncordon", *others)
+        with self.only(node):
+            job.train("", pods=2)
         self.cluster.nodes.kill_node(node)
         try:
             for pod in ("dark-0-1", "dark-1-1"):
