@@ -122,6 +122,13 @@ def test_jobs_train_through_the_life_of_a_release(release: Release[Cluster], tmp
     budget = kubectl("-n", NAMESPACE, "get", "pdb", "elasticjob", "-o", "json").stdout
     assert json.loads(budget)["status"]["disruptionsAllowed"] == 1
 
+    # A cluster without any definition of others takes the dashboard.
+    release.words("docs/operate/dashboard.md", "enable")
+    shown = ("get", "configmap", "-l", "grafana_dashboard=1", "-o", "json")
+    (dashboard,) = json.loads(kubectl("-n", NAMESPACE, *shown).stdout)["items"]
+    assert json.loads(dashboard["data"]["elasticjob.json"])["title"] == "ElasticJob"
+    job.goes_on(number)
+
     # Nothing of the release is left but the definition, which its jobs need.
     assert release.refused() == set()  # before its rights are taken away
     assert "kept due to the resource policy" in release.words("docs/operate/install.md", "uninstall")

@@ -152,6 +152,20 @@ def test_every_link_leads_to_a_runbook() -> None:
         assert {link["url"] for link in panel.get("links", ())} <= pages
 
 
+def test_documents_name_panels_that_there_are() -> None:
+    titles = {panel["title"] for panel in SHOWN["panels"]}
+    pages = [page.read_text() for page in (generate.ROOT / "docs" / "operate").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r'\b(?:panel|row) "([^"]+)"', page)}
+    assert len(named) >= 4
+    assert named <= titles
+
+
+def test_the_page_has_a_line_for_each_row() -> None:
+    page = (generate.ROOT / "docs" / "operate" / "dashboard.md").read_text()
+    titles = [row.title.partition(":")[0] for row in dashboard.ROWS]
+    assert re.findall(r"^\| ([A-Z][^|]*) \|", page, re.MULTILINE) == titles
+
+
 def test_the_dashboard_is_in_the_words_of_the_glossary() -> None:
     texts = [text for panel in PANELS.values() for text in (panel["title"], panel["description"])]
     assert [text for text in texts if PRIVATE.search(text)] == []
