@@ -262,7 +262,7 @@ def test_a_node_loses_its_power_and_comes_back(job: DigitsJob, table: Table) -> 
         assert found.cause in causes
         assert found.account == "infrastructure"
         assert f"{lost} (group rank 1) " in found.message
-        assert "is unreachable: " in found.message or f"node {node} is not ready" in found.message
+        assert "is unreachable: " in found.message or f"was lost: node {node} is " in found.message
         job.wait_for(lambda: job.end_of(1)["cause"] == "NodeLost", "the charge moves to the node's loss")
         assert f"{lost} (group rank 1) was lost" in job.end_of(1)["message"]
         assert f"node {node} " in job.end_of(1)["message"]
