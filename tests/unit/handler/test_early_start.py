@@ -26,6 +26,10 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = Path(elasticjob.__file__).parent
 SITE = PACKAGE / "early_site"
 PLENTY = Memory(1 << 40, 1 << 40)
+SAYS_WHEN = """\
+import time
+print("imports torch from", time.clock_gettime(time.CLOCK_BOOTTIME), "on", flush=True)
+"""
 SECONDS = 200.0
 WARM = {"PET_RDZV_BACKEND": "k8s", "PET_RDZV_CONF": "warm=on"}
 PATH = os.pathsep.join([str(SITE), str(PACKAGE.parent), str(ROOT)])
@@ -116,7 +120,8 @@ def test_a_torchrun_has_its_interpreter_before_it_has_imported_torch(tmp_path: P
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
     script = tmp_path / "torchrun"
-    script.write_text((ROOT / "tests/unit/handler/scripts/warm_torchrun.py").read_text())
+    torchruns = (ROOT / "tests/unit/handler/scripts/warm_torchrun.py").read_text()
+    script.write_text(torchruns.replace("import logging\n", f"{SAYS_WHEN}import logging\n", 1))
     (tmp_path / "train.py").write_text(
         "import os\nprint('pid', os.getpid())\nimport torch\n# TORCHDYNAMO: torch is enough\n"
     )
@@ -129,14 +134,21 @@ def test_a_torchrun_has_its_interpreter_before_it_has_imported_torch(tmp_path: P
         )
     try:
         first = wait_for(lambda: spare(torchrun.pid), SECONDS, "an interpreter")
-        assert "libtorch" not in Path(f"/proc/{torchrun.pid}/maps").read_text()
+        started = start_of(first)
         assert torchrun.wait(SECONDS) == 0, (tmp_path / "log").read_text()
         text = (tmp_path / "log").read_text()
+        assert started <= float(text.partition("imports torch from ")[2].split()[0]), text
         assert f"pid {first}\n" in text, text
         assert "worker 0 starts warm" in text, text
     finally:
         torchrun.kill()
         torchrun.wait()
+
+
+def start_of(pid: int) -> float:
+    """When a process was started, by the clock of ``SAYS_WHEN``; a tick is 10 ms."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(after_name[19]) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.timeout(600)
