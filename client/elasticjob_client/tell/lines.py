@@ -14,7 +14,7 @@ from elasticjob_client.resource import ElasticJob
 BEFORE_FAILURE = timedelta(seconds=30)
 """How much of what led to a failure is shown with it."""
 AFTER_ROUND = timedelta(seconds=5)
-"""What workers still say when their round is over."""
+"""What workers still say when their round is over, and the next has not begun."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -51,7 +51,9 @@ def window(job: ElasticJob, number: int | None = None, since_failure: bool = Fal
             there = f"{history[-1].number} to {history[0].number}" if history else "no round"
             raise ValueError(f"round {number} is not in the status of {job.name}, which has {there}")
         ended = found.end.time if found.end else None
-        return Window(found.start_time, ended + AFTER_ROUND if ended else None)
+        following = [one.start_time for one in history if one.number > number and one.start_time]
+        until = min([ended + AFTER_ROUND, *following]) if ended else None
+        return Window(found.start_time, until)
     if since_failure:
         history = job.status.round_history if job.status else []
         failure = job.status.last_failure if job.status else None

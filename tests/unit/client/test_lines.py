@@ -12,7 +12,7 @@ from elasticjob_client.following import Follower
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.lines import Line, Window, chosen, in_time, line, window
-from tests.unit.client.made import NOW, after_a_loss, job, pod
+from tests.unit.client.made import NOW, after_a_loss, ago, job, pod
 
 
 def at(seconds: float, text: str, name: str = "mnist-0-0") -> Line:
@@ -41,8 +41,11 @@ def test_times_of_the_kubelet_are_read() -> None:
 
 
 def test_a_round_is_a_time() -> None:
+    """It ends when the next begins, or five seconds after its end if that is sooner."""
     found = window(after_a_loss(), 1)
-    assert found == Window(NOW - timedelta(seconds=2400), NOW - timedelta(seconds=115))
+    assert found == Window(NOW - timedelta(seconds=2400), NOW - timedelta(seconds=118))
+    rounds = [{"number": 2, "startTime": ago(100)}, {"number": 1, "end": {"time": ago(120)}}]
+    assert window(job({"roundHistory": rounds}), 1).until == NOW - timedelta(seconds=115)
     assert window(after_a_loss(), 2).until is None
     with pytest.raises(ValueError, match="round 7 is not in the status of mnist, which has 1 to 2"):
         window(after_a_loss(), 7)
