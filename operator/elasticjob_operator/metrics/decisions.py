@@ -15,15 +15,12 @@ from elasticjob_operator.plan.status import Charge, JobStatus, Progress
 STARTED = "Started"
 NONE = "none"
 """The account of what is charged to none."""
-ENDS = (
-    ("Complete", "Succeeded"),
-    *(("Failed", f"{account.capitalize()}RestartsExhausted") for account in ACCOUNTS if account != SCALING),
-    *(("Failed", reason) for reason in ("FailureRule", "NoProgress", "NeverJoined", "MembersDisagree")),
-    *(
-        ("Failed", reason)
-        for reason in ("MemberLostAfterSuccess", "DeadlineExceeded", "IdleDeadlineExceeded")
-    ),
+FAILURES = (
+    *(f"{account.capitalize()}RestartsExhausted" for account in ACCOUNTS if account != SCALING),
+    *("FailureRule", "NoProgress", "NeverJoined", "MembersDisagree"),
+    *("MemberLostAfterSuccess", "DeadlineExceeded", "IdleDeadlineExceeded"),
 )
+ENDS = (("Complete", "Succeeded"), *(("Failed", reason) for reason in FAILURES))
 """How a job may end: outcome and reason."""
 OTHER = "other"
 """In place of a word that this operator does not know: the status of a job may have been edited."""
