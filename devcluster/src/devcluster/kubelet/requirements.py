@@ -22,7 +22,7 @@ PACKAGES = {
     "mount": "mount",
     "docker-registry": "docker-registry",
     "buildah": "buildah",
-    "debootstrap": "debootstrap",
+    "mmdebstrap": "mmdebstrap",
     "busybox": "busybox-static",
 }
 """What is run, and the package of Debian and Ubuntu that has it."""
