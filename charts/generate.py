@@ -6,7 +6,7 @@ README, and manifests for those without helm.
 
 helm takes files from the chart's own folder only, and warns of a symbolic link at every use.
 
-`charts/elasticjob/files/dashboard.json` is for Grafana; what it shows is in `charts/dashboard.py`.
+`charts/elasticjob/files/dashboard.json` is for Grafana; what it shows is in `charts/dashboard`.
 
 `charts/elasticjob/README.md` has a table of the values, from the comments in `values.yaml`; what stands
 outside of the markers is written by hand. `deploy/operator.yaml` is what `helm template` makes with the
