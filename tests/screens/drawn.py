@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 
+from elasticjob_client.cli.page import PALE
 from tests.screens.browser import Page
 
 _ELEMENTS = """(() => {
@@ -25,6 +26,7 @@ _ELEMENTS = """(() => {
     bars: [...document.querySelectorAll("rect")].map(bar => ({
       fill: bar.getAttribute("fill"),
       box: box(bar),
+      pale: (part => part && box(part))(bar.parentElement.querySelector("path")),
       title: bar.parentElement.querySelector("title").textContent,
       label: (bar.parentElement.querySelector("text") || {}).textContent || "",
     })),
@@ -57,7 +59,15 @@ def assert_drawn(page: Page, file: Path) -> Drawn:
     for bar in found["bars"]:
         left, top, right, _ = bar["box"]
         # Where neither its white edge nor its label is.
-        assert _near(pixels, (left + right) / 2, top + 3, bar["fill"]), bar
+        x, white = (left + right) / 2, 0.0
+        if bar["pale"]:
+            middle = bar["pale"][2]
+            x, white = max(
+                ((left + middle) / 2, PALE),
+                ((middle + right) / 2, 0.0),
+                key=lambda part: abs(part[0] - middle),
+            )
+        assert _near(pixels, x, top + 3, _paler(bar["fill"], white)), bar
         assert bar["title"], bar
     for text in found["texts"]:
         left, top, right, bottom = text["box"]
@@ -74,6 +84,10 @@ def assert_drawn(page: Page, file: Path) -> Drawn:
     assert missing == []
     bars = [(bar["label"], bar["box"][2] - bar["box"][0]) for bar in found["bars"]]
     return Drawn(bars, [text["text"] for text in found["texts"]])
+
+
+def _paler(colour: str, white: float) -> str:
+    return "#" + "".join(f"{round(part + white * (255 - part)):02x}" for part in bytes.fromhex(colour[1:]))
 
 
 def _near(pixels: numpy.ndarray[Any, Any], x: float, y: float, colour: str) -> bool:

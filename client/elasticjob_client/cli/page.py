@@ -7,10 +7,12 @@ from datetime import timedelta
 from html import escape
 
 from elasticjob_client.tell.report import Bar, Report
-from elasticjob_client.tell.times import duration, milliseconds
+from elasticjob_client.tell.times import duration, milliseconds, ticks
 
 _WIDTH, _LEFT, _ROW = 1000, 90, 24
-_TICKS = 6
+PALE = 0.55
+"""How much white is over the part of a round that comes before its first step."""
+BEFORE_THE_FIRST_STEP = "paler: before the first step of the round"
 _COLOURS = {"pod": "#9db4c8", "pod that failed": "#d98a7f"}
 _CAUSES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _PAGE = """\
@@ -88,6 +90,7 @@ def _chart(found: Report) -> str:
         drawn.append(
             f'<g><title>{escape(bar.text)}</title><rect x="{left:.1f}" y="{top + 2}" width="{wide:.1f}" '
             f'height="{_ROW - 4}" fill="{shown[bar.kind]}" stroke="#fff"/>'
+            + _pale(found, bar, left, top)
             + (
                 f'<text x="{left + 4:.1f}" y="{top + 16}">{escape(bar.label)}</text>'
                 if wide > 8 * len(bar.label)
@@ -100,18 +103,25 @@ def _chart(found: Report) -> str:
         for kind, colour in shown.items()
         if any(bar.kind == kind for bar in found.bars)
     )
-    axis = _axis(found, _ROW * len(rows))
-    inner = "".join(drawn) + axis
+    inner = _axis(found, _ROW * len(rows)) + "".join(drawn)
+    key += f"({BEFORE_THE_FIRST_STEP})"
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{inner}</svg><p class="key">{key}</p>'
+
+
+def _pale(found: Report, bar: Bar, left: float, top: float) -> str:
+    if bar.waits_until is None or bar.waits_until <= bar.begin:
+        return ""
+    right = _x(found, bar.waits_until.timestamp())
+    shape = f"M{left:.1f} {top + 2}H{right:.1f}v{_ROW - 4}H{left:.1f}z"
+    return f'<path d="{shape}" fill="#fff" fill-opacity="{PALE}"/>'
 
 
 def _axis(found: Report, top: float) -> str:
     whole = (found.end - found.begin).total_seconds()
     marks = []
-    for n in range(_TICKS):
-        seconds = whole * n / (_TICKS - 1)
+    for seconds in ticks(whole):
         x = _x(found, (found.begin + timedelta(seconds=seconds)).timestamp())
-        anchor = "end" if n == _TICKS - 1 else "start"
+        anchor = "end" if seconds > whole * 0.95 else "start"
         marks.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{top + 4}" stroke="#ddd"/>'
             f'<text x="{x:.1f}" y="{top + 18}" text-anchor="{anchor}" fill="#666">{duration(seconds)}</text>'

@@ -6,10 +6,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from elasticjob_client.cli.page import colours, facts
+from elasticjob_client.cli.page import BEFORE_THE_FIRST_STEP, PALE, colours, facts
 from elasticjob_client.errors import ClientError
 from elasticjob_client.tell.report import Report
-from elasticjob_client.tell.times import duration, milliseconds
+from elasticjob_client.tell.times import duration, milliseconds, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _WIDTH, _ROW, _STEPS, _LINE, _HEAD = 11.0, 0.3, 1.7, 0.24, 1.0
 """Inches."""
-_TICKS = 6
 _LETTERS_PER_WIDTH = 150
 """How many of a label's letters fit into the whole width of the bars."""
 
@@ -58,9 +57,9 @@ def _seconds(found: Report, time: Any) -> float:
 
 def _axis(axes: Axes, found: Report) -> None:
     whole = max(_seconds(found, found.end), 1.0)
-    ticks = [whole * n / (_TICKS - 1) for n in range(_TICKS)]
+    shown = ticks(whole)
     axes.set_xlim(0, whole)
-    axes.set_xticks(ticks, [duration(tick) for tick in ticks])
+    axes.set_xticks(shown, [duration(tick) for tick in shown])
     axes.tick_params(labelsize=8, length=0)
     axes.grid(axis="x", color="#ddd")
     axes.set_axisbelow(True)
@@ -76,6 +75,9 @@ def _bars(axes: Axes, found: Report, rows: list[str]) -> None:
         wide = max(_seconds(found, bar.end) - left, whole / 500)
         row = rows.index(bar.row)
         axes.barh(row, wide, left=left, height=0.8, color=shown[bar.kind], edgecolor="white")
+        if bar.waits_until:
+            pale = _seconds(found, bar.waits_until) - left
+            axes.barh(row, pale, left=left, height=0.8, color="white", alpha=PALE)
         if len(bar.label) < wide / whole * _LETTERS_PER_WIDTH:
             axes.text(left + whole / 250, row, bar.label, va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), rows)
@@ -84,8 +86,9 @@ def _bars(axes: Axes, found: Report, rows: list[str]) -> None:
     kinds = dict.fromkeys(bar.kind for bar in found.bars)
     for kind in kinds:
         axes.barh(0, 0, color=shown[kind], label=kind)
+    axes.barh(0, 0, color="white", label=f"({BEFORE_THE_FIRST_STEP})")
     axes.legend(
-        ncols=len(kinds), loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=8, borderpad=0
+        ncols=len(kinds) + 1, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=8, borderpad=0
     )
 
 

@@ -20,7 +20,10 @@ from elasticjob_client.tell.times import duration, milliseconds
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """From ``begin`` to ``end``, in a row of this label; ``kind`` chooses the colour, ``text`` explains."""
+    """From ``begin`` to ``end``, in a row of this label; ``kind`` chooses the colour, ``text`` explains.
+
+    ``waits_until``: when the first step of a round came; the round's end if none came.
+    """
 
     row: str
     begin: datetime
@@ -28,6 +31,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     label: str
     text: str
+    waits_until: datetime | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -51,7 +55,9 @@ def report(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Report:
         raise ValueError(f"{job.name} has had no round: there is nothing to draw yet")
     assert job.status
     last = _end(job, history[-1], now)
-    bars = [_round(job, one, now) for one in history] + [_pod(pod, last) for pod in pods if pod.started]
+    ends = [None, *(one.end.time if one.end else None for one in history)]
+    bars = [_round(job, one, before, now) for one, before in zip(history, ends, strict=False)]
+    bars += [_pod(pod, last) for pod in pods if pod.started]
     told = status(job, pods, now)
     lost = job.status.progress.lost_by_cause if job.status.progress else []
     return Report(
@@ -72,9 +78,18 @@ def _end(job: ElasticJob, one: Round, now: datetime) -> datetime:
     return (job.status.completion_time if job.status else None) or now
 
 
-def _round(job: ElasticJob, one: Round, now: datetime) -> Bar:
+def _first_step(one: Round, before: datetime | None) -> datetime | None:
+    """When it came; ``before`` is the end of the round before it."""
+    since = before or one.start_time
+    if since is None or one.first_step_milliseconds is None:
+        return None
+    return since + timedelta(milliseconds=one.first_step_milliseconds)
+
+
+def _round(job: ElasticJob, one: Round, before: datetime | None, now: datetime) -> Bar:
     assert one.start_time
     end = max(_end(job, one, now), one.start_time)
+    first = _first_step(one, before) or (end if one.first_step is None else one.start_time)
     facts = [
         f"round {one.number}: formed for {one.cause}, {one.members} members",
         f"lasted {duration((end - one.start_time).total_seconds())}",
@@ -92,6 +107,7 @@ def _round(job: ElasticJob, one: Round, now: datetime) -> Bar:
         kind=one.cause,
         label=str(one.number),
         text="; ".join(facts),
+        waits_until=min(max(first, one.start_time), end),
     )
 
 
@@ -117,8 +133,7 @@ def _progress(job: ElasticJob, history: Sequence[Round], now: datetime) -> list[
     before: datetime | None = None
     for one in history:
         if one.start_time and one.first_step is not None and one.last_step is not None:
-            waited = timedelta(milliseconds=one.first_step_milliseconds or 0)
-            first = (before or one.start_time) + waited
+            first = _first_step(one, before) or before or one.start_time
             last = _end(job, one, now)
             if not one.end and job.status and job.status.progress and job.status.progress.last_report_time:
                 last = job.status.progress.last_report_time

@@ -84,7 +84,7 @@ def test_status(run: Run) -> None:
     text = "\n".join(lines(run("status", "mnist")))
     assert text.startswith("mnist is Training: round 2 with 2 members, leader mnist-0-0\n")
     assert "round 2 (Active), 2 of 2 members, 16 processes, formed for PodLost; 1 restart" in text
-    assert "step 2000; 412 ms per step; goodput 97 %; 75s lost (Started 70s, PodLost 4.1 s)" in text
+    assert "step 2000; 412 ms per step; goodput 97 %; 75s lost (Started 70 s, PodLost 4.1 s)" in text
     assert "mnist-1-1" in text
     assert "round 1 ended: mnist-1-0 (group rank 1) was lost" in text
     assert "\nworkers of round 2: 15 started warm, 1 cold (no interpreter waits for it)\n" in text

@@ -16,6 +16,7 @@ from elasticjob_client.cli import picture
 from elasticjob_client.cli.page import colours, page
 from elasticjob_client.errors import ClientError
 from elasticjob_client.tell.report import report
+from elasticjob_client.tell.times import ticks
 from tests.unit.client.made import LOST, NOW, after_a_loss, job, pod
 
 STARTED = NOW - timedelta(seconds=2450)
@@ -173,3 +174,32 @@ def test_a_picture_without_matplotlib_names_the_extra(
     assert isinstance(result.exception, ClientError)
     assert "pip install 'elasticjob-client[png]'" in str(result.exception)
     assert not target.exists()
+
+
+def test_a_round_is_paler_until_its_first_step() -> None:
+    found = report(after_a_loss(), PODS, NOW)
+    waits = [
+        (bar.label, (bar.waits_until - bar.begin).total_seconds()) for bar in found.bars if bar.waits_until
+    ]
+    assert waits == [("1", 0.0), ("2", 2.1)]
+    assert page(found).count("fill-opacity") == 1
+
+
+def test_a_round_without_a_step_is_pale_to_its_end() -> None:
+    history = [{"number": 1, "startTime": "2026-05-04T11:00:00Z", "cause": "Started"}]
+    (bar,) = report(after_a_loss(roundHistory=history), [], NOW).bars
+    assert bar.waits_until == bar.end
+
+
+@pytest.mark.parametrize(
+    ("seconds", "marks"),
+    [
+        (0.2, [0, 1]),
+        (7, [0, 2, 4, 6]),
+        (256, [0, 60, 120, 180, 240]),
+        (86400, [0, 14400, 28800, 43200, 57600, 72000, 86400]),
+        (30 * 86400, [0, 432000, 864000, 1296000, 1728000, 2160000, 2592000]),
+    ],
+)
+def test_an_axis_has_round_numbers(seconds: float, marks: list[int]) -> None:
+    assert ticks(seconds) == marks
