@@ -17,6 +17,8 @@ from tests.nodes.table import Recovery
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900, func_only=True)]
 
 LIMITED = {"resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "512Mi"}}}
+SOON = {"terminationGracePeriodSeconds": 10}
+"""Of pods with processes that can't or don't heed SIGTERM: the operator would give them more."""
 
 Table = Callable[[Recovery], None]
 
@@ -55,8 +57,11 @@ def test_a_worker_is_stopped_for_a_while(job: DigitsJob) -> None:
 
 
 @BOTH
-def test_a_pod_is_stopped(job: DigitsJob, table: Table) -> None:
+def test_a_pod_is_stopped(new_job: Callable[[], DigitsJob], table: Table) -> None:
     """SIGSTOP of all processes of a member: it is alive for Kubernetes, and silent."""
+    job = new_job()
+    job.apply(pod=SOON)
+    job.training(members=2)
     for pid in reversed(job.pids(job.member(1))):
         struck = job.strike(pid, signal.SIGSTOP)
     found = job.recovered("SIGSTOP of a pod", struck)
@@ -146,13 +151,15 @@ def test_a_node_is_short_of_disk(job: DigitsJob, table: Table) -> None:
 
 # Sidecars
 
+SIDECAR = {"name": "logs", "image": "busybox:1.37", "command": ["sleep", "100000"]}
+"""It ignores SIGTERM, as a first process does that handles no signal."""
+
 
 @BOTH
 def test_a_container_is_killed_beside_a_sidecar(new_job: Callable[[], DigitsJob], table: Table) -> None:
     """Another container of the pod lives on: the pod is deleted, and its resources are free."""
     job = new_job()
-    sidecar = {"name": "logs", "image": "busybox:1.37", "command": ["sleep", "100000"]}
-    job.apply(sidecars=[sidecar])
+    job.apply(sidecars=[SIDECAR], pod=SOON)
     job.training(members=2)
     pod = job.member(1)
     struck = job.strike(job.pids(pod)[0], signal.SIGKILL)
@@ -166,9 +173,8 @@ def test_a_container_is_killed_beside_a_sidecar(new_job: Callable[[], DigitsJob]
 def test_jobs_with_sidecars_complete(new_job: Callable[..., NodesJob]) -> None:
     """A plain container that never ends, and an init container that is restarted always."""
     plain, native = new_job("plain"), new_job("native")
-    sidecar = {"name": "logs", "image": "busybox:1.37", "command": ["sleep", "100000"]}
-    plain.apply(epochs=2, sidecars=[sidecar])
-    native.apply(epochs=2, pod={"initContainers": [{**sidecar, "restartPolicy": "Always"}]})
+    plain.apply(epochs=2, sidecars=[SIDECAR], pod=SOON)
+    native.apply(epochs=2, pod={**SOON, "initContainers": [{**SIDECAR, "restartPolicy": "Always"}]})
     for job in (plain, native):
         job.complete()
         job.nothing_runs()
