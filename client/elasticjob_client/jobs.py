@@ -177,8 +177,8 @@ class Jobs:
         """Train a function or a script: pack it into a ConfigMap and create the job.
 
         A function travels as source, so it imports what it uses in its own body; its ``arguments`` are
-        keywords that JSON can hold. A script's are the words of its command line, and ``code`` is a folder to
-        pack with it. ``asked``: further fields of ``manifest.Run``, such as ``replicas`` and ``gpus``.
+        keywords that JSON can hold. A script's are the words of its command line, and ``code`` is a directory
+        to pack with it. ``asked``: further fields of ``manifest.Run``, such as ``replicas`` and ``gpus``.
 
         Raises ValueError if it cannot be packed, Rejected if there is a job of this name.
         """

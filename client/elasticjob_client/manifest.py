@@ -16,6 +16,8 @@ CODE = "/code"
 """Where a job started from a script finds it."""
 MAX_BYTES = 1_000_000
 """What a ConfigMap holds: 1 MiB with names and base64, less a reserve."""
+SHARED_MEMORY = "/dev/shm"
+"""Where PyTorch's data loaders and NCCL exchange data. Without a volume, a container has 64 MB there."""
 MAX_NAME = 45
 GPU = "nvidia.com/gpu"
 _SKIPPED = {"__pycache__", "node_modules", "venv"}
@@ -24,8 +26,9 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for. ``script``: relative to the code's folder. ``volumes``: claims by the path where
-    they are mounted. ``gpus``, ``cpu`` and ``memory`` are for each pod."""
+    """What is asked for. ``script``: relative to the code's directory. ``volumes``: mount path to claim name.
+    ``gpus``, ``cpu`` and ``memory`` are for each pod. ``max_restarts``: restarts after failures of the
+    script, over the job's whole life; if it is None, 5 within an hour."""
 
     name: str
     image: str
@@ -44,23 +47,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: int | None = None
 
 
-def read(script: Path, folder: Path | None) -> dict[str, bytes]:
-    """The files to pack, by their paths below the folder: the script alone if no folder is given.
+def read(script: Path, directory: Path | None) -> dict[str, bytes]:
+    """The files to pack, by their paths below the directory: the script alone if no directory is given.
 
     Left out: what is hidden, and what tools leave. Raises ValueError if something is missing or too large.
     """
     if not script.is_file():
         raise ValueError(f"there is no file {script}")
-    if folder is None:
+    if directory is None:
         files = {script.name: script.read_bytes()}
     else:
-        if not script.resolve().is_relative_to(folder.resolve()):
+        if not script.resolve().is_relative_to(directory.resolve()):
             raise ValueError(
-                f"{script} is not in the folder {folder}: --code must be a folder that contains the script"
+                f"{script} is not in the directory {directory}: --code must be one that contains the script"
             )
         files = {}
-        for path in sorted(folder.rglob("*")):
-            below = path.relative_to(folder)
+        for path in sorted(directory.rglob("*")):
+            below = path.relative_to(directory)
             hidden = any(part.startswith(".") or part in _SKIPPED for part in below.parts)
             if path.is_file() and not hidden and path.suffix != ".pyc":
                 files[below.as_posix()] = path.read_bytes()
@@ -68,10 +71,10 @@ def read(script: Path, folder: Path | None) -> dict[str, bytes]:
     return files
 
 
-def packed(script: Path, folder: Path | None) -> tuple[str, dict[str, bytes]]:
+def packed(script: Path, directory: Path | None) -> tuple[str, dict[str, bytes]]:
     """The script's path in the code, and the files to pack. Raises ValueError as ``read`` does."""
-    files = read(script, folder)
-    return script.resolve().relative_to(folder.resolve()).as_posix() if folder else script.name, files
+    files = read(script, directory)
+    return script.resolve().relative_to(directory.resolve()).as_posix() if directory else script.name, files
 
 
 def check_size(files: Mapping[str, bytes]) -> None:
@@ -144,7 +147,10 @@ def config_map(job: str, files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
-    """The job. Without files, the script is in the image or on a volume, under the path that is given."""
+    """The job. Without files, the script is in the image or on a volume, under the path that is given.
+
+    Memory is mounted at /dev/shm unless one of the run's volumes is.
+    """
     script = f"{CODE}/{run.script}" if files else run.script
     container: dict[str, Any] = {
         "name": "train",
@@ -167,8 +173,10 @@ def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
     for number, (path, claim) in enumerate(run.volumes.items()):
         mounts.append({"name": f"volume-{number}", "mountPath": path})
         volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
-    if mounts:
-        container["volumeMounts"] = mounts
+    if SHARED_MEMORY not in (path.rstrip("/") for path in run.volumes):
+        mounts.append({"name": "shm", "mountPath": SHARED_MEMORY})
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    container["volumeMounts"] = mounts
     policy = None
     if run.max_restarts is not None:
         policy = FailurePolicy(application=Limit(max_restarts=run.max_restarts))
@@ -183,6 +191,6 @@ def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
             if run.nproc_per_node.isdigit()
             else run.nproc_per_node or None,
             failure_policy=policy,
-            template={"spec": {"containers": [container], **({"volumes": volumes} if volumes else {})}},
+            template={"spec": {"containers": [container], "volumes": volumes}},
         ),
     )

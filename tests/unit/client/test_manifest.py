@@ -1,4 +1,4 @@
-"""What is made of a script and a folder."""
+"""What is made of a script and a directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_script_becomes_a_job_that_mounts_it() -> None:
     assert container["command"] == ["torchrun", "/code/train.py", "--lr", "0.1"]
     assert container["resources"] == {"requests": {"memory": "16Gi"}, "limits": {"nvidia.com/gpu": 8}}
     assert container["env"] == [{"name": "A", "value": "b=c"}]
-    code, data = spec["template"]["spec"]["volumes"]
+    code, data, _ = spec["template"]["spec"]["volumes"]
     assert {"key": "lib__model.py", "path": "lib/model.py"} in code["configMap"]["items"]
     assert data["persistentVolumeClaim"] == {"claimName": "claim"}
     body = config_map("mnist", files)
@@ -48,7 +48,25 @@ def test_a_script_in_the_image_needs_no_code() -> None:
     (container,) = elastic_job(Run(name="a", image="i", script="/app/train.py"), {}).to_dict()["spec"][
         "template"
     ]["spec"]["containers"]
-    assert container == {"name": "train", "image": "i", "command": ["torchrun", "/app/train.py"]}
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    command = ["torchrun", "/app/train.py"]
+    assert container == {"name": "train", "image": "i", "command": command, "volumeMounts": mounts}
+
+
+@pytest.mark.parametrize(
+    ("claims", "mounted"),
+    [
+        ({}, {"/dev/shm": {"emptyDir": {"medium": "Memory"}}}),
+        ({"/dev/shm": "mine"}, {"/dev/shm": {"persistentVolumeClaim": {"claimName": "mine"}}}),
+        ({"/dev/shm/": "mine"}, {"/dev/shm/": {"persistentVolumeClaim": {"claimName": "mine"}}}),
+    ],
+)
+def test_shared_memory_is_larger_than_the_default(claims: dict[str, str], mounted: dict[str, object]) -> None:
+    run = Run(name="a", image="i", script="/app/train.py", volumes=claims)
+    pod = elastic_job(run, {}).to_dict()["spec"]["template"]["spec"]
+    sources = {volume["name"]: {k: v for k, v in volume.items() if k != "name"} for volume in pod["volumes"]}
+    (container,) = pod["containers"]
+    assert {m["mountPath"]: sources[m["name"]] for m in container["volumeMounts"]} == mounted
 
 
 def test_two_paths_never_have_one_key() -> None:
@@ -57,7 +75,7 @@ def test_two_paths_never_have_one_key() -> None:
     assert found["a/b.py"] == "a__b.py"
 
 
-def test_a_folder_is_packed_without_what_tools_leave(tmp_path: Path) -> None:
+def test_a_directory_is_packed_without_what_tools_leave(tmp_path: Path) -> None:
     for name in ("train.py", "lib/model.py", ".git/config", "lib/__pycache__/model.pyc", ".env"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -71,7 +89,7 @@ def test_what_cannot_be_packed_says_what_to_do(tmp_path: Path) -> None:
         read(script, None)
     script.write_text("x")
     (tmp_path / "lib").mkdir()
-    with pytest.raises(ValueError, match="is not in the folder"):
+    with pytest.raises(ValueError, match="is not in the directory"):
         read(script, tmp_path / "lib")
     (tmp_path / "weights.bin").write_bytes(b"\xff" * 900_000)
     with pytest.raises(
