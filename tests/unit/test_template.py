@@ -331,6 +331,12 @@ def test_token_is_projected_where_automounting_is_off() -> None:
         (["torchrun", "--max-restarts=3", "--rdzv_id=a", "t.py"], ["--max-restarts=3", "--rdzv_id=a"]),
         (["sh", "-c", "exec torchrun --max_restarts 3 t.py"], ["--max_restarts"]),
         (["torchrun", "train.py", "--nnodes", "3"], []),
+        (["accelerate", "launch", "--rdzv_backend", "k8s", "--max_restarts", "1000000", "t.py"], []),
+        (["torchrun", "--rdzv-backend=k8s", "--max-restarts=1000000", "t.py"], []),
+        (["torchrun", "--rdzv_backend=k8s", "--max_restarts=1000000", "t.py"], []),
+        (["torchrun", "--rdzv-backend", "k8s", "--max-restarts", "1000000", "t.py"], []),
+        (["sh", "-c", "exec torchrun --rdzv-backend k8s --max_restarts 3 t.py"], ["--max_restarts"]),
+        (["torchrun", "--standalone"], ["--standalone"]),
     ],
 )
 def test_warnings_on_flags(command: list[str], flags: list[str]) -> None:

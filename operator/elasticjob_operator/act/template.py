@@ -10,6 +10,7 @@ user's, field by field.
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -116,23 +117,33 @@ def pod_of(
 def warnings(job: Job) -> tuple[str, ...]:
     """What in the training container's command works against the environment that it is given.
 
-    Only words before the script count: what follows ``train.py`` are the script's own arguments.
+    Only words before the script count: what follows ``train.py`` are the script's own arguments. A flag with
+    the value that the environment has anyway does no harm; `accelerate launch` needs two such flags.
     """
     if job.spec.template is None:
         return ()
     container = _container_of(job)
+    forced, _ = _environment(job, container)
+    same = {_flag_of(entry["name"]): entry["value"] for entry in forced if "value" in entry}
     found = []
-    for word in _words([*(container.get("command") or ()), *(container.get("args") or ())]):
+    words = [*_words([*(container.get("command") or ()), *(container.get("args") or ())]), ""]
+    for word, following in itertools.pairwise(words):
         if word.endswith(".py"):
             break
-        flag = word.partition("=")[0].replace("_", "-")
-        if flag in _OVERRIDING:
+        name, equals, value = word.partition("=")
+        flag = name.replace("_", "-")
+        if flag in _OVERRIDING and (value if equals else following) != same.get(flag):
             found.append(word)
     return tuple(
         f"container {container.get('name')!r} has the flag {word}, which overrides the environment set by "
         "the operator; remove the flag, or the pod will not take part in the job's rounds"
         for word in dict.fromkeys(found)
     )
+
+
+def _flag_of(variable: str) -> str:
+    """torchrun's flag for one of its environment variables: --rdzv-backend for PET_RDZV_BACKEND."""
+    return "--" + variable.removeprefix("PET_").lower().replace("_", "-")
 
 
 def path_warnings(job: Job) -> tuple[str, ...]:
