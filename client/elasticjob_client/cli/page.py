@@ -65,7 +65,7 @@ def facts(found: Report) -> str:
         facts.append(f"step {job.progress.step}")
     if job.progress and job.progress.goodput_percent is not None:
         facts.append(f"goodput {job.progress.goodput_percent} %")
-    return "; ".join([*facts, f"active for {duration(found.active_seconds)}"])
+    return "; ".join([*facts, f"job active for {duration(found.active_seconds)}"])
 
 
 def _x(found: Report, bar_time: float) -> float:
@@ -158,7 +158,7 @@ def _rounds(found: Report) -> str:
         ended = f"{one.end.cause}: {one.end.message}" if one.end else "runs"
         met, first = milliseconds(one.rendezvous_milliseconds), milliseconds(one.first_step_milliseconds)
         rows.append((str(one.number), one.cause, str(one.members), met, first, steps, ended))
-    return _table(("round", "formed for", "members", "met after", "first step", "steps", "ended by"), rows)
+    return _table(("round", "formed for", "members", "rendezvous", "first step", "steps", "ended by"), rows)
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

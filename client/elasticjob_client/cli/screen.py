@@ -101,15 +101,13 @@ def _headline(found: JobStatus) -> Text:
 
 
 def _facts(found: JobStatus, steps_per_second: float | None) -> list[RenderableType]:
-    facts = []
+    lines: list[RenderableType] = []
     if now := found.current_round:
         size = f"{now.members} of {found.replicas} members" if found.replicas else f"{now.members} members"
         processes = f", {now.world_size} processes" if now.world_size else ""
-        facts.append(f"round {now.number} ({now.phase}), {size}{processes}, formed for {now.cause}")
-    facts.append(f"{found.restarts} restart{'' if found.restarts == 1 else 's'}")
-    if found.active_seconds is not None:
-        facts.append(f"active for {duration(found.active_seconds)}")
-    lines: list[RenderableType] = [Text("; ".join(facts))]
+        lines.append(Text(f"round {now.number} ({now.phase}), {size}{processes}, formed for {now.cause}"))
+    active = "" if found.active_seconds is None else f"job active for {duration(found.active_seconds)}; "
+    lines.append(Text(f"{active}{found.restarts} restart{'' if found.restarts == 1 else 's'}"))
     if found.progress:
         lines.append(Text(_progress(found.progress, steps_per_second)))
     return lines
@@ -169,7 +167,7 @@ def _rounds(rounds: Sequence[Round]) -> Table:
                 one.end.cause if one.end else "",
             ]
         )
-    headings = ["ROUND", "FORMED FOR", "MEMBERS", "MET AFTER", "FIRST STEP", "LASTED", "STEPS", "ENDED BY"]
+    headings = ["ROUND", "FORMED FOR", "MEMBERS", "RENDEZVOUS", "FIRST STEP", "LASTED", "STEPS", "ENDED BY"]
     return table(headings, cells)
 
 

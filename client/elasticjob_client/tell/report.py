@@ -93,7 +93,7 @@ def _round(job: ElasticJob, one: Round, before: datetime | None, now: datetime) 
     facts = [
         f"round {one.number}: formed for {one.cause}, {one.members} members",
         f"lasted {duration((end - one.start_time).total_seconds())}",
-        f"all met after {milliseconds(one.rendezvous_milliseconds)}",
+        f"rendezvous after {milliseconds(one.rendezvous_milliseconds)}",
         f"first step after {milliseconds(one.first_step_milliseconds)}",
     ]
     if one.first_step is not None:

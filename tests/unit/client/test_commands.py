@@ -83,7 +83,8 @@ def test_a_namespace_without_jobs_says_so(server: Server, run: Run) -> None:
 def test_status(run: Run) -> None:
     text = "\n".join(lines(run("status", "mnist")))
     assert text.startswith("mnist is Training: round 2 with 2 members, leader mnist-0-0\n")
-    assert "round 2 (Active), 2 of 2 members, 16 processes, formed for PodLost; 1 restart" in text
+    assert "\nround 2 (Active), 2 of 2 members, 16 processes, formed for PodLost\njob active for " in text
+    assert "; 1 restart\nstep 2000; 412 ms per step;" in text
     assert "step 2000; 412 ms per step; goodput 97 %; 75s lost (Started 70 s, PodLost 4.1 s)" in text
     assert "mnist-1-1" in text
     assert "round 1 ended: mnist-1-0 (group rank 1) was lost" in text

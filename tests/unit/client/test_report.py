@@ -77,6 +77,8 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
     found = Page(text)
     assert (found.open, found.loaded) == ([], [])
     assert found.tags.count("rect") == 5
+    assert "<th>rendezvous</th>" in text
+    assert "; job active for 41m" in text
     assert "http" not in text
     assert f"ended by PodLost: {LOST}" in text
     assert "goodput 97 %" in text
