@@ -12,37 +12,40 @@ if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
 
 
-@click.command("scale")
+@click.command("scale", short_help="Set the number of pods")
 @job_name
 @click.argument("replicas", type=click.IntRange(min=1))
 @output
 @connected
 def scale(jobs: Jobs, name: str, replicas: int, output: str) -> None:
-    """Set the number of pods to REPLICAS; the job goes on with the new size."""
+    """Set the number of pods to REPLICAS.
+
+    Workers restart at the new size. It must be between minReplicas and maxReplicas.
+    """
     before = jobs.get(name).spec.replicas
     job = jobs.scale(name, replicas)
     _done(job.to_dict(), f"{name}: {before} to {job.spec.replicas} replicas", output)
 
 
-@click.command("suspend")
+@click.command("suspend", short_help="Delete the pods, keep the job")
 @job_name
 @output
 @connected
 def suspend(jobs: Jobs, name: str, output: str) -> None:
-    """Delete the pods and keep the job's state; `resume` trains on from the last checkpoint."""
+    """Delete the pods and keep the job's state; `resume` continues from the last checkpoint."""
     _done(jobs.suspend(name).to_dict(), f"{name}: suspended", output)
 
 
-@click.command("resume")
+@click.command("resume", short_help="Continue a suspended job")
 @job_name
 @output
 @connected
 def resume(jobs: Jobs, name: str, output: str) -> None:
-    """Train again after `suspend`."""
+    """Continue a suspended job from its last checkpoint."""
     _done(jobs.resume(name).to_dict(), f"{name}: resumed", output)
 
 
-@click.command("delete")
+@click.command("delete", short_help="Delete a job, its pods and their logs")
 @job_name
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, even if it is training.")
 @output

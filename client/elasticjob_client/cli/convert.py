@@ -8,19 +8,35 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from elasticjob_client.cli.options import examples
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
     from elasticjob_client.convert.result import Converted
 
 
-@click.command("convert")
+@click.command(
+    "convert",
+    short_help="Convert PyTorchJobs and TrainJobs",
+    epilog=examples(
+        "elasticjob convert pytorchjob.yaml > elasticjob.yaml",
+        "elasticjob convert trainjob.yaml runtime.yaml -o json",
+        "kubectl get pytorchjob mnist -o yaml | elasticjob convert -",
+    ),
+)
 @click.argument("files", nargs=-1, required=True, type=click.File())
-@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="Output format.",
+)
 def convert(files: Sequence[TextIO], output: str) -> None:
     """Print ElasticJobs for the PyTorchJobs and TrainJobs in FILES (- is stdin).
 
-    What has no counterpart is named on stderr. A TrainJob needs its runtime: give its file as well.
+    Fields without a counterpart are named on stderr. A TrainJob also needs the file of its runtime.
     """
     import msgspec
     import yaml

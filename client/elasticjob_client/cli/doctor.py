@@ -21,13 +21,13 @@ LOG_LINES = 50
 _MARKS = {"ok": ("ok", "green"), "failed": ("FAILED", "red"), "unknown": ("?", "yellow")}
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Check the installation, your rights, or a job")
 @optional_job_name
 @operator_namespace
 @output
 @connected
 def doctor(jobs: Jobs, name: str | None, operator_namespace: str, output: str) -> None:
-    """Check server, resource, operator, versions and your rights. Exit code 1 if one fails.
+    """Check server, resource, operator, versions and your rights. Exits with 1 if a check fails.
 
     With JOB, check its command, image, backend and resources instead, as far as the API server knows them.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elasticjob_client.cli.operators import leads, operator_namespace
-from elasticjob_client.cli.options import as_json, connected, job_name, now, output
+from elasticjob_client.cli.options import as_json, connected, examples, job_name, now, output
 from elasticjob_client.errors import ClientError, told
 
 if TYPE_CHECKING:
@@ -16,15 +16,23 @@ if TYPE_CHECKING:
     from elasticjob_client.tell.drill import Cost, Takeover
 
 
-@click.command("drill")
+@click.command(
+    "drill",
+    short_help="Kill a pod and measure the recovery",
+    epilog=examples(
+        "elasticjob drill mnist --kill rank:0",
+        "elasticjob drill mnist --kill node:gpu-7 --yes",
+        "elasticjob drill mnist --kill operator",
+    ),
+)
 @job_name
 @click.option(
     "--kill",
     required=True,
     metavar="rank:R|node:NAME|operator",
-    help="The pod of a group rank, all on a node, or the operator that leads.",
+    help="The pod of a group rank, all of the job's pods on a node, or the leading operator.",
 )
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds until the job must train again.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait for the recovery.")
 @operator_namespace
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output
@@ -32,10 +40,12 @@ if TYPE_CHECKING:
 def drill(
     jobs: Jobs, name: str, kill: str, timeout: float, operator_namespace: str, yes: bool, output: str
 ) -> None:
-    """Kill pods of a job of yours, without a grace period, and report what the loss cost.
+    """Kill a job's pods without a grace period, and report what the loss cost.
 
-    The pods are deleted; the nodes themselves stay untouched. It is charged like any other deleted pod. The
-    loss of the operator is to cost the job nothing; other jobs have the same operator.
+    The pods are deleted; nodes stay untouched. The job loses the steps since its last checkpoint, and the
+    loss is charged to the account `preemption`.
+
+    Killing the operator should not interrupt training, but it affects all jobs of that operator.
     """
     try:
         if kill == "operator":

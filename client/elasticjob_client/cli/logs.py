@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elasticjob_client.cli.options import connected, job_name, output
+from elasticjob_client.cli.options import connected, examples, job_name, output
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -20,14 +20,24 @@ if TYPE_CHECKING:
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
-@click.command("logs")
+@click.command(
+    "logs",
+    short_help="Print the training log (rank 0 by default)",
+    epilog=examples(
+        "elasticjob logs mnist -f",
+        "elasticjob logs mnist --rank 3 --tail 100",
+        "elasticjob logs mnist --all --since-failure",
+    ),
+)
 @job_name
-@click.option("--rank", type=click.IntRange(min=0), help="Of this group rank. 0 if nothing else is said.")
-@click.option("--all", "everyone", is_flag=True, help="Of all pods, by time, with rank and pod in front.")
-@click.option("--round", "number", type=int, help="Only what was said during this round.")
-@click.option("--since-failure", is_flag=True, help="Only from shortly before the last failure on.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each pod.")
-@click.option("-f", "--follow", is_flag=True, help="Until the job has ended, also of pods still to come.")
+@click.option(
+    "--rank", type=click.IntRange(min=0), help="Group rank (position of a pod, not RANK). [default: 0]"
+)
+@click.option("--all", "everyone", is_flag=True, help="All pods, sorted by time, with rank and pod in front.")
+@click.option("--round", "number", type=int, help="Only lines from this round.")
+@click.option("--since-failure", is_flag=True, help="From 30 s before the last failure.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Last N lines of each pod.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the job ends, including replacement pods.")
 @output
 @connected
 def logs(
@@ -41,7 +51,7 @@ def logs(
     follow: bool,
     output: str,
 ) -> None:
-    """Print what the script has printed, of rank 0, or of a rank, or of all; ended pods included."""
+    """Print the training log of rank 0, of another rank, or of all pods, including pods that have ended."""
     if everyone and rank is not None:
         raise click.UsageError("--rank and --all exclude each other")
     one = None if everyone else rank or 0
@@ -75,10 +85,14 @@ def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> int:
     return count
 
 
-@click.command("exec")
+@click.command("exec", short_help="Run a command in a rank's pod")
 @job_name
 @click.option(
-    "--rank", type=click.IntRange(min=0), default=0, show_default=True, help="In the pod of this group rank."
+    "--rank",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Group rank (position of a pod, not RANK).",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @connected

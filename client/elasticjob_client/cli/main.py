@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from elasticjob_client.cli.options import cluster_flags
+from elasticjob_client.cli.options import cluster_flags, examples
 from elasticjob_client.errors import ClientError
 
 PLUGIN = "kubectl-ej"
@@ -81,17 +81,25 @@ class OnDemand(click.Group):
 @click.version_option(package_name="elasticjob-client", prog_name="elasticjob")
 @cluster_flags
 def program(**_: str | None) -> None:
-    """Elastic PyTorch training on Kubernetes: see jobs, understand them, change them.
+    """Elastic PyTorch training on Kubernetes: run, inspect and change jobs.
 
-    --kubeconfig, --context and --namespace are as in kubectl, before the command or after it. Most commands
-    print JSON with -o json.
+    --kubeconfig, --context and --namespace work as in kubectl, before or after the command. All commands
+    except exec and completion print JSON with -o json.
     """
 
 
-@click.command("completion")
+@click.command(
+    "completion",
+    short_help="Print a shell completion script",
+    epilog=examples(
+        "source <(elasticjob completion bash)     # in ~/.bashrc",
+        "source <(elasticjob completion zsh)      # in ~/.zshrc",
+        "elasticjob completion fish | source      # in ~/.config/fish/config.fish",
+    ),
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a script that completes commands and names of jobs: source <(elasticjob completion bash)."""
+    """Print a shell script that completes commands and names of jobs."""
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(program, {}, "elasticjob", "_ELASTICJOB_COMPLETE").source())

@@ -32,7 +32,7 @@ _CLUSTER = (
     click.option("--kubeconfig", metavar="FILE", help="Kubeconfig to use, as in kubectl."),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
     click.option(
-        "-n", "--namespace", metavar="NAME", callback=_name, help="Namespace; otherwise that of the context."
+        "-n", "--namespace", metavar="NAME", callback=_name, help="Namespace. [default: that of the context]"
     ),
 )
 
@@ -59,8 +59,18 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 
 
 output = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Text for people, or JSON."
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
 )
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: these command lines, unwrapped."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:

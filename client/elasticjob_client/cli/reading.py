@@ -16,12 +16,12 @@ LOG_LINES = 20
 """Of the failed pod's log, that ``why`` shows."""
 
 
-@click.command("list")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@click.command("list", short_help="List jobs with state and progress")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List jobs of all namespaces.")
 @output
 @connected
 def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
-    """Show the jobs, with state, members, round and progress."""
+    """List jobs with their state, members, round and progress."""
     from elasticjob_client.cli import screen
     from elasticjob_client.tell import listing
 
@@ -35,12 +35,12 @@ def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
         click.echo("no ElasticJobs" + ("" if all_namespaces else f" in namespace {jobs.namespace}"), err=True)
 
 
-@click.command("status")
+@click.command("status", short_help="Show a job's pods, rounds and restarts")
 @job_name
 @output
 @connected
 def job_status(jobs: Jobs, name: str, output: str) -> None:
-    """Show which pods train, the rounds with cause and cost, goodput, and what to do next."""
+    """Show a job's pods, its rounds with cause and cost, its restarts, and what to do next."""
     from elasticjob_client.cli import screen
     from elasticjob_client.tell import status
 
@@ -51,14 +51,14 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
         screen.console().print(screen.status(found))
 
 
-@click.command("why")
+@click.command("why", short_help="Explain the last failure")
 @job_name
-@click.option("--round", "number", type=int, help="Why this round ended, instead of the last failure.")
-@click.option("--lines", default=LOG_LINES, show_default=True, help="How much of the failed pod's log.")
+@click.option("--round", "number", type=int, help="Explain why this round ended instead.")
+@click.option("--lines", default=LOG_LINES, show_default=True, help="Lines of the failed pod's log to show.")
 @output
 @connected
 def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str) -> None:
-    """Tell the last failure: round, pod, node, charge, cost, and the end of the log."""
+    """Explain the last failure: round, pod, node, charge, cost, and the end of the log."""
     from elasticjob_client.cli import screen
     from elasticjob_client.tell import why
 
@@ -76,13 +76,13 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
         screen.console().print(screen.story(found))
 
 
-@click.command("events")
+@click.command("events", short_help="List a job's Events")
 @job_name
-@click.option("--pods", "with_pods", is_flag=True, help="Those of the job's pods as well.")
+@click.option("--pods", "with_pods", is_flag=True, help="Add the Events of the job's pods.")
 @output
 @connected
 def show_events(jobs: Jobs, name: str, with_pods: bool, output: str) -> None:
-    """Show what was said of the job, oldest first; Events are kept for an hour or so."""
+    """List the job's Events, oldest first. Kubernetes keeps them for about an hour."""
     from elasticjob_client.cli import screen
 
     jobs.get(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from elasticjob_client.cli.options import as_json, connected, job_name, json_text, now
+from elasticjob_client.cli.options import as_json, connected, examples, job_name, json_text, now
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -23,11 +23,9 @@ def _kind(file: Path) -> str | None:
 
 
 def _output(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Raises BadParameter unless it is one of the kinds, or a file whose name ends with one."""
+    """Raises BadParameter unless it is one of the kinds, or, as scripts may have it, a file of one."""
     if value and value not in _KINDS and not _kind(Path(value)):
-        raise click.BadParameter(
-            f"{value!r}: expected html, png or json, or a file name that ends with .html, .png or .json"
-        )
+        raise click.BadParameter(f"{value!r}: expected html, png or json; -f names a file")
     return value
 
 
@@ -36,25 +34,36 @@ def _outputs(_: click.Context, __: click.Parameter, begun: str) -> list[Completi
     return [*words, CompletionItem(begun, type="file")]
 
 
-@click.command("report")
+@click.command(
+    "report",
+    short_help="Write an HTML or PNG report",
+    epilog=examples(
+        "elasticjob report mnist",
+        "elasticjob report mnist -f results/mnist.png",
+        "elasticjob report mnist -o json",
+    ),
+)
 @job_name
 @click.option(
     "-f",
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to; a name that ends with .png makes a picture, one with .json JSON. Otherwise JOB.html.",
+    help="Output file; the extension (.html, .png, .json) sets the format. [default: JOB.html]",
 )
 @click.option(
     "-o",
     "--output",
-    metavar="html|png|json|FILE",
+    metavar="html|png|json",
     callback=_output,
     shell_complete=_outputs,
-    help="A page, a picture (JOB.png), or JSON to stdout; or the file, as with --file.",
+    help="Output format: writes JOB.html or JOB.png, or prints JSON. [default: html]",
 )
 @connected
 def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None:
-    """Write a page or picture with rounds and pods over time, where the time went, and losses by node."""
+    """Write a report as an HTML page or PNG picture.
+
+    It shows rounds and pods over time, where the time went, and losses by node.
+    """
     from elasticjob_client.cli import picture
     from elasticjob_client.cli.page import page
     from elasticjob_client.tell import report as told

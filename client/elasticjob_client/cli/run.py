@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elasticjob_client.cli.logs import show
-from elasticjob_client.cli.options import connected
+from elasticjob_client.cli.options import cluster_flags, examples
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -29,47 +29,93 @@ def _pairs(_: click.Context, option: click.Parameter, values: Sequence[str]) -> 
     return {second: first for first, _, second in pairs} if separator == ":" else {a: c for a, _, c in pairs}
 
 
-@click.command("run")
+@click.command(
+    "run",
+    short_help="Train a script on the cluster and follow its log",
+    epilog=examples(
+        "elasticjob run train.py --image my-image --replicas 2 -- --lr 0.1",
+        "elasticjob run src/train.py --code src --image my-image \\",
+        "  --replicas 4 --min 2 --gpus 8 --volume checkpoints:/checkpoints",
+        "elasticjob run /app/train.py --in-image --image my-image --detach",
+        "elasticjob run train.py --image my-image --name mnist \\",
+        "  --dry-run=client -o yaml > job.yaml",
+    ),
+)
 @click.argument("script", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--image", required=True, help="With torch and what the script imports; the handler is added.")
-@click.option("--name", help="Of the job; otherwise made from the script's name.")
-@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Pods.")
+@click.option(
+    "--image",
+    required=True,
+    help="Container image with torch and everything the script imports. The operator adds ElasticJob's own "
+    "package.",
+)
+@click.option("--name", help="Job name. [default: script name plus a random suffix]")
+@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Number of pods.")
 @click.option(
     "--min",
     "minimum",
     type=click.IntRange(min=1),
-    help="Continue with as few pods as this; otherwise it waits for all.",
+    help="Smallest number of pods to train with (minReplicas). [default: fixed size]",
 )
-@click.option("--max", "maximum", type=click.IntRange(min=1), help="Bound for scaling.")
+@click.option("--max", "maximum", type=click.IntRange(min=1), help="Upper limit for scaling (maxReplicas).")
 @click.option("--spares", type=click.IntRange(min=0), help="Extra pods that stand by.")
-@click.option("--gpus", type=click.IntRange(min=0), default=0, help="GPUs (nvidia.com/gpu) of each pod.")
-@click.option("--cpu", default="", help="CPU request of each pod, such as 4.")
-@click.option("--memory", default="", help="Memory request of each pod, such as 16Gi.")
-@click.option("--nproc-per-node", default="", help="Worker processes of each pod, as torchrun has it.")
+@click.option("--gpus", type=click.IntRange(min=0), default=0, help="GPUs (nvidia.com/gpu) per pod.")
+@click.option("--cpu", default="", help="CPU request per pod, such as 4.")
+@click.option("--memory", default="", help="Memory request per pod, such as 16Gi.")
 @click.option(
-    "--env", "environment", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="Of the container."
+    "--nproc-per-node",
+    default="",
+    help="Workers per pod, as in torchrun. [default: one per GPU, else 1]",
 )
 @click.option(
-    "--volume", "volumes", multiple=True, callback=_pairs, metavar="CLAIM:/path", help="A claim to mount."
+    "--env",
+    "environment",
+    multiple=True,
+    callback=_pairs,
+    metavar="NAME=VALUE",
+    help="Environment variable; may be repeated.",
 )
 @click.option(
-    "--max-restarts", type=click.IntRange(min=0), help="Failures of the script before the job fails."
+    "--volume",
+    "volumes",
+    multiple=True,
+    callback=_pairs,
+    metavar="CLAIM:/path",
+    help="Mount an existing PersistentVolumeClaim; may be repeated.",
 )
 @click.option(
-    "--code", type=click.Path(path_type=Path, file_okay=False, exists=True), help="Folder to pack with it."
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    help="Restarts after failures of the script, over the job's whole life; the next failure fails the job. "
+    "[default: 5 within an hour]",
 )
 @click.option(
-    "--in-image", is_flag=True, help="SCRIPT is a path in the image or on a volume: nothing is packed."
+    "--code",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Directory to upload; must contain SCRIPT.",
+)
+@click.option(
+    "--in-image", is_flag=True, help="SCRIPT is a path in the image or on a volume; upload nothing."
 )
 @click.option("--detach", is_flag=True, help="Create the job and return.")
 @click.option(
-    "--dry-run", type=click.Choice(["client", "server"]), help="Print what would be created, and stop."
+    "--dry-run",
+    type=click.Choice(["client", "server"]),
+    help="Print the manifest without creating it; `server` also validates it and fills in defaults.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "yaml", "json"]), default="text")
-@connected
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "yaml", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format; yaml needs --dry-run or --detach.",
+)
+@cluster_flags
 def run(
-    jobs: Jobs,
+    kubeconfig: str | None,
+    context: str | None,
+    namespace: str | None,
     script: str,
     name: str | None,
     code: Path | None,
@@ -79,10 +125,12 @@ def run(
     output: str,
     **asked: Any,
 ) -> None:
-    """Train SCRIPT on the cluster: pack it, create the job, print rank 0's log, end with its exit code.
+    """Train SCRIPT on the cluster: upload it, create the job, and print rank 0's log.
 
-    What follows -- are the script's own arguments. SCRIPT, or the folder of --code, must fit into a
-    ConfigMap: less than 1 MB. Larger code belongs into the image or on a volume: --in-image.
+    Arguments after -- go to the script. SCRIPT, or the directory of --code, goes into a ConfigMap and must
+    be smaller than 1 MB. Put larger code into the image or on a volume and use --in-image.
+
+    Exits with the script's exit code (0 if the job is Complete).
     """
     from elasticjob_client import manifest
 
@@ -98,18 +146,32 @@ def run(
         raise ClientError(str(error)) from error
     job = manifest.elastic_job(manifest.Run(name=name, script=script, **asked), files)
     code_map = manifest.config_map(name, files) if files else None
-    if dry_run == "server":
-        job = _as_served(jobs.submit(job, dry_run=True))
-    if dry_run:
-        _print([*([code_map] if code_map else []), job.to_dict()], output)
+    if dry_run == "client":
+        _print(_in_namespace(namespace, code_map, job.to_dict()), output)
         return
-    made = jobs.launch(job, code_map)
-    if output == "text":
-        click.echo(f"created elasticjob/{name} in namespace {jobs.namespace}", err=True)
-    else:
-        _print([made.to_dict()], output, on_one_line=not detach)
-    if not detach:
-        sys.exit(follow(jobs, name, output))
+
+    from elasticjob_client.jobs import Jobs
+
+    with Jobs(namespace, kubeconfig=kubeconfig, context=context) as jobs:
+        if dry_run:
+            served = _as_served(jobs.submit(job, dry_run=True))
+            _print(_in_namespace(jobs.namespace, code_map, served.to_dict()), output)
+            return
+        made = jobs.launch(job, code_map)
+        if output == "text":
+            click.echo(f"created elasticjob/{name} in namespace {jobs.namespace}", err=True)
+        else:
+            _print([made.to_dict()], output, on_one_line=not detach)
+        if not detach:
+            sys.exit(follow(jobs, name, output))
+
+
+def _in_namespace(
+    namespace: str | None, code_map: dict[str, Any] | None, job: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """What is applied. Without a namespace, it goes where kubectl's context leads."""
+    place = {"namespace": namespace} if namespace else {}
+    return [{**body, "metadata": {**body["metadata"], **place}} for body in (code_map, job) if body]
 
 
 def _as_served(job: ElasticJob) -> ElasticJob:

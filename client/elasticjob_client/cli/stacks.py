@@ -23,15 +23,15 @@ TIMEOUT_SECONDS = 60.0
 _AT_ONCE = 16
 
 
-@click.command("stacks")
+@click.command("stacks", short_help="Show every worker's Python stack")
 @job_name
-@click.option("--rank", type=click.IntRange(min=0), help="Only of the pod of this group rank.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only the pod of this group rank.")
 @output
 @connected
 def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:
-    """Show where every worker is now, by rank: the stack of its main thread. Training goes on.
+    """Show the Python stack of every worker's main thread, by rank, while training continues.
 
-    It runs a command in each pod, by `kubectl exec`.
+    It runs a command in each pod with `kubectl exec`.
     """
     from concurrent.futures import ThreadPoolExecutor
 

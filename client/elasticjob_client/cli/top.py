@@ -21,7 +21,7 @@ _BESIDE_BAR = 32
 """Columns beside the bar of a job, for the times at its ends."""
 
 
-@click.command("top")
+@click.command("top", short_help="Watch one job or all jobs live")
 @optional_job_name
 @click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
 @click.option(
@@ -30,14 +30,14 @@ _BESIDE_BAR = 32
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two looks.",
+    help="Refresh interval.",
 )
 @output
 @connected
 def top(jobs: Jobs, name: str | None, all_namespaces: bool, interval: float, output: str) -> None:
-    """Watch all jobs, or one with its members and its rounds over time; q ends it.
+    """Watch all jobs live, or one job with its members and a timeline of its rounds. q quits.
 
-    With -o json, what there is now is printed once.
+    With -o json, the current state is printed once.
     """
     from elasticjob_client.cli import live
     from elasticjob_client.tell import top as told

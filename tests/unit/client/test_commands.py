@@ -198,15 +198,15 @@ def test_a_server_that_is_not_there(server: Server, run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["stat"], ["status\tShow which pods train", ":4"]),
+        (["stat"], ["status\tShow a job's pods, rounds and restarts", ":4"]),
         (["status", ""], ["mnist", ":4"]),
         (["scale", "mn"], ["mnist", ":4"]),
-        (["logs", "mnist", "--si"], ["--since-failure\tOnly from shortly before", ":4"]),
+        (["logs", "mnist", "--si"], ["--since-failure\tFrom 30 s before the last failure", ":4"]),
         (["--kubeconfig=nowhere", "status", ""], [":4"]),
         (["--context", "test", "-n", "research", "status", "m"], ["mnist", ":4"]),
         (["-n", "other", "status", "m"], [":4"]),
         (["-n", "other", "status", "-n", "research", "m"], ["mnist", ":4"]),
-        (["-n", "x", "eve"], ["events\tShow what was said", ":4"]),
+        (["-n", "x", "eve"], ["events\tList a job's Events", ":4"]),
         (["-n", ""], [":4"]),
         (["--names"], ["--namespace\tNamespace", ":4"]),
         (["run", ""], [":0"]),
@@ -282,6 +282,21 @@ def test_run_shows_what_it_would_create(server: Server, run: Run, tmp_path: Path
     result = run("run", str(script), "--image", "i", "--env", "A")
     assert result.exit_code == 2
     assert "expected NAME=VALUE" in result.output
+
+
+def test_a_manifest_is_printed_without_a_kubeconfig(
+    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    script = tmp_path / "train.py"
+    script.write_text("print()")
+    asked = ("run", str(script), "--image", "i", "--name", "new", "--dry-run", "client", "-o", "yaml")
+    for words, place in [(asked, {}), ((*asked, "-n", "other"), {"namespace": "other"})]:
+        code, job = yaml.safe_load_all("\n".join(lines(run(*words))))
+        assert job["metadata"] == {"name": "new", **place}
+        assert code["metadata"].get("namespace") == job["metadata"].get("namespace")
+    assert isinstance(run(*asked, "--dry-run", "server").exception, NoAccess)
+    assert server.asked == []
 
 
 def test_run_creates_the_job_and_hands_it_the_code(server: Server, run: Run, tmp_path: Path) -> None:
