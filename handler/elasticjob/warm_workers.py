@@ -354,7 +354,7 @@ def _nothing(_starts: Starts) -> None:
 
 def _why_not(one: WarmInterpreter | None, wanted: Start) -> str:
     if one is None:
-        return "no interpreter waits for it"
+        return "no warm interpreter was ready"
     state, text = one.state()
     if state == UNUSABLE:
         return text

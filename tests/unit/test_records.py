@@ -63,8 +63,8 @@ VECTORS: list[tuple[Callable[[str], object], str, object]] = [
     ),
     (
         StartsReport.parse,
-        '{"version":1,"nonce":"9f","warm":7,"cold":1,"coldReason":"no interpreter waits for it"}',
-        StartsReport("9f", 7, 1, "no interpreter waits for it"),
+        '{"version":1,"nonce":"9f","warm":7,"cold":1,"coldReason":"no warm interpreter was ready"}',
+        StartsReport("9f", 7, 1, "no warm interpreter was ready"),
     ),
     (
         MemberList.parse,

@@ -84,7 +84,7 @@ STATUS: dict[str, Any] = {
             "firstStepMilliseconds": 4100,
             "firstStep": 18000,
             "lastStep": 18200,
-            "workerStarts": {"warm": 31, "cold": 1, "coldReason": "no interpreter waits for it"},
+            "workerStarts": {"warm": 31, "cold": 1, "coldReason": "no warm interpreter was ready"},
         }
     ],
     "accounts": [

@@ -86,7 +86,7 @@ def after_a_loss(**status: Any) -> ElasticJob:
                     "firstStepMilliseconds": 4100,
                     "firstStep": 1801,
                     "lastStep": 2000,
-                    "workerStarts": {"warm": 15, "cold": 1, "coldReason": "no interpreter waits for it"},
+                    "workerStarts": {"warm": 15, "cold": 1, "coldReason": "no warm interpreter was ready"},
                 },
                 {
                     "number": 1,

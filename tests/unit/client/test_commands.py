@@ -88,7 +88,7 @@ def test_status(run: Run) -> None:
     assert "step 2000; 412 ms per step; goodput 97 %; 75s lost (Started 70 s, PodLost 4.1 s)" in text
     assert "mnist-1-1" in text
     assert "round 1 ended: mnist-1-0 (group rank 1) was lost" in text
-    assert "\nworkers of round 2: 15 started warm, 1 cold (no interpreter waits for it)\n" in text
+    assert "\nworkers of round 2: 15 started warm, 1 cold (no warm interpreter was ready)\n" in text
     found = json.loads(run("status", "mnist", "-o", "json").stdout)
     assert [pod["rank"] for pod in found["pods"]] == [0, 1]
     assert found["rounds"][1]["end"]["cause"] == "PodLost"

@@ -82,7 +82,7 @@ def test_how_workers_have_started_goes_with_the_next_announcement(
     joining.result()
     leases.wait_for(lambda: leases.report("a") is not None, "the leader's report")
     before = leases.writes
-    told[0](Starts(1, 1, "no interpreter waits for it"))
+    told[0](Starts(1, 1, "no warm interpreter was ready"))
     time.sleep(0.3)
     assert leases.writes == before, "it is worth no write of its own"
     leases.publish(broken(record))
@@ -90,7 +90,7 @@ def test_how_workers_have_started_goes_with_the_next_announcement(
     leases.announced("a", but=record.member_ids[0])
     assert leases.writes == before + 1, "the announcement"
     text = leases.annotation("a", names.STARTS_ANNOTATION) or ""
-    assert StartsReport.parse(text) == StartsReport("n1", 1, 1, "no interpreter waits for it")
+    assert StartsReport.parse(text) == StartsReport("n1", 1, 1, "no warm interpreter was ready")
     form(leases, 2, "a")
     rejoining.result()
 

@@ -146,7 +146,7 @@ def test_the_next_are_made_after_the_first_step_one_by_one(
     scene.begin()
     first = [scene.start(rank, *args) for rank in range(3)]
     assert scene.warm.counts == {"cold": 3}
-    assert scene.told == Starts(0, 3, "no interpreter waits for it")
+    assert scene.told == Starts(0, 3, "no warm interpreter was ready")
     assert scene.warm.idle_pids() == frozenset()
     scene.stepped = True
     pids = scene.idle(3)
