@@ -23,8 +23,14 @@ NEEDED = {
     ],
     "see pods and Events": [("list", "pods"), ("list", "events")],
     "read logs": [("get", "pods/log")],
-    "run scripts (`elasticjob run`)": [("create", "configmaps"), ("patch", "configmaps")],
-    "enter pods (`elasticjob exec`, `elasticjob stacks`)": [("create", "pods/exec")],
+    "run scripts (`elasticjob run`)": [
+        ("create", "configmaps"),
+        ("get", "configmaps"),
+        ("update", "configmaps"),
+        ("patch", "configmaps"),
+        ("delete", "configmaps"),
+    ],
+    "enter pods (`elasticjob exec`, `elasticjob stacks`)": [("get", "pods"), ("create", "pods/exec")],
     "kill pods (`elasticjob drill`)": [("delete", "pods")],
 }
 """What a user needs which rights for."""

@@ -35,6 +35,13 @@ def test_rights_that_are_missing_are_named() -> None:
     assert (missing.subject, missing.found) == ("read logs", "no right in namespace research to get pods/log")
 
 
+def test_run_needs_all_that_it_may_do_with_its_config_map() -> None:
+    """It replaces what an earlier run has left, gives the map to the job, and takes it away if that fails."""
+    (needed,) = [rights for what, rights in NEEDED.items() if "elasticjob run" in what]
+    verbs = {verb for verb, resource in needed if resource == "configmaps"}
+    assert verbs == {"create", "get", "update", "patch", "delete"}
+
+
 def test_jobs_that_wait_for_an_operator() -> None:
     assert unseen([after_a_loss()], NOW).result == "ok"
     check = unseen([after_a_loss(), job(None)], NOW)
