@@ -28,7 +28,7 @@ def write(found: Report, target: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ClientError(
-            "a picture needs matplotlib, which is not installed: pip install 'elasticjob-client[png]'. "
+            "a picture needs matplotlib, which is not installed: pip install './client[png]' in a clone. "
             "`elasticjob report JOB -f report.html` needs nothing, and a browser prints it"
         ) from error
     with rc_context({"text.parse_math": False}):  # a job's texts may have dollars

@@ -174,7 +174,7 @@ def test_a_picture_without_matplotlib_names_the_extra(
     target = tmp_path / "mnist.png"
     result = run("report", "mnist", "-f", str(target))
     assert isinstance(result.exception, ClientError)
-    assert "pip install 'elasticjob-client[png]'" in str(result.exception)
+    assert "pip install './client[png]'" in str(result.exception)
     assert not target.exists()
 
 
