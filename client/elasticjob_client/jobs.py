@@ -41,8 +41,9 @@ _T = TypeVar("_T")
 class Jobs:
     """The ElasticJobs of one namespace: that of the context unless another is named.
 
-    Raises NoAccess if there is no usable kubeconfig. Every method raises an error of
-    ``elasticjob_client.errors`` whose text says what to do.
+    Raises NoAccess if there is no usable kubeconfig. If the cluster refuses a request or does not
+    answer, methods raise a ``ClientError`` (``elasticjob_client.errors``) whose text says what to do.
+    ``wait`` also raises TimeoutError, and ``logs`` and ``run`` ValueError.
     """
 
     def __init__(
@@ -180,7 +181,8 @@ class Jobs:
         keywords that JSON can hold. A script's are the words of its command line, and ``code`` is a directory
         to pack with it. ``asked``: further fields of ``manifest.Run``, such as ``replicas`` and ``gpus``.
 
-        Raises ValueError if it cannot be packed, Rejected if there is a job of this name.
+        Raises ValueError if it cannot be packed or the name is not valid, TypeError for an unknown field,
+        Rejected if there is a job of this name.
         """
         return self.launch(*prepared(what, image, name, arguments, code, asked))
 
