@@ -298,7 +298,7 @@ def _await_warm(logs: Sequence[Path]) -> None:
 
     def ready(log: Path) -> bool:
         text = log.read_text(errors="replace") if log.exists() else ""
-        return text.rfind(" are ready") > max(text.rfind(" starts warm"), text.rfind(" starts cold"))
+        return text.rfind("warm workers: ready") > max(text.rfind(" starts warm"), text.rfind(" starts cold"))
 
     wait_for(lambda: all(ready(log) for log in logs), _WARM_SECONDS, "the interpreters are ready")
 

@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent / "results"
 SCRIPT = Path(__file__).parent / "busy_worker.py"
 RUNS = 5
 SECONDS = 60.0
-READY = "interpreters are ready"
+READY = "warm workers: ready"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.utils import macros
 
 from elasticjob import early_start
+from elasticjob.contract.text import counted
 from elasticjob.core.warm import Start, Starts, can_be_left_out, imports, mismatch, refusal
 from elasticjob.core.warm_count import SIZE, Memory, count
 from elasticjob.early_start import script_text
@@ -263,7 +264,7 @@ class WarmWorkers:
         if ready != self._ready_said and ready in (0, len(self._wanted)):
             self._ready_said = ready
             if ready:
-                logger.info("warm workers: %d interpreters are ready", ready)
+                logger.info("warm workers: ready, %s", counted(ready, "interpreter"))
         if self._idle and now >= self._memory_due:
             self._memory_due = now + MEMORY_SECONDS
             found = count(self._memory(), len(self._idle), len(self._idle), self._size)

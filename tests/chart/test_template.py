@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from charts import generate
-from charts.dashboard import RUNBOOKS_AT
+from charts.dashboard.queries import RUNBOOKS_AT
 from charts.generate import NAMESPACE
 from elasticjob_operator.act import access
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher

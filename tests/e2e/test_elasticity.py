@@ -95,7 +95,7 @@ def test_a_lost_pod_returns_when_all_members_can_start_warm(job: JobRun) -> None
         rendezvous={"lastCallTimeoutSeconds": 0},
     )
     job.training(1, members=2)
-    job.wait_for(lambda: "interpreters are ready" in warm_again(job), "the survivor's interpreter is ready")
+    job.wait_for(lambda: "warm workers: ready" in warm_again(job), "the survivor's interpreter is ready")
     job.kill_pod("job-1-0")
     job.training(3, members=2)
     assert [(entry["cause"], entry["members"]) for entry in job.rounds()[1:]] == [

@@ -41,7 +41,11 @@ def test_a_worker_is_killed_and_the_next_is_warm(
     job.apply(container=ROOM, warmWorkers={"enabled": True})
     job.training(members=2)
     members = [job.member(0), job.member(1)]
-    job.wait_for(lambda: all(waiting(job, pod) for pod in members), "an interpreter waits in each pod")
+
+    def ready(pod: str) -> bool:
+        return "warm workers: ready, 1 interpreter" in job.kubectl("logs", pod, "-c", "train")
+
+    job.wait_for(lambda: all(map(ready, members)), "an interpreter waits in each pod")
     (spare,), own = waiting(job, members[1]), score(job.pids(members[1])[0])
     assert own != IDLE_OOM_SCORE
     struck = job.strike(worker(job, members[1]), signal.SIGKILL)
