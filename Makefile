@@ -35,7 +35,7 @@ test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes
 test-guides: $(READY) controlplane ## the guides' scripts with the real libraries, which get an environment of their own (15 minutes; needs g++)
 	@$(BIN)/pytest tests/guides $(ARGS)
 
-test-nodes: $(READY) ## the product on two nodes with kubelet and containerd, from built images (an hour, longer the first time; root, installs packages)
+test-nodes: $(READY) ## the product on two nodes with kubelet and containerd, from built images (45 minutes, an hour the first time; root, installs packages)
 	@$(BIN)/python -m devcluster packages --install
 	@$(MAKE) --no-print-directory controlplane
 	@$(BIN)/pytest -m nodes devcluster/tests
