@@ -39,7 +39,10 @@ def test_it_is_scaled(job: DigitsJob, table: Table) -> None:
 def test_it_is_suspended_and_resumed(job: DigitsJob, table: Table) -> None:
     job.patch(suspend=True)
     job.wait_for(lambda: not job.pods(), "its pods are gone")
-    assert job.condition("Suspended")["message"].startswith("suspended: the job has no running pods")
+    job.wait_for(
+        lambda: job.condition("Suspended")["message"].startswith("suspended: the job has no running pods"),
+        "the condition says that they are gone",
+    )
     struck = time.time()
     job.patch(suspend=False)
     found = job.recovered("resumed after it was suspended", struck, members=2)
