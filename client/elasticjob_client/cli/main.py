@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import ShellComplete, get_completion_class
@@ -65,6 +69,14 @@ class OnDemand(click.Group):
             ctx.fail(f"No such command {args[0]!r}.{meant}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C ends it with 130, as a shell has it; click would say "Aborted!", and give 1."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("", err=True)
+            ctx.exit(130)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What is given before the command holds for it unless it is given again."""
         try:
@@ -107,13 +119,34 @@ def completion(shell: str) -> None:
 
 def main() -> None:
     """Run it: exit code 0, 1 for an error of the cluster or the job, 2 for a wrong command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # where its encoding lacks a letter, the rest still counts
+            stream.reconfigure(errors="backslashreplace")
     name = "kubectl ej" if Path(sys.argv[0]).name == PLUGIN else "elasticjob"
     try:
-        program(prog_name=name, complete_var="_ELASTICJOB_COMPLETE")
+        try:
+            program(prog_name=name, complete_var="_ELASTICJOB_COMPLETE")
+        finally:
+            sys.stdout.flush()
     except ClientError as error:
-        click.secho("error: ", fg="red", nl=False, err=True)
-        click.echo(str(error), err=True)
-        sys.exit(1)
+        _fail(str(error))
+    except OSError as error:
+        if error.filename is None:
+            _drop_output()
+            _fail(f"cannot write the output: {error.strerror or error}")
+        _fail(f"{error.filename}: {error.strerror}")
+
+
+def _fail(text: str) -> NoReturn:
+    click.secho("error: ", fg="red", nl=False, err=True)
+    click.echo(text, err=True)
+    sys.exit(1)
+
+
+def _drop_output() -> None:
+    """What is still in a buffer would fail again at the interpreter's end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 NO_FILES, FILES = ":4", ":0"

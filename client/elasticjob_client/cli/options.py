@@ -11,8 +11,6 @@ from typing import Any
 
 import click
 
-from elasticjob_client.errors import ClientError
-
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -81,7 +79,7 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
     try:
         with Jobs(context.params.get("namespace"), **chosen) as jobs:
             return [job.name for job in jobs.all() if job.name.startswith(begun)]
-    except ClientError:
+    except Exception:  # noqa: BLE001 - whatever it is, it would stand in the middle of a shell's prompt
         return []
 
 
