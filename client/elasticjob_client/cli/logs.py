@@ -15,6 +15,7 @@ from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
+    from elasticjob_client.resource import ElasticJob
     from elasticjob_client.tell.lines import Line
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -52,15 +53,33 @@ def logs(
     output: str,
 ) -> None:
     """Print the training log of rank 0, of another rank, or of all pods, including pods that have ended."""
+    from elasticjob_client.cli.silence import Silence, reason
+
     if everyone and rank is not None:
         raise click.UsageError("--rank and --all exclude each other")
     one = None if everyone else rank or 0
+    if one:
+        _check_rank(jobs.get(name), one)
     try:
         found = jobs.logs(name, one, round=number, since_failure=since_failure, tail=tail, follow=follow)
-        if not show(found, everyone, output):
-            click.echo(f"no lines: `elasticjob status {name}` shows which pods have started", err=True)
+        if follow:
+            with Silence(jobs, name) as silence:
+                count = show(silence.over(found), everyone, output)
+        else:
+            count = show(found, everyone, output)
     except ValueError as error:
         raise ClientError(str(error)) from error
+    if not count:
+        why = reason(jobs.get(name))
+        text = why or f"`elasticjob status {name}` shows which pods have started"
+        click.echo(f"no lines: {text}", err=True)
+
+
+def _check_rank(job: ElasticJob, rank: int) -> None:
+    """Before the first round, ranks are given by slot: there is one for each replica."""
+    most = job.spec.max_replicas or job.spec.replicas
+    if not job.members and most and rank >= most:
+        raise ClientError(f"{job.name} has no group rank {rank}: expected 0 to {most - 1}")
 
 
 def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> int:

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from elasticjob_client.cli.ending import LINES, end_of_log
 from elasticjob_client.cli.options import as_json, connected, job_name, now, output
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
-
-LOG_LINES = 20
-"""Of the failed pod's log, that ``why`` shows."""
 
 
 @click.command("list", short_help="List jobs with state and progress")
@@ -54,7 +52,13 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
 @click.command("why", short_help="Explain the last failure")
 @job_name
 @click.option("--round", "number", type=int, help="Explain why this round ended instead.")
-@click.option("--lines", default=LOG_LINES, show_default=True, help="Lines of the failed pod's log to show.")
+@click.option(
+    "--lines",
+    type=click.IntRange(min=0),
+    default=LINES,
+    show_default=True,
+    help="Lines of the failed pod's log to show.",
+)
 @output
 @connected
 def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str) -> None:
@@ -67,8 +71,9 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
         ended = why.ended_round(job, number)
     except ValueError as error:
         raise ClientError(str(error)) from error
-    pod = why.pod_to_read(why.failure_of(job, ended, number is not None), pods)
-    log = jobs.tail(pod, lines) if pod and lines > 0 else []
+    failure = why.failure_of(job, ended, number is not None)
+    pod = why.pod_to_read(failure, pods)
+    log = end_of_log(jobs, pod, failure, lines) if pod and lines else []
     found = why.why(job, pods, log, now(), number)
     if output == "json":
         as_json(found)

@@ -1,36 +1,26 @@
-"""The command ``run``: from a script to a job, its first round and its log, and its exit code."""
+"""The command ``run``: from a script to a job; ``follow`` sees it to its end."""
 
 from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from elasticjob_client.cli.logs import show
+from elasticjob_client.cli import asked as checked
 from elasticjob_client.cli.options import cluster_flags, examples
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
-    from elasticjob_client.jobs import Jobs
     from elasticjob_client.resource import ElasticJob
-
-
-def _pairs(_: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    separator = ":" if option.name == "volumes" else "="
-    pairs = [value.partition(separator) for value in values]
-    for first, found, second in pairs:
-        if not first or not found or (separator == ":" and not second.startswith("/")):
-            expected = "CLAIM:/path" if separator == ":" else "NAME=VALUE"
-            raise click.BadParameter(f"{first}{found}{second!r}: expected {expected}")
-    return {second: first for first, _, second in pairs} if separator == ":" else {a: c for a, _, c in pairs}
 
 
 @click.command(
     "run",
+    cls=checked.WithScriptArguments,
     short_help="Train a script on the cluster and follow its log",
     epilog=examples(
         "elasticjob run train.py --image my-image --replicas 2 -- --lr 0.1",
@@ -46,6 +36,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: Sequence[str]) -> 
 @click.option(
     "--image",
     required=True,
+    callback=checked.image,
     help="Container image with torch and everything the script imports. The operator adds ElasticJob's own "
     "package.",
 )
@@ -60,8 +51,8 @@ def _pairs(_: click.Context, option: click.Parameter, values: Sequence[str]) -> 
 @click.option("--max", "maximum", type=click.IntRange(min=1), help="Upper limit for scaling (maxReplicas).")
 @click.option("--spares", type=click.IntRange(min=0), help="Extra pods that stand by.")
 @click.option("--gpus", type=click.IntRange(min=0), default=0, help="GPUs (nvidia.com/gpu) per pod.")
-@click.option("--cpu", default="", help="CPU request per pod, such as 4.")
-@click.option("--memory", default="", help="Memory request per pod, such as 16Gi.")
+@click.option("--cpu", default="", callback=checked.quantity, help="CPU request per pod, such as 4.")
+@click.option("--memory", default="", callback=checked.quantity, help="Memory request per pod, such as 16Gi.")
 @click.option(
     "--nproc-per-node",
     default="",
@@ -71,7 +62,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: Sequence[str]) -> 
     "--env",
     "environment",
     multiple=True,
-    callback=_pairs,
+    callback=checked.variables,
     metavar="NAME=VALUE",
     help="Environment variable; may be repeated.",
 )
@@ -79,7 +70,7 @@ def _pairs(_: click.Context, option: click.Parameter, values: Sequence[str]) -> 
     "--volume",
     "volumes",
     multiple=True,
-    callback=_pairs,
+    callback=checked.volumes,
     metavar="CLAIM:/path",
     help="Mount an existing PersistentVolumeClaim; may be repeated.",
 )
@@ -136,14 +127,15 @@ def run(
 
     if output == "yaml" and not (dry_run or detach):
         raise click.UsageError("-o yaml needs --dry-run or --detach: the log that follows is not YAML")
+    checked.check_script(script, code, in_image)
+    checked.check_name(name)
+    files: dict[str, bytes] = {}
     try:
-        files: dict[str, bytes] = {}
         if not in_image:
             script, files = manifest.packed(Path(script), code)
-        name = name or manifest.name_of(script, secrets.token_hex(2))
-        manifest.check_name(name)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise ClientError(str(error)) from error
+    name = name or manifest.name_of(script, secrets.token_hex(2))
     job = manifest.elastic_job(manifest.Run(name=name, script=script, **asked), files)
     code_map = manifest.config_map(name, files) if files else None
     if dry_run == "client":
@@ -157,13 +149,20 @@ def run(
             served = _as_served(jobs.submit(job, dry_run=True))
             _print(_in_namespace(jobs.namespace, code_map, served.to_dict()), output)
             return
-        made = jobs.launch(job, code_map)
+        from elasticjob_client.cli import follow
+
+        try:
+            made = follow.created(jobs, job, code_map)
+        except follow.Unfinished:
+            sys.exit(follow.half_made(name, code_map, jobs.namespace))
+        except KeyboardInterrupt:
+            sys.exit(follow.interrupted(jobs, name))
         if output == "text":
             click.echo(f"created elasticjob/{name} in namespace {jobs.namespace}", err=True)
         else:
             _print([made.to_dict()], output, on_one_line=not detach)
         if not detach:
-            sys.exit(follow(jobs, name, output))
+            sys.exit(follow.follow(jobs, name, output))
 
 
 def _in_namespace(
@@ -195,54 +194,3 @@ def _print(bodies: Iterable[dict[str, Any]], output: str, on_one_line: bool = Fa
         click.echo((found_json if on_one_line else msgspec.json.format(found_json, indent=2)).decode())
     else:
         click.echo(yaml.safe_dump_all(bodies, sort_keys=False), nl=False)
-
-
-def follow(jobs: Jobs, name: str, output: str = "text") -> int:
-    """Say what the job waits for until its first round, then print rank 0's log. Returns the exit code.
-
-    Ctrl-C asks what shall become of the job.
-    """
-    try:
-        said = ""
-        for job in jobs.watch(name):
-            training = job.condition("Training")
-            text = f"{training.reason}: {training.message}" if training else ""
-            if text and text != said:
-                click.echo(f"{name}: {text}", err=True)
-                said = text
-            if job.ended or (training and training.status == "True"):
-                break
-        show(jobs.logs(name, 0, follow=True), prefixed=False, output=output)
-        return _ended(jobs.get(name))
-    except KeyboardInterrupt:
-        return _interrupted(jobs, name)
-
-
-def _ended(job: ElasticJob) -> int:
-    from elasticjob_client.tell.why import exit_status
-
-    ended = next(
-        (c for kind in ("Complete", "Failed") if (c := job.condition(kind)) and c.status == "True"), None
-    )
-    what = f"{ended.type}: {ended.message}" if ended else "ended"
-    click.echo(f"{job.name}: {what}", err=True)
-    code = exit_status(job)
-    if code:
-        click.echo(f"`elasticjob why {job.name}` tells more", err=True)
-    return code
-
-
-def _interrupted(jobs: Jobs, name: str) -> int:
-    click.echo("", err=True)
-    delete = False
-    try:
-        if sys.stdin.isatty():
-            delete = click.confirm(f"delete {name}? Otherwise it goes on without you", err=True)
-    except click.Abort:
-        click.echo("", err=True)
-    if delete:
-        jobs.delete(name)
-        click.echo(f"{name}: deleted", err=True)
-    else:
-        click.echo(f"{name} goes on: `elasticjob logs {name} -f`, `elasticjob delete {name}`", err=True)
-    return 130

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from elasticjob_client.resource import Account, Progress, Round, WorkerStarts
 from elasticjob_client.tell.listing import JobRow
+from elasticjob_client.tell.once import once
 from elasticjob_client.tell.status import JobStatus, PodRow
 from elasticjob_client.tell.times import age, duration, milliseconds
 from elasticjob_client.tell.why import Story
@@ -92,7 +93,15 @@ def status(found: JobStatus, steps_per_second: float | None = None) -> Renderabl
         parts += [Text(_starts(one)) for one in found.rounds if one.worker_starts][:1]
     if used := [a for a in found.accounts if a.used or a.max_restarts is not None]:
         parts += ["", _accounts(used)]
-    return Group(*parts, *_next(found.next))
+    return Group(*_advised_once(parts), *_next(found.next))
+
+
+def _advised_once(parts: list[RenderableType]) -> list[RenderableType]:
+    at = [number for number, part in enumerate(parts) if isinstance(part, Text)]
+    for number, text in zip(at, once([str(parts[number]) for number in at]), strict=True):
+        if text != str(parts[number]):
+            parts[number] = Text(text)
+    return parts
 
 
 def _headline(found: JobStatus) -> Text:

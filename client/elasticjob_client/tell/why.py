@@ -9,6 +9,7 @@ import msgspec
 
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, ElasticJob, ExcludedNode, Failure, Round
+from elasticjob_client.tell.once import once
 from elasticjob_client.tell.status import next_steps
 from elasticjob_client.tell.steps import redone
 from elasticjob_client.tell.times import age, duration, milliseconds
@@ -89,7 +90,7 @@ def why(
     return Story(
         name=job.name,
         namespace=job.namespace,
-        sentences=sentences,
+        sentences=once(sentences),
         failure=failure,
         ended=ended,
         following=following,
@@ -126,16 +127,22 @@ def _end(job: ElasticJob, ended: Round | None, now: datetime) -> list[str]:
     if end.rule_name:
         lines.append(f"The failure rule {end.rule_name} decided.")
     if account and end.cause not in _PLANNED:
-        lines.append(f"It is charged to the account {account.name}: {_used(account)}.")
+        lines.append(f"It is charged to the account {account.name}{_used(account)}.")
     elif end.cause not in _PLANNED:
         lines.append("It is not charged.")
     return lines
 
 
 def _used(account: Account) -> str:
-    limit = f" of {account.max_restarts}" if account.max_restarts is not None else ""
-    window = f" within {duration(account.window_seconds)}" if account.window_seconds else ""
-    return f"{account.used}{limit} used{window}" + ("" if limit else ", no limit")
+    allowed = account.max_restarts
+    within = f" within {duration(account.window_seconds)}" if account.window_seconds else ""
+    if allowed == 0:
+        return ", which allows no restart"
+    if allowed is not None and account.used > allowed:
+        over = "one" if account.used == allowed + 1 else str(account.used - allowed)
+        return f": {account.used} used{within}, {over} more than the {allowed} that it allows"
+    limit = f" of {allowed}" if allowed is not None else ""
+    return f": {account.used}{limit} used{within}" + ("" if limit else ", no limit")
 
 
 def _first(failure: Failure | None, ended: Round | None, pods: Sequence[Pod], now: datetime) -> list[str]:

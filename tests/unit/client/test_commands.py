@@ -115,7 +115,7 @@ def test_why_reads_the_log_of_the_pod_that_failed(server: Server, run: Run) -> N
     assert text.endswith("The end of mnist-1-0's log:\n  Traceback\n  boom")
     asked = next(path for _, path, _ in server.asked if path.startswith(f"{PODS}/mnist-1-0/log"))
     assert "container=train" in asked
-    assert "tailLines=20" in asked
+    assert "tailLines=200" in asked
 
 
 def test_why_of_a_round_that_the_status_does_not_have(run: Run) -> None:

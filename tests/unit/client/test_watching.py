@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from elasticjob_client import AsyncJobs, ElasticJob, Forbidden, Jobs, NotFound
-from elasticjob_client.cli.run import follow
+from elasticjob_client.cli.follow import follow
 from elasticjob_client.requests import retry
 from tests.terminal import INTERRUPT, terminal
 from tests.unit.client.conftest import body, container

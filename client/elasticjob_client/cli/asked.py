@@ -1,0 +1,105 @@
+"""What ``run`` is asked for on its command line: what cannot be meant is refused at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
+
+
+def variables(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """By name; of a name that is given twice the last value. Raises BadParameter."""
+    pairs = [value.partition("=") for value in values]
+    for value, (name, found, _rest) in zip(values, pairs, strict=True):
+        if not name or not found:
+            raise click.BadParameter(f"{value!r}: expected NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def volumes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    """Claims by the path where they are mounted. Raises BadParameter."""
+    claims: dict[str, str] = {}
+    for value in values:
+        claim, _colon, path = value.partition(":")
+        if not path.startswith("/"):
+            raise click.BadParameter(f"{value!r}: expected CLAIM:/path")
+        if not _CLAIM.fullmatch(claim):
+            raise click.BadParameter(
+                f"{value!r}: expected CLAIM:/path; {claim!r} cannot name a PersistentVolumeClaim"
+            )
+        there = path.rstrip("/") or "/"
+        if there in claims:
+            raise click.BadParameter(
+                f"two claims for {there}, {claims[there]} and {claim}: expected a path of its own for each"
+            )
+        claims[there] = claim
+    return claims
+
+
+def image(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Raises BadParameter if it cannot name an image."""
+    if not value or value.split() != [value]:
+        raise click.BadParameter(f"{value!r} names no image: expected one such as pytorch/pytorch:2.6.0")
+    return value
+
+
+def quantity(_: click.Context, option: click.Parameter, value: str) -> str:
+    """Raises BadParameter for what is no amount of CPU or memory."""
+    if value and not _QUANTITY.fullmatch(value):
+        such = "4 or 500m" if option.name == "cpu" else "16Gi or 512Mi"
+        raise click.BadParameter(f"{value!r} is no amount: expected one such as {such}")
+    return value
+
+
+def check_script(script: str, code: Path | None, in_image: bool) -> None:
+    """Raises BadParameter or UsageError if there is no such script to upload."""
+    if in_image and code:
+        raise click.UsageError(
+            "--in-image uploads nothing, and --code uploads a directory: name one of the two"
+        )
+    if not script:
+        raise _no_script("'' is no file: expected the path of a script, such as train.py")
+    path = Path(script)
+    if in_image:
+        return
+    if path.is_dir():
+        inside = f"elasticjob run {path / 'train.py'} --code {path}"
+        raise _no_script(f"{script!r} is a directory: name the script in it, such as `{inside}`")
+    if not path.exists():
+        raise _no_script(
+            f"there is no file {script!r}: expected a script, or --in-image if it is in the image"
+        )
+    if code and not path.resolve().is_relative_to(code.resolve()):
+        raise _no_script(f"{script!r} is not in {str(code)!r}: --code must be a directory that contains it")
+
+
+def _no_script(text: str) -> click.BadParameter:
+    return click.BadParameter(text, param_hint="'SCRIPT'")
+
+
+def check_name(name: str | None) -> None:
+    """Raises BadParameter if a job cannot have it."""
+    from elasticjob_client import manifest
+
+    if name is None:
+        return
+    try:
+        manifest.check_name(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--name'") from error
+
+
+class WithScriptArguments(click.Command):
+    """Of an option that is none, say where those of the script stand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            own = "The script's own arguments come after --, such as `-- --lr 0.1`."
+            raise click.UsageError(f"{error.format_message()} {own}", ctx) from error

@@ -1,0 +1,73 @@
+"""The end of the log of a pod that has failed, for ``why`` and ``run``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from elasticjob_client.errors import ClientError, NotFound, Rejected, told
+
+if TYPE_CHECKING:
+    from elasticjob_client.jobs import Jobs
+    from elasticjob_client.pods import Pod
+    from elasticjob_client.resource import ElasticJob, Failure
+
+LINES = 20
+"""Of the failed pod's log, that are shown."""
+_BEFORE = timedelta(seconds=60)
+_AFTER = timedelta(seconds=1)
+"""What belongs to a failure, before and after its time."""
+
+
+def end_of_log(jobs: Jobs, pod: Pod, failure: Failure | None, count: int) -> list[str]:
+    """The last lines that a pod has said of its failure: before torchrun's own ending, or, where the pod has
+    gone on to the next round, before the time of the failure."""
+    from elasticjob_client.tell import ending
+
+    if pod.ended is None and failure and failure.time and (found := _until(jobs, pod, failure, count)):
+        return found
+    return ending.without_torchruns(jobs.tail(pod, max(count, ending.READ_LINES)))[-count:]
+
+
+def _until(jobs: Jobs, pod: Pod, failure: Failure, count: int) -> list[str]:
+    """By the kubelet's times; nothing where it gives none."""
+    from collections import deque
+
+    from elasticjob_client.cli.options import now
+    from elasticjob_client.tell import lines
+
+    assert failure.time
+    since = max(1, int((now() - failure.time + _BEFORE).total_seconds()))
+    window = lines.Window(failure.time - _BEFORE, failure.time + _AFTER)
+    found: deque[str] = deque(maxlen=count)
+    try:
+        with told(f"read the log of pod {pod.name}", jobs.server):
+            for text in jobs.client.log(
+                pod.name,
+                namespace=jobs.namespace,
+                container=pod.container or None,
+                since=since,
+                timestamps=True,
+                newlines=False,
+            ):
+                one = lines.line(pod.name, text, None, with_time=True)
+                if one.time is None:
+                    continue
+                if window.until and one.time > window.until:
+                    break
+                found.append(one.text)
+    except (NotFound, Rejected):
+        return []
+    return list(found)
+
+
+def of_failure(jobs: Jobs, job: ElasticJob) -> tuple[str, list[str]]:
+    """The pod whose failure ended the job, and the end of its log; nothing if it cannot be read."""
+    from elasticjob_client.tell import why
+
+    failure = job.status.last_failure if job.status else None
+    try:
+        pod = why.pod_to_read(failure, jobs.pods(job.name))
+        return (pod.name, end_of_log(jobs, pod, failure, LINES)) if pod else ("", [])
+    except ClientError:
+        return "", []
