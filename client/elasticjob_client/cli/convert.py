@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         "kubectl get pytorchjob mnist -o yaml | elasticjob convert -",
     ),
 )
-@click.argument("files", nargs=-1, required=True, type=click.File())
+@click.argument("files", nargs=-1, required=True, type=click.File(encoding="utf-8"))
 @click.option(
     "-o",
     "--output",
@@ -44,8 +44,10 @@ def convert(files: Sequence[TextIO], output: str) -> None:
     from elasticjob_client.convert import trainjob
 
     bodies = [body for file in files for body in _documents(file)]
+    for body in bodies:
+        _check(body)
     runtimes = {
-        (body["kind"], body.get("metadata", {}).get("name")): body
+        (body["kind"], (body.get("metadata") or {}).get("name")): body
         for body in bodies
         if body["kind"] in trainjob.RUNTIMES
     }
@@ -55,7 +57,7 @@ def convert(files: Sequence[TextIO], output: str) -> None:
         raise ClientError(f"nothing to convert: found {found}, expected a PyTorchJob or a TrainJob")
     made: list[dict[str, Any]] = []
     for body in jobs:
-        name = f"{body['kind']} {body.get('metadata', {}).get('name', '')}"
+        name = _named(body)
         try:
             result = _converted(body, runtimes)
         except (ValueError, AttributeError, TypeError, KeyError) as error:
@@ -80,17 +82,52 @@ def _converted(body: dict[str, Any], runtimes: dict[tuple[str, Any], dict[str, A
     return trainjob.converted(body, runtimes.get((kind, reference.get("name"))))
 
 
+def _named(body: dict[str, Any]) -> str:
+    """How it is called in notes and errors."""
+    metadata = body.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return f"{body['kind']} {name}" if name else f"a {body['kind']} without a name"
+
+
+def _check(body: dict[str, Any]) -> None:
+    """Raises ClientError with the field that has another shape than Kubeflow's."""
+    from elasticjob_client.convert import shape
+
+    try:
+        shape.check(body, shape.SHAPES.get(body["kind"], {}))
+    except ValueError as error:
+        raise ClientError(f"{_named(body)} cannot be converted: {error}") from error
+
+
 def _documents(file: TextIO) -> list[dict[str, Any]]:
     """The objects in a file; those of a List one by one."""
     import yaml
 
     try:
         found = [one for one in yaml.safe_load_all(file) if one is not None]
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise ClientError(
+            f"{file.name} is not text in UTF-8: {error.reason} at byte {error.start}"
+        ) from error
+    except RecursionError:
+        raise ClientError(f"{file.name} is nested too deeply to be a manifest") from None
+    except (yaml.YAMLError, ValueError) as error:  # the latter of a date that there is not
         raise ClientError(f"{file.name} is not YAML: {error}") from error
     bodies: list[dict[str, Any]] = []
     for one in found:
-        if not isinstance(one, dict) or not isinstance(one.get("kind"), str):
-            raise ClientError(f"{file.name} has a document that is no Kubernetes object: it has no kind")
-        bodies += one.get("items") or [] if one["kind"].endswith("List") else [one]
+        body = _object(one, file.name)
+        if not body["kind"].endswith("List"):
+            bodies.append(body)
+            continue
+        items = body.get("items") or []
+        if not isinstance(items, list):
+            raise ClientError(f"{file.name}: items of the {body['kind']} is {items!r}: expected a list")
+        bodies += [_object(item, f"{file.name}: items[{at}]") for at, item in enumerate(items)]
     return bodies
+
+
+def _object(found: Any, where: str) -> dict[str, Any]:
+    """Raises ClientError unless it is an object of Kubernetes."""
+    if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
+        raise ClientError(f"{where} is no Kubernetes object: expected one with a kind")
+    return found
