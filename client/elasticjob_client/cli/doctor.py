@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elasticjob_client.cli.operators import operator_namespace
-from elasticjob_client.cli.options import as_json, connected, optional_job_name, output
+from elasticjob_client.cli.options import as_json, connected, now, optional_job_name, output
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,12 +29,13 @@ _MARKS = {"ok": ("ok", "green"), "failed": ("FAILED", "red"), "unknown": ("?", "
 def doctor(jobs: Jobs, name: str | None, operator_namespace: str, output: str) -> None:
     """Check server, resource, operator, versions and your rights. Exits with 1 if a check fails.
 
-    With JOB, check its command, image, backend and resources instead, as far as the API server knows them.
+    With JOB, check its state, command, image, backend and resources instead, as far as the API server knows
+    them.
     """
     from elasticjob_client.cli import installation, screen
 
     found = (
-        _job(jobs, name)
+        _job(jobs, name, operator_namespace)
         if name
         else [
             *installation.resource(jobs),
@@ -59,10 +60,15 @@ def _row(check: Check) -> list[str | Text]:
     return [Text(*_MARKS[check.result]), check.subject, f"{check.found}{advice}"]
 
 
-def _job(jobs: Jobs, name: str) -> list[Check]:
-    from elasticjob_client.tell import template
+def _job(jobs: Jobs, name: str, operator_namespace: str) -> list[Check]:
+    from elasticjob_client.cli import installation
+    from elasticjob_client.tell import state, template
 
     job, pods = jobs.get(name), jobs.pods(name)
     members = {one.pod_name for one in job.members}
     ended = [pod for pod in pods if pod.ended and pod.exit_code and pod.name not in members]
-    return template.checks(job, pods, jobs.tail(ended[-1], LOG_LINES) if ended else [])
+    return [
+        state.state(job, pods, now()),
+        *([] if state.served(job) else installation.operator(jobs, operator_namespace)),
+        *template.checks(job, pods, jobs.tail(ended[-1], LOG_LINES) if ended else []),
+    ]

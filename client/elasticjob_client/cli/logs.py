@@ -53,7 +53,7 @@ def logs(
     output: str,
 ) -> None:
     """Print the training log of rank 0, of another rank, or of all pods, including pods that have ended."""
-    from elasticjob_client.cli.silence import Silence, reason
+    from elasticjob_client.cli.silence import Silence, failed, reason
 
     if everyone and rank is not None:
         raise click.UsageError("--rank and --all exclude each other")
@@ -70,8 +70,8 @@ def logs(
     except ValueError as error:
         raise ClientError(str(error)) from error
     if not count:
-        why = reason(jobs.get(name))
-        text = why or f"`elasticjob status {name}` shows which pods have started"
+        job = jobs.get(name)
+        text = failed(job) or reason(job) or f"`elasticjob status {name}` shows which pods have started"
         click.echo(f"no lines: {text}", err=True)
 
 

@@ -34,6 +34,12 @@ def reason(job: ElasticJob) -> str:
     return f"{job.name}: {training.reason}: {training.message}"
 
 
+def failed(job: ElasticJob) -> str:
+    """How a job has failed; "" if it has not."""
+    found = job.condition("Failed")
+    return f"{job.name}: Failed: {found.reason}: {found.message}" if found and found.status == "True" else ""
+
+
 class Silence:
     """Looks at the job while no line comes, and says on stderr what keeps it, again when that changes.
 

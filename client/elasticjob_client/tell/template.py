@@ -66,7 +66,7 @@ def checks(job: ElasticJob, pods: Sequence[Pod], logs: Sequence[str] = ()) -> li
         *_versions(container, joined),
         _backend(job, joined, logs),
         *_resources(job, container),
-        *_images(container, pods),
+        *_images(container, pods, joined),
         *_waiting(pods),
     ]
 
@@ -144,7 +144,9 @@ def _shell(script: str, use: str) -> tuple[Literal["ok", "failed", "unknown"], s
 
 def _versions(container: dict[str, Any], joined: bool) -> list[Check]:
     """What the image's name says of Python and torch."""
-    image = str(container.get("image", ""))
+    image = str(container.get("image") or "")
+    if image.split() != [image]:
+        return []
     said = image.partition("@")[0]
     found = []
     for what, pattern, oldest, ask in (
@@ -217,8 +219,11 @@ def _resources(job: ElasticJob, container: dict[str, Any]) -> list[Check]:
     return found
 
 
-def _images(container: dict[str, Any], pods: Sequence[Pod]) -> list[Check]:
-    image = str(container.get("image", ""))
+def _images(container: dict[str, Any], pods: Sequence[Pod], joined: bool) -> list[Check]:
+    image = str(container.get("image") or "")
+    if image.split() != [image]:
+        text = f"the training container's image is {image!r}, which names none"
+        return [_told("image", "failed", text, "set image in the template, such as pytorch/pytorch:2.6.0")]
     if stuck := [pod for pod in pods if "Image" in pod.waiting]:
         text = f"{_names(stuck)}: {stuck[0].waiting}"
         advice = "check the image's name, and imagePullSecrets in the template"
@@ -230,8 +235,10 @@ def _images(container: dict[str, Any], pods: Sequence[Pod]) -> list[Check]:
             _told("image", "unknown", text, "name a version, or better a digest: all members must have one")
         ]
     there = sum(pod.started is not None or pod.ended is not None for pod in pods)
-    pulled = f"{image} is pulled for {there} of {len(pods)} pods" if pods else f"{image}; no pod needs it yet"
-    return [_told("image", "ok", pulled)]
+    if there or joined:
+        return [_told("image", "ok", f"{image} is pulled for {there} of {len(pods)} pods" if pods else image)]
+    text = f"{image} is pulled for 0 of {len(pods)} pods" if pods else f"{image}: no pod has asked for it"
+    return [_told("image", "unknown", text, "`elasticjob events JOB --pods` tells what pods wait for")]
 
 
 def _waiting(pods: Sequence[Pod]) -> list[Check]:
