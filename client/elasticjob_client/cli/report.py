@@ -29,6 +29,28 @@ def _output(_: click.Context, __: click.Parameter, value: str | None) -> str | N
     return value
 
 
+def _file(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
+    """Raises BadParameter for -, which is no file."""
+    if value == Path("-"):
+        raise click.BadParameter("'-' is no file: -o json prints the report; /dev/stdout takes a page")
+    return value
+
+
+def _chosen(name: str, file: Path | None, output: str | None) -> tuple[str, Path | None]:
+    """The kind, and the file; None to print. Raises UsageError if they contradict each other."""
+    if output and output not in _KINDS:
+        if file:
+            raise click.UsageError(f"-o {output} and -f {file} are two files: name one")
+        file, output = Path(output), None
+    ending = _kind(file) if file else None
+    if file and output and ending and ending != output:
+        raise click.UsageError(f"-o {output} and -f {file} are two formats: name one")
+    if file and file.suffix and not output and not ending:
+        raise click.UsageError(f"-f {file}: expected a name that ends in .html, .png or .json")
+    kind = output or ending or "html"
+    return kind, file or (None if kind == "json" else Path(f"{name}.{kind}"))
+
+
 def _outputs(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     words = [CompletionItem(kind) for kind in _KINDS if kind.startswith(begun)]
     return [*words, CompletionItem(begun, type="file")]
@@ -48,6 +70,7 @@ def _outputs(_: click.Context, __: click.Parameter, begun: str) -> list[Completi
     "-f",
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
+    callback=_file,
     help="Output file; the extension (.html, .png, .json) sets the format. [default: JOB.html]",
 )
 @click.option(
@@ -64,28 +87,27 @@ def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None
 
     It shows rounds and pods over time, where the time went, and losses by node.
     """
-    from elasticjob_client.cli import picture
+    from elasticjob_client.cli import files, picture
     from elasticjob_client.cli.page import page
     from elasticjob_client.tell import report as told
 
-    if output and output not in _KINDS:
-        if file:
-            raise click.UsageError(f"-o {output} and -f {file} are two files: name one")
-        file, output = Path(output), None
-    kind = output or (file and _kind(file)) or "html"
+    kind, target = _chosen(name, file, output)
     try:
         found = told.report(jobs.get(name), jobs.pods(name), now())
     except ValueError as error:
         raise ClientError(str(error)) from error
-    if kind == "json" and not file:
+    if target is None:
         as_json(found)
         return
-    target = file or Path(f"{name}.{kind}")
-    try:
+
+    def write(to: Path) -> None:
         if kind == "png":
-            picture.write(found, target)
+            picture.write(found, to)
         else:
-            target.write_text(json_text(found) if kind == "json" else page(found))
+            to.write_text(json_text(found) if kind == "json" else page(found), encoding="utf-8")
+
+    try:
+        files.replace(target, write)
     except OSError as error:
         raise ClientError(f"cannot write {target}: {error.strerror}") from error
-    click.echo(f"wrote {target}")
+    click.echo(f"wrote {target}", err=not files.is_plain(target))

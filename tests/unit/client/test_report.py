@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +21,7 @@ from elasticjob_client.errors import ClientError
 from elasticjob_client.tell.report import report
 from elasticjob_client.tell.times import ticks
 from tests.unit.client.made import LOST, NOW, after_a_loss, job, pod
+from tests.unit.client.server import Server
 
 STARTED = NOW - timedelta(seconds=2450)
 PODS = [
@@ -205,3 +209,56 @@ def test_a_round_without_a_step_is_pale_to_its_end() -> None:
 )
 def test_an_axis_has_round_numbers(seconds: float, marks: list[int]) -> None:
     assert ticks(seconds) == marks
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-f x.pdf", "-f x.pdf: expected a name that ends in .html, .png or .json"),
+        ("-o png -f a.html", "-o png and -f a.html are two formats: name one"),
+        ("-f -", "'-' is no file: -o json prints the report"),
+    ],
+)
+def test_a_file_that_contradicts_its_format(
+    server: Server, run: Callable[..., Result], words: str, said: str
+) -> None:
+    result = run("report", "mnist", *words.split())
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert not server.asked
+
+
+@pytest.mark.usefixtures("server")
+def test_an_old_report_stays_where_the_new_one_has_no_room(
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "old.html"
+    target.write_text("old")
+    target.chmod(0o640)
+
+    def full(path: Path, text: str, **_: object) -> None:
+        path.write_bytes(text.encode()[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        result = run("report", "mnist", "-f", str(target))
+    assert str(result.exception) == f"cannot write {target}: No space left on device"
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir() if path.name != "kubeconfig"] == ["old.html"]
+    run("report", "mnist", "-f", str(target))
+    assert target.read_text().startswith("<!doctype html>")
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_no_regular_file_is_written_straight(server: Server) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticjob_client.cli.main", "report", "mnist", "-f", "/dev/stdout"],
+        env={**os.environ, "KUBECONFIG": str(server.kubeconfig)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.startswith("<!doctype html>")
+    assert done.stderr == "wrote /dev/stdout\n"

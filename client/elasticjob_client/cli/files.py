@@ -1,0 +1,32 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+
+def is_plain(target: Path) -> bool:
+    """Whether it is a file, or will be one: no device, and no other name of what the shell has opened."""
+    return target.parent != Path("/dev") and (target.is_file() or not target.exists())
+
+
+def replace(target: Path, write: Callable[[Path], object]) -> None:
+    """Have ``write`` make the file beside what stands there now, which is replaced once it is whole.
+
+    What is no plain file, such as /dev/stdout, is written straight. Raises OSError.
+    """
+    if not is_plain(target):
+        write(target)
+        return
+    target = target.resolve()
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        write(beside)
+        if target.exists():
+            beside.chmod(target.stat().st_mode & 0o777)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
