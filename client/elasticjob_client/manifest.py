@@ -50,7 +50,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def read(script: Path, directory: Path | None) -> dict[str, bytes]:
     """The files to pack, by their paths below the directory: the script alone if no directory is given.
 
-    Left out: what is hidden, and what tools leave. Raises ValueError if something is missing or too large.
+    Left out: what is hidden, what tools leave, and what ``skipped`` names. Raises ValueError if something is
+    missing or too large, or if a link leads out of the directory.
     """
     if not script.is_file():
         raise ValueError(f"there is no file {script}")
@@ -61,14 +62,38 @@ def read(script: Path, directory: Path | None) -> dict[str, bytes]:
             raise ValueError(
                 f"{script} is not in the directory {directory}: --code must be one that contains the script"
             )
-        files = {}
-        for path in sorted(directory.rglob("*")):
-            below = path.relative_to(directory)
-            hidden = any(part.startswith(".") or part in _SKIPPED for part in below.parts)
-            if path.is_file() and not hidden and path.suffix != ".pyc":
-                files[below.as_posix()] = path.read_bytes()
+        found = _below(directory)
+        if away := [path for path in found if not path.resolve().is_relative_to(directory.resolve())]:
+            links = ", ".join(f"{path} -> {path.resolve()}" for path in away[:5])
+            raise ValueError(
+                f"links lead out of the directory {directory}: {links}. Expected all code below it: replace "
+                "them by copies, or delete them"
+            )
+        files = {
+            path.relative_to(directory).as_posix(): path.read_bytes() for path in found if path.is_file()
+        }
     check_size(files)
     return files
+
+
+def skipped(directory: Path) -> list[str]:
+    """What is in the directory and is not packed though it may be code, each with the reason."""
+    return [
+        f"{path}: {'a link to a directory' if path.is_dir() else 'a link to nothing, or no regular file'}"
+        for path in _below(directory)
+        if not path.is_file()
+    ]
+
+
+def _below(directory: Path) -> list[Path]:
+    """Files and links, also those to directories; without what is hidden, and what tools leave."""
+    found = []
+    for path in sorted(directory.rglob("*")):
+        below = path.relative_to(directory)
+        hidden = any(part.startswith(".") or part in _SKIPPED for part in below.parts)
+        if (path.is_symlink() or not path.is_dir()) and not hidden and path.suffix != ".pyc":
+            found.append(path)
+    return found
 
 
 def packed(script: Path, directory: Path | None) -> tuple[str, dict[str, bytes]]:

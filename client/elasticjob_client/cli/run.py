@@ -133,6 +133,8 @@ def run(
     try:
         if not in_image:
             script, files = manifest.packed(Path(script), code)
+        for line in manifest.skipped(code) if code else ():
+            click.echo(f"not uploaded: {line}", err=True)
     except (ValueError, OSError) as error:
         raise ClientError(str(error)) from error
     name = name or manifest.name_of(script, secrets.token_hex(2))

@@ -142,3 +142,13 @@ def test_run_says_that_no_operator_looks(
     with Jobs() as jobs:
         assert following.follow(jobs, "mnist") == 130
     assert "no operator has looked at mnist: `elasticjob doctor` tells why\n" in said
+
+
+def test_what_is_not_uploaded_is_named(server: Server, run: Run, folder: Path) -> None:
+    (folder / "d" / "lib").mkdir()
+    (folder / "d" / "again").symlink_to("lib")
+    words = ("run", "d/train.py", "--code", "d", "--image", "i", "--dry-run", "client")
+    assert run(*words).stderr == "not uploaded: d/again: a link to a directory\n"
+    (folder / "d" / "out.py").symlink_to(folder / "ok.py")
+    assert "d/out.py -> " in str(run(*words).exception)
+    assert not server.asked

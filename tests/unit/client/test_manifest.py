@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticjob_client.manifest import Run, check_name, config_map, elastic_job, keys, name_of, read
+from elasticjob_client.manifest import Run, check_name, config_map, elastic_job, keys, name_of, read, skipped
 
 
 def test_a_script_becomes_a_job_that_mounts_it() -> None:
@@ -116,3 +116,25 @@ def test_names_of_jobs_are_made_of_scripts(script: str, name: str) -> None:
 def test_a_name_that_a_job_cannot_have(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be a job's name"):
         check_name(name)
+
+
+def test_links_do_not_lead_out_of_the_directory(tmp_path: Path) -> None:
+    code = tmp_path / "d"
+    (code / "lib").mkdir(parents=True)
+    (code / "train.py").write_text("x")
+    (code / "lib" / "a.py").write_text("a")
+    (tmp_path / "secret").write_text("s")
+    (code / "same.py").symlink_to("lib/a.py")
+    (code / "again").symlink_to("lib")
+    (code / "broken").symlink_to("nowhere")
+    (code / ".git").symlink_to(tmp_path)
+    assert read(code / "train.py", code) == {"train.py": b"x", "lib/a.py": b"a", "same.py": b"a"}
+    assert skipped(code) == [
+        f"{code}/again: a link to a directory",
+        f"{code}/broken: a link to nothing, or no regular file",
+    ]
+    for link, target in (("pw", tmp_path / "secret"), ("up", tmp_path)):
+        (code / link).symlink_to(target)
+        with pytest.raises(ValueError, match=f"links lead out of the directory .*/{link} -> {target}"):
+            read(code / "train.py", code)
+        (code / link).unlink()
