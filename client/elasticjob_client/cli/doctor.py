@@ -32,7 +32,7 @@ def doctor(jobs: Jobs, name: str | None, operator_namespace: str, output: str) -
     With JOB, check its state, command, image, backend and resources instead, as far as the API server knows
     them.
     """
-    from elasticjob_client.cli import installation, screen
+    from elasticjob_client.cli import columns, installation, screen
 
     found = (
         _job(jobs, name, operator_namespace)
@@ -46,10 +46,8 @@ def doctor(jobs: Jobs, name: str | None, operator_namespace: str, output: str) -
     if output == "json":
         as_json({"items": found})
     else:
-        terminal = screen.console()
-        terminal.print(
-            screen.table(["", "CHECK", "FOUND"], [_row(check) for check in found], last_wraps=True)
-        )
+        rows = [_row(check) for check in found]
+        screen.show(columns.Columns(["", "CHECK", "FOUND"], rows, last_wraps=True))
     sys.exit(any(check.result == "failed" for check in found))
 
 

@@ -15,6 +15,7 @@ from rich.segment import SegmentLines
 from rich.text import Text
 
 from elasticjob_client.cli import screen
+from elasticjob_client.cli.columns import Columns
 from elasticjob_client.cli.options import now
 from elasticjob_client.errors import NoServer
 from elasticjob_client.tell.timeline import Slice, captions
@@ -108,9 +109,9 @@ def _list(rows: list[TopRow], namespace: str | None, terminal: Console) -> Rende
     ]
     names = ["NAME"] if namespace else ["NAMESPACE", "NAME"]
     headings = [*names, "STATE", "MEMBERS", "ROUND", "RESTARTS", "STEP", "STEPS/S", "GOODPUT"]
-    table = screen.table([*headings, "LAST HOUR"], cells)
+    table = Columns([*headings, "LAST HOUR"], cells)
     if terminal.measure(table, options=terminal.options.update(width=_ANY_WIDTH)).maximum > terminal.width:
-        table = screen.table(headings, [row[:-1] for row in cells])
+        table = Columns(headings, [row[:-1] for row in cells])
     return Group(head, "", table)
 
 

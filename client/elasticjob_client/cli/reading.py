@@ -28,7 +28,7 @@ def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
     if output == "json":
         as_json({"items": rows})
     elif rows:
-        screen.console().print(screen.listing(rows, all_namespaces))
+        screen.show(screen.listing(rows, all_namespaces))
     else:
         click.echo("no ElasticJobs" + ("" if all_namespaces else f" in namespace {jobs.namespace}"), err=True)
 
@@ -46,7 +46,7 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
     if output == "json":
         as_json(found)
     else:
-        screen.console().print(screen.status(found))
+        screen.show(screen.status(found))
 
 
 @click.command("why", short_help="Explain the last failure")
@@ -78,7 +78,7 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
     if output == "json":
         as_json(found)
     else:
-        screen.console().print(screen.story(found))
+        screen.show(screen.story(found))
 
 
 @click.command("events", short_help="List a job's Events")
@@ -95,7 +95,7 @@ def show_events(jobs: Jobs, name: str, with_pods: bool, output: str) -> None:
     if output == "json":
         as_json({"items": found})
     elif found:
-        screen.console().print(screen.events(found, now(), with_pods))
+        screen.show(screen.events(found, now(), with_pods))
     else:
         click.echo(
             f"no Events of {name}: they are kept for an hour or so; rounds: `elasticjob status {name}`",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from elasticjob_client.cli.columns import UNBOUNDED, Columns
 from elasticjob_client.resource import Account, Progress, Round, WorkerStarts
 from elasticjob_client.tell.listing import JobRow
 from elasticjob_client.tell.once import once
@@ -21,7 +21,6 @@ from elasticjob_client.tell.why import Story
 if TYPE_CHECKING:
     from elasticjob_client.requests import Event
 
-_UNBOUNDED = 100_000
 _COLOURS = {
     "Training": "green",
     "Draining": "green",
@@ -40,7 +39,7 @@ SHOWN_ROUNDS = 8
 def console() -> Console:
     """The terminal; what goes into a pipe or file is neither wrapped nor cut."""
     return Console(
-        highlight=False, emoji=False, width=None if sys.stdout.isatty() else _UNBOUNDED, soft_wrap=False
+        highlight=False, emoji=False, width=None if sys.stdout.isatty() else UNBOUNDED, soft_wrap=False
     )
 
 
@@ -48,15 +47,14 @@ def coloured(state: str) -> Text:
     return Text(state, style=_COLOURS.get(state, "yellow"))
 
 
-def table(headings: Iterable[str], rows: Iterable[Sequence[str | Text]], last_wraps: bool = False) -> Table:
-    """Columns with two blanks between, as kubectl's."""
-    found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    names = list(headings)
-    for name in names:
-        found.add_column(name, no_wrap=not (last_wraps and name == names[-1]), overflow="fold")
-    for cells in rows:
-        found.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-    return found
+def show(found: RenderableType) -> None:
+    """Print it on the terminal; what is too wide runs over."""
+    console().print(found, crop=False)
+
+
+def line(text: str) -> Text:
+    """A line that is not wrapped, as of a log."""
+    return Text(text, no_wrap=True, overflow="ignore")
 
 
 def listing(rows: Sequence[JobRow], all_namespaces: bool) -> RenderableType:
@@ -76,7 +74,7 @@ def listing(rows: Sequence[JobRow], all_namespaces: bool) -> RenderableType:
         ]
         for row in rows
     ]
-    return table([*(["NAMESPACE"] if all_namespaces else []), *headings], cells)
+    return Columns([*(["NAMESPACE"] if all_namespaces else []), *headings], cells)
 
 
 def status(found: JobStatus, steps_per_second: float | None = None) -> RenderableType:
@@ -143,7 +141,7 @@ def _progress(progress: Progress, steps_per_second: float | None) -> str:
     return "; ".join(facts)
 
 
-def _pods(rows: Sequence[PodRow]) -> Table:
+def _pods(rows: Sequence[PodRow]) -> RenderableType:
     cells: list[Sequence[str | Text]] = [
         [
             "-" if row.rank is None else str(row.rank),
@@ -154,10 +152,10 @@ def _pods(rows: Sequence[PodRow]) -> Table:
         ]
         for row in rows
     ]
-    return table(["RANK", "POD", "NODE", "STATE", "PROCESSES"], cells)
+    return Columns(["RANK", "POD", "NODE", "STATE", "PROCESSES"], cells)
 
 
-def _rounds(rounds: Sequence[Round]) -> Table:
+def _rounds(rounds: Sequence[Round]) -> RenderableType:
     cells = []
     for one in rounds[:SHOWN_ROUNDS]:
         lasted = ""
@@ -177,7 +175,7 @@ def _rounds(rounds: Sequence[Round]) -> Table:
             ]
         )
     headings = ["ROUND", "FORMED FOR", "MEMBERS", "RENDEZVOUS", "FIRST STEP", "LASTED", "STEPS", "ENDED BY"]
-    return table(headings, cells)
+    return Columns(headings, cells)
 
 
 def _starts(one: Round) -> str:
@@ -187,7 +185,7 @@ def _starts(one: Round) -> str:
     return f"workers of round {one.number}: {starts.warm} started warm, {starts.cold} cold{why}"
 
 
-def _accounts(accounts: Sequence[Account]) -> Table:
+def _accounts(accounts: Sequence[Account]) -> RenderableType:
     cells: list[Sequence[str | Text]] = [
         [
             one.name,
@@ -197,7 +195,7 @@ def _accounts(accounts: Sequence[Account]) -> Table:
         ]
         for one in accounts
     ]
-    return table(["ACCOUNT", "USED", "LIMIT", "WITHIN"], cells)
+    return Columns(["ACCOUNT", "USED", "LIMIT", "WITHIN"], cells)
 
 
 def _next(steps: Sequence[str]) -> list[RenderableType]:
@@ -209,7 +207,7 @@ def story(found: Story) -> RenderableType:
     parts: list[RenderableType] = [Text(sentence) for sentence in found.sentences]
     if found.log:
         parts += ["", Text(f"The end of {found.log_pod}'s log:", style="bold")]
-        parts += [Text(f"  {line}") for line in found.log]
+        parts += [line(f"  {text}") for text in found.log]
     return Group(*parts, *_next(found.next))
 
 
@@ -225,4 +223,4 @@ def events(found: Sequence[Event], now: datetime, with_object: bool) -> Renderab
         for event in found
     ]
     headings = ["AGE", "REASON", *(["OBJECT"] if with_object else []), "MESSAGE"]
-    return table(headings, cells, last_wraps=True)
+    return Columns(headings, cells, last_wraps=True)

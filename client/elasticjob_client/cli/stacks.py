@@ -50,7 +50,7 @@ def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:
     if output == "json":
         as_json(found)
     else:
-        screen.console().print(_shown(found))
+        screen.show(_shown(found))
         for line in found.missing:
             click.echo(line, err=True)
     if not found.stacks:
@@ -81,10 +81,12 @@ def _shown(found: Stacks) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from elasticjob_client.cli import screen
+
     parts: list[RenderableType] = []
     for one in found.stacks:
         where = f"{one.pod} on {one.node}, " if one.node else f"{one.pod}, "
         title = Text.assemble((f"rank {one.rank}", "bold"), f" ({where}pid {one.pid})")
         parts.append(title.append(f": {one.error}" if one.error else ""))
-        parts += [Text(line) for line in one.stack.splitlines()[1:]]
+        parts += [screen.line(text) for text in one.stack.splitlines()[1:]]
     return Group(*parts)
