@@ -6,13 +6,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elasticjob_client.cli.options import as_json, connected, job_name, output
+from elasticjob_client.cli.options import as_json, confirm, connected, job_name, output
 
 if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
 
 
-@click.command("scale", short_help="Set the number of pods")
+class WithNumber(click.Command):
+    """Of a negative number, which looks like an option, say what is expected."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not error.option_name.lstrip("-").isdigit():
+                raise
+            text = f"{error.option_name} is no number of pods: expected 1 or more, or `elasticjob suspend`"
+            raise click.BadParameter(text, ctx, param_hint="'REPLICAS'") from error
+
+
+@click.command("scale", cls=WithNumber, short_help="Set the number of pods")
 @job_name
 @click.argument("replicas", type=click.IntRange(min=1))
 @output
@@ -54,7 +67,7 @@ def delete(jobs: Jobs, name: str, yes: bool, output: str) -> None:
     """Delete a job with its pods and their logs. Asks if it has not ended."""
     job = jobs.get(name)
     if not job.ended and not yes:
-        click.confirm(f"{name} has not ended ({job.state or 'no status'}); delete it?", abort=True, err=True)
+        confirm(f"{name} has not ended ({job.state or 'no status'}); delete it?")
     jobs.delete(name)
     _done(job.to_dict(), f"{name}: deleted", output)
 

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from elasticjob_client.cli.operators import leads, operator_namespace
-from elasticjob_client.cli.options import as_json, connected, examples, job_name, now, output
+from elasticjob_client.cli.options import as_json, confirm, connected, examples, job_name, now, output
 from elasticjob_client.errors import ClientError, told
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from elasticjob_client.jobs import Jobs
+    from elasticjob_client.resource import ElasticJob
     from elasticjob_client.tell.drill import Cost, Takeover
 
 
@@ -32,7 +35,13 @@ if TYPE_CHECKING:
     metavar="rank:R|node:NAME|operator",
     help="The pod of a group rank, all of the job's pods on a node, or the leading operator.",
 )
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait for the recovery.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds to wait for the recovery.",
+)
 @operator_namespace
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output
@@ -55,7 +64,7 @@ def drill(
     except ValueError as error:
         raise ClientError(str(error)) from error
     except TimeoutError as error:
-        raise ClientError(f"{error}; waited {timeout:.0f} s") from error
+        raise ClientError(f"{error}; waited {timeout:g} s") from error
     if output == "json":
         as_json(found)
     else:
@@ -69,14 +78,26 @@ def _members(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool) -> Cos
     pods = told_of.victims(job, jobs.pods(name), kill)
     names = ", ".join(pod.name for pod in pods)
     if not yes:
-        click.confirm(f"kill {names} of {name}?", abort=True, err=True)
+        confirm(f"kill {names} of {name}?")
     assert job.status
     number = job.status.current_round.number
     for pod in pods:
         jobs.kill(pod)
     click.echo(f"killed {names}; waiting until {name} trains again", err=True)
-    after = jobs.wait(name, lambda now: told_of.recovered(now, number), timeout)
+    after = _waited(jobs, name, lambda now: told_of.recovered(now, number), timeout, "has not recovered")
     return told_of.cost(after, number, pods)
+
+
+def _waited(
+    jobs: Jobs, name: str, until: Callable[[ElasticJob], bool], timeout: float, otherwise: str
+) -> ElasticJob:
+    """Raises TimeoutError with what the job has not done, and where it is."""
+    try:
+        return jobs.wait(name, until, timeout)
+    except TimeoutError as error:
+        training = jobs.get(name).condition("Training")
+        state = f"it is {training.reason}: {training.message}" if training else "it has no status"
+        raise TimeoutError(f"{name} {otherwise} yet: {state}") from error
 
 
 def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) -> Takeover:
@@ -95,14 +116,14 @@ def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) 
     holder = fresh[0].holder
     pod = told_of.pod_of(holder)
     if not yes:
-        click.confirm(f"kill {namespace}/{pod}, the operator of all jobs?", abort=True, err=True)
+        confirm(f"kill {namespace}/{pod}, the operator of all jobs?")
     before, began = jobs.get(name), time.monotonic()
     with told(f"delete pod {namespace}/{pod} (the operator that leads)", jobs.server):
         jobs.client.delete(CorePod, pod, namespace=namespace, grace_period=0)
     click.echo(f"killed {pod}; waiting until another operator leads, and {name} goes on", err=True)
     leader = _next_leader(jobs, namespace, holder, began + timeout)
     seconds = time.monotonic() - began
-    after = jobs.wait(name, lambda job: told_of.goes_on(before, job), timeout)
+    after = _waited(jobs, name, lambda job: told_of.goes_on(before, job), timeout, "has not gone on")
     return told_of.takeover(before, after, holder, leader, seconds)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from elasticjob_client.errors import ClientError
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -64,6 +66,21 @@ output = click.option(
     show_default=True,
     help="Output format.",
 )
+
+
+def confirm(question: str) -> None:
+    """Ask on the terminal, and go on only after yes. Raises ClientError where nobody can answer."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        if sys.stdin.isatty():
+            raise
+        click.echo("", err=True)
+        raise ClientError("there is no terminal to answer on: --yes goes on without the question") from None
+    if not agreed:
+        raise click.Abort
 
 
 def examples(*lines: str) -> str:

@@ -51,7 +51,7 @@ def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:
         as_json(found)
     else:
         screen.show(_shown(found))
-        for line in found.missing:
+        for line in found.missing if found.stacks else ():
             click.echo(line, err=True)
     if not found.stacks:
         raise ClientError("; ".join(found.missing))

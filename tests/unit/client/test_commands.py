@@ -161,6 +161,9 @@ def test_delete_asks_about_a_job_that_has_not_ended(server: Server, run: Run) ->
     assert refused.exit_code == 1
     assert "mnist has not ended (Training); delete it?" in refused.output
     assert not [method for method, _, _ in server.asked if method == "DELETE"]
+    unasked = run("delete", "mnist").exception
+    assert str(unasked) == "there is no terminal to answer on: --yes goes on without the question"
+    assert "Aborted!" in run("delete", "mnist", answer="n\n").stderr
     assert run("delete", "mnist", "--yes").stdout == "mnist: deleted\n"
     assert [path for method, path, _ in server.asked if method == "DELETE"] == [f"{JOBS}/mnist"]
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
+from click.testing import Result
 
 from elasticjob_client.tell.drill import cost, recovered, victims
 from tests.unit.client.made import LOST, after_a_loss, conditions, pod
+from tests.unit.client.server import PODS as PATH
+from tests.unit.client.server import Server
 
 PODS = [pod("mnist-0-0"), pod("mnist-1-0", "Failed"), pod("mnist-1-1")]
 
@@ -71,3 +76,20 @@ def test_the_cost_is_told() -> None:
         "Charged to the account infrastructure (PodLost).",
     ]
     assert (found.killed, found.steps_redone) == (["mnist-1-0"], 50)
+
+
+def test_without_a_terminal_a_drill_names_the_flag(server: Server, run: Callable[..., Result]) -> None:
+    assert "--yes goes on without" in str(run("drill", "mnist", "--kill", "rank:0").exception)
+    assert not [method for method, _, _ in server.asked if method == "DELETE"]
+
+
+def test_a_job_that_does_not_recover_in_time(
+    server: Server, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    server.answers[f"DELETE {PATH}/mnist-0-0"] = {"kind": "Status"}
+    result = run("drill", "mnist", "--kill", "rank:0", "--yes", "--timeout", "0.1")
+    assert str(result.exception) == (
+        "mnist has not recovered yet: it is Training: round 2 with 2 members, leader mnist-0-0; waited 0.1 s"
+    )
+    assert "0 is not in the range x>0" in run("drill", "mnist", "--kill", "rank:0", "--timeout", "0").stderr

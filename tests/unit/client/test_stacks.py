@@ -70,6 +70,7 @@ def test_an_older_handler_is_named(run: Run, kubectl: Callable[[str], None]) -> 
     result = run("stacks", "mnist")
     assert result.exit_code == 1
     assert "mnist-0-0: its handler cannot tell stacks" in str(result.exception)
+    assert not result.stderr, "main prints the error: once"
 
 
 def test_a_job_without_members_has_no_stacks(server: Server, run: Run) -> None:

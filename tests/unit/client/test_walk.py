@@ -204,6 +204,8 @@ def test_what_is_wrong_with_other_contexts_does_not_matter(server: Server, run: 
         ("status Mnist", "'Mnist' cannot be the name of a job"),
         ("list -n a/b", "'a/b' cannot be the name of a namespace"),
         ("scale mnist 0", "0 is not in the range x>=1"),
+        ("scale mnist -1", "-1 is no number of pods: expected 1 or more"),
+        ("scale mnist 4 --no", "No such option '--no'"),
         ("scale mnist", "Missing argument 'REPLICAS'"),
         ("logs mnist --rank 0 --all", "--rank and --all exclude each other"),
     ],
