@@ -24,9 +24,9 @@ def end_of_log(jobs: Jobs, pod: Pod, failure: Failure | None, count: int) -> lis
     gone on to the next round, before the time of the failure."""
     from elasticjob_client.tell import ending
 
-    if pod.ended is None and failure and failure.time and (found := _until(jobs, pod, failure, count)):
-        return found
-    return ending.without_torchruns(jobs.tail(pod, max(count, ending.READ_LINES)))[-count:]
+    read = max(count, ending.READ_LINES)
+    found = _until(jobs, pod, failure, read) if pod.ended is None and failure and failure.time else []
+    return ending.without_torchruns(found or jobs.tail(pod, read))[-count:]
 
 
 def _until(jobs: Jobs, pod: Pod, failure: Failure, count: int) -> list[str]:

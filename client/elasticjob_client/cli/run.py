@@ -155,16 +155,16 @@ def run(
 
         try:
             made = follow.created(jobs, job, code_map)
+            if output == "text":
+                click.echo(f"created elasticjob/{name} in namespace {jobs.namespace}", err=True)
+            else:
+                _print([made.to_dict()], output, on_one_line=not detach)
+            if not detach:
+                sys.exit(follow.follow(jobs, name, output))
         except follow.Unfinished:
             sys.exit(follow.half_made(name, code_map, jobs.namespace))
         except KeyboardInterrupt:
             sys.exit(follow.interrupted(jobs, name))
-        if output == "text":
-            click.echo(f"created elasticjob/{name} in namespace {jobs.namespace}", err=True)
-        else:
-            _print([made.to_dict()], output, on_one_line=not detach)
-        if not detach:
-            sys.exit(follow.follow(jobs, name, output))
 
 
 def _in_namespace(
