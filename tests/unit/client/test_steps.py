@@ -46,7 +46,7 @@ def test_status_and_report_have_them(server: Server, run: Callable[..., Result])
     found["status"]["roundHistory"] = unreported()
     server.put(found)
     shown = run("status", "mnist").stdout
-    assert " 101-2000 " in shown
+    assert " 101-2000\n" in shown
     assert " 1-100 " in shown
     drawn = report(after_a_loss(roundHistory=unreported()), [], NOW)
     assert [step for _, step in drawn.progress] == [1, 100, 101, 2000]
