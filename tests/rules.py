@@ -298,7 +298,7 @@ RULES = {
     "growth waits for them a minute": Rule("starts.PREPARE_SECONDS", 1e9),
     # Writes that fail
     "I11 the pass goes on": Rule("tests.simulation.operator.Operator.failed", end_the_pass),
-    "I11 people are told": Rule("conditions._stuck", gives("")),
+    "I11 people are told": Rule("conditions._cannot_start", gives("")),
     # Pauses
     "I14 rounds are paced": Rule("backoff.backoff_seconds", gives(0.0)),
     "I14 steps are the job's": Rule("backoff.was_healthy", a_step_is_enough),

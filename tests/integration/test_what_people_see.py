@@ -41,7 +41,7 @@ def test_pods_that_the_api_server_refuses_stand_in_the_condition_with_its_words(
     job.kubectl("label", "namespace", job.namespace, f"{ENFORCE}=restricted")
     job.apply()
     text = job.says("cannot be created")
-    assert "no other replica is starting; job-0-0, job-1-0: cannot be created: violates PodSecurity" in text
+    assert "no pod can start: job-0-0, job-1-0: cannot be created: violates PodSecurity" in text
     assert columns(job)["STATE"] == "WaitingForPods"
 
     def repeated() -> bool:

@@ -86,7 +86,7 @@ def test_a_spare_keeps_off_the_seat_of_a_member_that_is_on_its_way() -> None:
     late = Expected("p-1", 45.0, "not rejoined yet", 1, rank_held_seconds=1.5)
     decision = decide(candidates, [late], 2, 2)
     assert decision == Defer(
-        1.5, "enough replicas joined; waiting briefly for p-1 to rejoin with the same group rank"
+        1.5, "enough replicas have joined; waiting briefly for p-1 to rejoin with the same group rank"
     )
     patience_is_over = Expected("p-1", 43.0, "not rejoined yet", 1, rank_held_seconds=0.0)
     assert isinstance(decide(candidates, [patience_is_over], 2, 2), FormRound)
@@ -104,7 +104,7 @@ def test_a_member_that_leaves_does_not_take_the_place_of_one_with_a_lower_rank()
     assert "p-0, p-1" in decision.why
     decision = decide([Candidate("b", "p-1", 1, 1), *quick], slow[:1], 1, 2)
     assert decision == Defer(
-        14.0, "enough replicas joined; waiting briefly for p-0 to rejoin with the same group rank"
+        14.0, "enough replicas have joined; waiting briefly for p-0 to rejoin with the same group rank"
     )
     decision = decide([Candidate("a", "p-0", 0, 0), *quick], slow[1:], 1, 1)
     assert isinstance(decision, FormRound), "the slow one would have no place"
@@ -113,20 +113,21 @@ def test_a_member_that_leaves_does_not_take_the_place_of_one_with_a_lower_rank()
 
 def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:
     members = [Expected(f"p-{i}", 40.0, "not rejoined yet") for i in range(5)]
-    new = [Expected("slot 7", 5.0, "pod not created yet"), Expected("p-8", 9.0, "starting on node b")]
+    new = [Expected("slot 7", 5.0, "pod not created yet"), Expected("p-8", 9.0, "starting", where="node b")]
     decision = decide([Candidate("id", "p-9", 9)], [*members, *new], 2, 9)
     assert decision == Defer(
         5.0,
-        "1 of 9 replicas joined, at least 2 required; waiting for slot 7 (pod not created yet) "
-        "and p-8 (starting on node b) and p-0, p-1, p-2 and 2 more (not rejoined yet)",
+        "waiting for slot 7 (pod not created yet) and p-8 (starting on node b) and p-0, p-1, p-2 and 2 more "
+        "(not rejoined yet)",
+        "1 of 9 replicas has joined, 2 are needed",
     )
 
 
 def test_the_sentence_has_an_end_however_many_reasons_there_are() -> None:
-    awaited = [Expected(f"p-{i}", 5.0, f"starting on node {i}") for i in range(1000)]
+    awaited = [Expected(f"p-{i}", 5.0, "starting", where=f"node-{i}") for i in range(1000)]
     decision = decide([Candidate("id", "p", 0)], awaited, 1, 1001)
     assert decision == Defer(
         5.0,
-        "1 of 1001 replicas joined; waiting for p-0 (starting on node 0) and p-1 (starting on node 1) "
-        "and p-2 (starting on node 2) and 997 more; the round starts with 1 member in 5 s",
+        "waiting for p-0 (starting on node-0) and p-1 (starting on node-1) and p-2 (starting on node-2) and "
+        "997 more; the round starts with 1 of 1001 replicas in 5 s",
     )

@@ -17,6 +17,7 @@ from elasticjob_client.resource import ElasticJob, LostTime, Round
 from elasticjob_client.tell.status import JobStatus, status
 from elasticjob_client.tell.steps import with_steps
 from elasticjob_client.tell.times import duration, milliseconds
+from elasticjob_client.tell.words import node_words
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +123,7 @@ def _pod(pod: Pod, last: datetime) -> Bar:
         end=end,
         kind="pod that failed" if failed else "pod",
         label=pod.name,
-        text=f"{pod.name} on node {pod.node or '?'}; {how}",
+        text=f"{pod.name} on {node_words(pod.node or '?')}; {how}",
     )
 
 

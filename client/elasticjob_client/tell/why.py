@@ -13,6 +13,7 @@ from elasticjob_client.tell.once import once
 from elasticjob_client.tell.status import next_steps
 from elasticjob_client.tell.steps import redone
 from elasticjob_client.tell.times import age, duration, milliseconds
+from elasticjob_client.tell.words import node_words
 
 _PLANNED = ("ScaledUp", "ScaledDown", "Suspended", "Resumed", "StartedAgain", "Started")
 
@@ -149,7 +150,7 @@ def _first(failure: Failure | None, ended: Round | None, pods: Sequence[Pod], no
     if failure is None:
         return []
     rank = f" (group rank {failure.group_rank})" if failure.group_rank is not None else ""
-    node = f" on node {failure.node_name}" if failure.node_name else ""
+    node = f" on {node_words(failure.node_name)}" if failure.node_name else ""
     code = f": {exit_code(failure.exit_code)}" if failure.exit_code is not None else ""
     lines = [f"First to fail: {failure.pod_name}{rank}{node}{code}."]
     if failure.round is None and ended is None:

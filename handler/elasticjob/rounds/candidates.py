@@ -35,13 +35,14 @@ class Expected:
     """A participant that is on its way. ``wait_seconds``: how long to wait for it still.
 
     ``last_group_rank`` is its rank in the round before, None for a newcomer; ``rank_held_seconds``: how long
-    neither a newcomer nor a member of a higher rank takes its place."""
+    neither a newcomer nor a member of a higher rank takes its place; ``where``: on which node it is."""
 
     name: str
     wait_seconds: float
     why: str
     last_group_rank: int | None = None
     rank_held_seconds: float = 0.0
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,17 @@ class FormRound:
 
 @dataclass(frozen=True)
 class Defer:
-    """Do not publish yet. ``seconds`` until the answer changes by itself; None: only an event changes it."""
+    """Do not publish yet. ``seconds`` until the answer changes by itself; None: only an event changes it.
+    ``count``: how many have joined and how many are needed, where they are too few."""
 
     seconds: float | None
     why: str
+    count: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The reason, then the count."""
+        return f"{self.why}; {self.count}" if self.count else self.why
 
 
 def decide(
@@ -77,24 +85,28 @@ def decide(
         if held:
             return Defer(
                 min(e.rank_held_seconds for e in held),
-                f"enough replicas joined; waiting briefly for {_names(held)} to rejoin with the same group "
-                f"rank{'s' * (len(held) != 1)}",
+                f"enough replicas have joined; waiting briefly for {_names(held)} to rejoin with the "
+                f"same group rank{'s' * (len(held) != 1)}",
             )
         return FormRound(assign_ranks(candidates, replicas))
     outstanding = sorted((e for e in expected if e.wait_seconds > 0), key=lambda e: e.wait_seconds)
     if joined >= minimum and not outstanding:
         return FormRound(assign_ranks(candidates, replicas))
-    have = f"{joined} of {counted(replicas, 'replica')} joined"
     if joined >= minimum:
         return Defer(
             outstanding[0].wait_seconds,
-            f"{have}; waiting for {reasons(outstanding)}; "
-            f"the round starts with {counted(joined, 'member')} in {outstanding[-1].wait_seconds:.0f} s",
+            f"waiting for {reasons(outstanding)}; the round starts with {joined} of "
+            f"{counted(replicas, 'replica')} in {outstanding[-1].wait_seconds:.0f} s",
         )
-    need = f"{have}, at least {minimum} required"
+    count = f"{joined_of(joined, replicas)}, {minimum} {'is' if minimum == 1 else 'are'} needed"
     if outstanding:
-        return Defer(outstanding[0].wait_seconds, f"{need}; waiting for {reasons(outstanding)}")
-    return Defer(None, f"{need}; no other replica is starting")
+        return Defer(outstanding[0].wait_seconds, f"waiting for {reasons(outstanding)}", count)
+    return Defer(None, f"no {'other ' * (joined > 0)}pod is starting", count)
+
+
+def joined_of(joined: int, replicas: int) -> str:
+    """How many have joined, in words: ``1 of 2 replicas has joined``."""
+    return f"{joined} of {counted(replicas, 'replica')} {'has' if 1 in (joined, replicas) else 'have'} joined"
 
 
 def assign_ranks(candidates: Iterable[Candidate], size: int) -> tuple[Candidate, ...]:
@@ -150,7 +162,8 @@ def reasons(expected: Sequence[Expected]) -> str:
     """The expected participants, each with its reason: ``a, b (one reason) and c (another)``."""
     groups: dict[str, list[str]] = {}
     for one in expected:
-        groups.setdefault(one.why, []).append(one.name)
+        why = f"{one.why} on {one.where}" if one.where else one.why
+        groups.setdefault(why, []).append(one.name)
     shown = list(groups.items())[:_REASONS]
     more = len(expected) - sum(len(names) for _, names in shown)
     parts = [f"{listed(names)} ({why})" for why, names in shown]

@@ -6,10 +6,12 @@ Establishing, Suspended, Complete, Failed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from elasticjob.contract.names import pod_name, slot_and_attempt
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import counted, one_line
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan import ignored_pods, lifecycle, open_files, suspension
+from elasticjob_operator.plan import ignored_pods, lifecycle, open_files, scaling, suspension
 from elasticjob_operator.plan.model import CreatePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Condition, with_condition
@@ -18,10 +20,11 @@ from elasticjob_operator.plan.waits import JobWait
 UNSCHEDULED_SECONDS = 30.0
 """How long a pod may have neither a node nor a word from a scheduler until the condition says so."""
 
-_UNSCHEDULED_TEXT = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s; check schedulerName"
-
 UNJOINED_SECONDS = 60.0
 """How long a container may run without joining before the status names it."""
+
+MAX_SELECTOR = 200
+"""Characters of a template's nodeSelector in a sentence."""
 
 MAX_TOOL_MESSAGE = 1_000
 """Of a sentence in the conditions for tools: they show it to people in a line."""
@@ -98,16 +101,33 @@ def _training(p: Pass) -> tuple[str, str, str]:
             )
         done = sum(m.succeeded for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
-        more = "".join(f"; {text}" for text in (said, p.growth) if text)
+        growth = p.growth.removesuffix(scaling.NONE_COMING) if _cannot_start(p) else p.growth
+        more = "".join(f"; {text}" for text in (said, growth) if text)
         state = "Training" if r.drain is None else "Draining"
         return "True", state, f"{who}{more}{_shortage(p)}{_held_up(p)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
     why = f"{ended}{r.next_cause.message}; " if r.number else ""
+    if p.reason == "WaitingForFencing":
+        return "False", p.reason, f"{p.waiting}; {why.removesuffix('; ')}"
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)
     reason = "WaitingForPods" if not running or _none_starting(p) else "FormingRound"
-    return "False", reason, f"{why}{p.waiting}{_shortage(p)}{_held_up(p)}"
+    return "False", reason, f"{why}{_not_yet(p)}"
+
+
+def _not_yet(p: Pass) -> str:
+    """Why the next round does not begin: what holds it up first, how many have joined last."""
+    waiting, count = (p.deferred.why, p.deferred.count) if p.deferred is not None else (p.waiting, "")
+    early, unjoined, stuck = _early_end(p), _unjoined(p), _cannot_start(p)
+    if stuck and p.none_starting:
+        waiting, stuck = f"{waiting.removesuffix(' is starting')} can start: {stuck}", ""
+    elif not stuck:
+        stuck = _stays_away(p)
+    text = "; ".join(
+        filter(None, (early, unjoined, waiting, open_files.shortage(p), stuck, ignored_pods.sentence(p)))
+    )
+    return f"{text}; {count}" if count else text
 
 
 def _shortage(p: Pass) -> str:
@@ -125,7 +145,12 @@ def _held_up(p: Pass) -> str:
     """How the last pod ended before it joined, pods that can't be made, scheduled or started, in the words of
     the API server, the scheduler or the kubelet, those that run and do not join, and those that are
     ignored."""
-    return _early_end(p) + _stuck(p) + ignored_pods.sentence(p)
+    held = (
+        _early_end(p),
+        _cannot_start(p) or _stays_away(p) or _unjoined(p),
+        ignored_pods.sentence(p),
+    )
+    return "".join(f"; {text}" for text in held if text)
 
 
 def _early_end(p: Pass) -> str:
@@ -136,12 +161,13 @@ def _early_end(p: Pass) -> str:
         return ""
     own = [pod for pod in p.observed.pods if pod.slot == place[0] and p.alive(pod)]
     awaited = any(p.participant(pod) is None for pod in own) if own else place[0] in p.missing_slots()
-    return f"; {failure.message}" if awaited and p.job.spec.template is not None else ""
+    return failure.message if awaited and p.job.spec.template is not None else ""
 
 
-def _stuck(p: Pass) -> str:
-    members = p.status.member_uids
+def _cannot_start(p: Pass) -> str:
+    """Pods that can't be made, scheduled or started, each with the reason."""
     stuck: dict[str, list[str]] = {}
+    selector = _node_selector(p)
     for write in sorted(p.observed.failing_writes, key=lambda write: write.name):
         stuck.setdefault(f"cannot be {write.verb}: {write.why}", []).append(write.name)
     for pod in p.observed.pods:
@@ -151,28 +177,56 @@ def _stuck(p: Pass) -> str:
                 if pod.avoids and not pod.node
                 else ""
             )
-            stuck.setdefault((pod.unschedulable or pod.waiting) + off, []).append(pod.name)
+            why = f"not scheduled{selector}: {pod.unschedulable}" if pod.unschedulable else pod.waiting
+            stuck.setdefault(why + off, []).append(pod.name)
         elif _is_unknown_to_schedulers(p, pod):
-            stuck.setdefault(_UNSCHEDULED_TEXT, []).append(pod.name)
-    if stuck:
-        return "".join(f"; {listed(names)}: {why}" for why, names in list(stuck.items())[:3])
+            stuck.setdefault(_unknown_to_schedulers(p), []).append(pod.name)
+    return "; ".join(f"{listed(names)}: {why}" for why, names in list(stuck.items())[:3])
+
+
+def _node_selector(p: Pass) -> str:
+    """What the template asks of nodes, as a clause; the scheduler's words do not say it."""
+    wanted = ((p.job.spec.template or {}).get("spec") or {}).get("nodeSelector")
+    if not isinstance(wanted, Mapping) or not wanted:
+        return ""
+    text = one_line(", ".join(f"{key}={value}" for key, value in wanted.items()), MAX_SELECTOR)
+    return f" (nodeSelector {text})"
+
+
+def _unknown_to_schedulers(p: Pass) -> str:
+    """That no scheduler has spoken about a pod, and which one should."""
+    name = ((p.job.spec.template or {}).get("spec") or {}).get("schedulerName")
+    text = f"not considered by any scheduler for {UNSCHEDULED_SECONDS:.0f} s"
+    if not name:
+        return f"{text}; check schedulerName"
+    return f"{text}; is a scheduler {one_line(str(name), 100)!r} (schedulerName of the template) running?"
+
+
+def _stays_away(p: Pass) -> str:
+    """Pods on nodes that are not ready, and members that do not come back."""
     cut_off = [pod.name for pod in p.observed.pods if _waits_for_node(p, pod)]
     if cut_off:
         are = "its node is" if len(cut_off) == 1 else "their nodes are"
-        return f"; {listed(cut_off)}: {are} not ready"
+        return f"{listed(cut_off)}: {are} not ready"
     stays_away = _not_rejoined(p)
     if stays_away:
         one = len(stays_away) == 1
         return (
-            f"; {listed(stays_away)} still {'runs' if one else 'run'} and did not rejoin; see "
+            f"{listed(stays_away)} still {'runs' if one else 'run'} and did not rejoin; see "
             f"{'its log' if one else 'their logs'}, and delete the {'pod' if one else 'pods'} to have "
             f"{'it' if one else 'them'} created again"
         )
+    return ""
+
+
+def _unjoined(p: Pass) -> str:
+    """A pod that runs and does not join."""
+    members = p.status.member_uids
     for pod in p.observed.pods:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.waits.left(JobWait.UNJOINED, pod.uid, UNJOINED_SECONDS) == 0:
             return (
-                f"; {pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined; see its log, and "
+                f"{pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined; see its log, and "
                 f"check that its command runs {_torchrun(p)}"
             )
     return ""

@@ -64,7 +64,7 @@ def sentence(p: Pass) -> str:
         return ""
     names = listed([entry.pod_name for entry in p.status.ignored_pods])
     are = "is" if len(p.status.ignored_pods) == 1 else "are"
-    return f"; {names} {are} ignored: {p.status.ignored_pods[0].message}"
+    return f"{names} {are} ignored: {p.status.ignored_pods[0].message}"
 
 
 def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:

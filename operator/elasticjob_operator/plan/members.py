@@ -36,6 +36,7 @@ from elasticjob_operator.plan.model import OOM_KILLED, Participant, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.words import node_words
 
 ENDED_WELL_SECONDS = 2.0
 """How long a container that has ended with 0 and not reported its success may have been told to end, while
@@ -270,7 +271,7 @@ def _vanished(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
             f"{who} no longer belongs to the job: its owner reference was changed or removed",
         )
     if member.node_name and p.observed.nodes is not None and member.node_name not in p.observed.nodes:
-        text = f"{who} was lost: its pod is gone, and node {member.node_name} is gone or not ready"
+        text = f"{who} was lost: its pod is gone, and {node_words(member.node_name)} is gone or not ready"
         return replace(_evidence(Cause.NODE_LOST, member, text), reasons=("NodeLost",))
     if p.job.spec.template is not None:
         return _evidence(Cause.POD_DELETED, member, f"{who} was lost: its pod was deleted")

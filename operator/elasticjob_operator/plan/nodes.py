@@ -23,6 +23,7 @@ from elasticjob_operator.plan.model import DeletePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ExcludedNode, JobStatus
 from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.words import node_words
 
 FAILURES = 2
 """This many failures within ``WINDOW`` exclude a node: one may be bad luck, and a job that loses the same
@@ -62,12 +63,14 @@ def exclude(p: Pass, name: str, message: str) -> None:
     avoided = {n.name for n in others if n.lifted_time is None}
     if p.observed.nodes is not None and not p.observed.nodes - avoided - {name}:
         p.event(
-            "NodeNotExcluded", f"node {name} is not excluded because no other node is left: {message}", True
+            "NodeNotExcluded",
+            f"{node_words(name)} is not excluded because no other node is left: {message}",
+            True,
         )
         return
     entry = ExcludedNode(name, p.now.wall + EXCLUDED_FOR, message)
     p.set(excluded_nodes=(*others, entry)[-MAX_EXCLUDED:])
-    p.event("NodeExcluded", f"new pods avoid node {name} for {_words(EXCLUDED_FOR)}: {message}", True)
+    p.event("NodeExcluded", f"new pods avoid {node_words(name)} for {_words(EXCLUDED_FOR)}: {message}", True)
 
 
 def suspected(cause: str, exit_code: int | None, node: str) -> str:
@@ -116,7 +119,7 @@ def clear_dead_nodes(p: Pass) -> None:
                 DeletePod(
                     pod.name,
                     pod.uid,
-                    f"its node {pod.node} is {why} and cannot confirm that the pod has ended",
+                    f"{node_words(pod.node)} is {why} and cannot confirm that the pod has ended",
                     force=True,
                 )
             )
@@ -188,7 +191,7 @@ def _lift_oldest(p: Pass) -> None:
         first, lifted_time=p.now.wall, message=f"lifted because {text}; was excluded for: {first.message}"
     )
     p.set(excluded_nodes=tuple(lifted if n is first else n for n in p.status.excluded_nodes))
-    p.event("NodeExclusionLifted", f"new pods may run on node {first.name} again: {text}", True)
+    p.event("NodeExclusionLifted", f"new pods may run on {node_words(first.name)} again: {text}", True)
 
 
 def _replace_pending(p: Pass) -> None:
@@ -207,7 +210,7 @@ def _replace_unheard(p: Pass) -> None:
         if not new or p.participant(pod) is not None:
             continue
         if p.waits.left(JobWait.NODE_READY, pod.uid, NOT_READY_SECONDS) == 0:
-            text = f"{pod.name} has not joined, and its node {pod.node} is not ready"
+            text = f"{pod.name} has not joined, and {node_words(pod.node)} is not ready"
             p.event("PodReplaced", text, True, pod=pod.name)
             unheard.append(pod)
     p.replace_pods(unheard)

@@ -23,6 +23,7 @@ from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.words import node_words
 
 READY_SECONDS = 60.0
 """How long those that replace members are waited for before the round drains without them. AWS gives two
@@ -140,4 +141,4 @@ def _runs(p: Pass, pod: Pod) -> bool:
 
 def _leaves(pod: Pod, who: str) -> str:
     which = f"has the taint {pod.notice}" if pod.notice else "had a taint that said that it would go"
-    return f"{who} leaves node {pod.node}, which {which}"
+    return f"{who} leaves {node_words(pod.node)}, which {which}"

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from elasticjob.contract.records import AnnouncedState, ParticipantRecord, Phase, RoundReport
+from elasticjob.rounds.candidates import Defer
 from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import Waits
 from elasticjob_operator.plan.model import (
@@ -44,6 +45,8 @@ class Pass:
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     waiting: str = ""
+    deferred: Defer | None = None
+    """The same, where too few have joined for the next round, or others are still waited for."""
     growth: str = ""
     """Why a running round is not of the size that is wanted, in words."""
     reason: str = ""

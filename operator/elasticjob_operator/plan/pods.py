@@ -27,6 +27,7 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.words import node_words
 
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""
@@ -184,7 +185,7 @@ def _early_end(p: Pass, pod: Pod) -> Evidence:
         return replace(evidence, message=f"{evidence.message}; it was not yet a member of a round")
     problem = termination.node_problem(p, pod) if pod.exited_well else ""
     if problem:  # a machine that is shut down may let a command end well
-        text = f"{pod.name} ended with exit code 0 before it joined, and node {pod.node} {problem}"
+        text = f"{pod.name} ended with exit code 0 before it joined, and {node_words(pod.node)} {problem}"
         return replace(termination.node_lost(p, pod, pod.name), message=text)
     how = termination.describe_failure(pod)
     if pod.exit is not None:
@@ -311,7 +312,7 @@ def _delete_lost_and_replaced(p: Pass) -> None:
             # One that says that it ends does so by itself, and whose doing that was is still to be seen.
             not p.leaving(pod) or p.waits.left(JobWait.PODS_END, pod.uid, LINGER_SECONDS) == 0
         ):
-            why = f"node {pod.node} has the taint {pod.notice}" if pod.notice else ""
+            why = f"{node_words(pod.node)} has the taint {pod.notice}" if pod.notice else ""
             p.actions.append(DeletePod(pod.name, pod.uid, why or "replaced by a later pod of the same slot"))
 
 

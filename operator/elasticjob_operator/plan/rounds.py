@@ -39,6 +39,7 @@ from elasticjob_operator.plan.status import (
     kernel_members,
 )
 from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.words import node_words
 
 SCHEDULING_GRACE_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""
@@ -209,7 +210,7 @@ def form(p: Pass) -> None:
     if isinstance(decision, FormRound):
         decision = _hold_back(p) or decision
     if isinstance(decision, Defer):
-        p.waiting = decision.why
+        p.waiting, p.deferred = decision.sentence, decision
         doubtful = any(m.state == MemberState.UNREACHABLE for m in p.status.members())
         p.none_starting = decision.seconds is None and not doubtful
         return
@@ -301,7 +302,8 @@ def newcomers(p: Pass, joined: set[str], left: float, enough: bool) -> list[Expe
             continue
         if pod.node:
             if pod.node_ready:
-                expected.append(Expected(pod.name, left, f"starting on node {pod.node}"))
+                state = "running" if pod.running else "starting"
+                expected.append(Expected(pod.name, left, state, where=node_words(pod.node)))
         elif not pod.unschedulable:
             expected.append(Expected(pod.name, _scheduling_left(p, pod.name), "not scheduled yet"))
     if p.job.spec.template is not None:

@@ -6,9 +6,11 @@ the pods that have joined (I10). ``decide``, which also forms that round, says w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from elasticjob.contract.records import AnnouncedState
 from elasticjob.contract.text import counted
-from elasticjob.rounds.candidates import Defer, Expected, decide, listed, reasons
+from elasticjob.rounds.candidates import Defer, Expected, decide, joined_of, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
 from elasticjob_operator.plan import backoff, draining, members, payback, starts
@@ -17,6 +19,9 @@ from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.rounds import candidates, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.words import node_words
+
+NONE_COMING = "; no other pod is starting"
 
 LOOK_AGAIN_SECONDS = 5.0
 """How soon a member that was not fit for a change is looked at again: its renewals make no event."""
@@ -73,10 +78,10 @@ def rescale(p: Pass) -> None:
     expected = newcomers(p, there, delay, bool(joined)) if have < wanted else []
     decision = decide(candidates(p, (*staying, *joined)), [*missed, *expected], _least(p), wanted)
     if isinstance(decision, Defer):
-        why = f"waiting for {reasons(missed)}" if missed else decision.why
-        fixed = have < wanted and not missed and p.job.spec.min_replicas is None
-        how = f" to {wanted} members in one step, because minReplicas is not set" if fixed else ""
-        p.growth = f"will {'grow' if have < wanted else 'shrink'}{how}: {why}"
+        if missed:
+            p.growth = f"will {'grow' if have < wanted else 'shrink'}: waiting for {reasons(missed)}"
+        else:
+            p.growth = _will_grow(p, len(joined), expected)
         if on_probation:
             name, left = min(on_probation.items(), key=lambda item: item[1])
             p.growth += (
@@ -123,6 +128,34 @@ def rescale(p: Pass) -> None:
     draining.change_or_drain(p, Evidence(Cause.SCALED_UP, text))
 
 
+def _will_grow(p: Pass, joined: int, expected: Sequence[Expected]) -> str:
+    """What growing waits for. ``joined``: the pods that stand by for it."""
+    wanted, have, least = p.job.spec.replicas, p.round.members, _least(p)
+    coming = [e for e in expected if e.wait_seconds > 0]
+    if have + joined >= least:
+        last = max(e.wait_seconds for e in coming)
+        text = f"will grow to {have + joined} members in {last:.0f} s"
+    elif p.job.spec.min_replicas is None:
+        text = f"will grow to {wanted} members in one step, because minReplicas is not set"
+    elif least > have + 1:
+        text = f"will grow when {least} replicas have joined"
+    else:
+        text = "will grow"
+    if joined and have + joined < least:
+        text += f"; {joined_of(have + joined, wanted)}"
+    return f"{text}; {_coming(coming)}" if coming else text + NONE_COMING
+
+
+def _coming(expected: Sequence[Expected]) -> str:
+    groups: dict[str, list[str]] = {}
+    for one in expected:
+        groups.setdefault(one.why, []).append(one.name)
+    return "; ".join(
+        f"{listed(names)} ({state})" if ";" in state else f"{state}: {listed(names)}"
+        for state, names in list(groups.items())[:3]
+    )
+
+
 def has_succeeded(p: Pass) -> bool:
     """Whether a member has done its part, or its container says so: only a loss ends its round from now on,
     for what has been finished would be done again."""
@@ -145,11 +178,11 @@ def _unfit(p: Pass, member: ParticipantStatus) -> str:
     """Why this member of the running round may not be there at once when it ends, or ""."""
     pod = p.pods_by_uid.get(member.pod_uid)
     if pod is not None and pod.uid in p.held:
-        return f"leaving node {pod.node}"
+        return f"leaving {node_words(pod.node)}"
     if pod is None or not p.alive(pod) or not pod.running:
         return "not running"
     if not pod.node_ready or pod.unreachable:
-        return f"node {pod.node} is not ready"
+        return f"{node_words(pod.node)} is not ready"
     lease = p.participant(pod)
     record = lease.record if lease is not None else None
     if (

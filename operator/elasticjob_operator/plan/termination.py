@@ -16,6 +16,7 @@ from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.model import OOM_KILLED, Exit, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.words import node_words
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
@@ -65,7 +66,7 @@ def disruption_of(p: Pass, pod: Pod, who: str, group_rank: int | None = None) ->
         return None
     problem = node_problem(p, pod)
     if pod.deleting and problem:
-        text = f"{who} was lost: its pod is being deleted, and node {pod.node} {problem}"
+        text = f"{who} was lost: its pod is being deleted, and {node_words(pod.node)} {problem}"
         return _evidence(pod, Cause.NODE_LOST, text, group_rank)
     if pod.deleting:
         return _evidence(pod, Cause.POD_DELETED, f"{who} is being deleted", group_rank)
@@ -122,7 +123,9 @@ def later_evidence(p: Pass, pod: Pod, who: str, cause: str, group_rank: int | No
         return explain(p, pod, who, group_rank)
     problem = node_problem(p, pod)
     if problem and cause in EXPLAINED_BY_THE_NODE:
-        return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {problem}", group_rank)
+        return _evidence(
+            pod, Cause.NODE_LOST, f"{who} was lost: {node_words(pod.node)} {problem}", group_rank
+        )
     return None
 
 
@@ -130,7 +133,9 @@ def node_lost(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evi
     """The member is lost with its node."""
     problem = node_problem(p, pod)
     silent = "" if p.on_dead_node(pod) else " and the pod is silent"
-    return _evidence(pod, Cause.NODE_LOST, f"{who} was lost: node {pod.node} {problem}{silent}", group_rank)
+    return _evidence(
+        pod, Cause.NODE_LOST, f"{who} was lost: {node_words(pod.node)} {problem}{silent}", group_rank
+    )
 
 
 def node_problem(p: Pass, pod: Pod) -> str:
@@ -209,8 +214,8 @@ def _sentence(pod: Pod, who: str, cause: str) -> str:
     words_of: dict[str, str] = {
         Cause.PREEMPTED: "was preempted",
         Cause.EVICTED: "was evicted",
-        Cause.NODE_PRESSURE: f"was evicted from node {pod.node}, which is short of resources",
-        Cause.NODE_LOST: f"was lost with node {pod.node}",
+        Cause.NODE_PRESSURE: f"was evicted from {node_words(pod.node)}, which is short of resources",
+        Cause.NODE_LOST: f"was lost with {node_words(pod.node)}",
     }
     how = words_of.get(cause, "was terminated by its node")
     words = pod.message.strip(". ") or pod.disruption or pod.reason

@@ -160,11 +160,13 @@ def test_the_operators_sentence_is_in_the_log(
             "uid",
             0,
             "Broken",
-            waiting_message="2 of 4 replicas joined; the round starts with 2 members in 5 s",
+            waiting_message="waiting for mnist-2-0; the round starts with 2 of 4 replicas in 5 s",
         )
     )
     Joining(start("a", join_timeout=3.0))
-    wait_for(lambda: "2 of 4 replicas joined" in caplog.text, 60, "the sentence in the log", interval=0.01)
+    wait_for(
+        lambda: "with 2 of 4 replicas in 5 s" in caplog.text, 60, "the sentence in the log", interval=0.01
+    )
     assert "waiting for round 1" in caplog.text
 
 
