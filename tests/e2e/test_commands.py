@@ -69,7 +69,10 @@ def test_a_command_that_fails_after_torchrun_is_a_failure(job: JobRun) -> None:
     job.complete()
     assert [(r["number"], r["cause"]) for r in job.rounds()] == [(1, "Started"), (2, "PodFailed")]
     message = job.rounds()[1]["message"]
-    assert re.search(r"exit code 7: .*\bno such bucket; its workers had finished", message), message
+    assert re.search(
+        r"^after .* workers had succeeded, the command of .* ended with exit code 7: .*\bno such bucket",
+        message,
+    ), message
     (charge,) = next(a for a in job.status()["accounts"] if a["name"] == "application")["charges"]
     assert charge["cause"] == "PodFailed"
 

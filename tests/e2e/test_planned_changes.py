@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from elasticjob_operator.plan.words import node_words
 from tests.e2e.job import DIGITS, TORCHRUN, JobRun
 from tests.e2e.test_preemption import apart, evict
 from tests.integration.test_node_notices import tainted
@@ -116,7 +117,7 @@ def test_no_step_is_lost_when_a_node_is_about_to_go(job: JobRun) -> None:
         assert all(pod["spec"]["nodeName"] != node for pod in job.pods().values() if lives(pod))
     end = job.status()["roundHistory"][1]["end"]
     assert (end["cause"], end["drain"]) == ("Preempted", "Stopped")
-    assert f"leaves node {node}, which has the taint karpenter.sh/disrupted" in job.round()["message"]
+    assert f"leaves {node_words(node)}, which has the taint karpenter.sh/disrupted" in job.round()["message"]
     assert steps_once(log) == {1, 2}
 
 

@@ -114,7 +114,7 @@ def test_a_container_restarts_in_place_then_the_job_is_made_again(others: Others
         lambda: others.condition("Training")["reason"] == "WaitingForPods", "the ElasticJob waits for pods"
     )
     assert (
-        "no pod is starting; 0 of 2 replicas have joined, 2 are needed"
+        "no pod is starting; 0 of 2 replicas have joined, at least 2 required"
         in (others.condition("Training")["message"])
     )
     others.indexed(2, "OnFailure")
@@ -323,7 +323,7 @@ def test_a_member_is_lost_after_others_have_succeeded(others: OthersRun) -> None
 def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun) -> None:
     others.serve(2)
     others.pod("only")
-    waits = "no other pod is starting; 1 of 2 replicas has joined, 2 are needed"
+    waits = "no other pod is starting; 1 of 2 replicas has joined, at least 2 required"
     others.wait_for(lambda: others.condition("Training").get("message") == waits, "the status says so")
     listed = others.cluster.kubectl("-n", others.namespace, "get", "ej", others.name).stdout
     assert "WaitingForPods" in listed

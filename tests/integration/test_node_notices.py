@@ -15,6 +15,7 @@ import pytest
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
 from elasticjob.contract.names import JOB_LABEL
+from elasticjob_operator.plan.words import node_words
 from tests.integration.lifecycle_job import PlayedJob
 from tests.integration.test_excluded_nodes import running
 
@@ -53,9 +54,9 @@ def test_a_node_that_is_about_to_go_is_left(job: PlayedJob) -> None:
 
     with tainted(cluster, going):
         assert running(job, "job-1-1") != going
-        sentence = f"job-1-0 (group rank 1) leaves node {going}, which has the taint {TAINT}"
+        sentence = f"job-1-0 (group rank 1) leaves {node_words(going)}, which has the taint {TAINT}"
         job.wait_for(lambda: sentence in job.condition("Training")["message"], "it says why a pod leaves")
-        assert f"job-1-0 leaves node {going}, which has the taint {TAINT}" in job.told("NodeNotice")[0]
+        assert f"job-1-0 leaves {node_words(going)}, which has the taint {TAINT}" in job.told("NodeNotice")[0]
         assert "drain" not in job.status()["currentRound"], "it trains until the next pod has joined"
         assert "deletionTimestamp" not in job.pods()["job-1-0"]["metadata"]
 

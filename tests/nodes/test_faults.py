@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from elasticjob_operator.plan.words import node_words
 from tests.nodes.job import BOTH, DigitsJob, NodesJob
 from tests.nodes.table import Recovery
 
@@ -67,7 +68,7 @@ def test_a_pod_is_stopped(new_job: Callable[[], DigitsJob], table: Table) -> Non
     found = job.recovered("SIGSTOP of a pod", struck)
     table(found)
     assert (found.cause, found.account) == ("Unreachable", "infrastructure")
-    assert "is unreachable: no heartbeat for 3" in found.message
+    assert "was unreachable: no heartbeat for 3" in found.message
     assert "it accepts connections but sends no heartbeat" in found.message
 
 
@@ -82,7 +83,7 @@ def test_a_pod_is_deleted(job: DigitsJob, table: Table) -> None:
     found = job.recovered("kubectl delete pod", struck, members=2)
     table(found)
     assert (found.cause, found.account) == ("PodDeleted", "preemption")
-    assert "is being deleted" in found.message
+    assert "was deleted (" in found.message
     assert job.end_of(1)["drain"] == "Stopped", "the preStop hook kept the workers alive"
 
 
@@ -146,7 +147,7 @@ def test_a_node_is_short_of_disk(job: DigitsJob, table: Table) -> None:
     table(found)
     assert (found.cause, found.account) == ("NodePressure", "infrastructure")
     words = "which is short of resources: The node was low on resource: ephemeral-storage"
-    assert f"{pod} (group rank 1) was evicted from node {node}, {words}" in found.message
+    assert f"{pod} (group rank 1) was evicted from {node_words(node)}, {words}" in found.message
 
 
 # Sidecars
@@ -268,10 +269,10 @@ def test_a_node_loses_its_power_and_comes_back(job: DigitsJob, table: Table) -> 
         assert found.cause in causes
         assert found.account == "infrastructure"
         assert f"{lost} (group rank 1) " in found.message
-        assert "is unreachable: " in found.message or f"was lost: node {node} is " in found.message
+        assert "was unreachable: " in found.message or f"was lost: {node_words(node)} is " in found.message
         job.wait_for(lambda: job.end_of(1)["cause"] == "NodeLost", "the charge moves to the node's loss")
         assert f"{lost} (group rank 1) was lost" in job.end_of(1)["message"]
-        assert f"node {node} " in job.end_of(1)["message"]
+        assert f"{node_words(node)} " in job.end_of(1)["message"]
     finally:
         job.power_on(node)
     job.wait_for(lambda: lost not in job.pods() or job.has_ended(lost), "the pod of the dead node has ended")

@@ -62,5 +62,5 @@ def test_a_stranger_is_blocked_and_members_pass(job: NodesJob) -> None:
         job.kubectl("delete", "pod", deleted, "--wait=false")
         found = job.recovered("kubectl delete pod where policies are in force", struck, members=2)
         assert (found.cause, found.account) == ("PodDeleted", "preemption")
-        assert f"{deleted} (group rank 1) is being deleted" in found.message
+        assert f"{deleted} (group rank 1) was deleted" in found.message
     print(json.dumps(job.status()["currentRound"]))

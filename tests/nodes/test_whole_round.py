@@ -10,6 +10,7 @@ import pytest
 
 from devcluster.control_plane import ControlPlane
 from devcluster.kubelet.cluster import KubeletCluster
+from elasticjob_operator.plan.words import node_words
 from tests.chart.release import Release
 from tests.nodes.job import BOTH, DigitsJob
 from tests.nodes.table import Recovery
@@ -68,7 +69,7 @@ def test_all_members_lose_their_node(
         table(found)
         assert (found.cause, found.account) == ("NodeLost", "infrastructure")
         # As the node's condition or its taint says, whichever is there first.
-        problems = [f"was lost: node {node} is {problem}" for problem in ("not ready", "unreachable")]
+        problems = [f"was lost: {node_words(node)} is {problem}" for problem in ("not ready", "unreachable")]
         assert any(problem in found.message for problem in problems), found.message
     finally:
         kubectl("taint", "node", taint[0], f"{taint[1]}-", check=False)

@@ -119,7 +119,7 @@ def test_the_sentence_gives_each_who_is_awaited_the_reason_of_its_own() -> None:
         5.0,
         "waiting for slot 7 (pod not created yet) and p-8 (starting on node b) and p-0, p-1, p-2 and 2 more "
         "(not rejoined yet)",
-        "1 of 9 replicas has joined, 2 are needed",
+        "1 of 9 replicas has joined, at least 2 required",
     )
 
 

@@ -98,7 +98,7 @@ def decide(
             f"waiting for {reasons(outstanding)}; the round starts with {joined} of "
             f"{counted(replicas, 'replica')} in {outstanding[-1].wait_seconds:.0f} s",
         )
-    count = f"{joined_of(joined, replicas)}, {minimum} {'is' if minimum == 1 else 'are'} needed"
+    count = f"{joined_of(joined, replicas)}, at least {minimum} required"
     if outstanding:
         return Defer(outstanding[0].wait_seconds, f"waiting for {reasons(outstanding)}", count)
     return Defer(None, f"no {'other ' * (joined > 0)}pod is starting", count)

@@ -55,7 +55,7 @@ def _reported_by_leader(look: Look) -> list[Finding]:
     why = report.message or "its heartbeats stopped"
     others = look.state.members[1:]
     reported = {
-        m.id: f"{m.name} (group rank {m.group_rank}) is unreachable: {why}"
+        m.id: f"{m.name} (group rank {m.group_rank}) was unreachable: {why}"
         for m in others
         if m.group_rank in silent and m.state == MemberState.MEMBER
     }

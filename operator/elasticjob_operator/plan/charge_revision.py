@@ -242,11 +242,18 @@ def _revise_charge(
     _rewrite_history(p, charge, evidence, rule)
     p.event(
         "ChargeRevised",
-        f"the charge for the end of round {charge.round} moved from {account.name} ({charge.cause}) "
-        f"to {to or 'no account'} ({evidence.cause}): {message}",
+        f"{_corrected(account.name, charge, to, evidence.cause)}: {message}",
         cause=evidence.cause,
     )
     enforce(p, rule, failure, message)
+
+
+def _corrected(account: str, charge: Charge, to: str, cause: str) -> str:
+    """What was corrected: the cause, and the account if it is another."""
+    text = f"cause of the end of round {charge.round} corrected"
+    if cause != charge.cause:
+        text += f" from {charge.cause} to {cause}"
+    return text if to == account else f"{text}, charged to {to or 'no account'} instead of {account}"
 
 
 def _rewrite_history(p: Pass, charge: Charge, evidence: Evidence, rule: Rule | None) -> None:

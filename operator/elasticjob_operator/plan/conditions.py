@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, one_line
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan import ignored_pods, lifecycle, open_files, scaling, suspension
+from elasticjob_operator.plan import fencing, ignored_pods, lifecycle, open_files, scaling, suspension
 from elasticjob_operator.plan.model import CreatePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Condition, with_condition
@@ -107,8 +107,8 @@ def _training(p: Pass) -> tuple[str, str, str]:
         return "True", state, f"{who}{more}{_shortage(p)}{_held_up(p)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
     why = f"{ended}{r.next_cause.message}; " if r.number else ""
-    if p.reason == "WaitingForFencing":
-        return "False", p.reason, f"{p.waiting}; {why.removesuffix('; ')}"
+    if p.reason == fencing.REASON:
+        return "False", p.reason, f"{p.waiting}. {why[:1].upper()}{why[1:].removesuffix('; ')}"
     if p.reason:
         return "False", p.reason, f"{why}{p.waiting}"
     running = any(p.alive(pod) and pod.running for pod in p.observed.pods)

@@ -1,12 +1,25 @@
-"""A failure rule looks for an error text, and a worker failed without one: an Event says how to get it."""
+"""What workers say of their failures: without what torch adds to each of its errors, and what to do where a
+failure rule looks for an error text and there is none."""
 
 from __future__ import annotations
+
+import re
 
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Failure
 from elasticjob_operator.plan.waits import JobWait
+
+_CHATTER = re.compile(
+    r"\. (?:This is typically caused by|This may indicate|Check the logs of the remote worker|GLHF)\b.*"
+)
+"""What torch and gloo put behind errors of connections: advice that is the same for all."""
+
+
+def without_chatter(text: str) -> str:
+    """The error itself, for a sentence. Rules see all of it."""
+    return _CHATTER.sub("", text)
 
 
 def report(p: Pass, failure: Failure) -> None:

@@ -8,28 +8,49 @@ limit that wait (``failurePolicy.fencing``): then it is enough that every member
 
 from __future__ import annotations
 
-from elasticjob.rounds.candidates import Defer, listed
+from elasticjob.rounds.candidates import Defer
 from elasticjob_operator.plan import members, termination
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
+from elasticjob_operator.plan.words import node_words
+
+REASON = "WaitingForFencing"
+"""Of the condition Training, and of the Event when the wait begins."""
+
+MAX_NAMED = 8
+"""Members that the sentence names."""
 
 
 def hold(p: Pass) -> Defer | None:
     """Why the next round may not be published yet; None if it may."""
     if members.fencing_satisfied(p):
         return None
-    pods = listed([m.pod_name for m in p.status.members()])
-    unknown = f"no member of the previous round is known to have stopped ({pods})"
     seconds = p.job.spec.fencing_after
     left = _left(p, seconds) if seconds is not None else None
     if left == 0:
         p.unfenced = f"nothing proves that round {p.round.number} has stopped (failurePolicy.fencing)"
         return None
-    p.reason = "WaitingForFencing"
-    if left is None:
-        return Defer(None, f"{unknown}, and two rounds must not train at once{_remedy(p)}")
-    how = f"in {left:.0f} s without a sign of life from them the next round begins all the same"
-    return Defer(left, f"{unknown}; {how} (failurePolicy.fencing){_remedy(p)}")
+    p.reason = REASON
+    text = f"{_why(p)}. It goes on as soon as one of them is known to have stopped, or comes back"
+    if left is not None:
+        text += f", or after {left:.0f} s without a sign of life from any of them (failurePolicy.fencing)"
+    text += _remedy(p)
+    before = p.before.condition("Training")
+    if before is None or before.reason != REASON:
+        p.event("WaitingForFencing", text, warning=True)
+    return Defer(left, text)
+
+
+def _why(p: Pass) -> str:
+    """Which members keep the next round from beginning, each with its node."""
+    last = p.status.members()
+    named = [f"{m.pod_name} on {node_words(m.node_name)}" for m in last[:MAX_NAMED]]
+    more = f" and {len(last) - MAX_NAMED} more" if len(last) > MAX_NAMED else ""
+    who = f"of round {p.round.number} ({', '.join(named)}{more})"
+    pods = [p.pods_by_uid[m.pod_uid] for m in last if m.pod_uid in p.pods_by_uid]
+    if all(termination.node_problem(p, pod) for pod in pods):
+        return f"training waits: all members {who} are out of reach and may still be training"
+    return f"training waits: no member {who} is known to have stopped, and two rounds must not train at once"
 
 
 def tell(p: Pass, number: int) -> str:
@@ -64,10 +85,10 @@ def _remedy(p: Pass) -> str:
     nodes = sorted({pod.node for pod in pods if termination.node_problem(p, pod)})
     if not nodes and p.observed.nodes is not None:
         return ""
-    many = len(nodes) != 1
-    off = f"node{'s' * many} {listed(nodes)} {'are' if many else 'is'}" if nodes else "the machines are"
-    them, their = ("them", "their Node objects") if many else ("it", "its Node object")
+    node = nodes[0] if len(nodes) == 1 else "NODE"
+    which = node_words(node) if len(nodes) == 1 else "a node"
     return (
-        f"; if {off} off, taint {them} with node.kubernetes.io/out-of-service, or delete {their}, or delete "
-        "the pods with --force"
+        f". If {which} is surely off: kubectl taint node {node} "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or delete its Node object, or delete its "
+        "pods with --force"
     )

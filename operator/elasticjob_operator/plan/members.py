@@ -28,7 +28,7 @@ from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import termination
+from elasticjob_operator.plan import error_text, termination
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.look import evidence as of_findings
 from elasticjob_operator.plan.look import look
@@ -245,12 +245,17 @@ def _after_success(p: Pass, member: ParticipantStatus, pod: Pod, who: str) -> tu
             if termination.disruption_of(p, pod, who, member.group_rank) is None:
                 return COMPLETED, None
         found = termination.explain(p, pod, who, member.group_rank)
+        if found.cause == Cause.POD_FAILED and pod.exit is not None and pod.exit.code:
+            whose = "all" if all(m.succeeded for m in p.status.members()) else "its"
+            how = f"{termination.describe_exit(pod.exit)}{termination.said(pod.exit)}"
+            text = f"after {whose} workers had succeeded, the command of {who} ended with {how}"
+            return MemberState.LOST, replace(found, message=text)
     elif pod.deleting:
         found = termination.disruption_of(p, pod, who, member.group_rank)
     elif p.on_dead_node(pod):
         found = termination.node_lost(p, pod, who, member.group_rank)
     if found is not None:
-        return MemberState.LOST, replace(found, message=f"{found.message}; its workers had finished")
+        return MemberState.LOST, replace(found, message=f"{found.message}; its workers had succeeded")
     return (MemberState.SUCCEEDED if p.round.phase == "Active" else _AGAIN), None
 
 
@@ -295,7 +300,7 @@ def worker_failure(report: FailureReport, pod: str, group_rank: int | None, uid:
 
 def _message_of(report: FailureReport) -> str:
     """A worker's message for a sentence. Rules look for their pattern in the text as it is, in all lines."""
-    return one_line(report.message, MAX_MESSAGE) or "exit code unknown"
+    return error_text.without_chatter(one_line(report.message, MAX_MESSAGE)) or "exit code unknown"
 
 
 def killed_for_memory(pod: Pod, who: str, group_rank: int | None) -> Evidence | None:

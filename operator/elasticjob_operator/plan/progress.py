@@ -9,6 +9,7 @@ happened (I9).
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -90,7 +91,7 @@ def hang(p: Pass) -> list[Evidence]:
     report = p.report_of(leader.pod_uid) if leader is not None else None
     if report is None or not report.hung or not p.job.spec.limits.hang_timeout:
         return []
-    text = f"training hangs: {report.message or 'no step'}; see the pods' logs for the stacks of all workers"
+    text = f"training hung: {report.message or 'no step'}; see the pods' logs for the stacks of all workers"
     return [Evidence(Cause.HANG, text, detect_milliseconds=report.silent_milliseconds)]
 
 
@@ -99,10 +100,20 @@ def stuck(p: Pass) -> str:
     limit, progress = p.job.spec.max_rounds_without_progress, p.status.progress
     if limit is None or progress is None or progress.rounds_without_progress < limit:
         return ""
-    return (
-        f"{counted(progress.rounds_without_progress, 'round')} in a row did not start at a later step than "
-        f"the one before (step {progress.first_step}); maxRoundsWithoutProgress is {limit}"
-    )
+    row, step = progress.rounds_without_progress, progress.first_step
+    firsts = [h.first_step for h in p.status.round_history]
+    same = len(list(itertools.takewhile(lambda first: first == step, firsts)))
+    if same > row:
+        which = "no checkpoint" if step <= 1 else "no later checkpoint"
+        text = f"{same} rounds in a row began at step {step}: {which} is saved or found"
+    else:
+        text = (
+            f"{counted(row, 'round')} in a row began at no later step than the one before (step {step}), or "
+            "ended before the first step"
+        )
+    last = p.status.last_failure
+    why = f"; last failure: {last.message}" if last is not None else ""
+    return f"{text} (maxRoundsWithoutProgress: {limit}){why}"
 
 
 def without(status: JobStatus) -> JobStatus:

@@ -422,9 +422,18 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     )
     p.event(
         "RoundPublished",
-        f"round {following.number} begins with {counted(len(chosen), 'member')}; reason: {message}",
+        f"round {following.number} begins with {counted(len(chosen), 'member')}; "
+        f"{_why_it_begins(before)}{message}",
         cause=why.cause,
     )
+
+
+def _why_it_begins(before: RoundStatus) -> str:
+    """What stands before the cause of a new round: it is the end of the one before, unless the job is new or
+    was resumed."""
+    if not before.number:
+        return "it is "
+    return "" if before.resumed else f"round {before.number} ended: "
 
 
 def _newcomers(ranked: tuple[Candidate, ...]) -> tuple[str, ...]:

@@ -46,6 +46,9 @@ KUBELET_REASONS = {
 memory or disk, because the machine is shut down (a spot node), for a critical pod, or because the template's
 own activeDeadlineSeconds are over."""
 
+DELETED = "was deleted (not by the operator; the API server's audit log names the user)"
+"""Of a pod that counted for its slot: the operator deletes none of these."""
+
 EXPLAINED_SECONDS = 5.0
 """How long after a pod has ended with 0 before it joined a sign may still show that it was told to end: what
 is decided of it may be the end of the job."""
@@ -66,10 +69,10 @@ def disruption_of(p: Pass, pod: Pod, who: str, group_rank: int | None = None) ->
         return None
     problem = node_problem(p, pod)
     if pod.deleting and problem:
-        text = f"{who} was lost: its pod is being deleted, and {node_words(pod.node)} {problem}"
+        text = f"{who} was lost: its pod was deleted, and {node_words(pod.node)} {problem}"
         return _evidence(pod, Cause.NODE_LOST, text, group_rank)
     if pod.deleting:
-        return _evidence(pod, Cause.POD_DELETED, f"{who} is being deleted", group_rank)
+        return _evidence(pod, Cause.POD_DELETED, f"{who} {DELETED}", group_rank)
     return None
 
 
