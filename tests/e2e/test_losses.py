@@ -174,7 +174,9 @@ def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
     job.apply([*TORCHRUN, "--standalone", str(SCRIPTS / "alone.py")])
     failed = job.failed()
     assert failed["reason"] == "NeverJoined"
-    assert "must run torchrun without --standalone" in failed["message"], "it says what to do"
+    assert (
+        "its command has the flag --standalone, so each pod trains alone: remove it" in failed["message"]
+    ), "it says what to do"
 
     def told() -> bool:
         return (

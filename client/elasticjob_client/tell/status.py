@@ -112,7 +112,8 @@ def _pods(job: ElasticJob, pods: Sequence[Pod]) -> list[PodRow]:
 
 
 _AFTER_FAILURE = {
-    "NeverJoined": "the command must be `torchrun train.py`, without --standalone or --rdzv-*",
+    "NeverJoined": "the command must be `torchrun train.py`, without --standalone, --nnodes, --rdzv-backend, "
+    "--rdzv-endpoint or --rdzv-id",
     "NoProgress": "save checkpoints more often, or find out why each round fails",
     "MembersDisagree": "run the same torchruns in all pods; one for some pods only needs --standalone",
     "IdleDeadlineExceeded": "see which pods were missing, and why they did not start",

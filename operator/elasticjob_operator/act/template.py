@@ -10,16 +10,14 @@ user's, field by field.
 from __future__ import annotations
 
 import copy
-import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from elasticjob.contract.names import (
     API_VERSION,
     ATTEMPT_LABEL,
     AVOID_NODES_ANNOTATION,
-    BACKEND,
     JOB_LABEL,
     JOB_UID_ENV,
     KIND,
@@ -32,11 +30,10 @@ from elasticjob.contract.names import (
     pod_name,
 )
 from elasticjob_operator.act import injection, pre_stop
+from elasticjob_operator.plan import commands
 from elasticjob_operator.plan.containers import DEFAULT_CONTAINER_ANNOTATION, training_container
 from elasticjob_operator.plan.model import Job
 
-MAX_RESTARTS = "1000000"
-"""torchrun's own count is set out of the way; the job's accounts decide."""
 TOKEN_DIR = "/var/run/secrets/elasticjob.dev/serviceaccount"
 TOKEN_VOLUME = "elasticjob-token"
 TEMPORARY_VOLUME = "elasticjob-tmp"
@@ -47,7 +44,6 @@ TOKEN_SECONDS = 3607
 """What Kubernetes itself asks for in its own token volumes."""
 
 _CUDA_RESOURCE = re.compile(r"(nvidia|amd)\.com/(gpu|mig-.*)")
-_OVERRIDING = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--nnodes", "--max-restarts", "--standalone")
 
 
 def job_identity(job: Job) -> str:
@@ -115,35 +111,15 @@ def pod_of(
 
 
 def warnings(job: Job) -> tuple[str, ...]:
-    """What in the training container's command works against the environment that it is given.
-
-    Only words before the script count: what follows ``train.py`` are the script's own arguments. A flag with
-    the value that the environment has anyway does no harm; `accelerate launch` needs two such flags.
-    """
+    """What in the training container's command works against the environment that it is given."""
     if job.spec.template is None:
         return ()
     container = _container_of(job)
-    forced, _ = _environment(job, container)
-    same = {_flag_of(entry["name"]): entry["value"] for entry in forced if "value" in entry}
-    found = []
-    words = [*_words([*(container.get("command") or ()), *(container.get("args") or ())]), ""]
-    for word, following in itertools.pairwise(words):
-        if word.endswith(".py"):
-            break
-        name, equals, value = word.partition("=")
-        flag = name.replace("_", "-")
-        if flag in _OVERRIDING and (value if equals else following) != same.get(flag):
-            found.append(word)
     return tuple(
         f"container {container.get('name')!r} has the flag {word}, which overrides the environment set by "
         "the operator; remove the flag, or the pod will not take part in the job's rounds"
-        for word in dict.fromkeys(found)
+        for word in commands.overriding(job, container)
     )
-
-
-def _flag_of(variable: str) -> str:
-    """torchrun's flag for one of its environment variables: --rdzv-backend for PET_RDZV_BACKEND."""
-    return "--" + variable.removeprefix("PET_").lower().replace("_", "-")
 
 
 def path_warnings(job: Job) -> tuple[str, ...]:
@@ -202,16 +178,11 @@ def _environment(job: Job, container: Mapping[str, Any]) -> tuple[list[dict[str,
     The backend ignores torch's bounds. A minimum of 1 lets a command that uses another backend by mistake
     come to its end, and so to the reason NeverJoined, instead of waiting there for others.
     """
-    most = job.spec.replicas if job.spec.max_replicas is None else job.spec.max_replicas
     forced: list[dict[str, Any]] = [
         {"name": POD_NAME_ENV, "valueFrom": _field("metadata.name")},
         {"name": POD_UID_ENV, "valueFrom": _field("metadata.uid")},
         {"name": JOB_UID_ENV, "value": job.uid},
-        {"name": "PET_RDZV_BACKEND", "value": BACKEND},
-        {"name": "PET_RDZV_ENDPOINT", "value": f"{job.namespace}/{job.name}"},
-        {"name": "PET_RDZV_ID", "value": job.uid},
-        {"name": "PET_NNODES", "value": f"1:{most}"},
-        {"name": "PET_MAX_RESTARTS", "value": MAX_RESTARTS},
+        *({"name": name, "value": value} for name, value in commands.environment(job).items()),
     ]
     nproc = nproc_per_node(job, container)
     # A value of envFrom can't be seen here and would lose against env: leave torch's own default (1) to it.
@@ -306,9 +277,3 @@ def _field(path: str) -> dict[str, Any]:
 
 def _field_ref(path: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "fieldPath": path}
-
-
-def _words(command: Iterable[object]) -> Iterable[str]:
-    """The words of a command, also of a line handed to a shell."""
-    for part in command:
-        yield from str(part).split()

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from elasticjob.contract.names import pod_name, slot_and_attempt
 from elasticjob.contract.text import counted, one_line
 from elasticjob.rounds.candidates import listed
-from elasticjob_operator.plan import fencing, ignored_pods, lifecycle, open_files, scaling, suspension
+from elasticjob_operator.plan import (
+    commands,
+    fencing,
+    ignored_pods,
+    lifecycle,
+    open_files,
+    scaling,
+    suspension,
+)
 from elasticjob_operator.plan.model import CreatePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Condition, with_condition
@@ -225,10 +233,9 @@ def _unjoined(p: Pass) -> str:
     for pod in p.observed.pods:
         silent = p.alive(pod) and pod.running and p.participant(pod) is None and pod.uid not in members
         if silent and p.waits.left(JobWait.UNJOINED, pod.uid, UNJOINED_SECONDS) == 0:
-            return (
-                f"{pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined; see its log, and "
-                f"check that its command runs {_torchrun(p)}"
-            )
+            why = commands.why_apart(p.job)
+            hint = f": {why}" if why else f"; see its log, and check that its command runs {_torchrun(p)}"
+            return f"{pod.name} has run for {UNJOINED_SECONDS:.0f} s and has not joined{hint}"
     return ""
 
 
@@ -255,7 +262,7 @@ def _waits_for_node(p: Pass, pod: Pod) -> bool:
 def _torchrun(p: Pass) -> str:
     if p.job.spec.template is None:
         return f"torchrun --rdzv-backend=k8s --rdzv-endpoint={p.job.name}"
-    return "torchrun without --standalone or --rdzv-* flags"
+    return commands.NEEDED
 
 
 def _set(p: Pass, kind: str, status: str, reason: str, message: str) -> None:

@@ -14,7 +14,7 @@ from elasticjob.contract.text import counted
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import PLANNED
 from elasticjob.rounds.state import MemberState
-from elasticjob_operator.plan import draining, progress, termination
+from elasticjob_operator.plan import commands, draining, progress, termination
 from elasticjob_operator.plan.charging import exhausted, slot_attempt
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.members import started_again
@@ -86,12 +86,15 @@ def check_failure(p: Pass) -> bool:
         return True
     never = _never_joined(p)
     if never:
+        why = commands.why_apart(p.job) or (
+            f"its command must run {commands.NEEDED} (with these flags, or with plain python, each pod "
+            "trains alone)"
+        )
         _close(
             p,
             Outcome.FAILED,
             "NeverJoined",
-            f"{never} ended with exit code 0 and never joined a round: its command must run torchrun without "
-            "--standalone or --rdzv-* flags (with these flags, or with plain python, each pod trains alone)",
+            f"{never} ended with exit code 0 and never joined a round: {why}",
         )
         return True
     over = p.job.spec.template is None and p.round.phase == Phase.BROKEN

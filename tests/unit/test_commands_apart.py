@@ -1,0 +1,65 @@
+"""What the template's command shows of why its pods do not join."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elasticjob_operator.plan.commands import why_apart
+from elasticjob_operator.plan.model import Job, JobSpec
+
+ALONE = "so each pod trains alone"
+
+
+def why(**container: Any) -> str:
+    template = {"spec": {"containers": [{"name": "train", **container}]}}
+    return why_apart(Job("team", "job", "uid", 1, JobSpec(template=template)))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["torchrun", "train.py", "--standalone"], ""),
+        (["torchrun", "--rdzv-conf=timeout=5", "train.py"], ""),
+        (["torchrun", "--max-restarts=3", "train.py"], ""),
+        (["torchrun", "--rdzv_backend", "k8s", "train.py"], ""),
+        (
+            ["torchrun", "--standalone", "train.py"],
+            f"its command has the flag --standalone, {ALONE}: remove it",
+        ),
+        (
+            ["sh", "-c", "torchrun --standalone --nnodes=1 train.py && upload"],
+            f"its command has the flags --standalone, --nnodes=1, {ALONE}: remove them",
+        ),
+        (
+            ["torchrun", "--rdzv-backend=c10d", "train.py"],
+            "its command has the flag --rdzv-backend=c10d, which overrides what the operator sets: remove it",
+        ),
+        (["python", "train.py"], f"its command runs python, not torchrun, {ALONE}"),
+        (
+            ["/bin/python3.11", "-u", "train.py"],
+            f"its command runs /bin/python3.11, not torchrun, {ALONE}",
+        ),
+        (["python", "-m", "torch.distributed.run", "train.py"], ""),
+        (["python", "-c", "import train"], ""),
+        (["sh", "-c", "python train.py"], ""),
+        (["./run.sh"], ""),
+        ([], ""),
+        ("torchrun --standalone", ""),
+    ],
+)
+def test_only_what_the_command_shows_is_said(command: list[str], said: str) -> None:
+    assert why(command=command) == said
+
+
+def test_arguments_count_and_the_images_own_command_is_not_known() -> None:
+    assert why(command=["python"], args=["train.py"]) == f"its command runs python, not torchrun, {ALONE}"
+    assert why(args=["python", "train.py"]) == ""
+    assert why(args=["--standalone", "train.py"]) == (
+        f"its command has the flag --standalone, {ALONE}: remove it"
+    )
+
+
+def test_a_job_without_a_template_shows_nothing() -> None:
+    assert why_apart(Job("team", "job", "uid", 1, JobSpec())) == ""
