@@ -146,7 +146,7 @@ def test_a_round_forms_although_the_role_cannot_be_written(job: PlayedJob) -> No
         job.wait_for(lambda: job.status()["currentRound"]["phase"] == "Broken", "round 1 is broken")
         job.join("job-0-0", "job-1-0")
         assert job.round(2)["members"] == 2
-        job.says("the pods' ServiceAccount, Role and RoleBinding: cannot be written: ")
+        job.says("the pods' ServiceAccount, Role and RoleBinding cannot be written: ")
         warned(job, "WriteFailed", "the pods' ServiceAccount, Role and RoleBinding cannot be written")
         assert "job-2-1" not in job.pods()
     job.runs("job-0-0", "job-1-0", "job-2-1")

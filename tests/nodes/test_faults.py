@@ -98,7 +98,7 @@ def test_a_container_is_out_of_memory(new_job: Callable[[], DigitsJob], table: T
     found = job.recovered("container out of memory", struck, members=2)
     table(found)
     assert (found.cause, found.account) == ("OutOfMemory", "application")
-    assert "its container ended with OOMKilled" in found.message
+    assert "its container was killed: out of memory (OOMKilled" in found.message
 
 
 @BOTH

@@ -122,7 +122,7 @@ def record_write_failure(
     quiet = failing.passing and failing.failures <= _QUIET_FAILURES
     level = logging.DEBUG if quiet or failing.failures % 10 > 2 else logging.WARNING
     if target.verb == "created":
-        text = f"pod {target.name} was rejected: {error.message}"
+        text = f"pod {target.name} cannot be created (the operator tries again): {error.message}"
         event = Event("PodRejected", text, warning=True, pod=target.name)
     else:
         event = Event("WriteFailed", f"{target.name} cannot be {target.verb}: {failing.why}", warning=True)

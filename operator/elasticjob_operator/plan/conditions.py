@@ -177,7 +177,8 @@ def _cannot_start(p: Pass) -> str:
     stuck: dict[str, list[str]] = {}
     selector = _node_selector(p)
     for write in sorted(p.observed.failing_writes, key=lambda write: write.name):
-        stuck.setdefault(f"cannot be {write.verb}: {write.why}", []).append(write.name)
+        if write.verb == "created":
+            stuck.setdefault(f"cannot be created: {write.why}", []).append(write.name)
     for pod in p.observed.pods:
         if p.alive(pod) and (pod.unschedulable or pod.waiting) and not pod.running:
             off = (
@@ -189,7 +190,13 @@ def _cannot_start(p: Pass) -> str:
             stuck.setdefault(why + off, []).append(pod.name)
         elif _is_unknown_to_schedulers(p, pod):
             stuck.setdefault(_unknown_to_schedulers(p), []).append(pod.name)
-    return "; ".join(f"{listed(names)}: {why}" for why, names in list(stuck.items())[:3])
+    others = (
+        f"{write.name} cannot be {write.verb}: {write.why}"
+        for write in sorted(p.observed.failing_writes, key=lambda write: write.name)
+        if write.verb != "created"
+    )
+    found = [*others, *(f"{listed(names)}: {why}" for why, names in stuck.items())]
+    return "; ".join(found[:3])
 
 
 def _node_selector(p: Pass) -> str:

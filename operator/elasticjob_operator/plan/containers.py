@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticjob.contract.names import JOB_UID_ENV
+from elasticjob.contract.text import one_line
 
 DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 
@@ -25,6 +26,19 @@ def training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     names = [str(c.get("name", "")) for c in found]
     wanted = annotations.get(DEFAULT_CONTAINER_ANNOTATION) if isinstance(annotations, Mapping) else None
     return str(wanted) if wanted in names else (names[0] if names else "")
+
+
+def memory_limit(template: Mapping[str, Any] | None) -> str:
+    """The template's limit of memory for the training container; "" if it has none."""
+    template = template or {}
+    meta, spec = template.get("metadata") or {}, template.get("spec") or {}
+    name, containers = training_container(meta, spec), spec.get("containers")
+    for container in containers if isinstance(containers, list) else ():
+        if isinstance(container, Mapping) and container.get("name") == name:
+            resources = container.get("resources")
+            limits = resources.get("limits") if isinstance(resources, Mapping) else None
+            return one_line(str(limits.get("memory") or ""), 40) if isinstance(limits, Mapping) else ""
+    return ""
 
 
 def _is_marked(container: Mapping[str, Any]) -> bool:

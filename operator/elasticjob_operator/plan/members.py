@@ -308,7 +308,7 @@ def killed_for_memory(pod: Pod, who: str, group_rank: int | None) -> Evidence | 
     end = pod.last_exit
     if end is None or end.reason != OOM_KILLED:
         return None
-    text = f"{who} was restarted in place: its container was OOMKilled"
+    text = f"{who} was restarted in place: its container was killed: out of memory ({OOM_KILLED})"
     return Evidence(
         Cause.OUT_OF_MEMORY, text, pod.name, group_rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
     )
@@ -351,7 +351,9 @@ def _left_round(p: Pass, member: ParticipantStatus, who: str) -> Evidence:
     """The member has announced itself again: for the failure of a worker, or for no known reason."""
     report = _failure_report(p, member)
     if report is None:
-        return _evidence(Cause.MEMBER_LEFT, member, f"{who} left the round without giving a reason")
+        over = p.round.phase != "Active"
+        how = "was stopped with the round" if over else "left the round without giving a reason"
+        return _evidence(Cause.MEMBER_LEFT, member, f"{who} {how}")
     if report.after_round_end:
         text = f"{who} left the round; later one of its workers failed: {_message_of(report)}"
         return _evidence(Cause.MEMBER_LEFT, member, text)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from elasticjob.contract.records import AnnouncedState
 from elasticjob.rounds.causes import ESTABLISHING, Cause
+from elasticjob_operator.plan.containers import memory_limit
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.model import OOM_KILLED, Exit, Pod
 from elasticjob_operator.plan.pass_state import Pass
@@ -84,7 +85,7 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
     if pod.exit is None:
         text = f"{who} was lost: its pod failed ({describe_failure(pod)})"
         return _evidence(pod, Cause.POD_LOST, text, group_rank)
-    cause, text = Cause.POD_FAILED, f"{who} was lost: its {describe_end(pod, pod.exit)}"
+    cause, text = Cause.POD_FAILED, f"{who} was lost: its {_describe_end(p, pod, pod.exit)}"
     if pod.exit.reason == OOM_KILLED:
         cause = Cause.OUT_OF_MEMORY
     elif pod.exit.code > 128 or pod.exit.code < 0:
@@ -158,9 +159,18 @@ def describe_failure(pod: Pod) -> str:
     return ": ".join(filter(None, (pod.reason, pod.message.strip(". ")))) or "no reason given"
 
 
-def describe_end(pod: Pod, end: Exit) -> str:
+def _describe_end(p: Pass, pod: Pod, end: Exit) -> str:
+    """The same, with the limit of memory that the training container has reached."""
+    limit = memory_limit(p.job.spec.template) if not pod.failed_init else ""
+    return describe_end(pod, end, limit)
+
+
+def describe_end(pod: Pod, end: Exit, limit: str = "") -> str:
     """Which container has ended, and how."""
     which = f"init container {pod.failed_init}" if pod.failed_init else "container"
+    if end.reason == OOM_KILLED:
+        how = f"{OOM_KILLED}, limit {limit}" if limit else OOM_KILLED
+        return f"{which} was killed: out of memory ({how})"
     return f"{which} ended with {describe_exit(end)}"
 
 
@@ -170,9 +180,9 @@ def said(end: Exit) -> str:
 
 
 def describe_exit(end: Exit) -> str:
-    """An exit code in words: ``SIGKILL (exit code 137)``, ``OOMKilled``, ``exit code 1``."""
+    """An exit code in words: ``SIGKILL (exit code 137)``, ``out of memory (OOMKilled)``, ``exit code 1``."""
     if end.reason == OOM_KILLED:
-        return OOM_KILLED
+        return f"out of memory ({OOM_KILLED})"
     name = SIGNALS.get(end.code - 128)
     return f"{name} (exit code {end.code})" if name else f"exit code {end.code}"
 

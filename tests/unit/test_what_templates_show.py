@@ -1,4 +1,4 @@
-"""What the template's command shows of why its pods do not join."""
+"""What the template shows: why its pods do not join, and their limit of memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from elasticjob_operator.plan.commands import why_apart
+from elasticjob_operator.plan.containers import memory_limit
+from elasticjob_operator.plan.error_text import without_chatter
 from elasticjob_operator.plan.model import Job, JobSpec
 
 ALONE = "so each pod trains alone"
@@ -63,3 +65,25 @@ def test_arguments_count_and_the_images_own_command_is_not_known() -> None:
 
 def test_a_job_without_a_template_shows_nothing() -> None:
     assert why_apart(Job("team", "job", "uid", 1, JobSpec())) == ""
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"limits": {"memory": "8Gi"}}, "8Gi"),
+        ({"limits": None}, ""),
+        ("?", ""),
+        ({"requests": {"memory": "1"}}, ""),
+    ],
+)
+def test_the_limit_of_memory_is_the_training_container_s(resources: Any, said: str) -> None:
+    containers = [{"name": "train", "resources": resources}, {"name": "other", "resources": {}}]
+    assert memory_limit({"spec": {"containers": containers}}) == said
+    assert memory_limit(None) == ""
+
+
+def test_what_torch_adds_to_each_error_is_left_out() -> None:
+    error = "RuntimeError: [pair.cc:545] Read error [10.0.0.1]:8080: Connection reset by peer"
+    advice = ". This is typically caused by a remote worker hanging or bugs in the application. GLHF!"
+    assert without_chatter(error + advice) == error
+    assert without_chatter("ValueError: bad. This is mine") == "ValueError: bad. This is mine"
