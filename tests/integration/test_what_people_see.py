@@ -104,7 +104,7 @@ def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -
     job.round(1)
     row = columns(job)
     assert (row["STATE"], row["MEMBERS"], row["ROUND"], row["RESTARTS"]) == ("Training", "2", "1", "0")
-    assert (row["LEADER"], row["CAUSE"], row["STEP"], row["GOODPUT"]) == ("job-0-0", "Started", "", "")
+    assert (row["LEADER"], row["CAUSE"], row["STEP"], row["GOODPUT(%)"]) == ("job-0-0", "Started", "", "")
     assert job.condition("Training")["message"] == "round 1 with 2 members, leader job-0-0"
     (tmp_path / "stop").touch()
     job.is_true("Complete")

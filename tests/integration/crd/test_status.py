@@ -169,9 +169,12 @@ def test_columns(cluster: ClusterAccess, observed: str) -> None:
     assert header.split() == ["NAME", "STATE", "MEMBERS", "REPLICAS", "ROUND", "RESTARTS", "AGE"]
     assert row.split()[:-1] == ["digits", "Training", "2", "2", "7", "5"]
     header, row = cluster.kubectl("get", "-n", observed, "ej", "-o", "wide").stdout.splitlines()
-    assert header.split()[-7:] == ["REASON", "CAUSE", "LEADER", "STARTED", "DURATION", "STEP", "GOODPUT"]
-    *said, _, duration, step, goodput = row.split()[-7:]
-    assert [*said, duration, step, goodput] == ["NotFailed", "PodLost", "digits-0-0", "3600", "18200", "97"]
+    names = ["CAUSE", "LEADER", "STARTED", "ACTIVE(S)", "STEP", "GOODPUT(%)", "MESSAGE"]
+    assert header.split()[-7:] == names
+    cause, leader, _, active, step, goodput, *message = row.split()[7:]
+    assert [cause, leader, active, step, goodput] == ["PodLost", "digits-0-0", "3600", "18200", "97"]
+    training = next(c for c in STATUS["conditions"] if c["type"] == "Training")
+    assert " ".join(message) == training["message"]
 
 
 def test_an_autoscaler_finds_the_pods(cluster: ClusterAccess, observed: str) -> None:
