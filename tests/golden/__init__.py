@@ -65,7 +65,7 @@ def records() -> dict[str, Any]:
         ),
         "round-draining": RoundRecord(_UID, 7, "Draining", "9f3c", ids, _ENDPOINT, "ScaledUp", "growing"),
         "round-broken": RoundRecord(
-            _UID, 7, "Broken", "9f3c", ids, _ENDPOINT, "Hang", "training hung", "waiting for 2 pods"
+            _UID, 7, "Broken", "9f3c", ids, _ENDPOINT, "Hang", "training hangs", "waiting for 2 pods"
         ),
         "round-complete": RoundRecord(_UID, 8, "Closed", "9f3d", ids, _ENDPOINT, outcome="Complete"),
         "round-failed": RoundRecord(_UID, 8, "Closed", "9f3d", message="too many restarts", outcome="Failed"),

@@ -69,7 +69,8 @@ def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_scheduler
 ) -> None:
     job.apply(pod={"nodeSelector": {"gpu": "none-has-it"}})
     text = job.says("nodes are available")
-    assert re.search(r"; job-0-0, job-1-0: 0/\d+ nodes are available: .* didn't match Pod's node", text)
+    why = r"no pod can start: job-0-0, job-1-0: not scheduled \(nodeSelector gpu=none-has-it\): 0/\d+ nodes"
+    assert re.search(why + r" are available: .* didn't match Pod's node", text)
     job.reads("Training", "WaitingForPods")
     row = columns(job)
     assert (row["STATE"], row["MEMBERS"], row["REPLICAS"]) == ("WaitingForPods", "0", "2")
