@@ -43,7 +43,7 @@ def _unserved(job: ElasticJob, now: datetime) -> Check:
         return _told("failed", found.found, found.advice)
     if job.spec.managed_by not in (None, "elasticjob.dev/operator"):
         text = f"spec.managedBy leaves this job to {job.spec.managed_by}, which has given it no status"
-        return _told("unknown", text, "ask those who run it")
+        return _told("unknown", text, "ask its administrators")
     return _told("unknown", f"no operator has looked at {job.name} yet", "ask again in some seconds")
 
 
