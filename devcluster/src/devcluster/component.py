@@ -111,7 +111,8 @@ class Component:
     """A process of the cluster and the faults that can be done to it.
 
     `ready` is polled after each start with the process's id. `ready_timeout` and `grace` are seconds; the
-    latter is what the process gets to clean up when the cluster ends (0: it is killed at once).
+    latter is what the process gets to clean up when the cluster ends (0: it is killed at once). One that ends
+    before it is ready and has said `again_if` is started again, as systemd would.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Component:
         env: Mapping[str, str] | None = None,
         ready_timeout: float = READY_TIMEOUT_SECONDS,
         grace: float = 0.0,
+        again_if: str = "",
     ) -> None:
         self.name = name
         self.log = log
@@ -134,6 +136,7 @@ class Component:
         self._ready = ready
         self._ready_timeout = ready_timeout
         self._grace = grace
+        self._again_if = again_if
         self._pid: int | None = None
 
     @property
@@ -164,13 +167,16 @@ class Component:
 
     def wait_ready(self) -> None:
         """Wait until the process that was launched is ready. Raises ComponentFailedError as `start` does."""
-        pid = self.pid
 
         def ready() -> bool:
-            code = self._parent.exit_code(pid)
-            if code is not None:
-                raise ComponentFailedError(f"{self.name} ended with {code}:\n{self.log_tail()}")
-            return self._ready(pid)
+            code = self._parent.exit_code(self.pid)
+            if code is None:
+                return self._ready(self.pid)
+            said = self.log_tail()
+            if not self._again_if or self._again_if not in said:
+                raise ComponentFailedError(f"{self.name} ended with {code}:\n{said}")
+            self.launch()
+            return False
 
         try:
             wait_for(ready, self._ready_timeout, f"{self.name} is ready")

@@ -17,6 +17,8 @@ from devcluster.kubelet.switch import Switch
 from devcluster.wait import wait_for
 
 _OFF_SECONDS = 30.0
+# What a kubelet ends with that asks containerd between its socket and the start of its CRI.
+_NO_CRI_YET = "server is not initialized yet"
 
 
 class Node:
@@ -104,6 +106,7 @@ class Node:
             "kubelet",
             config.kubelet_command(self.plan, self._binary),
             self._is_healthy(config.KUBELET_HEALTH_PORT),
+            again_if=_NO_CRI_YET,
         )
         self.containerd.start()
         self.kube_proxy.launch()
@@ -167,10 +170,16 @@ class Node:
         wait_for(lambda: not memory.runs(victim), _OFF_SECONDS, f"the kernel has killed {victim}")
 
     def _program(
-        self, parent: ParentClient, name: str, command: list[str], ready: Callable[[int], bool]
+        self,
+        parent: ParentClient,
+        name: str,
+        command: list[str],
+        ready: Callable[[int], bool],
+        again_if: str = "",
     ) -> Component:
         full = f"{self.name}-{name}"
-        return Component(full, parent, command, self._logs_dir / f"{full}.log", ready)
+        log = self._logs_dir / f"{full}.log"
+        return Component(full, parent, command, log, ready, again_if=again_if)
 
     def _is_healthy(self, port: int) -> Callable[[int], bool]:
         client = ApiClient(f"http://{self.address}:{port}")
