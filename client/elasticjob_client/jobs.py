@@ -25,6 +25,7 @@ from elasticjob_client.requests import (
     Many,
     Requests,
     Steps,
+    check_name,
     reached,
     waited,
 )
@@ -49,6 +50,8 @@ class Jobs:
     def __init__(
         self, namespace: str | None = None, *, kubeconfig: str | None = None, context: str | None = None
     ) -> None:
+        if namespace is not None:
+            check_name("a namespace", namespace)
         with told("find a cluster"):
             config = configuration(kubeconfig, context)
             self.server = config.cluster.server

@@ -7,6 +7,7 @@ same methods; who drives the generator makes the call, and awaits it if it has t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timezone
 from itertools import chain
@@ -20,6 +21,7 @@ from lightkube.resources.core_v1 import Pod as CorePod
 from lightkube.types import OnErrorAction, OnErrorResult, PatchType
 
 from elasticjob_client import pods as pods_of
+from elasticjob_client.decoding import list_ready, ready
 from elasticjob_client.errors import ClientError, JobFailed, NotFound, Rejected, no_namespace, told
 from elasticjob_client.pods import JOB_LABEL, Pod
 from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
@@ -32,9 +34,25 @@ CODE_LABEL = f"{GROUP}/code-of"
 """On a ConfigMap: the job for which it was made."""
 FIELD_MANAGER = "elasticjob-client"
 _RETRIES = 5
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _ENDED = ("Complete", "Failed")
 
 _T = TypeVar("_T")
+
+
+def check_name(of: str, name: str) -> None:
+    """Raises ValueError if ``name`` cannot be the name of ``of``: "a job", "a pod" or "a namespace"."""
+    longest, dot = (63, "") if of == "a namespace" else (253, " and '.'")
+    if (
+        not isinstance(name, str)
+        or not _NAME.fullmatch(name)
+        or len(name) > longest
+        or (not dot and "." in name)
+    ):
+        raise ValueError(
+            f"{name!r} cannot be the name of {of}: expected 1 to {longest} lower-case letters, digits, "
+            f"'-'{dot}, beginning and ending with a letter or digit"
+        )
 
 
 class One(NamedTuple):
@@ -71,10 +89,27 @@ class ToShow(NamedTuple):
     window: Window
 
 
+def named(body: dict[str, Any]) -> str:
+    """The job's name, or the beginning of one that the server makes up. Raises ValueError without any."""
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    found = metadata if isinstance(metadata, dict) else {}
+    if not found.get("name") and isinstance(found.get("generateName"), str) and found["generateName"]:
+        return f"{found['generateName']}..."
+    if "name" not in found:
+        raise ValueError(f"expected an ElasticJob with metadata.name, found {body!r}"[:300])
+    check_name("a job", found["name"])
+    return str(found["name"])
+
+
 class Requests:
-    """The requests of one namespace. ``server``: its URL, which errors name."""
+    """The requests of one namespace. ``server``: its URL, which errors name.
+
+    Raises ValueError for what cannot be the name of a namespace. So do the methods for what cannot be the
+    name of a job or a pod: an empty name would ask for all, and one with a "/" for something else.
+    """
 
     def __init__(self, namespace: str, server: str) -> None:
+        check_name("a namespace", namespace)
         self.namespace, self.server = namespace, server
 
     def name_of(self, job: str) -> str:
@@ -87,13 +122,14 @@ class Requests:
         where = "all namespaces" if all_namespaces else f"namespace {self.namespace}"
         what, namespace = f"list ElasticJobs of {where}", "*" if all_namespaces else self.namespace
         with told(what, self.server):
-            answer = yield Many(lambda client: client.list(RESOURCE, namespace=namespace))
+            answer = yield Many(lambda client: client.list(list_ready(RESOURCE), namespace=namespace))
             found = [ElasticJob.from_dict(one) for one in answer]
         if not found and not all_namespaces:
             yield from self._must_exist(what)
         return sorted(found, key=lambda job: (job.namespace, job.name))
 
     def raw(self, name: str) -> Steps[dict[str, Any]]:
+        check_name("a job", name)
         what = f"read {self.name_of(name)}"
         try:
             with told(what, self.server):
@@ -107,7 +143,7 @@ class Requests:
         """Raises NotFound if there is no such namespace, as far as the user may know that."""
         try:
             with told(what, self.server):
-                yield One(lambda client: client.get(Namespace, self.namespace))
+                yield One(lambda client: client.get(ready(Namespace), self.namespace))
         except NotFound:
             raise no_namespace(what, self.namespace) from None
         except ClientError:
@@ -119,16 +155,22 @@ class Requests:
             return ElasticJob.from_dict(body)
 
     def pods(self, name: str) -> Steps[list[Pod]]:
+        check_name("a job", name)
         with told(f"list the pods of {self.name_of(name)}", self.server):
             labels = {JOB_LABEL: name}
-            found = yield Many(lambda client: client.list(CorePod, namespace=self.namespace, labels=labels))
+            found = yield Many(
+                lambda client: client.list(list_ready(CorePod), namespace=self.namespace, labels=labels)
+            )
             return pods_of.in_order(pods_of.of(one) for one in found)
 
     def events(self, name: str, pods: Sequence[Pod]) -> Steps[list[Event]]:
+        check_name("a job", name)
         names = {("ElasticJob", name), *(("Pod", pod.name) for pod in pods)}
         fields = None if pods else {"involvedObject.name": name}
         with told(f"list the Events of {self.name_of(name)}", self.server):
-            found = yield Many(lambda client: client.list(CoreEvent, namespace=self.namespace, fields=fields))
+            found = yield Many(
+                lambda client: client.list(list_ready(CoreEvent), namespace=self.namespace, fields=fields)
+            )
         mine = [one for one in found if (one.involvedObject.kind, one.involvedObject.name) in names]
         mine.sort(key=lambda one: (one.metadata.name or "") if one.metadata else "")  # those of one second
         return sorted(map(_event, mine), key=lambda e: e.time.timestamp() if e.time else 0.0)
@@ -183,6 +225,7 @@ class Requests:
         self, pod: Pod, since: datetime | None, tail: int | None, timed: bool, follow: bool = False
     ) -> dict[str, Any]:
         """Arguments for lightkube's ``log``."""
+        check_name("a pod", pod.name)
         ago = None if since is None else max(1, int((datetime.now(timezone.utc) - since).total_seconds()) + 1)
         return {
             "namespace": self.namespace,
@@ -198,7 +241,7 @@ class Requests:
 
     def submit(self, job: ElasticJob | dict[str, Any], dry_run: bool = False) -> Steps[ElasticJob]:
         body = job.to_dict() if isinstance(job, ElasticJob) else job
-        name = body.get("metadata", {}).get("name", "")
+        name = named(body)
         with told(f"create {self.name_of(name)}", self.server):
             made = yield One(
                 lambda client: client.create(RESOURCE(**body), namespace=self.namespace, dry_run=dry_run)
@@ -230,13 +273,13 @@ class Requests:
     def _put_code(self, job: str, name: str, code: dict[str, Any]) -> Steps[None]:
         """Create the ConfigMap; one that an earlier run of this job's name has left is replaced, no other."""
         here = {**code, "metadata": {**code["metadata"], "namespace": self.namespace}}
-        body = msgspec.convert(here, ConfigMap)
+        body = msgspec.convert(here, ready(ConfigMap))
         try:
             with told(f"create ConfigMap {self.namespace}/{name}", self.server):
                 yield One(lambda client: client.create(body))
         except Rejected:
             with told(f"replace ConfigMap {self.namespace}/{name}", self.server):
-                found = yield One(lambda client: client.get(ConfigMap, name, namespace=self.namespace))
+                found = yield One(lambda client: client.get(ready(ConfigMap), name, namespace=self.namespace))
                 labels = found.metadata.labels if found.metadata else None
                 if (labels or {}).get(CODE_LABEL) != job:
                     raise
@@ -254,6 +297,7 @@ class Requests:
         return (yield from self.patch(name, spec, what))
 
     def patch(self, name: str, spec: dict[str, Any], what: str = "change") -> Steps[ElasticJob]:
+        check_name("a job", name)
         with told(f"{what} {self.name_of(name)}", self.server):
             changed = yield One(
                 lambda client: client.patch(
@@ -263,10 +307,12 @@ class Requests:
             return ElasticJob.from_dict(dict(changed))
 
     def delete(self, name: str) -> Steps[None]:
+        check_name("a job", name)
         with told(f"delete {self.name_of(name)}", self.server):
             yield One(lambda client: client.delete(RESOURCE, name, namespace=self.namespace))
 
     def kill(self, pod: Pod) -> Steps[None]:
+        check_name("a pod", pod.name)
         with told(f"delete pod {self.namespace}/{pod.name}", self.server):
             yield One(
                 lambda client: client.delete(CorePod, pod.name, namespace=self.namespace, grace_period=0)

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from elasticjob_client.decoding import ready
+
 API_VERSION = "elasticjob.dev/v1alpha1"
 KIND = "ElasticJob"
 
@@ -359,6 +361,6 @@ class ElasticJob(_Part, frozen=True, kw_only=True):
 def parse(found: dict[str, Any], kind: type[_T]) -> _T:
     """Typed data from a dictionary. Raises ValueError with the path of the field that is wrong."""
     try:
-        return msgspec.convert(found, kind)
+        return msgspec.convert(found, ready(kind))
     except msgspec.ValidationError as error:
         raise ValueError(f"not an ElasticJob as {API_VERSION} defines it: {error}") from error
