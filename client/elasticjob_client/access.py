@@ -1,25 +1,42 @@
 """Which cluster, user and namespace: as kubectl finds them.
 
 lightkube reads a single kubeconfig and knows credential plugins up to v1beta1. Here is what is missing for
-kubectl's users: several files in KUBECONFIG, whose first mention of a name wins, and plugins of v1, which are
-told in the environment what is asked of them.
+kubectl's users: several files in KUBECONFIG, whose first mention of a name wins; ``proxy-url`` and
+``tls-server-name``; and plugins of v1, which are told in the environment what is asked of them.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import yaml
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
-from lightkube.config.models import User
+from lightkube.config.models import Cluster, Context, User
 from lightkube.core.exceptions import ConfigError
 
+from elasticjob_client.decoding import ready
+
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_DATA = ("certificate-authority-data", "client-certificate-data", "client-key-data")
+_REFUSED = ("as", "as-uid", "as-groups", "as-user-extra")
+"""Of a user: who is meant instead of whoever logs in."""
+_KINDS: dict[str, type[msgspec.Struct]] = {"cluster": Cluster, "user": User, "context": Context}
 _LISTS = ("clusters", "contexts", "users")
 _PLUGIN = "client.authentication.k8s.io"
+
+
+class Access(NamedTuple):
+    """How a cluster is reached. ``source``: the kubeconfig, as errors name it."""
+
+    config: SingleConfig
+    source: str
+    proxy: str | None = None
+    server_name: str | None = None
 
 
 def configuration(kubeconfig: str | None = None, context: str | None = None) -> SingleConfig:
@@ -27,19 +44,55 @@ def configuration(kubeconfig: str | None = None, context: str | None = None) -> 
 
     Raises lightkube's ConfigError with what is missing.
     """
+    return access(kubeconfig, context).config
+
+
+def access(kubeconfig: str | None = None, context: str | None = None) -> Access:
+    """The same, with what lightkube leaves out. Raises ConfigError, which names the file and the field."""
     given = kubeconfig or os.environ.get("KUBECONFIG", "")
     files = [Path(one).expanduser() for one in given.split(os.pathsep) if one]
+    for file in files:
+        if file.is_dir():
+            raise ConfigError(f"{file} is a directory: expected a kubeconfig")
     if kubeconfig and not files[0].is_file():
         raise ConfigError(f"there is no file {kubeconfig}")
     files = [file for file in files or [Path("~/.kube/config").expanduser()] if file.is_file()]
     if not files:
         if "KUBERNETES_SERVICE_HOST" in os.environ:
-            return _chosen(KubeConfig.from_service_account(), context)
+            return Access(_chosen(KubeConfig.from_service_account(), context), "the pod's service account")
         raise ConfigError(
             f"there is no kubeconfig: expected {given or '~/.kube/config'}; "
             "set KUBECONFIG or --kubeconfig to the file that leads to your cluster"
         )
-    return _chosen(KubeConfig.from_dict(merged(files)), context)
+    whole = merged(files)
+    wanted = context or whole["current-context"]
+    found = _only(whole, wanted)
+    config = _chosen(KubeConfig.from_dict(found), context)
+    cluster: dict[str, Any] = next((one["cluster"] for one in found["clusters"]), {})
+    return Access(
+        config,
+        ", ".join(map(str, files)),
+        proxy=cluster.get("proxy-url") or None,
+        server_name=cluster.get("tls-server-name") or None,
+    )
+
+
+def _only(whole: dict[str, Any], wanted: str | None) -> dict[str, Any]:
+    """What a context needs, made usable: what is wrong with others does not matter."""
+    own = next((one for one in whole["contexts"] if one["name"] == wanted), None)
+    if own is not None:
+        own = _usable(own, "context")
+    needed = own["context"] if own else {}
+    return {
+        "current-context": whole["current-context"],
+        "contexts": [
+            own if one["name"] == wanted else {**one, "context": {"cluster": ""}} for one in whole["contexts"]
+        ],
+        "clusters": [
+            _usable(one, "cluster") for one in whole["clusters"] if one["name"] == needed.get("cluster")
+        ],
+        "users": [_usable(one, "user") for one in whole["users"] if one["name"] == needed.get("user")],
+    }
 
 
 def _chosen(config: KubeConfig, context: str | None) -> SingleConfig:
@@ -77,21 +130,34 @@ def _chosen(config: KubeConfig, context: str | None) -> SingleConfig:
 
 
 def merged(files: list[Path]) -> dict[str, Any]:
-    """One kubeconfig out of several, as kubectl merges them; paths in it are absolute."""
-    found: dict[str, Any] = {name: [] for name in _LISTS}
+    """One kubeconfig out of several, as kubectl merges them; each entry has the ``file`` it is from."""
+    found: dict[str, Any] = {"current-context": None, **{name: [] for name in _LISTS}}
     for file in files:
-        try:
-            one = yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{file} is not YAML: {error}") from error
-        if not isinstance(one, dict):
-            raise ConfigError(f"{file} is not a kubeconfig: expected a mapping with {', '.join(_LISTS)}")
-        found.setdefault("current-context", None)
-        found["current-context"] = found["current-context"] or one.get("current-context")
+        one = _read(file)
+        current = one.get("current-context")
+        if current is not None and not isinstance(current, str):
+            raise ConfigError(f"{file}: current-context is {current!r}: expected the name of a context")
+        found["current-context"] = found["current-context"] or current
         for name in _LISTS:
             known = {entry["name"] for entry in found[name]}
-            found[name] += [_usable(e, file) for e in _entries(one, name, file) if e["name"] not in known]
+            found[name] += [e for e in _entries(one, name, file) if e["name"] not in known]
     return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        one = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    except yaml.YAMLError as error:  # not its text, which may have a line with a token
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(
+            f"{file} is not YAML{where}: {getattr(error, 'problem', None) or 'bad text'}"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not a kubeconfig: it is not text in UTF-8") from None
+    if not isinstance(one, dict):
+        raise ConfigError(f"{file} is not a kubeconfig: expected a mapping with {', '.join(_LISTS)}")
+    return one
 
 
 def _entries(one: dict[str, Any], name: str, file: Path) -> list[dict[str, Any]]:
@@ -106,26 +172,47 @@ def _entries(one: dict[str, Any], name: str, file: Path) -> list[dict[str, Any]]
     if not right:
         raise ConfigError(f"{file} is not a kubeconfig: expected {name} as a list of `name` and `{kind}`")
     needed = {"clusters": {"server": ""}, "contexts": {"cluster": ""}}.get(name, {})
-    return [{**entry, kind: {**needed, **(entry.get(kind) or {})}} for entry in entries]
+    return [{**entry, kind: {**needed, **(entry.get(kind) or {})}, "file": file} for entry in entries]
 
 
-def _usable(entry: dict[str, Any], file: Path) -> dict[str, Any]:
-    kind = next((kind for kind in ("cluster", "user") if isinstance(entry.get(kind), dict)), None)
-    if kind is None:
-        return entry
-    body = dict(entry[kind])
+def _usable(entry: dict[str, Any], kind: str) -> dict[str, Any]:
+    """An entry with absolute paths and a plugin that lightkube knows. Raises ConfigError for wrong fields."""
+    file, body = entry["file"], dict(entry[kind])
+    where = f"{file}: {kind} {entry['name']!r}"
+    for key in ("proxy-url", "tls-server-name", *_PATHS):
+        if body.get(key) is not None and not isinstance(body[key], str):
+            raise ConfigError(f"{where}: {key} is not text")
     for key in _PATHS:
         if body.get(key):
             body[key] = str(file.parent.absolute() / body[key])
-    if plugin := body.get("exec"):
-        body["exec"] = _plugin(plugin, file)
+    if kind == "user":
+        for key in _REFUSED:
+            if body.get(key):
+                raise ConfigError(f"{where}: {key} is not supported: another user cannot be impersonated")
+        if body.get("exec") is not None:
+            body["exec"] = _plugin(body["exec"], file, where)
+    try:
+        msgspec.convert(body, ready(_KINDS[kind]))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    for key in _DATA:
+        try:
+            base64.b64decode(body.get(key) or "")
+        except ValueError:
+            raise ConfigError(f"{where}: {key} is not base64") from None
     return {**entry, kind: body}
 
 
-def _plugin(plugin: dict[str, Any], file: Path) -> dict[str, Any]:
+def _plugin(plugin: Any, file: Path, where: str) -> dict[str, Any]:
+    if not isinstance(plugin, dict):
+        raise ConfigError(f"{where}: exec is not a mapping: expected one with apiVersion and command")
+    if not isinstance(plugin.get("command"), str) or not plugin["command"]:
+        raise ConfigError(f"{where}: exec has no command: expected the login program")
+    if not isinstance(plugin.get("env") or [], list):
+        raise ConfigError(f"{where}: env of exec is not a list: expected one of `name` and `value`")
     version = str(plugin.get("apiVersion", ""))
     asked = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
-    command = str(plugin["command"])
+    command = plugin["command"]
     if os.sep in command:
         command = str(file.parent.absolute() / command)
     known = f"{_PLUGIN}/v1beta1" if version == f"{_PLUGIN}/v1" else version

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import datetime
 
-from elasticjob_client.errors import ClientError
-from elasticjob_client.following import LOOK_SECONDS, Begun, unreadable
+from elasticjob_client.errors import ClientError, NoServer
+from elasticjob_client.following import LOOK_SECONDS, Begun, End, Log
+from elasticjob_client.patience import Notice, Patience
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.lines import Line
-
-Read = Callable[[Pod, int | None], AsyncIterator[Line]]
 
 
 class AsyncFollower:
@@ -22,55 +20,68 @@ class AsyncFollower:
     def __init__(
         self,
         look: Callable[[], Awaitable[tuple[ElasticJob, list[Pod]]]],
-        read: Read,
-        rank: int | None,
-        since: datetime | None,
+        read: Callable[[Log], AsyncIterator[Line]],
+        begun: Begun,
+        notice: Notice,
     ) -> None:
-        self._look, self._read, self._begun = look, read, Begun(rank, since)
+        self._look, self._read, self._begun = look, read, begun
+        self._patience = Patience(notice)
         self._lines: asyncio.Queue[Line] = asyncio.Queue(maxsize=10_000)
         self._news = asyncio.Event()
-        self._open = 0
+        self._open: set[asyncio.Task[None]] = set()
 
     async def lines(self) -> AsyncIterator[Line]:
         """Lines as they come. Raises ClientError if the job cannot be read."""
-        tasks: list[asyncio.Task[None]] = []
         try:
             while True:
-                job, pods = await self._look()
-                for pod, rank in self._begun.new(job, pods):
-                    self._open += 1
-                    tasks.append(asyncio.ensure_future(self._follow(pod, rank)))
-                async for line in self._arrived():
+                seconds = LOOK_SECONDS
+                try:
+                    job, pods = await self._look()
+                except NoServer as error:
+                    seconds = self._patience.pause(error)
+                    ended = False
+                else:
+                    self._patience.answered()
+                    ended = job.ended
+                    for log in self._begun.to_read(job, pods):
+                        task = asyncio.ensure_future(self._follow(log))
+                        self._open.add(task)
+                        task.add_done_callback(self._done)
+                until = time.monotonic() + seconds
+                async for line in self._arrived(until):
                     yield line
-                if self._open == 0 and self._lines.empty():
-                    if job.ended:
+                if not self._open and self._lines.empty():
+                    if ended and not self._begun.waits:
                         return
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(until - time.monotonic())
         finally:
+            tasks = list(self._open)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, pod: Pod, rank: int | None) -> None:
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._open.discard(task)
+        self._news.set()
+
+    async def _follow(self, log: Log) -> None:
+        error = None
         try:
-            async for found in self._read(pod, rank):
+            async for found in self._read(log):
                 await self._lines.put(found)
                 self._news.set()
-        except ClientError as error:
-            await self._lines.put(unreadable(pod, rank, error))
-        finally:
-            self._open -= 1
-            self._news.set()
+        except ClientError as raised:
+            error = raised
+        self._begun.ended(End(log, error))
 
-    async def _arrived(self) -> AsyncIterator[Line]:
+    async def _arrived(self, until: float) -> AsyncIterator[Line]:
         """What comes until it is time to look again, or until nothing can come any more."""
-        until = time.monotonic() + LOOK_SECONDS
         while True:
             self._news.clear()
             while not self._lines.empty():
                 yield self._lines.get_nowait()
             left = until - time.monotonic()
-            if self._open == 0 or left <= 0:
+            if not self._open or left <= 0:
                 return
             try:
                 await asyncio.wait_for(self._news.wait(), left)

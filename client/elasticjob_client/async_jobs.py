@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lightkube.core.async_client import AsyncClient
-
-from elasticjob_client.access import configuration
 from elasticjob_client.async_following import AsyncFollower
-from elasticjob_client.errors import NotFound, Rejected, told
+from elasticjob_client.connection import AsyncConnection
+from elasticjob_client.errors import NoServer, NotFound, Rejected, told
+from elasticjob_client.following import Begun, Log
 from elasticjob_client.functions import prepared
+from elasticjob_client.patience import Notice, Patience, warn
 from elasticjob_client.pods import Pod
 from elasticjob_client.requests import (
     FIELD_MANAGER,
@@ -28,7 +27,7 @@ from elasticjob_client.requests import (
 )
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell import lines
-from elasticjob_client.tell.lines import Line, Window
+from elasticjob_client.tell.lines import Line
 
 _T = TypeVar("_T")
 
@@ -37,16 +36,22 @@ class AsyncJobs:
     """The ElasticJobs of one namespace; methods and errors as in ``Jobs``. Make it in a running loop."""
 
     def __init__(
-        self, namespace: str | None = None, *, kubeconfig: str | None = None, context: str | None = None
+        self,
+        namespace: str | None = None,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        notice: Notice | None = None,
     ) -> None:
         if namespace is not None:
             check_name("a namespace", namespace)
+        notice = notice or warn
         with told("find a cluster"):
-            config = configuration(kubeconfig, context)
-            self.server = config.cluster.server
-            self._client = AsyncClient(config, namespace=namespace, field_manager=FIELD_MANAGER)
+            self._client = AsyncConnection(namespace, kubeconfig, context, notice, FIELD_MANAGER)
+        self.server: str = self._client.config.cluster.server
         self.namespace: str = self._client.namespace
-        self._requests = Requests(self.namespace, self.server)
+        self._notice = notice
+        self._requests = Requests(self.namespace, self.server, notice)
 
     async def __aenter__(self) -> AsyncJobs:
         return self
@@ -56,7 +61,7 @@ class AsyncJobs:
 
     async def _do(self, steps: Steps[_T]) -> _T:
         answer: Any = None
-        error: Exception | None = None
+        error: BaseException | None = None
         while True:
             try:
                 asked = steps.throw(error) if error else steps.send(answer)
@@ -70,7 +75,7 @@ class AsyncJobs:
                     answer = [one async for one in answer]
                 else:
                     answer = await answer
-            except Exception as raised:  # noqa: BLE001 - the steps judge it
+            except BaseException as raised:  # noqa: BLE001 - the steps judge it
                 error = raised
 
     async def all(self, all_namespaces: bool = False) -> list[ElasticJob]:
@@ -119,26 +124,35 @@ class AsyncJobs:
         window = shown.window
 
         async def look() -> tuple[ElasticJob, list[Pod]]:
-            return await self.get(name), await self.pods(name)
+            return await self._do(self._requests.again(name)), await self.pods(name)
 
-        async def read(pod: Pod, of: int | None) -> AsyncIterator[Line]:
-            async for found in self._follow(pod, of, window.since, tail, window != Window()):
-                if window.has(found.time):
+        async def read(log: Log) -> AsyncIterator[Line]:
+            async for found in self._read(log):
+                if log.is_new(found) and window.has(found.time):
                     yield found
 
-        async for line in AsyncFollower(look, read, rank, window.since).lines():
+        begun = Begun(rank, window.since, tail, self._notice)
+        async for line in AsyncFollower(look, read, begun, self._notice).lines():
             yield line
 
-    async def _follow(
-        self, pod: Pod, rank: int | None, since: datetime | None, tail: int | None, timed: bool
-    ) -> AsyncIterator[Line]:
-        asked = self._requests.log_call(pod, since, tail, timed, follow=True)
+    async def _read(self, log: Log) -> AsyncIterator[Line]:
+        """The lines of a log as they come; without times if the kubelet refuses to give any."""
         try:
-            with told(f"read the log of pod {pod.name}", self.server):
-                async for text in self._client.log(pod.name, **asked):
-                    yield lines.line(pod.name, text, rank, timed)
-        except RuntimeError as error:  # lightkube 1.0.1 cannot read the body of a refusal here
-            raise Rejected(f"cannot read the log of pod {pod.name}: the API server refuses it") from error
+            async for found in self._lines(log):
+                yield found
+        except Rejected:
+            if not log.timed:
+                raise
+            log.timed = False
+            async for found in self._lines(log):
+                yield found
+
+    async def _lines(self, log: Log) -> AsyncIterator[Line]:
+        name, timed = log.pod.name, log.timed
+        with told(f"read the log of pod {name}", self.server):
+            async with self._client.followed(name, **self._requests.follow_call(log)) as response:
+                async for text in response.aiter_lines():
+                    yield lines.line(name, text, log.rank, timed)
 
     async def submit(self, job: ElasticJob | dict[str, Any], *, dry_run: bool = False) -> ElasticJob:
         """Create a job. Raises Rejected if there is one of this name, or if a field is refused."""
@@ -192,17 +206,42 @@ class AsyncJobs:
         await self._do(self._requests.kill(pod))
 
     async def watch(self, name: str) -> AsyncIterator[ElasticJob]:
-        """The job now, and after each change, until it has ended. Raises NotFound when it is deleted."""
-        first = await self.get(name)
-        yield first
-        if first.ended:
-            return
-        with told(f"watch {self._requests.name_of(name)}", self.server):
-            async for kind, found in self._client.watch(RESOURCE, **self._requests.watch_call(first)):
-                job = self._requests.changed(name, kind, found)
+        """The job now, and after each change, until it has ended.
+
+        A server that is away is asked again for 5 minutes. Raises NotFound when the job is deleted.
+        """
+        async for job in self._watched(name, Patience(self._notice)):
+            yield job
+
+    async def _watched(self, name: str, patience: Patience) -> AsyncIterator[ElasticJob]:
+        job = await self.get(name)
+        yield job
+        while not job.ended:
+            try:
+                with told(f"watch {self._requests.name_of(name)}", self.server):
+                    async for kind, found in self._client.watch(RESOURCE, **self._requests.watch_call(job)):
+                        patience.answered()
+                        job = self._requests.changed(name, kind, found)
+                        yield job
+                        if job.ended:
+                            return
+            except NoServer as error:
+                await asyncio.sleep(patience.pause(error))
+            newer = await self._again(name, patience)
+            if newer.metadata.resource_version != job.metadata.resource_version:
+                job = newer
                 yield job
-                if job.ended:
-                    return
+
+    async def _again(self, name: str, patience: Patience) -> ElasticJob:
+        """A job that was there before, as soon as the server says."""
+        while True:
+            try:
+                found = await self._do(self._requests.again(name))
+            except NoServer as error:
+                await asyncio.sleep(patience.pause(error))
+            else:
+                patience.answered()
+                return found
 
     async def wait(
         self,
@@ -210,17 +249,29 @@ class AsyncJobs:
         until: str | Callable[[ElasticJob], bool] = "Complete",
         timeout_seconds: float | None = None,
     ) -> ElasticJob:
-        """Wait for a condition of this type, or until a function says so.
+        """Wait for a condition of this type, such as Training or Complete, or until a function says so.
 
-        Raises JobFailed if the job ends without it, TimeoutError with its state when the time is over.
+        A server that is away is asked again for 5 minutes, within ``timeout_seconds``. Raises JobFailed if
+        the job ends without it, NotFound when it is deleted, TimeoutError with its state when the time is
+        over.
         """
+        last: list[ElasticJob] = []
+        patience = Patience(self._notice)
         try:
-            return await asyncio.wait_for(self._reached(name, until), timeout_seconds)
+            return await asyncio.wait_for(self._reached(name, until, last, patience), timeout_seconds)
         except asyncio.TimeoutError:
-            raise TimeoutError(waited(await self.get(name), until)) from None
+            job = last[-1] if last else await self.get(name)
+            raise TimeoutError(waited(job, until, patience.reason)) from None
 
-    async def _reached(self, name: str, until: str | Callable[[ElasticJob], bool]) -> ElasticJob:
-        async for job in self.watch(name):
+    async def _reached(
+        self,
+        name: str,
+        until: str | Callable[[ElasticJob], bool],
+        last: list[ElasticJob],
+        patience: Patience,
+    ) -> ElasticJob:
+        async for job in self._watched(name, patience):
+            last[:] = [job]
             if reached(job, until):
                 return job
         raise NotFound(f"ElasticJob {self.namespace}/{name} is gone")

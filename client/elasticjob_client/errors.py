@@ -20,7 +20,11 @@ class NoAccess(ClientError):
 
 
 class NoServer(ClientError):
-    """The API server does not answer."""
+    """The API server does not answer. ``reason``: the same in short, without what was being done."""
+
+    def __init__(self, text: str, reason: str = "the API server does not answer") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class NotInstalled(ClientError):
@@ -88,11 +92,24 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
 
     if isinstance(error, httpx2.HTTPStatusError):
         return _refusal(error, what)
+    if isinstance(error, httpx2.PoolTimeout):
+        return ClientError(
+            f"cannot {what}: all connections of this client are in use. Close some logs first."
+        )
+    if isinstance(error, httpx2.ProxyError):
+        text = (
+            f"the proxy does not lead to it: {error}. The proxy is the kubeconfig's proxy-url, or HTTPS_PROXY"
+        )
+        return NoServer(f"cannot {what}: {text}.", f"the proxy does not lead to the API server: {error}")
     if isinstance(error, httpx2.TransportError):
+        if (wrong := _tls(error)) is not None:
+            return NoAccess(f"cannot {what}: {wrong}. Get a new kubeconfig. {_OTHER}")
         where = f" at {server}" if server else ""
+        reason = f"the API server{where} does not answer: {str(error) or type(error).__name__}"
         return NoServer(
-            f"cannot {what}: the API server{where} does not answer: {str(error) or type(error).__name__}. "
-            "Is the cluster up, and is this the right one? --context and --kubeconfig choose another."
+            f"cannot {what}: {reason}. "
+            "Is the cluster up, and is this the right one? --context and --kubeconfig choose another.",
+            reason,
         )
     if isinstance(error, ConfigError):
         return NoAccess(f"cannot {what}: {str(error).rstrip('.: ')}. {_OTHER}")
@@ -104,6 +121,12 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
         return NoAccess(f"cannot {what}: {text}. Install it, such as your provider's login program. {_OTHER}")
     if isinstance(error, OSError):
         return NoAccess(f"cannot {what}: {error}. {_OTHER}")
+    if isinstance(error, KeyError) and str(error.args[0]).lower() == "content-type":
+        where = f" at {server}" if server else ""
+        return Unreadable(
+            f"cannot {what}: what answers{where} is no Kubernetes API server, or it expects https and the "
+            f"kubeconfig says http. {_OTHER}"
+        )
     if isinstance(error, (json.JSONDecodeError, MsgspecError)):
         return Unreadable(
             f"cannot {what}: what answers is no Kubernetes API server, or the kubeconfig's login program "
@@ -113,6 +136,30 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
         return Unreadable(
             f"cannot {what}: {error}. Is the client older than the operator? `elasticjob doctor` tells."
         )
+    return None
+
+
+_NAME_MISMATCH, _EXPIRED = (62, 64), 10
+"""Codes of OpenSSL for what is wrong with a certificate."""
+
+
+def _tls(error: BaseException) -> str | None:
+    """What is wrong with the certificate of the server, or that it speaks no TLS; None if it is neither."""
+    import ssl
+
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ssl.SSLError):
+        found = found.__cause__ or found.__context__
+    if isinstance(found, ssl.SSLCertVerificationError):
+        if found.verify_code in _NAME_MISMATCH:
+            return f"the API server's certificate is for another name: {found.verify_message}"
+        if found.verify_code == _EXPIRED:
+            return "the API server's certificate has expired"
+        return (
+            f"the API server's certificate is not signed by the CA of the kubeconfig: {found.verify_message}"
+        )
+    if isinstance(found, ssl.SSLError) and found.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "the API server does not speak TLS: the kubeconfig says https, and it may have to say http"
     return None
 
 
@@ -141,7 +188,9 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
     if code in (400, 409, 422):
         return Rejected(f"cannot {what}: {message}")
     answer = f"{code}: {message}" if message else str(code)
-    return NoServer(f"cannot {what}: the API server answers {answer}. Try again.")
+    return NoServer(
+        f"cannot {what}: the API server answers {answer}. Try again.", f"the API server answers {answer}"
+    )
 
 
 def _answer(error: httpx2.HTTPStatusError) -> tuple[int, dict[str, object]]:

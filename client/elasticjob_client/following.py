@@ -7,90 +7,225 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from typing import NamedTuple
 
-from elasticjob_client.errors import ClientError
+from elasticjob_client.errors import ClientError, NoServer
+from elasticjob_client.patience import AWAY_SECONDS, LONGEST_PAUSE_SECONDS, Notice, Patience
 from elasticjob_client.pods import Pod, ranks
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.lines import Line, chosen
 
 LOOK_SECONDS = 1.0
 """Between two looks for new pods."""
+_TRIES_AFTER_THE_END = 5
+"""How often a log that breaks off is opened again if its job has ended."""
+_LONG_SECONDS = 20.0
+"""A log that was open for so long did not fail to open."""
+_JOIN_SECONDS = 1.0
 
-Read = Callable[[Pod, int | None], Iterator[Line]]
+
+class Log:
+    """A pod's log that is followed, and how far it is read: it can be opened again where it broke off."""
+
+    def __init__(self, pod: Pod, rank: int | None, since: datetime | None, tail: int | None) -> None:
+        self.pod, self.rank = pod, rank
+        self.timed = True
+        """Whether its lines have times; a kubelet may refuse that."""
+        self.stop: Callable[[], None] = lambda: None
+        """Ends the reading, for another thread."""
+        self._since, self._tail = since, tail
+        self._last: datetime | None = None
+        self._count, self._again = 0, 0
+        self._behind = False
+        self._opened, self._next = 0.0, 0.0
+        self.failures, self._first_failure = 0, 0.0
+
+    def where(self) -> tuple[datetime | None, int | None]:
+        """Since when, and how many of the last lines are to be asked for."""
+        self._behind, self._again, self._opened = self._last is not None, self._count, time.monotonic()
+        return (self._last, None) if self._last else (self._since, self._tail)
+
+    def is_new(self, line: Line) -> bool:
+        """Whether it has not been read before the log broke off. Call it once for each line."""
+        if line.time is None:
+            self.failures = 0
+            if not self.timed:
+                self._last = datetime.now(timezone.utc)
+            return True
+        if self._behind and self._last and line.time <= self._last:
+            if line.time < self._last:
+                return False
+            self._again -= 1
+            if self._again >= 0:
+                return False
+        self._behind, self.failures = False, 0
+        if self._last is None or line.time > self._last:
+            self._last, self._count = line.time, 0
+        if line.time == self._last:
+            self._count += 1
+        return True
+
+    def broke_off(self) -> None:
+        """Remember that it did; the next try has to wait."""
+        now = time.monotonic()
+        if now - self._opened > _LONG_SECONDS:  # it was only silent, and something in between is impatient
+            self.failures = 0
+        self._first_failure = self._first_failure if self.failures else now
+        self.failures += 1
+        self._next = now + min(self.failures - 1, LONGEST_PAUSE_SECONDS)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to open it again."""
+        return time.monotonic() >= self._next
+
+    def hopeless(self, ended: bool) -> bool:
+        """Whether it is not worth another try."""
+        if ended and self.failures > _TRIES_AFTER_THE_END:
+            return True
+        return time.monotonic() - self._first_failure > AWAY_SECONDS
+
+
+class End(NamedTuple):
+    """A log that is not read any more, and why if it broke off."""
+
+    log: Log
+    error: ClientError | None
 
 
 class Begun:
     """Which logs are read already. ``since``: pods that ended before are left out."""
 
-    def __init__(self, rank: int | None, since: datetime | None) -> None:
-        self._rank, self._since = rank, since
-        self._known: set[tuple[str, str, int]] = set()
+    def __init__(self, rank: int | None, since: datetime | None, tail: int | None, notice: Notice) -> None:
+        self._rank, self._since, self._tail, self._notice = rank, since, tail, notice
+        self._known: dict[tuple[str, str, int], Log] = {}
+        self._broken: dict[tuple[str, str, int], End] = {}
 
-    def new(self, job: ElasticJob, pods: list[Pod]) -> list[tuple[Pod, int | None]]:
-        """The pods whose logs are to be read from now on, each with its rank."""
-        found = []
+    def to_read(self, job: ElasticJob, pods: list[Pod]) -> list[Log]:
+        """The logs that are to be read from now on: of new pods, and those that broke off."""
+        found, there = [], set()
         for pod in chosen(job, pods, self._rank):
-            key = (pod.name, pod.uid, pod.restarts)
-            if key in self._known or (pod.ended and self._since and pod.ended < self._since):
-                continue
-            self._known.add(key)
-            found.append((pod, ranks(job).get(pod.name)))
+            key = _key(pod)
+            there.add(key)
+            if key not in self._known:
+                if self._since and _over_before(pod, self._since):
+                    continue
+                self._known[key] = Log(pod, ranks(job).get(pod.name), self._since, self._tail)
+                found.append(self._known[key])
+            elif key in self._broken and self._broken[key].log.due:
+                found.append(self._broken.pop(key).log)
+        for key, end in list(self._broken.items()):
+            if key not in there or end.log.hopeless(job.ended):
+                del self._broken[key]
+                self._notice(str(end.error))
         return found
 
+    def ended(self, end: End) -> None:
+        """A log that broke off is opened again later; one that cannot be read is said to be so."""
+        if isinstance(end.error, NoServer):
+            end.log.broke_off()
+            self._broken[_key(end.log.pod)] = end
+            if end.log.failures == 2:  # the first time, it may just go on
+                reason = end.error.reason
+                self._notice(f"the log of pod {end.log.pod.name} breaks off: {reason}; trying again")
+        elif end.error is not None:
+            self._notice(str(end.error))
 
-def unreadable(pod: Pod, rank: int | None, error: ClientError) -> Line:
-    """What stands in the place of a log."""
-    return Line(pod=pod.name, rank=rank, text=f"({error})", time=datetime.now(timezone.utc))
+    @property
+    def waits(self) -> bool:
+        """Whether a log is to be opened again."""
+        return bool(self._broken)
+
+
+def _over_before(pod: Pod, since: datetime) -> bool:
+    """Whether it had ended by then, and was not started again."""
+    return bool(pod.ended and pod.ended < since and not (pod.started and pod.started > pod.ended))
+
+
+def _key(pod: Pod) -> tuple[str, str, int]:
+    return pod.name, pod.uid, pod.restarts
 
 
 class Follower:
     """Reads each pod's log in a thread of its own, until the job has ended and all has been read.
 
-    ``look`` gives the job and its pods, ``read`` the lines of a pod, with its rank.
+    ``look`` gives the job and its pods, ``read`` the lines of a log. A server that is away is asked again,
+    and a log that breaks off is opened again; ``notice`` is told.
     """
 
     def __init__(
         self,
         look: Callable[[], tuple[ElasticJob, list[Pod]]],
-        read: Read,
-        rank: int | None,
-        since: datetime | None,
+        read: Callable[[Log], Iterator[Line]],
+        begun: Begun,
+        notice: Notice,
     ) -> None:
-        self._look, self._read, self._begun = look, read, Begun(rank, since)
-        self._lines: queue.Queue[Line | None] = queue.Queue(maxsize=10_000)
-        self._running = 0
+        self._look, self._read, self._begun = look, read, begun
+        self._patience = Patience(notice)
+        self._lines: queue.Queue[Line | End] = queue.Queue(maxsize=10_000)
+        self._running: dict[Log, threading.Thread] = {}
+        self._over = threading.Event()
 
     def lines(self) -> Iterator[Line]:
         """Lines as they come. Raises ClientError if the job cannot be read."""
-        while True:
-            job, pods = self._look()
-            for pod, of in self._begun.new(job, pods):
-                self._running += 1
-                threading.Thread(target=self._follow, args=(pod, of), daemon=True).start()
-            yield from self._arrived()
-            if job.ended and self._running == 0:
-                return
-
-    def _follow(self, pod: Pod, rank: int | None) -> None:
         try:
-            for found in self._read(pod, rank):
-                self._lines.put(found)
-        except ClientError as error:
-            self._lines.put(unreadable(pod, rank, error))
+            while True:
+                try:
+                    job, pods = self._look()
+                except NoServer as error:
+                    yield from self._arrived(self._patience.pause(error), to_the_end=True)
+                    continue
+                self._patience.answered()
+                for log in self._begun.to_read(job, pods):
+                    self._running[log] = threading.Thread(target=self._follow, args=(log,), daemon=True)
+                    self._running[log].start()
+                yield from self._arrived(LOOK_SECONDS)
+                if job.ended and not self._running and not self._begun.waits:
+                    return
         finally:
-            self._lines.put(None)
+            self._close()
 
-    def _arrived(self) -> Iterator[Line]:
+    def _close(self) -> None:
+        """Who stops to listen leaves no thread and no connection behind."""
+        self._over.set()
+        for log in self._running:
+            log.stop()
+        until = time.monotonic() + _JOIN_SECONDS
+        for thread in self._running.values():
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _follow(self, log: Log) -> None:
+        error = None
+        try:
+            for found in self._read(log):
+                self._put(found)
+                if self._over.is_set():
+                    break
+        except ClientError as raised:
+            error = raised
+        finally:
+            self._put(End(log, error))
+
+    def _put(self, found: Line | End) -> None:
+        while not self._over.is_set():
+            try:
+                self._lines.put(found, timeout=LOOK_SECONDS)
+            except queue.Full:
+                continue
+            return
+
+    def _arrived(self, seconds: float, to_the_end: bool = False) -> Iterator[Line]:
         """What comes until it is time to look again, or until nothing can come any more."""
-        until = time.monotonic() + LOOK_SECONDS
+        until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:
                 found = self._lines.get(timeout=left)
             except queue.Empty:
                 return
-            if found is None:
-                self._running -= 1
-            else:
+            if isinstance(found, Line):
                 yield found
-            if self._running == 0 and self._lines.empty():
+            else:
+                del self._running[found.log]
+                self._begun.ended(found)
+            if not to_the_end and not self._running and not self._begun.waits and self._lines.empty():
                 return

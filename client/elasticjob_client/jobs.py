@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lightkube.core.client import Client
 
-from elasticjob_client.access import configuration
-from elasticjob_client.errors import told
-from elasticjob_client.following import Follower
+from elasticjob_client.connection import Connection, interrupt
+from elasticjob_client.errors import NoServer, Rejected, told
+from elasticjob_client.following import Begun, Follower, Log
 from elasticjob_client.functions import prepared
+from elasticjob_client.patience import Notice, Patience, warn
 from elasticjob_client.pods import Pod
 from elasticjob_client.requests import (
     FIELD_MANAGER,
@@ -31,7 +32,7 @@ from elasticjob_client.requests import (
 )
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell import lines
-from elasticjob_client.tell.lines import Line, Window
+from elasticjob_client.tell.lines import Line
 
 POLL_SECONDS = 1.0
 """Between two looks at a job that is waited for with a deadline."""
@@ -40,26 +41,37 @@ _T = TypeVar("_T")
 
 
 class Jobs:
-    """The ElasticJobs of one namespace: that of the context unless another is named.
+    """The ElasticJobs of one namespace: that of the context unless another is named. For several threads.
 
-    Raises NoAccess if there is no usable kubeconfig. If the cluster refuses a request or does not
-    answer, methods raise a ``ClientError`` (``elasticjob_client.errors``) whose text says what to do.
-    ``wait`` also raises TimeoutError, and ``logs`` and ``run`` ValueError.
+    ``notice`` is told, from any thread, of what is neither an error nor a result: that the server is away
+    and is asked again, that a log cannot be read, that a login program waits. By default it is a warning of
+    the logger ``elasticjob_client``.
+
+    Raises NoAccess if there is no usable kubeconfig, ValueError for what cannot be the name of a namespace.
+    If the cluster refuses a request or does not answer, methods raise a ``ClientError``
+    (``elasticjob_client.errors``) whose text says what to do; for what cannot be the name of a job or a pod
+    they raise ValueError. ``wait`` also raises TimeoutError, and ``logs`` and ``run`` ValueError.
     """
 
     def __init__(
-        self, namespace: str | None = None, *, kubeconfig: str | None = None, context: str | None = None
+        self,
+        namespace: str | None = None,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        notice: Notice | None = None,
     ) -> None:
         if namespace is not None:
             check_name("a namespace", namespace)
+        notice = notice or warn
         with told("find a cluster"):
-            config = configuration(kubeconfig, context)
-            self.server = config.cluster.server
-            self._client = Client(config, namespace=namespace, field_manager=FIELD_MANAGER)
+            self._client = Connection(namespace, kubeconfig, context, notice, FIELD_MANAGER)
+        self.server: str = self._client.config.cluster.server
         self.namespace: str = self._client.namespace
         self.context: str | None = context
         self.kubeconfig = kubeconfig
-        self._requests = Requests(self.namespace, self.server)
+        self._notice = notice
+        self._requests = Requests(self.namespace, self.server, notice)
 
     def __enter__(self) -> Jobs:
         return self
@@ -87,7 +99,7 @@ class Jobs:
 
     def _do(self, steps: Steps[_T]) -> _T:
         answer: Any = None
-        error: Exception | None = None
+        error: BaseException | None = None
         while True:
             try:
                 asked = steps.throw(error) if error else steps.send(answer)
@@ -99,7 +111,7 @@ class Jobs:
                 answer = asked.of(self._client)
                 if isinstance(asked, Many):
                     answer = list(answer)
-            except Exception as raised:  # noqa: BLE001 - the steps judge it
+            except BaseException as raised:  # noqa: BLE001 - the steps judge it
                 error = raised
 
     # -- reading -------------------------------------------------------------------------------------------
@@ -148,19 +160,34 @@ class Jobs:
             return iter(self._do(self._requests.together(shown, rank, tail)))
         window = shown.window
 
-        def read(pod: Pod, of: int | None) -> Iterator[Line]:
-            found = self._follow(pod, of, window.since, tail, window != Window())
-            return (line for line in found if window.has(line.time))
+        def look() -> tuple[ElasticJob, list[Pod]]:
+            return self._do(self._requests.again(name)), self.pods(name)
 
-        return Follower(lambda: (self.get(name), self.pods(name)), read, rank, window.since).lines()
+        def read(log: Log) -> Iterator[Line]:
+            return (line for line in self._read(log) if log.is_new(line) and window.has(line.time))
 
-    def _follow(
-        self, pod: Pod, rank: int | None, since: datetime | None, tail: int | None, timed: bool
-    ) -> Iterator[Line]:
-        asked = self._requests.log_call(pod, since, tail, timed, follow=True)
-        with told(f"read the log of pod {pod.name}", self.server):
-            for text in self._client.log(pod.name, **asked):
-                yield lines.line(pod.name, text, rank, timed)
+        begun = Begun(rank, window.since, tail, self._notice)
+        return Follower(look, read, begun, self._notice).lines()
+
+    def _read(self, log: Log) -> Iterator[Line]:
+        """The lines of a log as they come; without times if the kubelet refuses to give any."""
+        try:
+            yield from self._lines(log)
+        except Rejected:
+            if not log.timed:
+                raise
+            log.timed = False
+            yield from self._lines(log)
+
+    def _lines(self, log: Log) -> Iterator[Line]:
+        name, timed = log.pod.name, log.timed
+        with (
+            told(f"read the log of pod {name}", self.server),
+            self._client.followed(name, **self._requests.follow_call(log)) as response,
+        ):
+            log.stop = partial(interrupt, response)
+            for text in response.iter_lines():
+                yield lines.line(name, text, log.rank, timed)
 
     # -- changing ------------------------------------------------------------------------------------------
 
@@ -219,20 +246,38 @@ class Jobs:
     # -- following -----------------------------------------------------------------------------------------
 
     def watch(self, name: str) -> Iterator[ElasticJob]:
-        """The job now, and after each change, until it has ended. Raises NotFound when it is deleted.
+        """The job now, and after each change, until it has ended.
 
-        A server that is away for a while is tried again.
+        A server that is away is asked again for 5 minutes. Raises NotFound when the job is deleted.
         """
-        first = self.get(name)
-        yield first
-        if first.ended:
-            return
-        with told(f"watch {self._requests.name_of(name)}", self.server):
-            for kind, found in self._client.watch(RESOURCE, **self._requests.watch_call(first)):
-                job = self._requests.changed(name, kind, found)
+        job, patience = self.get(name), Patience(self._notice)
+        yield job
+        while not job.ended:
+            try:
+                with told(f"watch {self._requests.name_of(name)}", self.server):
+                    for kind, found in self._client.watch(RESOURCE, **self._requests.watch_call(job)):
+                        patience.answered()
+                        job = self._requests.changed(name, kind, found)
+                        yield job
+                        if job.ended:
+                            return
+            except NoServer as error:
+                time.sleep(patience.pause(error))
+            newer = self._again(name, patience)
+            if newer.metadata.resource_version != job.metadata.resource_version:
+                job = newer
                 yield job
-                if job.ended:
-                    return
+
+    def _again(self, name: str, patience: Patience) -> ElasticJob:
+        """A job that was there before, as soon as the server says."""
+        while True:
+            try:
+                found = self._do(self._requests.again(name))
+            except NoServer as error:
+                time.sleep(patience.pause(error))
+            else:
+                patience.answered()
+                return found
 
     def wait(
         self,
@@ -242,13 +287,22 @@ class Jobs:
     ) -> ElasticJob:
         """Wait for a condition of this type, such as Training or Complete, or until a function says so.
 
-        Raises JobFailed if the job ends without it, TimeoutError with its state when the time is over.
+        A server that is away is asked again for 5 minutes, within ``timeout_seconds``. Raises JobFailed if
+        the job ends without it, NotFound when it is deleted, TimeoutError with its state when the time is
+        over.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while True:
-            job = self.get(name)
-            if reached(job, until):
-                return job
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(waited(job, until))
-            time.sleep(POLL_SECONDS)
+        job, patience, pause = self.get(name), Patience(self._notice), POLL_SECONDS
+        while not reached(job, until):
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(waited(job, until, patience.reason))
+                pause = min(pause, left)
+            time.sleep(pause)
+            try:
+                job, pause = self._do(self._requests.again(name)), POLL_SECONDS
+                patience.answered()
+            except NoServer as error:
+                pause = patience.pause(error)
+        return job

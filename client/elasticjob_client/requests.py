@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 from lightkube.generic_resource import create_namespaced_resource
@@ -22,11 +23,24 @@ from lightkube.types import OnErrorAction, OnErrorResult, PatchType
 
 from elasticjob_client import pods as pods_of
 from elasticjob_client.decoding import list_ready, ready
-from elasticjob_client.errors import ClientError, JobFailed, NotFound, Rejected, no_namespace, told
+from elasticjob_client.errors import (
+    ClientError,
+    JobFailed,
+    NoServer,
+    NotFound,
+    Rejected,
+    Unreadable,
+    no_namespace,
+    told,
+)
 from elasticjob_client.pods import JOB_LABEL, Pod
 from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
 from elasticjob_client.tell import lines
 from elasticjob_client.tell.lines import Line, Window
+
+if TYPE_CHECKING:
+    from elasticjob_client.following import Log
+    from elasticjob_client.patience import Notice
 
 GROUP, VERSION = API_VERSION.split("/")
 RESOURCE = create_namespaced_resource(GROUP, VERSION, KIND, "elasticjobs")
@@ -102,15 +116,16 @@ def named(body: dict[str, Any]) -> str:
 
 
 class Requests:
-    """The requests of one namespace. ``server``: its URL, which errors name.
+    """The requests of one namespace. ``server``: its URL, which errors name. ``notice`` is told of
+    what is neither an error nor a result.
 
     Raises ValueError for what cannot be the name of a namespace. So do the methods for what cannot be the
     name of a job or a pod: an empty name would ask for all, and one with a "/" for something else.
     """
 
-    def __init__(self, namespace: str, server: str) -> None:
+    def __init__(self, namespace: str, server: str, notice: Notice) -> None:
         check_name("a namespace", namespace)
-        self.namespace, self.server = namespace, server
+        self.namespace, self.server, self.notice = namespace, server, notice
 
     def name_of(self, job: str) -> str:
         """How a job is called in errors."""
@@ -221,16 +236,13 @@ class Requests:
             found = yield Many(lambda client: client.log(pod.name, **asked))
             return [lines.line(pod.name, text, rank, timed) for text in found]
 
-    def log_call(
-        self, pod: Pod, since: datetime | None, tail: int | None, timed: bool, follow: bool = False
-    ) -> dict[str, Any]:
+    def log_call(self, pod: Pod, since: datetime | None, tail: int | None, timed: bool) -> dict[str, Any]:
         """Arguments for lightkube's ``log``."""
         check_name("a pod", pod.name)
         ago = None if since is None else max(1, int((datetime.now(timezone.utc) - since).total_seconds()) + 1)
         return {
             "namespace": self.namespace,
             "container": pod.container or None,
-            "follow": follow,
             "since": ago,
             "tail_lines": tail,
             "timestamps": timed,
@@ -256,19 +268,37 @@ class Requests:
         yield from self._put_code(job.name, name, code)
         try:
             made = yield from self.submit(job)
-        except ClientError:
-            with told(f"delete ConfigMap {self.namespace}/{name}", self.server):
-                yield One(lambda client: client.delete(ConfigMap, name, namespace=self.namespace))
+        except BaseException as error:
+            yield from self._take_back(job.name, name, error)
             raise
         owner = {"apiVersion": API_VERSION, "kind": KIND, "name": made.name, "uid": made.metadata.uid}
         body = {"metadata": {"ownerReferences": [owner]}}
-        with told(f"change ConfigMap {self.namespace}/{name}", self.server):
-            yield One(
-                lambda client: client.patch(
-                    ConfigMap, name, body, namespace=self.namespace, patch_type=PatchType.MERGE
+        try:
+            with told(f"change ConfigMap {self.namespace}/{name}", self.server):
+                yield One(
+                    lambda client: client.patch(
+                        ready(ConfigMap), name, body, namespace=self.namespace, patch_type=PatchType.MERGE
+                    )
                 )
-            )
+        except ClientError as error:
+            self.notice(f"{job.name} runs, but {self._stays(name)} ({error})")
         return made
+
+    def _take_back(self, job: str, code: str, error: BaseException) -> Steps[None]:
+        """Delete the ConfigMap of a job that was not created; of one that may have been, it stays."""
+        try:
+            if not isinstance(error, ClientError) or isinstance(error, (NoServer, Unreadable)):
+                with suppress(NotFound):
+                    yield from self.raw(job)
+                    self.notice(f"{self.name_of(job)} has been created")
+                    return
+            with told(f"delete ConfigMap {self.namespace}/{code}", self.server):
+                yield One(lambda client: client.delete(ConfigMap, code, namespace=self.namespace))
+        except ClientError as refused:
+            self.notice(f"{self._stays(code)} ({refused})")
+
+    def _stays(self, code: str) -> str:
+        return f"its ConfigMap will stay: kubectl delete configmap {code} -n {self.namespace}"
 
     def _put_code(self, job: str, name: str, code: dict[str, Any]) -> Steps[None]:
         """Create the ConfigMap; one that an earlier run of this job's name has left is replaced, no other."""
@@ -320,6 +350,28 @@ class Requests:
 
     # -- following -----------------------------------------------------------------------------------------
 
+    def follow_call(self, log: Log) -> dict[str, Any]:
+        """Arguments for ``followed`` of a connection: what has not been read yet."""
+        check_name("a pod", log.pod.name)
+        since, tail = log.where()
+        return {
+            "namespace": self.namespace,
+            "container": log.pod.container or None,
+            "since": since,
+            "tail_lines": tail,
+            "timestamps": log.timed,
+        }
+
+    def again(self, name: str) -> Steps[ElasticJob]:
+        """A job that was there a moment ago. Raises NotFound if it has been deleted."""
+        try:
+            return (yield from self.get(name))
+        except NotFound:
+            raise self._deleted(name) from None
+
+    def _deleted(self, name: str) -> NotFound:
+        return NotFound(f"{self.name_of(name)} has been deleted")
+
     def watch_call(self, first: ElasticJob) -> dict[str, Any]:
         """Arguments for lightkube's ``watch``: all changes after this one."""
         return {
@@ -332,7 +384,7 @@ class Requests:
     def changed(self, name: str, kind: str, found: Any) -> ElasticJob:
         """The job after a change. Raises NotFound if it was deleted."""
         if kind == "DELETED":
-            raise NotFound(f"{self.name_of(name)} has been deleted")
+            raise self._deleted(name)
         return ElasticJob.from_dict(dict(found))
 
 
@@ -352,25 +404,29 @@ def reached(job: ElasticJob, until: str | Callable[[ElasticJob], bool]) -> bool:
     return False
 
 
-def waited(job: ElasticJob, until: str | Callable[[ElasticJob], bool]) -> str:
-    """What a wait says whose time is over."""
+def waited(job: ElasticJob, until: str | Callable[[ElasticJob], bool], away: str = "") -> str:
+    """What a wait says whose time is over. ``away``: why the server does not say more."""
     training = job.condition("Training")
     state = (
         f"{training.reason}: {training.message}" if training else "without a status: no operator serves it"
     )
     wanted = "what was waited for" if callable(until) else until
-    return f"ElasticJob {job.namespace}/{job.name} is not {wanted} yet; it is {state}"
+    found = f"ElasticJob {job.namespace}/{job.name} is not {wanted} yet; it is {state}"
+    return f"{found} (as last seen: {away})" if away else found
 
 
 def retry(error: Exception, count: int) -> OnErrorResult:
-    """A watch goes on after what may pass: a lost connection, a busy server, a version that is too old."""
+    """A watch goes on after what may pass: a lost connection, a busy server. It ends if the version where it
+    began is too old: who watches looks at the job and begins again."""
     response = getattr(error, "response", None)
     code = (
         response.status_code
         if response is not None
         else getattr(getattr(error, "status", None), "code", None)
     )
-    if count > _RETRIES or (code is not None and code not in (410, 429) and code < 500):
+    if code == 410:
+        return OnErrorResult(OnErrorAction.STOP)
+    if count > _RETRIES or (code is not None and code != 429 and code < 500):
         return OnErrorResult(OnErrorAction.RAISE)
     return OnErrorResult(OnErrorAction.RETRY, sleep=min(0.5 * 2**count, 10.0))
 

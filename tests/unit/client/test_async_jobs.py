@@ -11,6 +11,7 @@ import pytest
 
 from elasticjob_client import AsyncJobs, ClientError, ElasticJob, Jobs, NotFound, Pod, Rejected
 from elasticjob_client.async_following import AsyncFollower
+from elasticjob_client.following import Begun, Log
 from elasticjob_client.tell.lines import Line
 from tests.unit.client.conftest import body, container
 from tests.unit.client.made import ago
@@ -145,25 +146,29 @@ async def test_an_existing_job_keeps_its_code(both: Server) -> None:
 async def test_logs_are_followed_until_the_job_has_ended(both: Server) -> None:
     both.answers[f"{JOBS}/mnist"]["status"]["terminalState"] = "Complete"
     async with AsyncJobs() as jobs:
-        found = [line.text async for line in jobs.logs("mnist", follow=True)]
-    assert sorted(line.partition(" ")[2] for line in found) == ["new", "old"]
+        found = [line async for line in jobs.logs("mnist", follow=True)]
+    assert sorted(line.text for line in found) == ["new", "old"]
+    assert all(line.time for line in found)
 
 
-async def test_a_log_that_is_refused_is_named_in_its_place(both: Server) -> None:
+async def test_a_log_that_is_refused_is_a_notice_and_no_line(both: Server) -> None:
     both.answers[f"{JOBS}/mnist"]["status"]["terminalState"] = "Complete"
     both.answers[f"{PODS}/mnist-1-1/log"] = refusal(400, "BadRequest", "no container", "mnist-1-1")
-    async with AsyncJobs() as jobs:
+    said: list[str] = []
+    async with AsyncJobs(notice=said.append) as jobs:
         found = [line async for line in jobs.logs("mnist", 1, follow=True)]
-    (said,) = [line.text for line in found if line.pod == "mnist-1-1"]
-    assert said.startswith("(cannot read the log of pod mnist-1-1: ")
+    with Jobs(notice=said.append) as jobs_too:
+        assert list(jobs_too.logs("mnist", 1, follow=True)) == found
+    assert {line.pod for line in found} == {"mnist-1-0"}
+    assert said == ["cannot read the log of pod mnist-1-1: no container"] * 2
 
 
 def playing(played: Played) -> tuple[Any, Any]:
     async def look() -> tuple[ElasticJob, list[Pod]]:
         return played.look()
 
-    async def read(pod: Pod, rank: int | None) -> AsyncIterator[Line]:
-        for line in played.read(pod, rank):
+    async def read(log: Log) -> AsyncIterator[Line]:
+        for line in played.read(log):
             yield line
 
     return look, read
@@ -171,7 +176,9 @@ def playing(played: Played) -> tuple[Any, Any]:
 
 async def test_a_log_is_followed_through_the_pods_of_its_rank() -> None:
     played = Played()
-    found = [line async for line in AsyncFollower(*playing(played), 1, None).lines()]
+    found = [
+        line async for line in AsyncFollower(*playing(played), Begun(1, None, None, print), print).lines()
+    ]
     assert [(one.text, one.rank) for one in found] == [("from mnist-1-0", None), ("from mnist-1-1", 1)]
     assert played.read_by == ["mnist-1-0", "mnist-1-1"]
 
@@ -179,16 +186,16 @@ async def test_a_log_is_followed_through_the_pods_of_its_rank() -> None:
 async def test_who_stops_to_follow_leaves_nothing_behind() -> None:
     closed: list[str] = []
 
-    async def endless(pod: Pod, rank: int | None) -> AsyncIterator[Line]:
+    async def endless(log: Log) -> AsyncIterator[Line]:
         try:
             while True:
-                yield Line(pod=pod.name, text="again", rank=rank)
+                yield Line(pod=log.pod.name, text="again", rank=log.rank)
                 await asyncio.sleep(0)
         finally:
-            closed.append(pod.name)
+            closed.append(log.pod.name)
 
     look, _ = playing(Played())
-    lines = AsyncFollower(look, endless, None, None).lines()
+    lines = AsyncFollower(look, endless, Begun(None, None, None, print), print).lines()
     assert (await anext(lines)).text == "again"
     before = len(asyncio.all_tasks())
     await lines.aclose()  # type: ignore[attr-defined]
@@ -202,4 +209,4 @@ async def test_a_job_that_goes_away_ends_it() -> None:
 
     _, read = playing(Played())
     with pytest.raises(NotFound):
-        _ = [line async for line in AsyncFollower(look, read, None, None).lines()]
+        _ = [line async for line in AsyncFollower(look, read, Begun(None, None, None, print), print).lines()]

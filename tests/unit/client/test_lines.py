@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from elasticjob_client.following import Follower
+from elasticjob_client.following import Begun, Follower, Log
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.lines import Line, Window, chosen, in_time, line, window
@@ -78,15 +78,16 @@ class Played:
     def look(self) -> tuple[ElasticJob, list[Pod]]:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
-    def read(self, pod: Pod, rank: int | None) -> Iterator[Line]:
+    def read(self, log: Log) -> Iterator[Line]:
+        name = log.pod.name
         with self.lock:
-            self.read_by.append(pod.name)
-        yield Line(pod=pod.name, text=f"from {pod.name}", rank=rank)
+            self.read_by.append(name)
+        yield Line(pod=name, text=f"from {name}", rank=log.rank)
 
 
 def test_a_log_is_followed_through_the_pods_of_its_rank_and_each_is_read_once() -> None:
     played = Played()
-    found = list(Follower(played.look, played.read, 1, None).lines())
+    found = list(Follower(played.look, played.read, Begun(1, None, None, print), print).lines())
     assert [(one.text, one.rank) for one in found] == [("from mnist-1-0", None), ("from mnist-1-1", 1)]
     assert played.read_by == ["mnist-1-0", "mnist-1-1"]
 
@@ -95,4 +96,4 @@ def test_a_pod_that_ended_before_is_not_followed() -> None:
     since: datetime = NOW + timedelta(seconds=1)
     played = Played()
     played.states = played.states[2:]
-    assert list(Follower(played.look, played.read, None, since).lines()) == []
+    assert list(Follower(played.look, played.read, Begun(None, since, None, print), print).lines()) == []

@@ -1,0 +1,54 @@
+"""A server that is away for a while is asked again; whoever waits is told of it once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from elasticjob_client.errors import NoServer
+
+AWAY_SECONDS = 300.0
+"""How long a server may be away from those who have begun to follow or to wait."""
+LONGEST_PAUSE_SECONDS = 5.0
+_FORGOTTEN_SECONDS = 60.0
+"""A failure so long ago has nothing to do with the next one."""
+
+Notice = Callable[[str], None]
+"""Is told in one sentence of what is not an error, and not a result either."""
+
+
+def warn(text: str) -> None:
+    """Who gives no function for notices finds them in the log ``elasticjob_client``, on stderr by default."""
+    logging.getLogger("elasticjob_client").warning("%s", text)
+
+
+class Patience:
+    """How long to wait for a server that does not answer.
+
+    Whoever asks it catches NoServer, sleeps for ``pause(error)`` seconds, and asks again.
+    """
+
+    def __init__(self, notice: Notice) -> None:
+        self._notice = notice
+        self._began, self._last, self._times = 0.0, 0.0, 0
+        self.reason = ""
+        """Why the server is thought to be away; "" if it is not."""
+
+    def pause(self, error: NoServer) -> float:
+        """The seconds until the next question. Raises the error after ``AWAY_SECONDS``."""
+        now = time.monotonic()
+        if not self.reason or now - self._last > _FORGOTTEN_SECONDS:
+            self._began, self._times = now, 0
+            self._notice(f"{error.reason}; trying again for {AWAY_SECONDS / 60:.0f} minutes")
+        if now - self._began > AWAY_SECONDS:
+            raise error
+        self.reason, self._last = error.reason, now
+        self._times += 1
+        return min(float(self._times), LONGEST_PAUSE_SECONDS)
+
+    def answered(self) -> None:
+        """It is back."""
+        if self.reason:
+            self._notice("the API server answers again")
+        self.reason = ""
