@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,6 +47,76 @@ def test_a_nested_function_is_moved_to_the_margin() -> None:
     assert "\ndef inner() -> None: ...\n" in script_of(inner)
 
 
+RATE: float = 0.5
+
+
+def with_a_module() -> None:
+    print(os.getcwd())
+
+
+def with_a_default(rate: float = RATE) -> None:
+    print(rate)
+
+
+def with_inner_functions(steps: int = 1) -> Path:
+    import os as mine
+
+    class Own:
+        size: Path = RATE  # type: ignore[assignment]
+
+    def inner() -> str:
+        return mine.getcwd() + helper()
+
+    def helper() -> str:
+        return Own.__name__
+
+    return [inner() for _ in range(steps)]  # type: ignore[return-value]
+
+
+def with_annotations_only(path: Path | None = None, again: bool = False) -> Path | None:
+    from pathlib import Path as Mine
+
+    found: Path = Mine()
+    if again:
+        with_annotations_only()
+    return path or found
+
+
+def with_a_global() -> float:
+    global RATE
+    RATE = 1
+    return RATE
+
+
+@functools.lru_cache
+def cached() -> None: ...
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*given: Any) -> Any:
+        return function(*given)
+
+    return wrapper
+
+
+@decorated
+def wrapped() -> None: ...
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Any:
+    yield
+
+
+def renamed() -> Any:
+    found = lambda: None  # noqa: E731
+    found.__name__ = found.__qualname__ = "found"
+    return found
+
+
 def around(value: int) -> Callable[[], int]:
     def closure() -> int:
         return value
@@ -60,11 +132,62 @@ def around(value: int) -> Callable[[], int]:
         (around(1), {}, r"closure uses variables of the function around it \(value\)"),
         (train, {}, "cannot be called with these arguments: missing a required argument: 'rate'"),
         (train, {"rate": object()}, "not JSON serializable"),
+        (with_a_module, {}, "with_a_module uses `os` from outside: import or define it in its body"),
+        (with_a_default, {}, "a default of with_a_default uses `RATE` from outside: write the value itself"),
+        (with_inner_functions, {}, "with_inner_functions uses `RATE` from outside"),
+        (wrapped, {}, "wrapped is decorated with decorated: expected none; the script adds @record"),
+        (cached, {}, "is not a function with a name"),
+        (coroutine, {}, "coroutine has to run when it is called: expected no `async def`"),
+        (generator, {}, "no `yield` in it"),
+        (renamed(), {}, "is not a function with a name"),
     ],
 )
 def test_what_cannot_travel_says_why(function: Any, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         script_of(function, arguments)
+
+
+@pytest.mark.parametrize("function", [with_annotations_only, with_a_global])
+def test_what_needs_nothing_from_outside_travels(function: Any) -> None:
+    compile(script_of(function), "train.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"gpus": -1}, "gpus is -1: expected 0 or more"),
+        ({"replicas": 0}, "replicas is 0: expected 1 or more"),
+        ({"replicas": "2"}, "replicas is '2': expected a number"),
+        ({"replicas": True}, "replicas is True: expected a number"),
+        ({"volumes": ["a"]}, "expected a dict of mount paths and claims"),
+        ({"volumes": {"a": "b"}}, "volumes has 'a': 'b'"),
+        ({"environment": ["A=1"]}, "expected a dict of names and values"),
+        ({"environment": {"A": None}}, r"environment\['A'\] is None: expected text or a number"),
+        ({"memory": 64}, 'expected text with a unit, such as "64Gi"'),
+        ({"nproc_per_node": [2]}, "nproc_per_node is .2.: expected text or a number"),
+        ({"image": None}, "image is None: expected text"),
+        ({"image": ""}, "image is empty"),
+        ({"name": ""}, "name is empty"),
+        ({"arguments": [None]}, "an argument is None: expected text or a number"),
+        ({"what": None}, "None cannot be trained: expected a function, or the path of a script"),
+    ],
+)
+def test_a_wrong_field_says_what_is_expected(asked: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"what": __file__, "image": "i", "name": None, "arguments": [], "code": None}
+    given.update({name: asked.pop(name) for name in list(asked) if name in given})
+    with pytest.raises((TypeError, ValueError), match=said):
+        prepared(**given, asked=asked)
+
+
+def test_numbers_are_taken_as_text() -> None:
+    asked = {"nproc_per_node": 2, "environment": {"A": 1}, "cpu": 4}
+    job, _ = prepared(__file__, "i", None, [1, "b"], None, asked)
+    assert job.spec.nproc_per_node == 2
+    assert job.spec.template
+    (container,) = job.spec.template["spec"]["containers"]
+    assert container["command"][2:] == ["1", "b"]
+    assert container["env"] == [{"name": "A", "value": "1"}]
+    assert container["resources"]["requests"] == {"cpu": "4"}
 
 
 def test_arguments_are_those_of_what_is_run(tmp_path: Path) -> None:

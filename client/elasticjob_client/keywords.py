@@ -1,0 +1,74 @@
+"""What a program asks for when it runs a job, checked before it goes into a manifest: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_COUNTS = {"replicas": 1, "minimum": 1, "maximum": 1, "spares": 0, "gpus": 0, "max_restarts": 0}
+"""Fields that are numbers, and the smallest."""
+_OPTIONAL = ("minimum", "maximum", "spares", "max_restarts")
+
+
+def checked(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``manifest.Run`` as it wants them. Raises TypeError or ValueError with what is expected.
+
+    Numbers are taken as text where that is natural.
+    """
+    found = dict(asked)
+    for name, least in _COUNTS.items():
+        if name not in found or (found[name] is None and name in _OPTIONAL):
+            continue
+        if isinstance(found[name], bool) or not isinstance(found[name], int):
+            raise TypeError(f"{name} is {found[name]!r}: expected a number")
+        if found[name] < least:
+            raise ValueError(f"{name} is {found[name]}: expected {least} or more")
+    if "image" in found:
+        text("image", found["image"])
+    if found.get("nproc_per_node") is not None:
+        found["nproc_per_node"] = word("nproc_per_node", found["nproc_per_node"])
+    elif "nproc_per_node" in found:
+        found["nproc_per_node"] = ""
+    if "cpu" in found:
+        found["cpu"] = word("cpu", found["cpu"] if found["cpu"] is not None else "")
+    if "memory" in found and not isinstance(found["memory"], str):
+        raise TypeError(f'memory is {found["memory"]!r}: expected text with a unit, such as "64Gi"')
+    if "environment" in found:
+        expected = 'expected a dict of names and values: {"CHECKPOINTS": "/checkpoints"}'
+        found["environment"] = _texts("environment", found["environment"], expected)
+    if "volumes" in found:
+        expected = 'expected a dict of mount paths and claims: {"/checkpoints": "my-claim"}'
+        found["volumes"] = _texts("volumes", found["volumes"], expected)
+        for path, claim in found["volumes"].items():
+            if not path.startswith("/") or not claim:
+                raise ValueError(f"volumes has {path!r}: {claim!r}: {expected}")
+    return found
+
+
+def words(arguments: Any) -> tuple[str, ...]:
+    """Arguments of a script. Raises TypeError for what is neither text nor a number."""
+    if not isinstance(arguments, Sequence) or isinstance(arguments, (str, bytes)):
+        raise ValueError(f"a script's arguments are words: expected a list, found {arguments!r}")
+    return tuple(word("an argument", one) for one in arguments)
+
+
+def word(what: str, found: Any) -> str:
+    """Text, or a number as text. Raises TypeError for everything else."""
+    if isinstance(found, bool) or not isinstance(found, (str, int, float)):
+        raise TypeError(f"{what} is {found!r}: expected text or a number")
+    return str(found)
+
+
+def text(what: str, found: Any) -> str:
+    """Text that is not empty. Raises TypeError or ValueError for everything else."""
+    if not isinstance(found, str):
+        raise TypeError(f"{what} is {found!r}: expected text")
+    if not found.strip():
+        raise ValueError(f"{what} is empty")
+    return found
+
+
+def _texts(what: str, found: Any, expected: str) -> dict[str, str]:
+    if not isinstance(found, Mapping) or not all(isinstance(key, str) and key for key in found):
+        raise TypeError(f"{what} is {found!r}: {expected}")
+    return {key: word(f"{what}[{key!r}]", value) for key, value in found.items()}
