@@ -191,13 +191,23 @@ def test_a_job_that_is_deleted_meanwhile(
     result = begun(call, [])
     until(lambda: looked(server))
     time.sleep(0.3)
-    time.sleep(0.3)
     server.answers[f"{JOBS}/mnist"] = GONE
     gate.close()
     time.sleep(1.5)
     gate.open()
     with pytest.raises(NotFound, match=r"^ElasticJob research/mnist has been deleted$"):
         result.result(20)
+
+
+async def test_many_logs_at_once(server: Server, gate: Gate) -> None:
+    del gate
+    server.answers[f"{PODS}/mnist-0-0/log"] = f"{stamp(1)} a\n"
+    with Jobs() as jobs:
+        several = [jobs.logs("mnist", follow=True) for _ in range(110)]
+        assert {next(lines).text for lines in several} == {"a"}
+        assert jobs.get("mnist")
+        for lines in several:
+            lines.close()  # type: ignore[attr-defined]
 
 
 def test_who_stops_to_listen_leaves_no_thread_and_no_connection(server: Server, gate: Gate) -> None:

@@ -1,0 +1,244 @@
+"""How a client gets to a server and says who it is; errors blame the right thing, and show no token."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from elasticjob_client import AsyncJobs, Jobs, NoAccess, NoServer, Unreadable
+from tests.unit.client.conftest import body
+from tests.unit.client.server import JOBS, Server, kubeconfig, refusal
+
+LOGIN = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+TOKEN = '{"status": {"token": " from-a-program\\n"}}'
+
+
+def written(folder: Path, found: Any) -> str:
+    file = folder / "other"
+    file.write_text(found if isinstance(found, str) else yaml.safe_dump(found))
+    return str(file)
+
+
+def changed(url: str, kind: str, **fields: Any) -> dict[str, Any]:
+    found = kubeconfig(url)
+    found[f"{kind}s"][0][kind].update(fields)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("user", {"exec": "foo"}, "other: user 'test': exec is not a mapping"),
+        ("user", {"exec": LOGIN}, "other: user 'test': exec has no command: expected the login program"),
+        ("user", {"token": 5}, r"other: user 'test': Expected `str.*at `\$.token`"),
+        (
+            "user",
+            {"token": "SECRET\nSECRET"},
+            "token of the kubeconfig has characters that a header cannot hold",
+        ),
+        ("user", {"token": "SECRÉT"}, "token of the kubeconfig has characters that a header cannot hold"),
+        ("user", {"client-key-data": "SECRET"}, "other: user 'test': client-key-data is not base64"),
+        ("user", {"as": "admin"}, "other: user 'test': as is not supported"),
+        ("context", {"namespace": 123}, r"other: context 'test': Expected `str.*at `\$.namespace`"),
+        ("cluster", {"server": 5}, r"other: cluster 'test': Expected `str.*at `\$.server`"),
+        ("cluster", {"proxy-url": 5}, "other: cluster 'test': proxy-url is not text"),
+        ("cluster", {"proxy-url": "nonsense"}, "other is not usable"),
+        ("cluster", {"certificate-authority-data": "SECRET"}, "certificate-authority-data is not base64"),
+    ],
+)
+async def test_a_wrong_field_is_named(
+    server: Server, tmp_path: Path, kind: str, fields: dict[str, Any], said: str
+) -> None:
+    file = written(tmp_path, changed(server.url, kind, **fields))
+    with pytest.raises(NoAccess, match=said) as refused:
+        Jobs(kubeconfig=file)
+    assert "SECR" not in str(refused.value)
+    with pytest.raises(NoAccess, match=said):
+        AsyncJobs(kubeconfig=file)
+
+
+def test_what_is_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path))
+    with pytest.raises(NoAccess, match="is a directory: expected a kubeconfig"):
+        Jobs()
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(NoAccess, match="bytes is not a kubeconfig: it is not text in UTF-8"):
+        Jobs(kubeconfig=str(tmp_path / "bytes"))
+    with pytest.raises(NoAccess, match="is not YAML, line 1") as refused:
+        Jobs(kubeconfig=written(tmp_path, "token: SECRET: 5"))
+    assert "SECRET" not in str(refused.value)
+
+
+@contextmanager
+def answering(context: ssl.SSLContext | None, seen: list[str]) -> Iterator[str]:
+    """Answers every request with no headers and 400, over TLS with a context. Gives its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            seen.append(f"{self.path} {self.headers.get('Host')}")
+            self.wfile.write(
+                b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+            )
+
+        do_GET = do_CONNECT = answer
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing on the console."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield str(server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
+    """One that signs itself, for the name kubernetes."""
+    key, cert = tmp_path / "key", tmp_path / "cert"
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kubernetes"]
+    files = ["-addext", "subjectAltName=DNS:kubernetes", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(["openssl", *words, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return cert, context
+
+
+async def test_certificates_and_names(tmp_path: Path, certificate: tuple[Path, ssl.SSLContext]) -> None:
+    cert, context = certificate
+    own = {"certificate-authority": str(cert)}
+    with answering(context, []) as port:
+        url = f"https://127.0.0.1:{port}"
+        for fields, kind, said in [
+            ({}, NoAccess, "is not signed by the CA of the kubeconfig"),
+            (own, NoAccess, "certificate is for another name"),
+            ({**own, "tls-server-name": "kubernetes"}, Unreadable, "is no Kubernetes API server"),
+        ]:
+            file = written(tmp_path, changed(url, "cluster", **fields))
+            with Jobs(kubeconfig=file) as jobs, pytest.raises(kind, match=said):
+                jobs.get("mnist")
+            async with AsyncJobs(kubeconfig=file) as jobs_too:
+                with pytest.raises(kind, match=said):
+                    await jobs_too.get("mnist")
+
+
+def test_http_and_https_are_mixed_up(tmp_path: Path) -> None:
+    with answering(None, []) as port:
+        for scheme, kind, said in [
+            ("http", Unreadable, "is no Kubernetes API server, or it expects https"),
+            ("https", NoAccess, "does not speak TLS"),
+        ]:
+            file = written(tmp_path, kubeconfig(f"{scheme}://127.0.0.1:{port}"))
+            with Jobs(kubeconfig=file) as jobs, pytest.raises(kind, match=said):
+                jobs.get("mnist")
+
+
+def test_a_proxy_of_the_kubeconfig_is_used(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with answering(None, seen) as port:
+        proxy = {"proxy-url": f"http://127.0.0.1:{port}"}
+        file = written(tmp_path, changed("https://10.0.0.1:6443", "cluster", **proxy))
+        with Jobs(kubeconfig=file) as jobs, pytest.raises(NoServer, match="proxy does not lead to it: 400"):
+            jobs.get("mnist")
+    assert seen[0].startswith("10.0.0.1:6443 ")
+
+
+def program(folder: Path, text: str) -> dict[str, Any]:
+    file = folder / "login"
+    file.write_text(f"#!/bin/sh\n{text}")
+    file.chmod(0o755)
+    return {"exec": {**LOGIN, "command": str(file)}}
+
+
+async def test_a_login_program_is_heard(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob_client.login.QUIET_SECONDS", 0.2)
+    text = f"echo open https://login >&2\nsleep 0.6\necho thanks >&2\nprintf '%s' '{TOKEN}'"
+    file = written(tmp_path, kubeconfig(server.url, **program(tmp_path, text)))
+    expected = [
+        f"waiting for the kubeconfig's login program {tmp_path}/login",
+        "open https://login",
+        "thanks",
+    ]
+    said: list[str] = []
+    with Jobs(kubeconfig=file, notice=said.append) as jobs:
+        assert jobs.get("mnist").name == "mnist"
+    assert said == expected
+    said.clear()
+    async with AsyncJobs(kubeconfig=file, notice=said.append) as jobs_too:
+        assert (await jobs_too.get("mnist")).name == "mnist"
+    assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo wrong password >&2; exit 3", "login ended with code 3: wrong password"),
+        ("echo '{}'", "login program gives no credential"),
+        ("""echo '{"status": {"token": "SECRET\\\\nSECRET"}}'""", "has characters that a header cannot hold"),
+    ],
+)
+def test_a_login_program_that_fails(server: Server, tmp_path: Path, text: str, said: str) -> None:
+    file = written(tmp_path, kubeconfig(server.url, **program(tmp_path, text)))
+    with Jobs(kubeconfig=file) as jobs, pytest.raises(NoAccess, match=said) as refused:
+        jobs.get("mnist")
+    assert "SECRET" not in str(refused.value)
+
+
+MAPS = "/api/v1/namespaces/research/configmaps"
+
+
+@pytest.fixture
+def launched(server: Server) -> Callable[[list[str]], Any]:
+    """Runs a script and gives the notices."""
+    server.answers[f"POST {JOBS}"] = body()
+    for path in (f"POST {MAPS}", f"PATCH {MAPS}/mnist-code", f"DELETE {MAPS}/mnist-code"):
+        server.answers[path] = {"metadata": {"name": "mnist-code"}}
+
+    def run(said: list[str]) -> Any:
+        with Jobs(notice=said.append) as jobs:
+            return jobs.run(__file__, image="i", name="mnist")
+
+    return run
+
+
+def test_a_job_whose_code_cannot_be_given_to_it_runs(server: Server, launched: Callable[..., Any]) -> None:
+    server.answers[f"PATCH {MAPS}/mnist-code"] = refusal(403, "Forbidden", "no", "mnist-code")
+    said: list[str] = []
+    assert launched(said).name == "mnist"
+    assert said[0].startswith(
+        "mnist runs, but its ConfigMap will stay: kubectl delete configmap mnist-code -n research"
+    )
+
+
+def test_a_launch_that_is_interrupted_leaves_no_code(
+    server: Server, launched: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from elasticjob_client.connection import Connection
+
+    original, server.answers[f"{JOBS}/mnist"] = Connection.create, refusal(404, "NotFound", "no", "mnist")
+
+    def create(self: Any, what: Any, **options: Any) -> Any:
+        if options.get("dry_run") is False:
+            raise KeyboardInterrupt
+        return original(self, what, **options)
+
+    monkeypatch.setattr(Connection, "create", create)
+    with pytest.raises(KeyboardInterrupt):
+        launched([])
+    assert [path for method, path, _ in server.asked if method == "DELETE"] == [f"{MAPS}/mnist-code"]
