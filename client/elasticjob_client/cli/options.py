@@ -52,7 +52,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     def with_jobs(kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any) -> None:
         from elasticjob_client.jobs import Jobs
 
-        with Jobs(namespace, kubeconfig=kubeconfig, context=context) as jobs:
+        with Jobs(namespace, kubeconfig=kubeconfig, context=context, notice=note) as jobs:
             command(jobs, **others)
 
     return with_jobs
@@ -66,6 +66,11 @@ output = click.option(
     show_default=True,
     help="Output format.",
 )
+
+
+def note(text: str) -> None:
+    """Say on stderr what is not the command's own output: that a server is away, that a log breaks off."""
+    click.echo(text, err=True)
 
 
 def confirm(question: str) -> None:
@@ -94,7 +99,7 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
 
     chosen = {key: context.params.get(key) for key in ("kubeconfig", "context")}
     try:
-        with Jobs(context.params.get("namespace"), **chosen) as jobs:
+        with Jobs(context.params.get("namespace"), **chosen, notice=lambda _: None) as jobs:
             return [job.name for job in jobs.all() if job.name.startswith(begun)]
     except Exception:  # noqa: BLE001 - whatever it is, it would stand in the middle of a shell's prompt
         return []

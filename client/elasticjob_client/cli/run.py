@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elasticjob_client.cli import asked as checked
-from elasticjob_client.cli.options import cluster_flags, examples
+from elasticjob_client.cli.options import cluster_flags, examples, note
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def run(
 
     from elasticjob_client.jobs import Jobs
 
-    with Jobs(namespace, kubeconfig=kubeconfig, context=context) as jobs:
+    with Jobs(namespace, kubeconfig=kubeconfig, context=context, notice=note) as jobs:
         if dry_run:
             served = _as_served(jobs.submit(job, dry_run=True))
             _print(_in_namespace(jobs.namespace, code_map, served.to_dict()), output)
