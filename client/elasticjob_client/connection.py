@@ -58,8 +58,11 @@ class _Parameters(ConnectionParams):
         self._name(request)
 
 
-class Connection(Client):
-    """The synchronous client of a kubeconfig. Raises ConfigError, which names the file."""
+class _Connected:
+    """What both clients are made of. Raises ConfigError, which names the file."""
+
+    _generic: type[GenericSyncClient] | type[GenericAsyncClient]
+    _client: Any
 
     def __init__(
         self,
@@ -72,18 +75,24 @@ class Connection(Client):
         found = access(kubeconfig, context)
         self._timeout = httpx2.Timeout(TIMEOUT_SECONDS)
         with _understood(found):
-            self._client = GenericSyncClient(
-                _Parameters(found, notice, asynchronous=False),
+            self._client = self._generic(
+                _Parameters(found, notice, asynchronous=issubclass(self._generic, GenericAsyncClient)),
                 found.config,
                 namespace=namespace,
                 lazy=True,
                 field_manager=field_manager,
             )
 
+
+class Connection(_Connected, Client):
+    """The synchronous client of a kubeconfig. Raises ConfigError, which names the file."""
+
+    _generic = GenericSyncClient
+
     @contextmanager
     def followed(self, pod: str, **asked: Any) -> Iterator[httpx2.Response]:
         """A log that is still written, from the time ``since`` on if there is one."""
-        client: Any = self._client
+        client = self._client
         response: httpx2.Response = client.send(_log_request(client, pod, **asked), stream=True)
         try:
             if response.is_error:
@@ -94,32 +103,15 @@ class Connection(Client):
             response.close()
 
 
-class AsyncConnection(AsyncClient):
+class AsyncConnection(_Connected, AsyncClient):
     """The asynchronous client of a kubeconfig. Raises ConfigError, which names the file."""
 
-    def __init__(
-        self,
-        namespace: str | None,
-        kubeconfig: str | None,
-        context: str | None,
-        notice: Notice,
-        field_manager: str,
-    ) -> None:
-        found = access(kubeconfig, context)
-        self._timeout = httpx2.Timeout(TIMEOUT_SECONDS)
-        with _understood(found):
-            self._client = GenericAsyncClient(
-                _Parameters(found, notice, asynchronous=True),
-                found.config,
-                namespace=namespace,
-                lazy=True,
-                field_manager=field_manager,
-            )
+    _generic = GenericAsyncClient
 
     @asynccontextmanager
     async def followed(self, pod: str, **asked: Any) -> AsyncIterator[httpx2.Response]:
         """A log that is still written, from the time ``since`` on if there is one."""
-        client: Any = self._client
+        client = self._client
         response: httpx2.Response = await client.send(_log_request(client, pod, **asked), stream=True)
         try:
             if response.is_error:

@@ -186,7 +186,7 @@ class Follower:
             self._close()
 
     def _close(self) -> None:
-        """Who stops to listen leaves no thread and no connection behind."""
+        """End the threads and connections of a follower that is no longer read."""
         self._over.set()
         for log in self._running:
             log.stop()
