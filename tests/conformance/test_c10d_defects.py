@@ -236,7 +236,7 @@ def test_d8_without_a_limit_healthy_agents_wait_for_a_replacement(stage: Stage) 
     failing = stage.agent(Workers(work.sad))
     assert stage.ended(failing) == [1]
     stage.until(lambda: stage.job.states().get(healthy.pod.name) in ("Left", "Joining"), "it has come back")
-    assert "1 of 2 replicas joined" in stage.until(
+    assert "1 of 2 replicas has joined" in stage.until(
         lambda: stage.job.condition("Training").get("message", ""), "the status says what it waits for"
     )
     third = stage.agent(Workers(work.gated, (str(stage.work),)), stage.pods(1)[0])

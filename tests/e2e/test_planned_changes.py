@@ -82,6 +82,7 @@ def test_no_step_is_lost_when_a_job_is_scaled_and_suspended(job: JobRun) -> None
     assert steps_once(log) == {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_no_step_is_lost_when_members_are_deleted_and_evicted(job: JobRun) -> None:
     """As above: what the script logs is each step once, although both pods are taken away, one as kubectl
     deletes it, and the leader's as kubectl drain does it."""
@@ -104,6 +105,7 @@ def test_no_step_is_lost_when_members_are_deleted_and_evicted(job: JobRun) -> No
     assert steps_once(log) == {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_no_step_is_lost_when_a_node_is_about_to_go(job: JobRun) -> None:
     """The leader's node is tainted. Both train on until the next pod has joined from another node."""
     job.deadline = 600.0

@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from elasticjob_client.tell.words import PLAIN_TORCHRUN
+
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 _SHELLS = ("sh", "bash", "dash", "ash")
@@ -28,7 +30,6 @@ _SET = {
 _ALONE = {"--standalone"}
 """Without one."""
 _KEPT_ALONE = {"-m", "--module", "--no-python", "--run-path", "--virtual-local-rank"}
-_LOOK = "the command must be `torchrun train.py`, without --standalone, --nnodes or --rdzv-*"
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ def rewritten(command: Sequence[str], arguments: Sequence[str]) -> Command:
     """As torchrun if it is Python or torchrun; anything else stays as it is, with a note."""
     words = [*command, *arguments]
     if not command:
-        return _kept(command, arguments, f"the image's own command starts: {_LOOK}")
+        return _kept(command, arguments, f"the image's own command starts: {PLAIN_TORCHRUN}")
     program = PurePosixPath(words[0]).name
     if program == "torchrun":
         return _launched(words[1:])
@@ -60,8 +61,8 @@ def rewritten(command: Sequence[str], arguments: Sequence[str]) -> Command:
             note = f"the command was `{' '.join(words[:3])}`: torchrun starts the script now"
             return Command(command=["torchrun", *script], arguments=rest[len(script) :], notes=[note])
     if program in _SHELLS:
-        return _kept(command, arguments, f"the command is a shell script: in it, {_LOOK}")
-    return _kept(command, arguments, f"the command starts with {words[0]!r}: {_LOOK}")
+        return _kept(command, arguments, f"the command is a shell script: in it, {PLAIN_TORCHRUN}")
+    return _kept(command, arguments, f"the command starts with {words[0]!r}: {PLAIN_TORCHRUN}")
 
 
 def _kept(command: Sequence[str], arguments: Sequence[str], note: str) -> Command:

@@ -11,6 +11,7 @@ from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, CurrentRound, ElasticJob, Progress, Round
 from elasticjob_client.tell.steps import with_steps
 from elasticjob_client.tell.times import duration
+from elasticjob_client.tell.words import PLAIN_TORCHRUN
 
 NO_STATUS = "NoStatus"
 """The state of a job that no operator has looked at."""
@@ -112,8 +113,7 @@ def _pods(job: ElasticJob, pods: Sequence[Pod]) -> list[PodRow]:
 
 
 _AFTER_FAILURE = {
-    "NeverJoined": "the command must be `torchrun train.py`, without --standalone, --nnodes, --rdzv-backend, "
-    "--rdzv-endpoint or --rdzv-id",
+    "NeverJoined": PLAIN_TORCHRUN,
     "NoProgress": "save checkpoints more often, or find out why each round fails",
     "MembersDisagree": "run the same torchruns in all pods; one for some pods only needs --standalone",
     "IdleDeadlineExceeded": "see which pods were missing, and why they did not start",

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+PLAIN_TORCHRUN = (
+    "the command must be `torchrun train.py`, without --standalone, --nnodes, --rdzv-backend, "
+    "--rdzv-endpoint or --rdzv-id"
+)
+"""What the operator expects of a job's command: it sets these flags by the environment."""
+
 
 def node_words(name: str) -> str:
     """A node in a sentence, by its name alone where that says what it is: ``node-b``, but ``node b``."""
