@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import warnings
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -89,6 +90,8 @@ def test_the_simulation_tells_when_a_rule_is_gone(
             if failed is not None:
                 found.add(failed.rule)
                 if failed.rule in mutation.breaks:
+                    if seed != mutation.seed:
+                        warnings.warn(f"begin at seed {seed} in MUTATIONS: {mutation.rule}", stacklevel=1)
                     return
     pytest.fail(f"{MUTATED} histories do not tell that the rule is gone: {mutation.rule}; found {found}")
 
