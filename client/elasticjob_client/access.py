@@ -19,7 +19,9 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import Cluster, Context, User
 from lightkube.core.exceptions import ConfigError
 
+from elasticjob_client import proxy
 from elasticjob_client.decoding import ready
+from elasticjob_client.names import check_name
 
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _DATA = ("certificate-authority-data", "client-certificate-data", "client-key-data")
@@ -193,8 +195,12 @@ def _usable(entry: dict[str, Any], kind: str) -> dict[str, Any]:
             body["exec"] = _plugin(body["exec"], file, where)
     try:
         msgspec.convert(body, ready(_KINDS[kind]))
-    except msgspec.ValidationError as error:
+        if kind == "context" and body.get("namespace"):
+            check_name("a namespace", body["namespace"])
+    except ValueError as error:  # msgspec's too
         raise ConfigError(f"{where}: {error}") from None
+    if kind == "cluster" and body.get("proxy-url"):
+        proxy.checked(body["proxy-url"], where)
     for key in _DATA:
         try:
             base64.b64decode(body.get(key) or "")

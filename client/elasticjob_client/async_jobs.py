@@ -12,6 +12,7 @@ from elasticjob_client.connection import AsyncConnection
 from elasticjob_client.errors import NoServer, NotFound, Rejected, told
 from elasticjob_client.following import Begun, Log
 from elasticjob_client.functions import prepared
+from elasticjob_client.names import check_name
 from elasticjob_client.patience import Notice, Patience, warn
 from elasticjob_client.pods import Pod
 from elasticjob_client.requests import (
@@ -21,7 +22,6 @@ from elasticjob_client.requests import (
     Many,
     Requests,
     Steps,
-    check_name,
     reached,
     waited,
 )

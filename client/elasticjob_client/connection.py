@@ -128,7 +128,11 @@ def _understood(found: Access) -> Iterator[None]:
     ready(Status)  # of refusals, which any thread may get
     try:
         yield
-    except (ValueError, msgspec.MsgspecError, TypeError, KeyError, ImportError, httpx2.InvalidURL) as error:
+    except httpx2.InvalidURL:  # not its text, which may have a password of a proxy
+        raise ConfigError(
+            f"{found.source} is not usable: expected https://HOST:PORT as its server, and as HTTPS_PROXY"
+        ) from None
+    except (ValueError, msgspec.MsgspecError, TypeError, KeyError, ImportError) as error:
         raise ConfigError(f"{found.source} is not usable: {error}") from error
 
 

@@ -92,10 +92,6 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
 
     if isinstance(error, httpx2.HTTPStatusError):
         return _refusal(error, what)
-    if isinstance(error, httpx2.PoolTimeout):
-        return ClientError(
-            f"cannot {what}: all connections of this client are in use. Close some logs first."
-        )
     if isinstance(error, httpx2.ProxyError):
         text = (
             f"the proxy does not lead to it: {error}. The proxy is the kubeconfig's proxy-url, or HTTPS_PROXY"
@@ -159,7 +155,7 @@ def _tls(error: BaseException) -> str | None:
             f"the API server's certificate is not signed by the CA of the kubeconfig: {found.verify_message}"
         )
     if isinstance(found, ssl.SSLError) and found.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return "the API server does not speak TLS: the kubeconfig says https, and it may have to say http"
+        return "the API server does not speak TLS: the kubeconfig says https, perhaps it should say http"
     return None
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from elasticjob_client import manifest
-from elasticjob_client.keywords import checked, text, words
+from elasticjob_client.keywords import checked, kind_of, text, words
+from elasticjob_client.names import check_name
 from elasticjob_client.resource import ElasticJob
 
 _SCRIPT = '''\
@@ -70,6 +71,10 @@ def script_of(function: Callable[..., Any], arguments: Mapping[str, Any] | None 
             f"the source of {name} cannot be read ({error}): write it into a file or a cell"
         ) from error
     _must_stand_alone(name, source)
+    if inner is not function:
+        raise ValueError(
+            f"{name} is wrapped by another function, which would not travel with it: expected {name} itself"
+        )
     return _SCRIPT.format(name=name, source=source.rstrip(), arguments=encoded)
 
 
@@ -136,7 +141,10 @@ def prepared(
     fields, given = checked(asked), tuple[str, ...]()
     if callable(what):
         if arguments and not isinstance(arguments, Mapping):
-            raise ValueError(f"a function's arguments are keywords: expected a dict, found {arguments!r}")
+            raise ValueError(
+                f"a function's arguments are keywords: expected a dict, and what is given "
+                f"{kind_of(arguments)}"
+            )
         source = script_of(what, arguments if isinstance(arguments, Mapping) else {})
         script, files = "train.py", {"train.py": source.encode()}
         manifest.check_size(files)
@@ -146,6 +154,6 @@ def prepared(
         given = words(arguments)
         script, files = manifest.packed(Path(what), Path(code) if code else None)
     chosen = name or manifest.name_of(getattr(what, "__name__", script), secrets.token_hex(2))
-    manifest.check_name(chosen)
+    check_name("a new job", chosen)
     run = manifest.Run(name=chosen, image=image, script=script, arguments=given, **fields)
     return manifest.elastic_job(run, files), manifest.config_map(chosen, files)

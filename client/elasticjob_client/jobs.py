@@ -17,6 +17,7 @@ from elasticjob_client.connection import Connection, interrupt
 from elasticjob_client.errors import NoServer, Rejected, told
 from elasticjob_client.following import Begun, Follower, Log
 from elasticjob_client.functions import prepared
+from elasticjob_client.names import check_name
 from elasticjob_client.patience import Notice, Patience, warn
 from elasticjob_client.pods import Pod
 from elasticjob_client.requests import (
@@ -26,7 +27,6 @@ from elasticjob_client.requests import (
     Many,
     Requests,
     Steps,
-    check_name,
     reached,
     waited,
 )

@@ -23,8 +23,6 @@ def checked(asked: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(f"{name} is {found[name]!r}: expected a number")
         if found[name] < least:
             raise ValueError(f"{name} is {found[name]}: expected {least} or more")
-    if "image" in found:
-        text("image", found["image"])
     if found.get("nproc_per_node") is not None:
         found["nproc_per_node"] = word("nproc_per_node", found["nproc_per_node"])
     elif "nproc_per_node" in found:
@@ -48,14 +46,21 @@ def checked(asked: Mapping[str, Any]) -> dict[str, Any]:
 def words(arguments: Any) -> tuple[str, ...]:
     """Arguments of a script. Raises TypeError for what is neither text nor a number."""
     if not isinstance(arguments, Sequence) or isinstance(arguments, (str, bytes)):
-        raise ValueError(f"a script's arguments are words: expected a list, found {arguments!r}")
+        raise ValueError(
+            f"a script's arguments are words: expected a list, and what is given {kind_of(arguments)}"
+        )
     return tuple(word("an argument", one) for one in arguments)
+
+
+def kind_of(found: Any) -> str:
+    """What something is, without its value, which may be a secret: "is None", "is of type list"."""
+    return "is None" if found is None else f"is of type {type(found).__name__}"
 
 
 def word(what: str, found: Any) -> str:
     """Text, or a number as text. Raises TypeError for everything else."""
     if isinstance(found, bool) or not isinstance(found, (str, int, float)):
-        raise TypeError(f"{what} is {found!r}: expected text or a number")
+        raise TypeError(f"{what} {kind_of(found)}: expected text or a number")
     return str(found)
 
 
@@ -69,6 +74,8 @@ def text(what: str, found: Any) -> str:
 
 
 def _texts(what: str, found: Any, expected: str) -> dict[str, str]:
-    if not isinstance(found, Mapping) or not all(isinstance(key, str) and key for key in found):
-        raise TypeError(f"{what} is {found!r}: {expected}")
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{what} {kind_of(found)}: {expected}")
+    if wrong := [key for key in found if not isinstance(key, str) or not key]:
+        raise TypeError(f"{what} has the key {wrong[0]!r}: {expected}")
     return {key: word(f"{what}[{key!r}]", value) for key, value in found.items()}

@@ -23,6 +23,8 @@ from elasticjob_client.patience import Notice
 
 QUIET_SECONDS = 3.0
 """A login program that takes no longer is not mentioned."""
+_JOIN_SECONDS = 3.0
+"""How long what a program has said is awaited when it has ended: a child of it may hold its stderr open."""
 _VERSIONS = ("client.authentication.k8s.io/v1alpha1", "client.authentication.k8s.io/v1beta1")
 
 
@@ -146,7 +148,8 @@ class _Running:
             [of.command, *(of.args or [])], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         said: list[str] = []
-        listener = threading.Thread(target=self._listen, args=(process, said), daemon=True)
+        said_late = _Late([f"waiting for the kubeconfig's login program {of.command}"], self._notice)
+        listener = threading.Thread(target=_listen, args=(process, said, said_late), daemon=True)
         listener.start()
         try:
             assert process.stdout
@@ -156,7 +159,9 @@ class _Running:
             process.kill()
             process.wait()
             raise
-        listener.join(QUIET_SECONDS)
+        finally:
+            said_late.cancel()
+        listener.join(_JOIN_SECONDS)
         if code != 0:
             raise ConfigError(f"the login program {of.command} ended with code {code}: {' '.join(said)}")
         try:
@@ -170,26 +175,39 @@ class _Running:
             )
         return bearer(token, f"the login program {of.command}")
 
-    def _listen(self, process: subprocess.Popen[bytes], said: list[str]) -> None:
-        """Collect what it says; after a while of waiting for it, pass it on."""
-        assert process.stderr
-        waiting = [f"waiting for the kubeconfig's login program {self._program.command}"]
-        late, lock = threading.Event(), threading.Lock()
 
-        def pass_on() -> None:
-            with lock:
-                late.set()
-                while waiting:
-                    self._notice(waiting.pop(0))
+def _listen(process: subprocess.Popen[bytes], said: list[str], late: _Late) -> None:
+    """Collect what it says."""
+    assert process.stderr
+    for line in process.stderr:
+        text = line.decode(errors="replace").rstrip()
+        said.append(text)
+        late.add(text)
 
-        timer = threading.Timer(QUIET_SECONDS, pass_on)
-        timer.daemon = True
-        timer.start()
-        for line in process.stderr:
-            text = line.decode(errors="replace").rstrip()
-            said.append(text)
-            with lock:
-                waiting.append(text)
-            if late.is_set():
-                pass_on()
-        timer.cancel()
+
+class _Late:
+    """Passes on what is said once it has been waited for a while, unless that is cancelled before."""
+
+    def __init__(self, said: list[str], notice: Notice) -> None:
+        self._said, self._notice, self._begun = said, notice, False
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(QUIET_SECONDS, self._begin)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def add(self, text: str) -> None:
+        with self._lock:
+            self._said.append(text)
+            self._pass_on()
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._begun = True
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._begun and self._said:
+            self._notice(self._said.pop(0))

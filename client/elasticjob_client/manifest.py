@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from elasticjob_client.names import MAX_NEW_JOB
 from elasticjob_client.resource import ElasticJob, FailurePolicy, Limit, Metadata, Spec
 
 CODE = "/code"
@@ -18,11 +19,9 @@ MAX_BYTES = 1_000_000
 """What a ConfigMap holds: 1 MiB with names and base64, less a reserve."""
 SHARED_MEMORY = "/dev/shm"
 """Where PyTorch's data loaders and NCCL exchange data. Without a volume, a container has 64 MB there."""
-MAX_NAME = 45
 GPU = "nvidia.com/gpu"
 _SKIPPED = {"__pycache__", "node_modules", "venv"}
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,16 +131,7 @@ def name_of(script: str, suffix: str) -> str:
     """A job's name, made of the script's and something that tells runs apart."""
     stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")
     stem = stem if stem[:1].isalpha() else f"job-{stem}".strip("-")
-    return f"{stem[: MAX_NAME - len(suffix) - 1].strip('-')}-{suffix}"
-
-
-def check_name(name: str) -> None:
-    """Raises ValueError if a job cannot have this name."""
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} cannot be a job's name: expected at most {MAX_NAME} lower-case letters, digits and "
-            "'-', beginning and ending with a letter or digit"
-        )
+    return f"{stem[: MAX_NEW_JOB - len(suffix) - 1].strip('-')}-{suffix}"
 
 
 def code_name(job: str) -> str:

@@ -7,7 +7,6 @@ same methods; who drives the generator makes the call, and awaits it if it has t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -33,6 +32,8 @@ from elasticjob_client.errors import (
     no_namespace,
     told,
 )
+from elasticjob_client.keywords import kind_of
+from elasticjob_client.names import check_name
 from elasticjob_client.pods import JOB_LABEL, Pod
 from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
 from elasticjob_client.tell import lines
@@ -48,25 +49,9 @@ CODE_LABEL = f"{GROUP}/code-of"
 """On a ConfigMap: the job for which it was made."""
 FIELD_MANAGER = "elasticjob-client"
 _RETRIES = 5
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _ENDED = ("Complete", "Failed")
 
 _T = TypeVar("_T")
-
-
-def check_name(of: str, name: str) -> None:
-    """Raises ValueError if ``name`` cannot be the name of ``of``: "a job", "a pod" or "a namespace"."""
-    longest, dot = (63, "") if of == "a namespace" else (253, " and '.'")
-    if (
-        not isinstance(name, str)
-        or not _NAME.fullmatch(name)
-        or len(name) > longest
-        or (not dot and "." in name)
-    ):
-        raise ValueError(
-            f"{name!r} cannot be the name of {of}: expected 1 to {longest} lower-case letters, digits, "
-            f"'-'{dot}, beginning and ending with a letter or digit"
-        )
 
 
 class One(NamedTuple):
@@ -110,7 +95,8 @@ def named(body: dict[str, Any]) -> str:
     if not found.get("name") and isinstance(found.get("generateName"), str) and found["generateName"]:
         return f"{found['generateName']}..."
     if "name" not in found:
-        raise ValueError(f"expected an ElasticJob with metadata.name, found {body!r}"[:300])
+        found_one = "one without" if isinstance(body, dict) else f"what {kind_of(body)}"
+        raise ValueError(f"expected an ElasticJob with metadata.name, found {found_one}")
     check_name("a job", found["name"])
     return str(found["name"])
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+from elasticjob_client import names
+
 _QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 
 
@@ -28,7 +29,7 @@ def volumes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dic
         claim, _colon, path = value.partition(":")
         if not path.startswith("/"):
             raise click.BadParameter(f"{value!r}: expected CLAIM:/path")
-        if not _CLAIM.fullmatch(claim):
+        if not names.is_name("a claim", claim):
             raise click.BadParameter(
                 f"{value!r}: expected CLAIM:/path; {claim!r} cannot name a PersistentVolumeClaim"
             )
@@ -84,12 +85,10 @@ def _no_script(text: str) -> click.BadParameter:
 
 def check_name(name: str | None) -> None:
     """Raises BadParameter if a job cannot have it."""
-    from elasticjob_client import manifest
-
     if name is None:
         return
     try:
-        manifest.check_name(name)
+        names.check_name("a new job", name)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--name'") from error
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from elasticjob_client.cli.options import name_of
 from elasticjob_client.errors import told
 
 if TYPE_CHECKING:
@@ -18,7 +19,11 @@ LABELS: LabelSelector = {"app.kubernetes.io/name": "elasticjob"}
 """Of what the chart creates."""
 
 operator_namespace = click.option(
-    "--operator-namespace", default="elasticjob-system", show_default=True, help="Where the operator runs."
+    "--operator-namespace",
+    default="elasticjob-system",
+    show_default=True,
+    callback=name_of("a namespace"),
+    help="Where the operator runs.",
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -12,27 +11,34 @@ from typing import Any
 import click
 
 from elasticjob_client.errors import ClientError
+from elasticjob_client.names import check_name, is_name
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
+def name_of(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Takes the name of "a job" or "a namespace", and raises BadParameter for what cannot be one."""
 
-def _name(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Names of Kubernetes. Raises BadParameter for others, which would ask for another path."""
-    if value is not None and not _NAME.fullmatch(value):
-        kind = "namespace" if option.name == "namespace" else "job"
-        short = value.rpartition("/")[2]
-        meant = f"; do you mean {short}?" if short != value and _NAME.fullmatch(short) else ""
-        raise click.BadParameter(
-            f"{value!r} cannot be the name of a {kind}: expected lower-case letters, digits and '-'{meant}"
-        )
-    return value
+    def checked(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                check_name(kind, value)
+        except ValueError as error:
+            short = str(value).rpartition("/")[2]
+            meant = f"; do you mean {short}?" if short != value and is_name(kind, short) else ""
+            raise click.BadParameter(f"{error}{meant}") from None
+        return value
+
+    return checked
 
 
 _CLUSTER = (
     click.option("--kubeconfig", metavar="FILE", help="Kubeconfig to use, as in kubectl."),
     click.option("--context", metavar="NAME", help="Context of the kubeconfig to use."),
     click.option(
-        "-n", "--namespace", metavar="NAME", callback=_name, help="Namespace. [default: that of the context]"
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        callback=name_of("a namespace"),
+        help="Namespace. [default: that of the context]",
     ),
 )
 
@@ -105,9 +111,9 @@ def _names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
         return []
 
 
-job_name = click.argument("name", metavar="JOB", shell_complete=_names, callback=_name)
+job_name = click.argument("name", metavar="JOB", shell_complete=_names, callback=name_of("a job"))
 optional_job_name = click.argument(
-    "name", metavar="[JOB]", required=False, shell_complete=_names, callback=_name
+    "name", metavar="[JOB]", required=False, shell_complete=_names, callback=name_of("a job")
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from elasticjob_client.convert.command import Command, rewritten
-from elasticjob_client.manifest import check_name
+from elasticjob_client.names import check_name
 from elasticjob_client.resource import API_VERSION, KIND
 
 _SET_BY_OTHERS = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK")
@@ -27,7 +27,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True):
 def metadata(found: Mapping[str, Any]) -> dict[str, Any]:
     """Name, namespace, labels and annotations. Raises ValueError if a job cannot have the name."""
     name = str(found.get("name") or "")
-    check_name(name)
+    check_name("a new job", name)
     annotations = {k: v for k, v in (found.get("annotations") or {}).items() if k != _KUBECTL}
     parts = {"namespace": found.get("namespace"), "labels": found.get("labels"), "annotations": annotations}
     return {"name": name, **{key: value for key, value in parts.items() if value}}

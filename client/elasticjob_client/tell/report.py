@@ -123,7 +123,7 @@ def _pod(pod: Pod, last: datetime) -> Bar:
         end=end,
         kind="pod that failed" if failed else "pod",
         label=pod.name,
-        text=f"{pod.name} on {node_words(pod.node or '?')}; {how}",
+        text=f"{pod.name} on {node_words(pod.node)}; {how}",
     )
 
 

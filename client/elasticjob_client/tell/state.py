@@ -44,7 +44,7 @@ def _unserved(job: ElasticJob, now: datetime) -> Check:
     if job.spec.managed_by not in (None, "elasticjob.dev/operator"):
         text = f"spec.managedBy leaves this job to {job.spec.managed_by}, which has given it no status"
         return _told("unknown", text, "ask its administrators")
-    return _told("unknown", f"no operator has looked at {job.name} yet", "ask again in some seconds")
+    return _told("unknown", f"no operator has looked at {job.name} yet", "try again in a few seconds")
 
 
 def _stays(job: ElasticJob, message: str) -> bool:

@@ -38,13 +38,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("ok.py --image i --env =a", "'=a': expected NAME=VALUE"),
         ("ok.py --image i --volume foo:bar", "'foo:bar': expected CLAIM:/path"),
         ("ok.py --image i --volume /x:/y", "expected CLAIM:/path; '/x' cannot name a PersistentVolumeClaim"),
+        ("ok.py --image i --volume a..b:/y", "'a..b' cannot name a PersistentVolumeClaim"),
         ("ok.py --image i --volume a:/x --volume b:/x/", "two claims for /x, a and b"),
         ("ok.py --image=", "'' names no image: expected one such as"),
         ("ok.py --image i --memory=-5Gi", "'-5Gi' is no amount: expected one such as 16Gi"),
         ("ok.py --image i --cpu four", "'four' is no amount: expected one such as 4"),
         ("ok.py --image i --in-image --code d", "--in-image uploads nothing, and --code uploads a directory"),
         ("ok.py --image i --lr 0.1", "The script's own arguments come after --"),
-        ("ok.py --image i --name My_Job", "'My_Job' cannot be a job's name: expected"),
+        (
+            "ok.py --image i --name My_Job",
+            "'My_Job' cannot be the name of a new job: expected 1 to 45 lower-case letters, digits or '-'",
+        ),
         (
             "d --image i",
             "'d' is a directory: name the script in it, such as `elasticjob run d/train.py --code d`",

@@ -188,7 +188,7 @@ def test_the_command_reads_lists_and_says_what_it_left_out() -> None:
         ("a: [", "is not YAML"),
         ("a: 1", "is no Kubernetes object"),
         ("kind: PyTorchJob\nmetadata: {name: a}", "has neither Master nor Worker"),
-        ("kind: PyTorchJob\nmetadata: {name: A.b}", "cannot be a job's name"),
+        ("kind: PyTorchJob\nmetadata: {name: A.b}", "cannot be the name of a new job"),
         ("kind: PyTorchJob\nmetadata: {name: a}\nspec: 3", "PyTorchJob a cannot be converted"),
     ],
 )

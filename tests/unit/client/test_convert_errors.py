@@ -53,7 +53,7 @@ Run = Callable[..., Result]
         ("{kind: TrainingRuntime, metadata: {name: 5}}", "metadata.name is 5: expected text"),
         (
             "{kind: PyTorchJob, metadata: null, spec: null}",
-            "a PyTorchJob without a name cannot be converted: '' cannot be a job's name",
+            "a PyTorchJob without a name cannot be converted: '' cannot be the name of a new job",
         ),
     ],
 )

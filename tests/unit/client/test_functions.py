@@ -139,6 +139,7 @@ def around(value: int) -> Callable[[], int]:
         (cached, {}, "is not a function with a name"),
         (coroutine, {}, "coroutine has to run when it is called: expected no `async def`"),
         (generator, {}, "no `yield` in it"),
+        (decorated(with_annotations_only), {}, "with_annotations_only is wrapped by another function"),
         (renamed(), {}, "is not a function with a name"),
     ],
 )
@@ -161,10 +162,13 @@ def test_what_needs_nothing_from_outside_travels(function: Any) -> None:
         ({"replicas": True}, "replicas is True: expected a number"),
         ({"volumes": ["a"]}, "expected a dict of mount paths and claims"),
         ({"volumes": {"a": "b"}}, "volumes has 'a': 'b'"),
-        ({"environment": ["A=1"]}, "expected a dict of names and values"),
+        ({"environment": ["A=SECRET"]}, "environment is of type list: expected a dict of names and values"),
+        ({"environment": {1: "SECRET"}}, "environment has the key 1: expected a dict"),
+        ({"environment": {"A": b"SECRET"}}, r"environment\['A'\] is of type bytes: expected text"),
+        ({"arguments": "--key SECRET"}, "expected a list, and what is given is of type str"),
         ({"environment": {"A": None}}, r"environment\['A'\] is None: expected text or a number"),
         ({"memory": 64}, 'expected text with a unit, such as "64Gi"'),
-        ({"nproc_per_node": [2]}, "nproc_per_node is .2.: expected text or a number"),
+        ({"nproc_per_node": [2]}, "nproc_per_node is of type list: expected text or a number"),
         ({"image": None}, "image is None: expected text"),
         ({"image": ""}, "image is empty"),
         ({"name": ""}, "name is empty"),
@@ -175,8 +179,9 @@ def test_what_needs_nothing_from_outside_travels(function: Any) -> None:
 def test_a_wrong_field_says_what_is_expected(asked: dict[str, Any], said: str) -> None:
     given: dict[str, Any] = {"what": __file__, "image": "i", "name": None, "arguments": [], "code": None}
     given.update({name: asked.pop(name) for name in list(asked) if name in given})
-    with pytest.raises((TypeError, ValueError), match=said):
+    with pytest.raises((TypeError, ValueError), match=said) as refused:
         prepared(**given, asked=asked)
+    assert "SECRET" not in str(refused.value)
 
 
 def test_numbers_are_taken_as_text() -> None:

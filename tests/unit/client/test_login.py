@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import subprocess
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,22 @@ from tests.unit.client.server import JOBS, Server, kubeconfig, refusal
 
 LOGIN = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
 TOKEN = '{"status": {"token": " from-a-program\\n"}}'
+
+
+NO_PROXY = "other: cluster 'test': proxy-url is no URL of a proxy: expected http://HOST:PORT"
+PROXIES = [
+    "nonsense",
+    "jane:SECRET@proxy:3128",
+    "ftp://jane:SECRET@proxy:3128",
+    "http://jane:SECR/ET@proxy:3128",
+    "http://jane:SECR#ET@proxy:3128",
+    "http://jane:12/SECRET@proxy:3128",
+    "http://jane:12#SECRET@proxy:3128",
+    "http://jane:SECRET@:3128",
+    "http://jane:SECRET@proxy:port",
+    "http://jane:SECRET@proxy:3128\n",
+    "http://",
+]
 
 
 def written(folder: Path, found: Any) -> str:
@@ -48,10 +65,15 @@ def changed(url: str, kind: str, **fields: Any) -> dict[str, Any]:
         ("user", {"token": "SECRÉT"}, "token of the kubeconfig has characters that a header cannot hold"),
         ("user", {"client-key-data": "SECRET"}, "other: user 'test': client-key-data is not base64"),
         ("user", {"as": "admin"}, "other: user 'test': as is not supported"),
+        (
+            "context",
+            {"namespace": "My_Team"},
+            "other: context 'test': 'My_Team' cannot be the name of a namespace: expected 1 to 63",
+        ),
         ("context", {"namespace": 123}, r"other: context 'test': Expected `str.*at `\$.namespace`"),
         ("cluster", {"server": 5}, r"other: cluster 'test': Expected `str.*at `\$.server`"),
         ("cluster", {"proxy-url": 5}, "other: cluster 'test': proxy-url is not text"),
-        ("cluster", {"proxy-url": "nonsense"}, "other is not usable"),
+        *(("cluster", {"proxy-url": url}, NO_PROXY) for url in PROXIES),
         ("cluster", {"certificate-authority-data": "SECRET"}, "certificate-authority-data is not base64"),
     ],
 )
@@ -61,9 +83,24 @@ async def test_a_wrong_field_is_named(
     file = written(tmp_path, changed(server.url, kind, **fields))
     with pytest.raises(NoAccess, match=said) as refused:
         Jobs(kubeconfig=file)
-    assert "SECR" not in str(refused.value)
+    assert "SECR" not in "".join(traceback.format_exception(refused.value))
     with pytest.raises(NoAccess, match=said):
         AsyncJobs(kubeconfig=file)
+
+
+@pytest.mark.parametrize("url", ["http://jane:p%2Fw%23@proxy:3128", "https://proxy", "http://[::1]:3128/"])
+def test_a_proxy_with_a_password_is_taken(server: Server, tmp_path: Path, url: str) -> None:
+    Jobs(kubeconfig=written(tmp_path, changed(server.url, "cluster", **{"proxy-url": url}))).close()
+
+
+def test_a_proxy_of_the_environment_keeps_its_password(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://jane:SECR/ET@proxy:3128")
+    with pytest.raises(NoAccess, match="as its server, and as HTTPS_PROXY") as refused:
+        Jobs(kubeconfig=written(tmp_path, kubeconfig(server.url)))
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "SECR" not in shown
 
 
 def test_what_is_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +220,20 @@ async def test_a_login_program_is_heard(
     async with AsyncJobs(kubeconfig=file, notice=said.append) as jobs_too:
         assert (await jobs_too.get("mnist")).name == "mnist"
     assert said == expected
+
+
+def test_a_login_program_that_has_ended_is_not_waited_for(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a child of it still holds its stderr."""
+    monkeypatch.setattr("elasticjob_client.login.QUIET_SECONDS", 0.5)
+    monkeypatch.setattr("elasticjob_client.login._JOIN_SECONDS", 1.0)
+    text = f"sleep 5 >/dev/null &\nprintf '%s' '{TOKEN}'"
+    file = written(tmp_path, kubeconfig(server.url, **program(tmp_path, text)))
+    said: list[str] = []
+    with Jobs(kubeconfig=file, notice=said.append) as jobs:
+        assert jobs.get("mnist").name == "mnist"
+    assert said == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from elasticjob_client.manifest import Run, check_name, config_map, elastic_job, keys, name_of, read, skipped
+from elasticjob_client.manifest import Run, config_map, elastic_job, keys, name_of, read, skipped
+from elasticjob_client.names import check_name
 
 
 def test_a_script_becomes_a_job_that_mounts_it() -> None:
@@ -109,13 +110,13 @@ def test_what_cannot_be_packed_says_what_to_do(tmp_path: Path) -> None:
 )
 def test_names_of_jobs_are_made_of_scripts(script: str, name: str) -> None:
     assert name_of(script, "ab12") == name
-    check_name(name)
+    check_name("a new job", name)
 
 
-@pytest.mark.parametrize("name", ["", "Train", "-a", "a-", "a" * 46])
+@pytest.mark.parametrize("name", ["", "Train", "-a", "a-", "a" * 46, "a.b"])
 def test_a_name_that_a_job_cannot_have(name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be a job's name"):
-        check_name(name)
+    with pytest.raises(ValueError, match="cannot be the name of a new job"):
+        check_name("a new job", name)
 
 
 def test_links_do_not_lead_out_of_the_directory(tmp_path: Path) -> None:

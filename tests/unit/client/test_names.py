@@ -69,6 +69,15 @@ def test_a_manifest_without_a_name(body: Any) -> None:
         jobs.submit(body)
 
 
+@pytest.mark.usefixtures("server")
+def test_a_manifest_without_a_name_is_not_shown() -> None:
+    bodies: list[Any] = [{"spec": {"env": "SECRET"}}, ["SECRET"]]
+    for body in bodies:
+        with Jobs() as jobs, pytest.raises(ValueError, match=r"metadata\.name") as refused:
+            jobs.submit(body)
+        assert "SECRET" not in str(refused.value)
+
+
 def test_names_with_dots_and_names_that_the_server_makes_up(server: Server) -> None:
     server.answers["POST /apis/elasticjob.dev/v1alpha1/namespaces/research/elasticjobs"] = {
         "metadata": {"name": "mnist-x7"}

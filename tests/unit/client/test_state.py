@@ -63,7 +63,7 @@ def test_a_job_of_this_moment_is_not_judged() -> None:
     young = ElasticJob.from_dict({**job(None).to_dict(), "metadata": {"name": "mnist"}})
     assert (state(young, [], NOW).result, state(young, [], NOW).advice) == (
         "unknown",
-        "ask again in some seconds",
+        "try again in a few seconds",
     )
 
 

@@ -11,6 +11,7 @@ from elasticjob_client.tell import listing
 from elasticjob_client.tell.status import NO_STATUS, next_steps, status
 from elasticjob_client.tell.times import duration, milliseconds
 from elasticjob_client.tell.why import ended_round, exit_code, pod_to_read, why
+from elasticjob_client.tell.words import node_words
 from tests.unit.client.made import LOST, NOW, after_a_loss, ago, conditions, job, pod
 
 PODS = [pod("mnist-0-0"), pod("mnist-1-0", "Failed"), pod("mnist-1-1")]
@@ -180,3 +181,7 @@ def test_a_row_counts_only_members_of_a_round_that_runs() -> None:
     assert (row.state, row.members, row.replicas, row.round, row.step) == ("Training", 2, 2, 2, 2000)
     broken = {"number": 2, "phase": "Broken", "members": 2}
     assert listing.row(after_a_loss(currentRound=broken), NOW).members == 0
+
+
+def test_a_node_without_a_name_is_that_of_the_pod() -> None:
+    assert [node_words(name) for name in ("", "b", "node-b")] == ["its node", "node b", "node-b"]
