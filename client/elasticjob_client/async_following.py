@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from elasticjob_client.errors import ClientError, NoServer
-from elasticjob_client.following import LOOK_SECONDS, Begun, End, Log
+from elasticjob_client.following import LOOK_SECONDS, Begun, Log
 from elasticjob_client.patience import Notice, Patience
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
@@ -28,7 +28,7 @@ class AsyncFollower:
         self._patience = Patience(notice)
         self._lines: asyncio.Queue[Line] = asyncio.Queue(maxsize=10_000)
         self._news = asyncio.Event()
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], Log] = {}
 
     async def lines(self) -> AsyncIterator[Line]:
         """Lines as they come. Raises ClientError if the job cannot be read."""
@@ -41,11 +41,13 @@ class AsyncFollower:
                     seconds = self._patience.pause(error)
                     ended = False
                 else:
-                    self._patience.answered()
+                    if self._patience.answered():  # connections of before may be dead
+                        for log in self._open.values():
+                            log.open_again()
                     ended = job.ended
                     for log in self._begun.to_read(job, pods):
                         task = asyncio.ensure_future(self._follow(log))
-                        self._open.add(task)
+                        self._open[task] = log
                         task.add_done_callback(self._done)
                 until = time.monotonic() + seconds
                 async for line in self._arrived(until):
@@ -61,7 +63,7 @@ class AsyncFollower:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._open.discard(task)
+        self._open.pop(task, None)
         self._news.set()
 
     async def _follow(self, log: Log) -> None:
@@ -72,7 +74,7 @@ class AsyncFollower:
                 self._news.set()
         except ClientError as raised:
             error = raised
-        self._begun.ended(End(log, error))
+        self._begun.ended(log, error)
 
     async def _arrived(self, until: float) -> AsyncIterator[Line]:
         """What comes until it is time to look again, or until nothing can come any more."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +26,13 @@ from elasticjob_client.requests import (
     Steps,
     reached,
     waited,
+    without_times,
 )
 from elasticjob_client.resource import ElasticJob
+from elasticjob_client.streams import interrupt
 from elasticjob_client.tell import lines
 from elasticjob_client.tell.lines import Line
+from elasticjob_client.watching import Watch
 
 _T = TypeVar("_T")
 
@@ -140,8 +145,8 @@ class AsyncJobs:
         try:
             async for found in self._lines(log):
                 yield found
-        except Rejected:
-            if not log.timed:
+        except Rejected as error:
+            if not log.timed or not without_times(error):
                 raise
             log.timed = False
             async for found in self._lines(log):
@@ -151,8 +156,9 @@ class AsyncJobs:
         name, timed = log.pod.name, log.timed
         with told(f"read the log of pod {name}", self.server):
             async with self._client.followed(name, **self._requests.follow_call(log)) as response:
-                async for text in response.aiter_lines():
-                    yield lines.line(name, text, log.rank, timed)
+                with log.reading(partial(interrupt, response)):
+                    async for text in response.aiter_lines():
+                        yield lines.line(name, text, log.rank, timed)
 
     async def submit(self, job: ElasticJob | dict[str, Any], *, dry_run: bool = False) -> ElasticJob:
         """Create a job. Raises Rejected if there is one of this name, or if a field is refused."""
@@ -205,43 +211,47 @@ class AsyncJobs:
         """Delete a pod without a grace period: its containers get SIGKILL."""
         await self._do(self._requests.kill(pod))
 
-    async def watch(self, name: str) -> AsyncIterator[ElasticJob]:
+    def watch(self, name: str) -> AsyncIterator[ElasticJob]:
         """The job now, and after each change, until it has ended.
 
         A server that is away is asked again for 5 minutes. Raises NotFound when the job is deleted.
         """
-        async for job in self._watched(name, Patience(self._notice)):
-            yield job
+        return self._watched(name, Patience(self._notice))
 
-    async def _watched(self, name: str, patience: Patience) -> AsyncIterator[ElasticJob]:
-        job = await self.get(name)
-        yield job
-        while not job.ended:
+    async def _watched(self, name: str, patience: Patience) -> AsyncGenerator[ElasticJob, None]:
+        watch = Watch(await self.get(name), patience)
+        yield watch.job
+        while not watch.job.ended:
+            error = None
             try:
-                with told(f"watch {self._requests.name_of(name)}", self.server):
-                    async for kind, found in self._client.watch(RESOURCE, **self._requests.watch_call(job)):
-                        patience.answered()
-                        job = self._requests.changed(name, kind, found)
+                async with aclosing(self._changes(watch)) as changes:
+                    async for job in changes:
                         yield job
-                        if job.ended:
-                            return
-            except NoServer as error:
-                await asyncio.sleep(patience.pause(error))
-            newer = await self._again(name, patience)
-            if newer.metadata.resource_version != job.metadata.resource_version:
-                job = newer
-                yield job
+            except NoServer as away:
+                error = away
+            if not watch.job.ended:
+                await asyncio.sleep(watch.ended(error))
+                if await self._looked(watch):
+                    yield watch.job
 
-    async def _again(self, name: str, patience: Patience) -> ElasticJob:
-        """A job that was there before, as soon as the server says."""
+    async def _changes(self, watch: Watch) -> AsyncGenerator[ElasticJob, None]:
+        """What one watch says."""
+        name = self._requests.name_of(watch.job.name)
+        with told(f"watch {name}", self.server):
+            async with self._client.watched(RESOURCE, **self._requests.watch_call(watch)) as response:
+                watch.opened()
+                async for line in response.aiter_lines():
+                    yield self._requests.changed(watch, line)
+                    if watch.job.ended:
+                        return
+
+    async def _looked(self, watch: Watch) -> bool:
+        """Look at the job as soon as the server says. Returns whether it has changed."""
         while True:
             try:
-                found = await self._do(self._requests.again(name))
+                return watch.looked(*await self._do(self._requests.look(watch.job.name)))
             except NoServer as error:
-                await asyncio.sleep(patience.pause(error))
-            else:
-                patience.answered()
-                return found
+                await asyncio.sleep(watch.away(error))
 
     async def wait(
         self,
@@ -270,8 +280,9 @@ class AsyncJobs:
         last: list[ElasticJob],
         patience: Patience,
     ) -> ElasticJob:
-        async for job in self._watched(name, patience):
-            last[:] = [job]
-            if reached(job, until):
-                return job
+        async with aclosing(self._watched(name, patience)) as found:
+            async for job in found:
+                last[:] = [job]
+                if reached(job, until):
+                    return job
         raise NotFound(f"ElasticJob {self.namespace}/{name} is gone")

@@ -3,8 +3,6 @@ heard, more than a hundred requests at once, and logs that can be opened again a
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timezone
@@ -25,9 +23,17 @@ from elasticjob_client.access import Access, access
 from elasticjob_client.decoding import ready
 from elasticjob_client.login import authentication
 from elasticjob_client.patience import Notice
+from elasticjob_client.streams import lasting
 
 TIMEOUT_SECONDS = 10.0
-"""Of each step of a request. A log that is followed may be silent for as long as it likes."""
+"""Of each step of a request that is answered at once."""
+WATCH_SECONDS = 240
+"""After which the server is to end a watch: one whose connection is dead would be silent for ever."""
+_SILENT_WATCH = WATCH_SECONDS + 30.0
+"""How long a watch may be silent."""
+_FIRST_LINE_SECONDS = 60.0
+"""How long the first line of a log is waited for, before which the kubelet answers nothing. A log that has
+begun may be silent for as long as it likes."""
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 
 
@@ -92,12 +98,23 @@ class Connection(_Connected, Client):
     @contextmanager
     def followed(self, pod: str, **asked: Any) -> Iterator[httpx2.Response]:
         """A log that is still written, from the time ``since`` on if there is one."""
-        client = self._client
-        response: httpx2.Response = client.send(_log_request(client, pod, **asked), stream=True)
+        with self._opened(_log_request(self._client, pod, **asked), None) as response:
+            yield response
+
+    @contextmanager
+    def watched(self, resource: type, **asked: Any) -> Iterator[httpx2.Response]:
+        """One watch, from a version on, until the server or the connection ends it."""
+        with self._opened(_watch_request(self._client, resource, **asked), _SILENT_WATCH) as response:
+            yield response
+
+    @contextmanager
+    def _opened(self, request: httpx2.Request, silent: float | None) -> Iterator[httpx2.Response]:
+        response: httpx2.Response = self._client.send(request, stream=True)
         try:
             if response.is_error:
                 response.read()
-            client.raise_for_status(response)
+            self._client.raise_for_status(response)
+            lasting(request, response, silent)
             yield response
         finally:
             response.close()
@@ -111,12 +128,23 @@ class AsyncConnection(_Connected, AsyncClient):
     @asynccontextmanager
     async def followed(self, pod: str, **asked: Any) -> AsyncIterator[httpx2.Response]:
         """A log that is still written, from the time ``since`` on if there is one."""
-        client = self._client
-        response: httpx2.Response = await client.send(_log_request(client, pod, **asked), stream=True)
+        async with self._opened(_log_request(self._client, pod, **asked), None) as response:
+            yield response
+
+    @asynccontextmanager
+    async def watched(self, resource: type, **asked: Any) -> AsyncIterator[httpx2.Response]:
+        """One watch, from a version on, until the server or the connection ends it."""
+        async with self._opened(_watch_request(self._client, resource, **asked), _SILENT_WATCH) as response:
+            yield response
+
+    @asynccontextmanager
+    async def _opened(self, request: httpx2.Request, silent: float | None) -> AsyncIterator[httpx2.Response]:
+        response: httpx2.Response = await self._client.send(request, stream=True)
         try:
             if response.is_error:
                 await response.aread()
-            client.raise_for_status(response)
+            self._client.raise_for_status(response)
+            lasting(request, response, silent)
             yield response
         finally:
             await response.aclose()
@@ -154,14 +182,19 @@ def _log_request(
         "follow": True,
     }
     request: BasicRequest = client.prepare_request("get", PodLog, name=pod, namespace=namespace, params=asked)
-    request.timeout = httpx2.Timeout(TIMEOUT_SECONDS, read=None)
+    request.timeout = httpx2.Timeout(TIMEOUT_SECONDS, read=_FIRST_LINE_SECONDS)
     return client.build_adapter_request(request)
 
 
-def interrupt(response: httpx2.Response) -> None:
-    """End an answer whose end another thread waits for."""
-    stream = response.extensions.get("network_stream")
-    found = stream.get_extra_info("socket") if stream is not None else None
-    if isinstance(found, socket.socket):
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(found, socket.SHUT_RDWR)  # of a TLS socket too: without its farewell
+def _watch_request(
+    client: GenericClient, resource: type, *, namespace: str, name: str, version: str
+) -> httpx2.Request:
+    asked = {
+        "fieldSelector": f"metadata.name={name}",
+        "resourceVersion": version,
+        "timeoutSeconds": WATCH_SECONDS,
+    }
+    request: BasicRequest = client.prepare_request(
+        "list", resource, namespace=namespace, watch=True, params=asked
+    )
+    return client.build_adapter_request(request)

@@ -27,6 +27,10 @@ class NoServer(ClientError):
         self.reason = reason
 
 
+class TooOld(NoServer):
+    """A watch is to begin at a version that the API server does not have any more."""
+
+
 class NotInstalled(ClientError):
     """The cluster has no resource ElasticJob."""
 
@@ -184,7 +188,8 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
     if code in (400, 409, 422):
         return Rejected(f"cannot {what}: {message}")
     answer = f"{code}: {message}" if message else str(code)
-    return NoServer(
+    kind = TooOld if code == 410 else NoServer
+    return kind(
         f"cannot {what}: the API server answers {answer}. Try again.", f"the API server answers {answer}"
     )
 

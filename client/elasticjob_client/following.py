@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -19,9 +20,13 @@ LOOK_SECONDS = 1.0
 """Between two looks for new pods."""
 _TRIES_AFTER_THE_END = 5
 """How often a log that breaks off is opened again if its job has ended."""
+_LOOKS_AFTER_THE_END = 1
+"""The same of one that has come to its end, though its container is said to run."""
 _LONG_SECONDS = 20.0
 """A log that was open for so long did not fail to open."""
 _JOIN_SECONDS = 1.0
+_STATUS_SECONDS = 3.0
+"""How long a pod's status may say that a container runs which has ended."""
 
 
 class Log:
@@ -31,14 +36,39 @@ class Log:
         self.pod, self.rank = pod, rank
         self.timed = True
         """Whether its lines have times; a kubelet may refuse that."""
-        self.stop: Callable[[], None] = lambda: None
-        """Ends the reading, for another thread."""
+        self.wanted = False
+        """Whether it is to be opened again whatever its end was."""
+        self._stop: Callable[[], None] | None = None
+        self._stopped = False
         self._since, self._tail = since, tail
         self._last: datetime | None = None
         self._count, self._again = 0, 0
         self._behind = False
         self._opened, self._next = 0.0, 0.0
         self.failures, self._first_failure = 0, 0.0
+
+    @contextmanager
+    def reading(self, stop: Callable[[], None]) -> Iterator[None]:
+        """While it is read; ``stop`` ends that, for another thread."""
+        self._stop = stop
+        try:
+            if self._stopped:
+                stop()
+            yield
+        finally:
+            self._stop = None
+
+    def stop(self) -> None:
+        """End the reading, if it has not begun then as soon as it has."""
+        self._stopped = True
+        if stop := self._stop:
+            stop()
+
+    def open_again(self) -> None:
+        """End the reading so that it begins anew: its connection may be dead."""
+        if stop := self._stop:
+            self.wanted = True
+            stop()
 
     def where(self) -> tuple[datetime | None, int | None]:
         """Since when, and how many of the last lines are to be asked for."""
@@ -65,14 +95,17 @@ class Log:
             self._count += 1
         return True
 
-    def broke_off(self) -> None:
+    def ended(self, pause: float = 0.0) -> None:
         """Remember that it did; the next try has to wait."""
         now = time.monotonic()
+        if self.wanted:
+            self.wanted, self._next = False, now
+            return
         if now - self._opened > _LONG_SECONDS:  # it was only silent, and something in between is impatient
             self.failures = 0
         self._first_failure = self._first_failure if self.failures else now
         self.failures += 1
-        self._next = now + min(self.failures - 1, LONGEST_PAUSE_SECONDS)
+        self._next = now + max(pause, min(self.failures - 1, LONGEST_PAUSE_SECONDS))
 
     @property
     def due(self) -> bool:
@@ -87,10 +120,11 @@ class Log:
 
 
 class End(NamedTuple):
-    """A log that is not read any more, and why if it broke off."""
+    """A log that is not read any more, why if it broke off, and whether it was ended to be opened again."""
 
     log: Log
     error: ClientError | None
+    again: bool = False
 
 
 class Begun:
@@ -99,11 +133,13 @@ class Begun:
     def __init__(self, rank: int | None, since: datetime | None, tail: int | None, notice: Notice) -> None:
         self._rank, self._since, self._tail, self._notice = rank, since, tail, notice
         self._known: dict[tuple[str, str, int], Log] = {}
-        self._broken: dict[tuple[str, str, int], End] = {}
+        self._again: dict[tuple[str, str, int], End] = {}
+        self._running: set[tuple[str, str, int]] = set()
 
     def to_read(self, job: ElasticJob, pods: list[Pod]) -> list[Log]:
-        """The logs that are to be read from now on: of new pods, and those that broke off."""
+        """The logs that are to be read from now on: of new pods, and those that ended too early."""
         found, there = [], set()
+        self._running = {_key(pod) for pod in pods if _runs(pod)}
         for pod in chosen(job, pods, self._rank):
             key = _key(pod)
             there.add(key)
@@ -112,34 +148,54 @@ class Begun:
                     continue
                 self._known[key] = Log(pod, ranks(job).get(pod.name), self._since, self._tail)
                 found.append(self._known[key])
-            elif key in self._broken and self._broken[key].log.due:
-                found.append(self._broken.pop(key).log)
-        for key, end in list(self._broken.items()):
-            if key not in there or end.log.hopeless(job.ended):
-                del self._broken[key]
-                self._notice(str(end.error))
+        for key, end in list(self._again.items()):
+            if key not in there or self._over(key, end, job.ended):
+                del self._again[key]
+                if end.error is not None:
+                    self._notice(str(end.error))
+            elif end.log.due:
+                found.append(self._again.pop(key).log)
         return found
 
-    def ended(self, end: End) -> None:
-        """A log that broke off is opened again later; one that cannot be read is said to be so."""
-        if isinstance(end.error, NoServer):
-            end.log.broke_off()
-            self._broken[_key(end.log.pod)] = end
-            if end.log.failures == 2:  # the first time, it may just go on
-                reason = end.error.reason
-                self._notice(f"the log of pod {end.log.pod.name} breaks off: {reason}; trying again")
-        elif end.error is not None:
-            self._notice(str(end.error))
+    def _over(self, key: tuple[str, str, int], end: End, ended: bool) -> bool:
+        """Whether a log is not worth another try."""
+        if end.again:
+            return False
+        if end.error is not None:
+            return end.log.hopeless(ended)
+        return key not in self._running or (ended and end.log.failures > _LOOKS_AFTER_THE_END)
+
+    def ended(self, log: Log, error: ClientError | None) -> None:
+        """A log that broke off is opened again later, and so is one whose container still runs: the kubelet
+        may have begun another file. One that cannot be read is said to be so."""
+        key, end = _key(log.pod), End(log, None if log.wanted else error, log.wanted)
+        if end.again:
+            log.ended()
+            self._again[key] = end
+        elif isinstance(error, NoServer):
+            log.ended()
+            self._again[key] = end
+            if log.failures == 2:  # the first time, it may just go on
+                self._notice(f"the log of pod {log.pod.name} breaks off: {error.reason}; trying again")
+        elif error is not None:
+            self._notice(str(error))
+        elif key in self._running:
+            log.ended(_STATUS_SECONDS)
+            self._again[key] = end
 
     @property
     def waits(self) -> bool:
         """Whether a log is to be opened again."""
-        return bool(self._broken)
+        return bool(self._again)
 
 
 def _over_before(pod: Pod, since: datetime) -> bool:
     """Whether it had ended by then, and was not started again."""
-    return bool(pod.ended and pod.ended < since and not (pod.started and pod.started > pod.ended))
+    return bool(pod.ended and pod.ended < since and not _runs(pod))
+
+
+def _runs(pod: Pod) -> bool:
+    return pod.started is not None and (pod.ended is None or pod.started > pod.ended)
 
 
 def _key(pod: Pod) -> tuple[str, str, int]:
@@ -175,7 +231,9 @@ class Follower:
                 except NoServer as error:
                     yield from self._arrived(self._patience.pause(error), to_the_end=True)
                     continue
-                self._patience.answered()
+                if self._patience.answered():  # connections of before may be dead, and nobody has said so
+                    for log in self._running:
+                        log.open_again()
                 for log in self._begun.to_read(job, pods):
                     self._running[log] = threading.Thread(target=self._follow, args=(log,), daemon=True)
                     self._running[log].start()
@@ -226,6 +284,6 @@ class Follower:
                 yield found
             else:
                 del self._running[found.log]
-                self._begun.ended(found)
+                self._begun.ended(found.log, found.error)
             if not to_the_end and not self._running and not self._begun.waits and self._lines.empty():
                 return

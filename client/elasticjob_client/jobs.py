@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from lightkube.core.client import Client
 
-from elasticjob_client.connection import Connection, interrupt
+from elasticjob_client.connection import Connection
 from elasticjob_client.errors import NoServer, Rejected, told
 from elasticjob_client.following import Begun, Follower, Log
 from elasticjob_client.functions import prepared
@@ -29,10 +29,13 @@ from elasticjob_client.requests import (
     Steps,
     reached,
     waited,
+    without_times,
 )
 from elasticjob_client.resource import ElasticJob
+from elasticjob_client.streams import interrupt
 from elasticjob_client.tell import lines
 from elasticjob_client.tell.lines import Line
+from elasticjob_client.watching import Watch
 
 POLL_SECONDS = 1.0
 """Between two looks at a job that is waited for with a deadline."""
@@ -173,8 +176,8 @@ class Jobs:
         """The lines of a log as they come; without times if the kubelet refuses to give any."""
         try:
             yield from self._lines(log)
-        except Rejected:
-            if not log.timed:
+        except Rejected as error:
+            if not log.timed or not without_times(error):
                 raise
             log.timed = False
             yield from self._lines(log)
@@ -184,8 +187,8 @@ class Jobs:
         with (
             told(f"read the log of pod {name}", self.server),
             self._client.followed(name, **self._requests.follow_call(log)) as response,
+            log.reading(partial(interrupt, response)),
         ):
-            log.stop = partial(interrupt, response)
             for text in response.iter_lines():
                 yield lines.line(name, text, log.rank, timed)
 
@@ -250,34 +253,39 @@ class Jobs:
 
         A server that is away is asked again for 5 minutes. Raises NotFound when the job is deleted.
         """
-        job, patience = self.get(name), Patience(self._notice)
-        yield job
-        while not job.ended:
+        watch = Watch(self.get(name), Patience(self._notice))
+        yield watch.job
+        while not watch.job.ended:
+            error = None
             try:
-                with told(f"watch {self._requests.name_of(name)}", self.server):
-                    for kind, found in self._client.watch(RESOURCE, **self._requests.watch_call(job)):
-                        patience.answered()
-                        job = self._requests.changed(name, kind, found)
-                        yield job
-                        if job.ended:
-                            return
-            except NoServer as error:
-                time.sleep(patience.pause(error))
-            newer = self._again(name, patience)
-            if newer.metadata.resource_version != job.metadata.resource_version:
-                job = newer
-                yield job
+                yield from self._changes(watch)
+            except NoServer as away:
+                error = away
+            if not watch.job.ended:
+                time.sleep(watch.ended(error))
+                if self._looked(watch):
+                    yield watch.job
 
-    def _again(self, name: str, patience: Patience) -> ElasticJob:
-        """A job that was there before, as soon as the server says."""
+    def _changes(self, watch: Watch) -> Iterator[ElasticJob]:
+        """What one watch says."""
+        name = self._requests.name_of(watch.job.name)
+        with (
+            told(f"watch {name}", self.server),
+            self._client.watched(RESOURCE, **self._requests.watch_call(watch)) as response,
+        ):
+            watch.opened()
+            for line in response.iter_lines():
+                yield self._requests.changed(watch, line)
+                if watch.job.ended:
+                    return
+
+    def _looked(self, watch: Watch) -> bool:
+        """Look at the job as soon as the server says. Returns whether it has changed."""
         while True:
             try:
-                found = self._do(self._requests.again(name))
+                return watch.looked(*self._do(self._requests.look(watch.job.name)))
             except NoServer as error:
-                time.sleep(patience.pause(error))
-            else:
-                patience.answered()
-                return found
+                time.sleep(watch.away(error))
 
     def wait(
         self,

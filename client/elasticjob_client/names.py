@@ -1,4 +1,4 @@
-"""What can be the name of an object of Kubernetes. Pure; the command line checks its words with it at once."""
+"""What can be the name of an object of Kubernetes. Pure; the command line checks its words with it."""
 
 from __future__ import annotations
 

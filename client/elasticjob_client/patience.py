@@ -32,14 +32,15 @@ class Patience:
     def __init__(self, notice: Notice) -> None:
         self._notice = notice
         self._began, self._last, self._times = 0.0, 0.0, 0
+        self._told = False
         self.reason = ""
         """Why the server is thought to be away; "" if it is not."""
 
     def pause(self, error: NoServer) -> float:
         """The seconds until the next question. Raises the error after ``AWAY_SECONDS``."""
         now = time.monotonic()
-        if not self.reason or now - self._last > _FORGOTTEN_SECONDS:
-            self._began, self._times = now, 0
+        if not self._times or now - self._last > _FORGOTTEN_SECONDS:
+            self._began, self._times, self._told = now, 0, True
             self._notice(f"{error.reason}; trying again for {AWAY_SECONDS / 60:.0f} minutes")
         if now - self._began > AWAY_SECONDS:
             raise error
@@ -47,8 +48,15 @@ class Patience:
         self._times += 1
         return min(float(self._times), LONGEST_PAUSE_SECONDS)
 
-    def answered(self) -> None:
-        """It is back."""
-        if self.reason:
+    def seems_back(self) -> bool:
+        """It answers; if it soon fails again, the time that it may be away goes on. Returns whether it was
+        said to be away."""
+        told, self._told, self.reason = self._told, False, ""
+        if told:
             self._notice("the API server answers again")
-        self.reason = ""
+        return told
+
+    def answered(self) -> bool:
+        """It is back. Returns whether it was said to be away."""
+        self._times = 0
+        return self.seems_back()

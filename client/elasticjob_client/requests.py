@@ -18,7 +18,7 @@ from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.core_v1 import ConfigMap, Namespace
 from lightkube.resources.core_v1 import Event as CoreEvent
 from lightkube.resources.core_v1 import Pod as CorePod
-from lightkube.types import OnErrorAction, OnErrorResult, PatchType
+from lightkube.types import PatchType
 
 from elasticjob_client import pods as pods_of
 from elasticjob_client.decoding import list_ready, ready
@@ -42,13 +42,13 @@ from elasticjob_client.tell.lines import Line, Window
 if TYPE_CHECKING:
     from elasticjob_client.following import Log
     from elasticjob_client.patience import Notice
+    from elasticjob_client.watching import Watch
 
 GROUP, VERSION = API_VERSION.split("/")
 RESOURCE = create_namespaced_resource(GROUP, VERSION, KIND, "elasticjobs")
 CODE_LABEL = f"{GROUP}/code-of"
 """On a ConfigMap: the job for which it was made."""
 FIELD_MANAGER = "elasticjob-client"
-_RETRIES = 5
 _ENDED = ("Complete", "Failed")
 
 _T = TypeVar("_T")
@@ -198,8 +198,8 @@ class Requests:
         pods = lines.chosen(shown.job, shown.pods, rank)
         try:
             logs = yield from self._logs(pods, names, shown, tail, len(pods) > 1 or shown.window != none)
-        except Rejected:
-            if shown.window != none:
+        except Rejected as error:
+            if shown.window != none or not without_times(error):
                 raise
             logs = yield from self._logs(pods, names, shown, tail, False)
             return [*chain.from_iterable(logs)]
@@ -358,20 +358,39 @@ class Requests:
     def _deleted(self, name: str) -> NotFound:
         return NotFound(f"{self.name_of(name)} has been deleted")
 
-    def watch_call(self, first: ElasticJob) -> dict[str, Any]:
-        """Arguments for lightkube's ``watch``: all changes after this one."""
-        return {
-            "namespace": self.namespace,
-            "fields": {"metadata.name": first.name},
-            "resource_version": first.metadata.resource_version,
-            "on_error": retry,
-        }
+    def look(self, name: str) -> Steps[tuple[ElasticJob, str]]:
+        """A job that was there a moment ago, and the version of the list that has it.
 
-    def changed(self, name: str, kind: str, found: Any) -> ElasticJob:
+        Raises NotFound if it has been deleted.
+        """
+        check_name("a job", name)
+        lists: list[Any] = []
+
+        def ask(client: Any) -> Any:
+            fields = {"metadata.name": name}
+            lists.append(client.list(list_ready(RESOURCE), namespace=self.namespace, fields=fields))
+            return lists[0]
+
+        with told(f"read {self.name_of(name)}", self.server):
+            found = yield Many(ask)
+            if not found:
+                raise self._deleted(name)
+            return ElasticJob.from_dict(dict(found[0])), str(lists[0].resourceVersion)
+
+    def watch_call(self, watch: Watch) -> dict[str, Any]:
+        """Arguments for ``watched`` of a connection: all changes after what has been seen."""
+        return {"namespace": self.namespace, "name": watch.job.name, "version": watch.version}
+
+    def changed(self, watch: Watch, line: str) -> ElasticJob:
         """The job after a change. Raises NotFound if it was deleted."""
-        if kind == "DELETED":
-            raise self._deleted(name)
-        return ElasticJob.from_dict(dict(found))
+        if watch.event(line) == "DELETED":
+            raise self._deleted(watch.job.name)
+        return watch.job
+
+
+def without_times(error: Rejected) -> bool:
+    """Whether a log is refused because its lines cannot have times."""
+    return "timestamp" in str(error).lower()
 
 
 def reached(job: ElasticJob, until: str | Callable[[ElasticJob], bool]) -> bool:
@@ -399,22 +418,6 @@ def waited(job: ElasticJob, until: str | Callable[[ElasticJob], bool], away: str
     wanted = "what was waited for" if callable(until) else until
     found = f"ElasticJob {job.namespace}/{job.name} is not {wanted} yet; it is {state}"
     return f"{found} (as last seen: {away})" if away else found
-
-
-def retry(error: Exception, count: int) -> OnErrorResult:
-    """A watch goes on after what may pass: a lost connection, a busy server. It ends if the version where it
-    began is too old: who watches looks at the job and begins again."""
-    response = getattr(error, "response", None)
-    code = (
-        response.status_code
-        if response is not None
-        else getattr(getattr(error, "status", None), "code", None)
-    )
-    if code == 410:
-        return OnErrorResult(OnErrorAction.STOP)
-    if count > _RETRIES or (code is not None and code != 429 and code < 500):
-        return OnErrorResult(OnErrorAction.RAISE)
-    return OnErrorResult(OnErrorAction.RETRY, sleep=min(0.5 * 2**count, 10.0))
 
 
 def _event(found: CoreEvent) -> Event:

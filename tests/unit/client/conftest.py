@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from elasticjob_client.cli.main import program
+from tests.unit.client.clients import BOTH, Ask, Begun
+from tests.unit.client.gate import Gate, gated
 from tests.unit.client.made import after_a_loss, ago
 from tests.unit.client.server import EVENTS, NAMESPACE, PODS, Server, serving
 
@@ -37,6 +39,9 @@ def core_pod(name: str, node: str, **status: Any) -> dict[str, Any]:
 def container(state: dict[str, Any]) -> dict[str, Any]:
     """A status of the training container."""
     return {"name": "train", "image": "", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+
+
+RUNNING = container({"running": {"startedAt": ago(900)}})
 
 
 def core_event(
@@ -76,6 +81,32 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         found.answers[EVENTS] = {"kind": "EventList", "metadata": {}, "items": said}
         found.answers[f"{PODS}/mnist-1-0/log"] = "Traceback\nboom\n"
         yield found
+
+
+@pytest.fixture
+def gate(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """In front of a server whose watches and logs do not end by themselves; no pause is long."""
+    for module in ("patience", "watching", "following"):
+        monkeypatch.setattr(f"elasticjob_client.{module}.LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("elasticjob_client.jobs.POLL_SECONDS", 0.05)
+    for module in ("following", "async_following"):
+        monkeypatch.setattr(f"elasticjob_client.{module}.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("elasticjob_client.following._STATUS_SECONDS", 0.05)
+    found = body()
+    found["metadata"]["resourceVersion"] = "1"
+    server.put(found)
+    server.held = ("watch=true", "follow=true")
+    server.watches = ["", ""]
+    server.answers[PODS]["items"] = server.answers[PODS]["items"][:1]
+    server.answers[PODS]["items"][0]["status"]["containerStatuses"] = [RUNNING]
+    with gated(server) as between:
+        yield between
+
+
+@pytest.fixture(params=BOTH)
+def begun(request: pytest.FixtureRequest) -> Callable[[Ask], Begun]:
+    """Calls a method of either client in a thread of its own."""
+    return lambda ask: Begun(request.param, ask)
 
 
 @pytest.fixture

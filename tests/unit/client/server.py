@@ -22,6 +22,7 @@ EVENTS = "/api/v1/namespaces/research/events"
 class Server:
     """``answers``: by path, an object, a text, or a pair of code and Status. ``watches``: what each watch is
     told before its connection ends. ``held``: requests with such a text get their answer, and no end of it.
+    ``late``: such are not answered before ``go`` is set.
     ``asked``: all requests."""
 
     def __init__(self, folder: Path) -> None:
@@ -29,7 +30,8 @@ class Server:
         self.no_times = False
         self.watches: list[Any] = []
         self.held: tuple[str, ...] = ()
-        self.over = threading.Event()
+        self.late: tuple[str, ...] = ()
+        self.over, self.go = threading.Event(), threading.Event()
         self.asked: list[tuple[str, str, Any]] = []
         outer = self
 
@@ -40,6 +42,8 @@ class Server:
                 path = urlsplit(self.path).path
                 outer.asked.append((self.command, self.path, json.loads(body) if body else None))
                 found = outer.answers.get(f"{self.command} {path}", outer.answers.get(path, (404, None)))
+                if any(text in self.path for text in outer.late):
+                    outer.go.wait()
                 if "watch=true" in self.path:
                     found = outer.watches.pop(0)
                 if outer.no_times and "timestamps=true" in self.path:
@@ -67,7 +71,7 @@ class Server:
     def put(self, job: dict[str, Any]) -> None:
         """A job that it has."""
         self.answers[f"{JOBS}/{job['metadata']['name']}"] = job
-        self.answers[JOBS] = {"kind": "List", "metadata": {}, "items": [job]}
+        self.answers[JOBS] = {"kind": "List", "metadata": {"resourceVersion": "1000"}, "items": [job]}
 
 
 def kubeconfig(url: str, name: str = "test", **user: Any) -> dict[str, Any]:
@@ -104,6 +108,7 @@ def serving(folder: Path) -> Iterator[Server]:
         yield server
     finally:
         server.over.set()
+        server.go.set()
         server.http.shutdown()
         server.http.server_close()
         thread.join()

@@ -2,222 +2,179 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from elasticjob_client import AsyncJobs, Jobs, NoServer, NotFound
-from elasticjob_client.tell.lines import Line
+from elasticjob_client import Jobs, NoServer, NotFound
+from tests.unit.client.clients import Ask, Begun, until
 from tests.unit.client.conftest import container
-from tests.unit.client.gate import Gate, gated
+from tests.unit.client.gate import Gate
 from tests.unit.client.made import NOW, ago
 from tests.unit.client.server import JOBS, PODS, Server, refusal
-from tests.unit.client.test_watching import changed, over
+from tests.unit.client.test_watching import over
 
 BACK = ["the API server answers again"]
 GONE = refusal(404, "NotFound", 'elasticjobs.elasticjob.dev "mnist" not found', "mnist")
+LOG = f"{PODS}/mnist-0-0/log"
+Begin = Callable[[Ask], Begun]
 
 
-@pytest.fixture
-def gate(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """In front of a server whose watches and logs do not end by themselves."""
-    monkeypatch.setattr("elasticjob_client.patience.LONGEST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("elasticjob_client.jobs.POLL_SECONDS", 0.05)
-    monkeypatch.setattr("elasticjob_client.following.LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("elasticjob_client.async_following.LOOK_SECONDS", 0.05)
-    server.put(changed(1))
-    server.held = ("watch=true", "follow=true")
-    server.watches = ["", ""]
-    started = {"running": {"startedAt": ago(900)}}
-    server.answers[PODS]["items"] = server.answers[PODS]["items"][:1]
-    server.answers[PODS]["items"][0]["status"]["containerStatuses"] = [container(started)]
-    with gated(server) as found:
-        yield found
+def waits(jobs: Any) -> Any:
+    return jobs.wait("mnist")
 
 
-async def collected(asked: Any) -> list[Any]:
-    return [one async for one in asked]
+def watches(jobs: Any) -> Any:
+    return jobs.watch("mnist")
 
 
-def sync(call: Callable[[Any], Any], said: list[str]) -> Any:
-    with Jobs(notice=said.append) as jobs:
-        found = call(jobs)
-        return list(found) if isinstance(found, Iterator) else found
+def follows(jobs: Any) -> Any:
+    return jobs.logs("mnist", follow=True)
 
 
-def on_asyncio(call: Callable[[Any], Any], said: list[str]) -> Any:
-    async def run() -> Any:
-        async with AsyncJobs(notice=said.append) as jobs:
-            found = call(jobs)
-            return await (found if asyncio.iscoroutine(found) else collected(found))
-
-    return asyncio.run(run())
+def asked(server: Server, text: str = JOBS) -> list[str]:
+    return [path for _, path, _ in list(server.asked) if text in path]
 
 
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-@pytest.fixture(params=[sync, on_asyncio])
-def begun(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Calls a method in a thread of its own; gives what it returns, and the notices."""
-
-    def begin(call: Callable[[Any], Any], said: list[str]) -> Future[Any]:
-        found: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                found.set_result(request.param(call, said))
-            except Exception as error:  # noqa: BLE001 - the test judges it
-                found.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return found
-
-    return begin
-
-
-def looked(server: Server) -> bool:
-    return any(path.startswith(f"{JOBS}/mnist") for _, path, _ in server.asked)
-
-
-@pytest.mark.parametrize("call", [lambda jobs: jobs.wait("mnist"), lambda jobs: jobs.watch("mnist")])
-def test_a_server_that_comes_back(
-    server: Server, gate: Gate, begun: Callable[..., Any], call: Callable[[Any], Any]
-) -> None:
-    said: list[str] = []
-    result = begun(call, said)
-    until(lambda: looked(server))
-    time.sleep(0.3)
-    gate.close()
-    time.sleep(1.5)
+def end(server: Server) -> None:
+    """The job is over, and so is its pod."""
+    ended = {"terminated": {"exitCode": 0, "startedAt": ago(900), "finishedAt": ago(1)}}
+    server.answers[PODS]["items"][0]["status"]["containerStatuses"] = [container(ended)]
     server.put(over(2))
+
+
+def begun_well(server: Server) -> bool:
+    """What has been asked twice has been answered once: from now on, a failure is not the first request's."""
+    return len(asked(server)) >= 2
+
+
+@pytest.mark.parametrize("ask", [waits, watches])
+def test_a_server_that_comes_back(server: Server, gate: Gate, begun: Begin, ask: Ask) -> None:
+    call = begun(ask)
+    until(lambda: begun_well(server))
+    gate.close()
+    until(lambda: call.said)
+    end(server)
     gate.open()
-    found = result.result(20)
+    found = call.result()
     last = found[-1] if isinstance(found, list) else found
     assert last.status.terminal_state == "Complete"
-    assert len(said) == 2, said
-    assert "does not answer" in said[0]
-    assert said[0].endswith("; trying again for 5 minutes")
-    assert said[1:] == BACK
+    assert len(call.said) == 2, call.said
+    assert "does not answer" in call.said[0]
+    assert call.said[0].endswith("; trying again for 5 minutes")
+    assert call.said[1:] == BACK
+
+
+def test_a_server_that_is_back_is_said_to_be_so_before_anything_changes(
+    server: Server, gate: Gate, begun: Begin
+) -> None:
+    server.watches = [""] * 4
+    call = begun(watches)
+    until(lambda: begun_well(server))
+    gate.close()
+    until(lambda: call.said)
+    gate.open()
+    until(lambda: call.said[1:] == BACK)
+    end(server)
+    gate.reset()
+    assert call.result()[-1].ended
 
 
 def test_a_server_that_stays_away(
-    server: Server, gate: Gate, begun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    server: Server, gate: Gate, begun: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elasticjob_client.patience.AWAY_SECONDS", 0.3)
-    result = begun(lambda jobs: jobs.wait("mnist"), [])
-    until(lambda: looked(server))
-    time.sleep(0.3)
+    call = begun(waits)
+    until(lambda: begun_well(server))
     gate.close()
     with pytest.raises(NoServer, match="does not answer"):
-        result.result(20)
+        call.result()
 
 
 def test_the_time_of_a_wait_is_over_while_the_server_is_away(
-    server: Server, gate: Gate, begun: Callable[..., Any]
+    server: Server, gate: Gate, begun: Begin
 ) -> None:
-    result = begun(lambda jobs: jobs.wait("mnist", timeout_seconds=1.5), [])
-    until(lambda: looked(server))
-    time.sleep(0.3)
+    call = begun(lambda jobs: jobs.wait("mnist", timeout_seconds=4))
+    until(lambda: begun_well(server))
     gate.close()
     with pytest.raises(
         TimeoutError, match=r"is not Complete yet; it is Training.*as last seen: the API server"
     ):
-        result.result(20)
+        call.result()
 
 
 def stamp(seconds: int) -> str:
     return ago(-seconds).replace("Z", ".123456789Z")
 
 
-def test_a_log_goes_on_where_its_connection_broke(
-    server: Server, gate: Gate, begun: Callable[..., Any]
-) -> None:
-    log = f"{PODS}/mnist-0-0/log"
-    server.answers[log] = f"{stamp(1)} a\n{stamp(2)} b\n{stamp(2)} b\n"
-    said: list[str] = []
-    result = begun(lambda jobs: jobs.logs("mnist", follow=True), said)
-    until(lambda: any("follow=true" in path for _, path, _ in server.asked))
-    time.sleep(0.3)
-    server.answers[log] += f"{stamp(2)} c\n{stamp(3)} d\n"
+def test_a_log_goes_on_where_its_connection_broke(server: Server, gate: Gate, begun: Begin) -> None:
+    server.answers[LOG] = f"{stamp(1)} a\n{stamp(2)} b\n{stamp(2)} b\n"
+    call = begun(follows)
+    until(lambda: len(call.got) == 3)
+    server.answers[LOG] += f"{stamp(2)} c\n{stamp(3)} d\n"
     server.held = ()
     gate.close()
-    time.sleep(0.5)
-    server.put(over(2))
+    until(lambda: call.said)
+    end(server)
     gate.open()
-    found: list[Line] = result.result(20)
-    assert [line.text for line in found] == ["a", "b", "b", "c", "d"]
-    asked = [path for _, path, _ in server.asked if "follow=true" in path]
-    assert "sinceTime" not in asked[0]
-    assert f"sinceTime={NOW:%Y-%m-%dT%H}%3A00%3A02Z" in asked[-1]
-    assert said[1:] == BACK
+    assert [line.text for line in call.result()] == ["a", "b", "b", "c", "d"]
+    followed = asked(server, "follow=true")
+    assert "sinceTime" not in followed[0]
+    assert f"sinceTime={NOW:%Y-%m-%dT%H}%3A00%3A02Z" in followed[-1]
+    assert call.said[-1:] == BACK
 
 
-def test_a_log_without_times_goes_on_too(server: Server, gate: Gate, begun: Callable[..., Any]) -> None:
+def test_a_log_without_times_goes_on_too(server: Server, gate: Gate, begun: Begin) -> None:
     server.no_times, server.held = True, ("timestamps=false",)
-    log = f"{PODS}/mnist-0-0/log"
-    server.answers[log] = "a\n"
-    result = begun(lambda jobs: jobs.logs("mnist", follow=True), [])
-    until(lambda: any("timestamps=false" in path for _, path, _ in server.asked))
-    time.sleep(0.3)
-    server.answers[log] = "b\n"
-    server.held = ()
+    server.answers[LOG] = "a\n"
+    call = begun(follows)
+    until(lambda: len(call.got) == 1)
+    server.answers[LOG] = "b\n"
     gate.reset()
-    time.sleep(0.3)
-    server.put(over(2))
-    assert [line.text for line in result.result(20)] == ["a", "b"]
+    until(lambda: len(call.got) == 2)
+    end(server)
+    server.held = ()
+    server.answers[LOG] = ""
+    gate.reset()
+    assert [line.text for line in call.result()] == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda jobs: jobs.wait("mnist"),
-        lambda jobs: jobs.watch("mnist"),
-        lambda jobs: jobs.logs("mnist", follow=True),
-    ],
-)
-def test_a_job_that_is_deleted_meanwhile(
-    server: Server, gate: Gate, begun: Callable[..., Any], call: Callable[[Any], Any]
+def test_a_log_is_not_asked_for_twice_if_it_is_refused_for_another_reason(
+    server: Server, gate: Gate, begun: Begin
 ) -> None:
-    result = begun(call, [])
-    until(lambda: looked(server))
-    time.sleep(0.3)
-    server.answers[f"{JOBS}/mnist"] = GONE
+    del gate
+    server.held = ("watch=true",)
+    server.answers[LOG] = refusal(400, "BadRequest", "the container waits to start", "mnist-0-0")
+    call = begun(follows)
+    until(lambda: call.said)
+    end(server)
+    assert call.result() == []
+    assert call.said == ["cannot read the log of pod mnist-0-0: the container waits to start"]
+    assert len(asked(server, "/log")) == 1
+
+
+@pytest.mark.parametrize("ask", [waits, watches, follows])
+def test_a_job_that_is_deleted_meanwhile(server: Server, gate: Gate, begun: Begin, ask: Ask) -> None:
+    call = begun(ask)
+    until(lambda: begun_well(server))
+    if ask is follows:
+        until(lambda: asked(server, "follow=true"))
     gate.close()
-    time.sleep(1.5)
+    until(lambda: call.said)
+    server.answers[f"{JOBS}/mnist"] = GONE
+    server.answers[JOBS]["items"] = []
     gate.open()
     with pytest.raises(NotFound, match=r"^ElasticJob research/mnist has been deleted$"):
-        result.result(20)
+        call.result()
 
 
-async def test_many_logs_at_once(server: Server, gate: Gate) -> None:
+def test_many_logs_at_once(server: Server, gate: Gate) -> None:
     del gate
-    server.answers[f"{PODS}/mnist-0-0/log"] = f"{stamp(1)} a\n"
+    server.answers[LOG] = f"{stamp(1)} a\n"
     with Jobs() as jobs:
         several = [jobs.logs("mnist", follow=True) for _ in range(110)]
         assert {next(lines).text for lines in several} == {"a"}
         assert jobs.get("mnist")
         for lines in several:
             lines.close()  # type: ignore[attr-defined]
-
-
-def test_who_stops_to_listen_leaves_no_thread_and_no_connection(server: Server, gate: Gate) -> None:
-    del gate
-    server.answers[f"{PODS}/mnist-0-0/log"] = f"{stamp(1)} a\n"
-    with Jobs() as jobs:
-        before = threading.active_count()
-        for _ in range(3):
-            lines = jobs.logs("mnist", follow=True)
-            assert next(lines).text == "a"
-            lines.close()  # type: ignore[attr-defined]
-        until(lambda: threading.active_count() <= before + 3)
-        assert not [t for t in threading.enumerate() if "_follow" in t.name]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from click.testing import Result
 
-from elasticjob_client import AsyncJobs, ElasticJob, Forbidden, Jobs, NotFound
+from elasticjob_client import AsyncJobs, ElasticJob, Forbidden, Jobs, NoServer, NotFound
 from elasticjob_client.cli.follow import follow
-from elasticjob_client.requests import retry
+from elasticjob_client.patience import Patience
+from elasticjob_client.watching import Watch
 from tests.terminal import INTERRUPT, terminal
+from tests.unit.client.clients import BOTH
 from tests.unit.client.conftest import body, container
 from tests.unit.client.made import ago, conditions
 from tests.unit.client.server import JOBS, PODS, Server, refusal
@@ -38,36 +43,127 @@ def over(version: int) -> dict[str, Any]:
     return changed(version, "Complete", conditions=[*conditions("Complete", "over"), *ended])
 
 
+BACK = "the API server answers again"
 GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
 
 
-def test_a_watch_goes_on_where_the_one_before_broke_off(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+Watched = Callable[[list[str]], list[ElasticJob]]
+
+
+class Clock:
+    """Instead of the module ``time``: who sleeps has slept at once."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """That of watches, for both clients."""
+    found, real = Clock(), asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        found.sleep(seconds)
+        await real(0)
+
+    for module in ("patience", "watching", "jobs"):
+        monkeypatch.setattr(f"elasticjob_client.{module}.time", found)
+    monkeypatch.setattr("elasticjob_client.async_jobs.asyncio.sleep", sleep)
+    return found
+
+
+@pytest.fixture(params=BOTH)
+def watched(request: pytest.FixtureRequest) -> Watched:
+    """All states of the job; with the notices."""
+    return lambda said: request.param(lambda jobs: jobs.watch("mnist"), said, [])
+
+
+def versions(server: Server) -> list[str]:
+    """From where the watches began."""
+    asked = [parse_qs(urlsplit(path).query) for _, path, _ in server.asked if "watch=true" in path]
+    assert all(one["timeoutSeconds"] == ["240"] for one in asked)
+    return [one["resourceVersion"][0] for one in asked]
+
+
+@pytest.mark.parametrize("gone", [told(("ERROR", GONE)), (410, GONE)], ids=["event", "answer"])
+def test_a_job_that_has_not_changed_is_watched_from_the_version_of_a_list(
+    server: Server, clock: Clock, watched: Watched, gone: Any
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    """A server that has just begun knows no older version, so that of the job is always too old."""
     server.put(changed(1))
+    server.watches = [gone, told(("MODIFIED", over(2)))]
+    said: list[str] = []
+    assert [job.metadata.resource_version for job in watched(said)] == ["1", "2"]
+    assert versions(server) == ["1", "1000"]
+    assert (clock.slept, said) == ([0], [])
+
+
+def test_a_watch_that_is_always_too_old_is_no_busy_loop(
+    server: Server, clock: Clock, watched: Watched
+) -> None:
+    server.put(changed(1))
+    server.watches = [told(("ERROR", GONE))] * 8 + [told(("MODIFIED", over(2)))]
+    said: list[str] = []
+    watched(said)
+    assert (clock.slept, said) == ([0, 1, 2, 3, 4, 5, 5, 5], [])
+
+
+def test_a_watch_goes_on_where_the_one_before_broke_off(
+    server: Server, clock: Clock, watched: Watched
+) -> None:
+    server.put(changed(2))
+    server.answers[f"{JOBS}/mnist"] = changed(1)
     server.watches = [
         told(("MODIFIED", changed(2))),
         refusal(503, "ServiceUnavailable", "later"),
         told(("ERROR", GONE)),
         told(("MODIFIED", over(4))),
     ]
-    found = []
-    with Jobs() as jobs:
-        for job in jobs.watch("mnist"):
-            found.append(job.metadata.resource_version)
-            server.put(changed(int(found[-1]) + 1))  # what is found when a version is too old
-    assert found == ["1", "2", "3", "4"]
-    asked = [path for _, path, _ in server.asked if "watch=true" in path]
-    assert [
-        "resourceVersion=1" in asked[0],
-        "resourceVersion=2" in asked[1],
-        "resourceVersion=3" in asked[3],
-    ] == [
-        True,
-        True,
-        True,
-    ]
+    said: list[str] = []
+    assert [job.metadata.resource_version for job in watched(said)] == ["1", "2", "4"]
+    assert versions(server) == ["1", "1000", "1000", "1000"]
+    assert clock.slept == [0, 1, 2]
+    assert said == ["the API server answers 503: later; trying again for 5 minutes", BACK]
+
+
+def test_a_server_that_answers_all_but_watches_is_away(
+    server: Server, clock: Clock, watched: Watched
+) -> None:
+    server.put(changed(1))
+    server.watches = [refusal(503, "ServiceUnavailable", "later")] * 200
+    said: list[str] = []
+    with pytest.raises(NoServer, match="cannot watch ElasticJob research/mnist: the API server answers 503"):
+        watched(said)
+    assert 300 <= clock.now < 310
+    assert said == ["the API server answers 503: later; trying again for 5 minutes"]
+
+
+def test_so_is_one_whose_watches_break_off_at_once(server: Server, clock: Clock, watched: Watched) -> None:
+    server.put(changed(1))
+    server.watches = [told(("ERROR", {**GONE, "code": 500, "message": "etcd"}))] * 200
+    said: list[str] = []
+    with pytest.raises(NoServer, match="answers 500: etcd"):
+        watched(said)
+    assert 300 <= clock.now < 310
+    assert said == ["the API server answers 500: etcd; trying again for 5 minutes", BACK], "and no more"
+
+
+@pytest.mark.parametrize(("seconds", "ended"), [(4.0, True), (6.0, False)])
+def test_a_watch_that_stays_open_ends_the_time_away(clock: Clock, seconds: float, ended: bool) -> None:
+    watch, away = Watch(ElasticJob.from_dict(changed(1)), Patience(print)), NoServer("", "away")
+    with suppress(NoServer):
+        while clock.now < 320:
+            watch.opened()
+            clock.now += seconds
+            clock.now += watch.ended(away)
+    assert (clock.now < 320) is ended
 
 
 def test_a_job_that_is_deleted_ends_the_watch(server: Server) -> None:
@@ -89,10 +185,6 @@ async def test_the_asynchronous_watch(server: Server) -> None:
     server.watches = [told(("MODIFIED", changed(2)), ("MODIFIED", over(3)))]
     async with AsyncJobs() as jobs:
         assert (await jobs.wait("mnist", timeout_seconds=60)).metadata.resource_version == "3"
-
-
-def test_retries_come_to_an_end() -> None:
-    assert [retry(OSError(), count).action.name for count in (1, 5, 6)] == ["RETRY", "RETRY", "RAISE"]
 
 
 def test_an_interrupted_run_leaves_the_job_alone_or_deletes_it(
