@@ -14,6 +14,7 @@ from elasticjob_client.connection import AsyncConnection
 from elasticjob_client.errors import NoServer, NotFound, Rejected, told
 from elasticjob_client.following import Begun, Log
 from elasticjob_client.functions import prepared
+from elasticjob_client.launching import launch
 from elasticjob_client.names import check_name
 from elasticjob_client.patience import Notice, Patience, warn
 from elasticjob_client.pods import Pod
@@ -185,7 +186,7 @@ class AsyncJobs:
 
         Raises Rejected if there is a job of this name, and leaves that one's code alone.
         """
-        return await self._do(self._requests.launch(job, code))
+        return await self._do(launch(self._requests, job, code))
 
     async def scale(self, name: str, replicas: int) -> ElasticJob:
         """Set the number of pods."""
@@ -271,7 +272,7 @@ class AsyncJobs:
             return await asyncio.wait_for(self._reached(name, until, last, patience), timeout_seconds)
         except asyncio.TimeoutError:
             job = last[-1] if last else await self.get(name)
-            raise TimeoutError(waited(job, until, patience.reason)) from None
+            raise waited(job, until, patience.reason) from None
 
     async def _reached(
         self,

@@ -55,6 +55,10 @@ class JobFailed(ClientError):
     """The job that was waited for has failed, or is gone."""
 
 
+class Unfinished(KeyboardInterrupt):
+    """Nobody waits any more: nothing else is asked of the server, and who raises it says what may be left."""
+
+
 _OTHER = "--kubeconfig and --context choose another cluster."
 _INSTALL = "Install ElasticJob (docs/operate/install.md), or choose another cluster with --context."
 

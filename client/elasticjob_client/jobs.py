@@ -17,6 +17,7 @@ from elasticjob_client.connection import Connection
 from elasticjob_client.errors import NoServer, Rejected, told
 from elasticjob_client.following import Begun, Follower, Log
 from elasticjob_client.functions import prepared
+from elasticjob_client.launching import launch
 from elasticjob_client.names import check_name
 from elasticjob_client.patience import Notice, Patience, warn
 from elasticjob_client.pods import Pod
@@ -224,7 +225,7 @@ class Jobs:
 
         Raises Rejected if there is a job of this name, and leaves that one's code alone.
         """
-        return self._do(self._requests.launch(job, code))
+        return self._do(launch(self._requests, job, code))
 
     def scale(self, name: str, replicas: int) -> ElasticJob:
         """Set the number of pods."""
@@ -305,7 +306,7 @@ class Jobs:
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError(waited(job, until, patience.reason))
+                    raise waited(job, until, patience.reason)
                 pause = min(pause, left)
             time.sleep(pause)
             try:

@@ -8,15 +8,14 @@ same methods; who drives the generator makes the call, and awaits it if it has t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.resources.core_v1 import ConfigMap, Namespace
 from lightkube.resources.core_v1 import Event as CoreEvent
+from lightkube.resources.core_v1 import Namespace
 from lightkube.resources.core_v1 import Pod as CorePod
 from lightkube.types import PatchType
 
@@ -25,10 +24,8 @@ from elasticjob_client.decoding import list_ready, ready
 from elasticjob_client.errors import (
     ClientError,
     JobFailed,
-    NoServer,
     NotFound,
     Rejected,
-    Unreadable,
     no_namespace,
     told,
 )
@@ -246,61 +243,6 @@ class Requests:
             )
             return ElasticJob.from_dict(dict(made))
 
-    def launch(self, job: ElasticJob, code: dict[str, Any] | None) -> Steps[ElasticJob]:
-        if code is None:
-            return (yield from self.submit(job))
-        yield from self.submit(job, dry_run=True)
-        name = code["metadata"]["name"]
-        yield from self._put_code(job.name, name, code)
-        try:
-            made = yield from self.submit(job)
-        except BaseException as error:
-            yield from self._take_back(job.name, name, error)
-            raise
-        owner = {"apiVersion": API_VERSION, "kind": KIND, "name": made.name, "uid": made.metadata.uid}
-        body = {"metadata": {"ownerReferences": [owner]}}
-        try:
-            with told(f"change ConfigMap {self.namespace}/{name}", self.server):
-                yield One(
-                    lambda client: client.patch(
-                        ready(ConfigMap), name, body, namespace=self.namespace, patch_type=PatchType.MERGE
-                    )
-                )
-        except ClientError as error:
-            self.notice(f"{job.name} runs, but {self._stays(name)} ({error})")
-        return made
-
-    def _take_back(self, job: str, code: str, error: BaseException) -> Steps[None]:
-        """Delete the ConfigMap of a job that was not created; of one that may have been, it stays."""
-        try:
-            if not isinstance(error, ClientError) or isinstance(error, (NoServer, Unreadable)):
-                with suppress(NotFound):
-                    yield from self.raw(job)
-                    self.notice(f"{self.name_of(job)} has been created")
-                    return
-            with told(f"delete ConfigMap {self.namespace}/{code}", self.server):
-                yield One(lambda client: client.delete(ConfigMap, code, namespace=self.namespace))
-        except ClientError as refused:
-            self.notice(f"{self._stays(code)} ({refused})")
-
-    def _stays(self, code: str) -> str:
-        return f"its ConfigMap will stay: kubectl delete configmap {code} -n {self.namespace}"
-
-    def _put_code(self, job: str, name: str, code: dict[str, Any]) -> Steps[None]:
-        """Create the ConfigMap; one that an earlier run of this job's name has left is replaced, no other."""
-        here = {**code, "metadata": {**code["metadata"], "namespace": self.namespace}}
-        body = msgspec.convert(here, ready(ConfigMap))
-        try:
-            with told(f"create ConfigMap {self.namespace}/{name}", self.server):
-                yield One(lambda client: client.create(body))
-        except Rejected:
-            with told(f"replace ConfigMap {self.namespace}/{name}", self.server):
-                found = yield One(lambda client: client.get(ready(ConfigMap), name, namespace=self.namespace))
-                labels = found.metadata.labels if found.metadata else None
-                if (labels or {}).get(CODE_LABEL) != job:
-                    raise
-                yield One(lambda client: client.replace(body))
-
     def change(self, name: str, spec: dict[str, Any], what: str) -> Steps[ElasticJob]:
         """Raises Rejected if the job has ended."""
         job = yield from self.get(name)
@@ -409,15 +351,23 @@ def reached(job: ElasticJob, until: str | Callable[[ElasticJob], bool]) -> bool:
     return False
 
 
-def waited(job: ElasticJob, until: str | Callable[[ElasticJob], bool], away: str = "") -> str:
-    """What a wait says whose time is over. ``away``: why the server does not say more."""
+class NotYet(TimeoutError):
+    """The time of a wait is over. ``state``: what the job does instead."""
+
+    def __init__(self, text: str, state: str) -> None:
+        super().__init__(f"{text}; {state}")
+        self.state = state
+
+
+def waited(job: ElasticJob, until: str | Callable[[ElasticJob], bool], away: str = "") -> NotYet:
+    """The error of a wait whose time is over. ``away``: why the server does not say more."""
     training = job.condition("Training")
     state = (
         f"{training.reason}: {training.message}" if training else "without a status: no operator serves it"
     )
     wanted = "what was waited for" if callable(until) else until
-    found = f"ElasticJob {job.namespace}/{job.name} is not {wanted} yet; it is {state}"
-    return f"{found} (as last seen: {away})" if away else found
+    seen = f" (as last seen: {away})" if away else ""
+    return NotYet(f"ElasticJob {job.namespace}/{job.name} is not {wanted} yet", f"it is {state}{seen}")
 
 
 def _event(found: CoreEvent) -> Event:

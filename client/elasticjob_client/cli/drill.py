@@ -92,12 +92,12 @@ def _waited(
     jobs: Jobs, name: str, until: Callable[[ElasticJob], bool], timeout: float, otherwise: str
 ) -> ElasticJob:
     """Raises TimeoutError with what the job has not done, and where it is."""
+    from elasticjob_client.requests import NotYet
+
     try:
         return jobs.wait(name, until, timeout)
-    except TimeoutError as error:
-        training = jobs.get(name).condition("Training")
-        state = f"it is {training.reason}: {training.message}" if training else "it has no status"
-        raise TimeoutError(f"{name} {otherwise} yet: {state}") from error
+    except NotYet as error:
+        raise TimeoutError(f"{name} {otherwise} yet: {error.state}") from error
 
 
 def _operator(jobs: Jobs, name: str, namespace: str, timeout: float, yes: bool) -> Takeover:

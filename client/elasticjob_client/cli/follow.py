@@ -15,7 +15,7 @@ import click
 from elasticjob_client.cli.ending import of_failure
 from elasticjob_client.cli.logs import show
 from elasticjob_client.cli.silence import Silence, unseen
-from elasticjob_client.errors import Rejected
+from elasticjob_client.errors import Rejected, Unfinished
 
 if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 UNSEEN_SECONDS = 10.0
 """After which a job without a status is worth a sentence."""
-
-
-class Unfinished(KeyboardInterrupt):
-    """The second Ctrl-C: how much has been created is not known."""
 
 
 def created(jobs: Jobs, job: ElasticJob, code_map: dict[str, Any] | None) -> ElasticJob:
@@ -143,7 +139,7 @@ def half_made(name: str, code_map: dict[str, Any] | None, namespace: str) -> int
     """What is said where nobody waited for the creation. Returns the exit code."""
     there = f"`elasticjob status -n {namespace} {name}` shows whether the job {name} was created"
     code = (
-        f"; without a job, delete its code: `kubectl -n {namespace} delete configmap "
+        f"; without the job, or after it, delete its code: `kubectl -n {namespace} delete configmap "
         f"{code_map['metadata']['name']} --ignore-not-found`"
         if code_map
         else ""

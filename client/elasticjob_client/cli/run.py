@@ -12,7 +12,7 @@ import click
 
 from elasticjob_client.cli import asked as checked
 from elasticjob_client.cli.options import cluster_flags, examples, note
-from elasticjob_client.errors import ClientError
+from elasticjob_client.errors import ClientError, Unfinished
 
 if TYPE_CHECKING:
     from elasticjob_client.resource import ElasticJob
@@ -161,7 +161,7 @@ def run(
                 _print([made.to_dict()], output, on_one_line=not detach)
             if not detach:
                 sys.exit(follow.follow(jobs, name, output))
-        except follow.Unfinished:
+        except Unfinished:
             sys.exit(follow.half_made(name, code_map, jobs.namespace))
         except KeyboardInterrupt:
             sys.exit(follow.interrupted(jobs, name))

@@ -108,23 +108,6 @@ def test_ctrl_c_while_the_job_is_created(
     assert "PATCH" in [method for method, _, _ in server.asked], "it is there as a whole"
 
 
-def test_a_second_ctrl_c_names_what_may_be_there(
-    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = created(server, tmp_path)
-
-    def stuck(*_: object) -> ElasticJob:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        raise AssertionError
-
-    monkeypatch.setattr(Jobs, "launch", stuck)
-    result = run(*words)
-    assert result.exit_code == 130, result.exception
-    assert "`elasticjob status -n research mnist` shows whether" in result.stderr
-    assert "kubectl -n research delete configmap mnist-code" in result.stderr
-
-
 def test_run_says_that_no_operator_looks(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

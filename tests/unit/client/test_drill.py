@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,9 +11,10 @@ from click.testing import Result
 
 from elasticjob_client.tell.drill import cost, recovered, victims
 from tests.unit.client.made import LOST, after_a_loss, conditions, pod
+from tests.unit.client.server import JOBS, Server, refusal
 from tests.unit.client.server import PODS as PATH
-from tests.unit.client.server import Server
 
+BUSY = refusal(503, "ServiceUnavailable", "later")
 PODS = [pod("mnist-0-0"), pod("mnist-1-0", "Failed"), pod("mnist-1-1")]
 
 
@@ -91,5 +93,17 @@ def test_a_job_that_does_not_recover_in_time(
     result = run("drill", "mnist", "--kill", "rank:0", "--yes", "--timeout", "0.1")
     assert str(result.exception) == (
         "mnist has not recovered yet: it is Training: round 2 with 2 members, leader mnist-0-0; waited 0.1 s"
+    )
+    seen = iter([server.answers[f"{JOBS}/mnist"]] * 2)
+
+    class Answers(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            return next(seen, BUSY) if key == f"{JOBS}/mnist" else super().get(key, default)
+
+    server.answers = Answers(server.answers)
+    result = run("drill", "mnist", "--kill", "rank:0", "--yes", "--timeout", "0.1")
+    assert str(result.exception) == (
+        "mnist has not recovered yet: it is Training: round 2 with 2 members, leader mnist-0-0 "
+        "(as last seen: the API server answers 503: later); waited 0.1 s"
     )
     assert "0 is not in the range x>0" in run("drill", "mnist", "--kill", "rank:0", "--timeout", "0").stderr

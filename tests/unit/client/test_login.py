@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from elasticjob_client import AsyncJobs, Jobs, NoAccess, NoServer, Unreadable
-from tests.unit.client.conftest import body
-from tests.unit.client.server import JOBS, Server, kubeconfig, refusal
+from tests.unit.client.server import Server, kubeconfig
 
 LOGIN = {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
 TOKEN = '{"status": {"token": " from-a-program\\n"}}'
@@ -249,47 +248,3 @@ def test_a_login_program_that_fails(server: Server, tmp_path: Path, text: str, s
     with Jobs(kubeconfig=file) as jobs, pytest.raises(NoAccess, match=said) as refused:
         jobs.get("mnist")
     assert "SECRET" not in str(refused.value)
-
-
-MAPS = "/api/v1/namespaces/research/configmaps"
-
-
-@pytest.fixture
-def launched(server: Server) -> Callable[[list[str]], Any]:
-    """Runs a script and gives the notices."""
-    server.answers[f"POST {JOBS}"] = body()
-    for path in (f"POST {MAPS}", f"PATCH {MAPS}/mnist-code", f"DELETE {MAPS}/mnist-code"):
-        server.answers[path] = {"metadata": {"name": "mnist-code"}}
-
-    def run(said: list[str]) -> Any:
-        with Jobs(notice=said.append) as jobs:
-            return jobs.run(__file__, image="i", name="mnist")
-
-    return run
-
-
-def test_a_job_whose_code_cannot_be_given_to_it_runs(server: Server, launched: Callable[..., Any]) -> None:
-    server.answers[f"PATCH {MAPS}/mnist-code"] = refusal(403, "Forbidden", "no", "mnist-code")
-    said: list[str] = []
-    assert launched(said).name == "mnist"
-    assert said[0].startswith(
-        "mnist runs, but its ConfigMap will stay: kubectl delete configmap mnist-code -n research"
-    )
-
-
-def test_a_launch_that_is_interrupted_leaves_no_code(
-    server: Server, launched: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from elasticjob_client.connection import Connection
-
-    original, server.answers[f"{JOBS}/mnist"] = Connection.create, refusal(404, "NotFound", "no", "mnist")
-
-    def create(self: Any, what: Any, **options: Any) -> Any:
-        if options.get("dry_run") is False:
-            raise KeyboardInterrupt
-        return original(self, what, **options)
-
-    monkeypatch.setattr(Connection, "create", create)
-    with pytest.raises(KeyboardInterrupt):
-        launched([])
-    assert [path for method, path, _ in server.asked if method == "DELETE"] == [f"{MAPS}/mnist-code"]

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.unit.client.server import Server
+from tests.unit.client.test_watching import changed, over, told
 
 PROGRAM = """\
 import sys, threading
@@ -19,7 +20,7 @@ with Jobs() as jobs:
     def ask(number):
         begin.wait()
         try:
-            (jobs.events, jobs.get, jobs.pods)[number % 3]("mnist")
+            (jobs.events, lambda name: list(jobs.watch(name)), jobs.get, jobs.pods)[number % 4]("mnist")
             jobs.get("gone")
         except ClientError:
             pass
@@ -33,6 +34,8 @@ with Jobs() as jobs:
 @pytest.mark.parametrize("attempt", range(3))
 def test_the_first_requests_of_several_threads(server: Server, attempt: int) -> None:
     del attempt
+    server.put(changed(1))
+    server.watches = [told(("MODIFIED", changed(2)), ("MODIFIED", over(3)))] * 2
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "KUBECONFIG": str(server.kubeconfig)},
