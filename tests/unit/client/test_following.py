@@ -154,14 +154,14 @@ def busy(jobs: Any) -> list[Any]:
 def test_who_stops_to_listen_leaves_no_thread_and_no_connection(
     server: Server, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of pods whose answer comes when nobody listens any more."""
+    """Also of pods whose answer comes when nobody listens any more, and then is silent."""
     del gate
     monkeypatch.setattr("elasticjob_client.following._JOIN_SECONDS", 0.1)
     server.answers[f"{PODS}/mnist-0-0/log"] = f"{stamp(1)} a\n"
     slow = [f"mnist-{slot}-0" for slot in range(1, 4)]
     server.late = tuple(f"{name}/log" for name in slow)
     for name in slow:
-        server.answers[f"{PODS}/{name}/log"] = f"{stamp(1)} late\n"
+        server.answers[f"{PODS}/{name}/log"] = ""
         server.answers[PODS]["items"].append(core_pod(name, "b", containerStatuses=[RUNNING]))
     with Jobs() as jobs:
         assert not followers()
