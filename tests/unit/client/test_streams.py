@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from elasticjob_client import AsyncJobs, Jobs, NoServer
+from elasticjob_client.following import Log
 from elasticjob_client.requests import RESOURCE
 from elasticjob_client.streams import interrupt
 from tests.unit.client.clients import BOTH
@@ -78,14 +79,8 @@ def test_the_first_line_of_a_log_is_not_waited_for_for_ever(
 ) -> None:
     """Until then there is no answer, so that a dead connection looks the same."""
     monkeypatch.setattr("elasticjob_client.connection._FIRST_LINE_SECONDS", 0.2)
-    monkeypatch.setattr("elasticjob_client.following.AWAY_SECONDS", 0.0)
     server.late = ("follow=true",)
-
-    def ask(jobs: Any) -> Any:
-        return jobs.logs("mnist", follow=True)
-
-    from elasticjob_client.following import Log
-
-    found = Log(Jobs().pods("mnist")[0], 0, None, None)
+    with Jobs() as jobs:
+        found = Log(jobs.pods("mnist")[0], 0, None, None)
     with pytest.raises(NoServer, match="does not answer"):
         client(lambda jobs: jobs._lines(found), [], [])
