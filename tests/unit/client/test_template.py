@@ -114,7 +114,7 @@ def test_a_log_tells_of_the_backend(line: str, said: str) -> None:
     assert said in check.found
 
 
-def test_an_image_that_shall_have_the_backend_is_not_looked_into() -> None:
+def test_an_image_that_shall_have_the_handler_is_not_looked_into() -> None:
     assert told(checks(made(), []), "handler").found == "an init container adds it to each pod"
     assert told(checks(made({"handlerSource": "Image"}), []), "handler").result == "unknown"
 
