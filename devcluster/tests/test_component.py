@@ -51,3 +51,11 @@ def test_it_is_not_started_again_if_it_says_something_else(
     with pytest.raises(ComponentFailedError, match="program ended with 3:\nno such file"):
         found.start()
     assert (tmp_path / "program.runs").read_text() == "1\n"
+
+
+def test_only_the_run_that_has_ended_counts(supervisor: SupervisorClient, tmp_path: Path) -> None:
+    first = '[ $n -gt 1 ] && { echo "no such file"; exit 3; } || { echo "not yet"; exit 1; }'
+    found = component(supervisor, tmp_path, first, "not yet")
+    with pytest.raises(ComponentFailedError, match="program ended with 3:\nnot yet\nno such file"):
+        found.start()
+    assert (tmp_path / "program.runs").read_text() == "2\n"

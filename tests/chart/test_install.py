@@ -109,14 +109,14 @@ def test_jobs_train_through_the_life_of_a_release(release: Release[Cluster], tmp
     release.words("docs/operate/install.md", "upgrade")
     second = release.operators()
     assert not first.keys() & second.keys()
-    assert all(_is_verbose(pod) for pod in second.values())
+    assert all(_logs_json(pod) for pod in second.values())
     assert _columns(_crd(release)) == _columns(yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text()))
     job.goes_on(number)
 
     release.words("docs/operate/install.md", "rollback")
     third = release.operators()
     assert not second.keys() & third.keys()
-    assert not any(_is_verbose(pod) for pod in third.values())
+    assert not any(_logs_json(pod) for pod in third.values())
     job.goes_on(number)
 
     budget = kubectl("-n", NAMESPACE, "get", "pdb", "elasticjob", "-o", "json").stdout
@@ -235,8 +235,8 @@ def _writes_lease(release: Release[Cluster], pod: str, lease: str) -> str:
     ).stderr
 
 
-def _is_verbose(pod: dict[str, Any]) -> bool:
-    return "--log-level=debug" in pod["spec"]["containers"][0]["args"]
+def _logs_json(pod: dict[str, Any]) -> bool:
+    return "--log-format=json" in pod["spec"]["containers"][0]["args"]
 
 
 def _crd(release: Release[Cluster]) -> dict[str, Any]:

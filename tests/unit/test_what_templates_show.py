@@ -12,6 +12,7 @@ from elasticjob_operator.plan.error_text import without_chatter
 from elasticjob_operator.plan.model import Job, JobSpec
 
 ALONE = "so each pod trains alone"
+UNLESS = "each pod trains alone, unless the script starts torchrun"
 
 
 def why(**container: Any) -> str:
@@ -38,10 +39,10 @@ def why(**container: Any) -> str:
             ["torchrun", "--rdzv-backend=c10d", "train.py"],
             "its command has the flag --rdzv-backend=c10d, which overrides what the operator sets: remove it",
         ),
-        (["python", "train.py"], f"its command runs python, not torchrun, {ALONE}"),
+        (["python", "train.py"], f"its command runs python, not torchrun: {UNLESS}"),
         (
             ["/bin/python3.11", "-u", "train.py"],
-            f"its command runs /bin/python3.11, not torchrun, {ALONE}",
+            f"its command runs /bin/python3.11, not torchrun: {UNLESS}",
         ),
         (["python", "-m", "torch.distributed.run", "train.py"], ""),
         (["python", "-c", "import train"], ""),
@@ -56,7 +57,7 @@ def test_only_what_the_command_shows_is_said(command: list[str], said: str) -> N
 
 
 def test_arguments_count_and_the_images_own_command_is_not_known() -> None:
-    assert why(command=["python"], args=["train.py"]) == f"its command runs python, not torchrun, {ALONE}"
+    assert why(command=["python"], args=["train.py"]) == f"its command runs python, not torchrun: {UNLESS}"
     assert why(args=["python", "train.py"]) == ""
     assert why(args=["--standalone", "train.py"]) == (
         f"its command has the flag --standalone, {ALONE}: remove it"
@@ -86,4 +87,8 @@ def test_what_torch_adds_to_each_error_is_left_out() -> None:
     error = "RuntimeError: [pair.cc:545] Read error [10.0.0.1]:8080: Connection reset by peer"
     advice = ". This is typically caused by a remote worker hanging or bugs in the application. GLHF!"
     assert without_chatter(error + advice) == error
-    assert without_chatter("ValueError: bad. This is mine") == "ValueError: bad. This is mine"
+    for own in (
+        "ValueError: bad. This is mine",
+        "ValueError: NaN. This may indicate a corrupt shard: /data/7",
+    ):
+        assert without_chatter(own) == own

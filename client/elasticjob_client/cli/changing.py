@@ -33,7 +33,7 @@ class WithNumber(click.Command):
 def scale(jobs: Jobs, name: str, replicas: int, output: str) -> None:
     """Set the number of pods to REPLICAS.
 
-    Workers restart at the new size. It must be between minReplicas and maxReplicas.
+    Workers restart at the new size. REPLICAS must be within minReplicas and maxReplicas, where set.
     """
     before = jobs.get(name).spec.replicas
     job = jobs.scale(name, replicas)

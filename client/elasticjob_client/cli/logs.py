@@ -32,7 +32,9 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 )
 @job_name
 @click.option(
-    "--rank", type=click.IntRange(min=0), help="Group rank (position of a pod, not RANK). [default: 0]"
+    "--rank",
+    type=click.IntRange(min=0),
+    help="Group rank: the pod's number in `elasticjob status`; PyTorch's GROUP_RANK. [default: 0]",
 )
 @click.option("--all", "everyone", is_flag=True, help="All pods, sorted by time, with rank and pod in front.")
 @click.option("--round", "number", type=int, help="Only lines from this round.")
@@ -104,19 +106,23 @@ def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> int:
     return count
 
 
-@click.command("exec", short_help="Run a command in a rank's pod")
+@click.command(
+    "exec",
+    short_help="Run a command in a rank's pod",
+    epilog=examples("elasticjob exec mnist --rank 3 -- nvidia-smi"),
+)
 @job_name
 @click.option(
     "--rank",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Group rank (position of a pod, not RANK).",
+    help="Group rank: the pod's number in `elasticjob status`; PyTorch's GROUP_RANK.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @connected
 def execute(jobs: Jobs, name: str, rank: int, command: Sequence[str]) -> None:
-    """Run COMMAND in the training container of a rank, by `kubectl exec`: exec JOB --rank 3 -- nvidia-smi."""
+    """Run COMMAND in the training container of a rank, by `kubectl exec`."""
     from elasticjob_client.pods import of_rank
 
     job = jobs.get(name)

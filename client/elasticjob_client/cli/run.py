@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     "--image",
     required=True,
     callback=checked.image,
-    help="Container image with torch and everything the script imports. The operator adds ElasticJob's own "
-    "package.",
+    help="Container image with torch and everything the script imports. The operator adds the handler (the "
+    "package `elasticjob`).",
 )
 @click.option("--name", help="Job name. [default: script name plus a random suffix]")
 @click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Number of pods.")

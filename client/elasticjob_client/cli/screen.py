@@ -152,7 +152,7 @@ def _pods(rows: Sequence[PodRow]) -> RenderableType:
         ]
         for row in rows
     ]
-    return Columns(["RANK", "POD", "NODE", "STATE", "PROCESSES"], cells)
+    return Columns(["GROUP RANK", "POD", "NODE", "STATE", "PROCESSES"], cells)
 
 
 def _rounds(rounds: Sequence[Round]) -> RenderableType:

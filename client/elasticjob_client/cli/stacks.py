@@ -25,7 +25,11 @@ _AT_ONCE = 16
 
 @click.command("stacks", short_help="Show every worker's Python stack")
 @job_name
-@click.option("--rank", type=click.IntRange(min=0), help="Only the pod of this group rank.")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    help="Only the pod of this group rank: its number in `elasticjob status`; PyTorch's GROUP_RANK.",
+)
 @output
 @connected
 def stacks(jobs: Jobs, name: str, rank: int | None, output: str) -> None:

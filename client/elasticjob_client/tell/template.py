@@ -35,7 +35,7 @@ _FOUND_IN_LOGS = (
         re.compile(r"rendezvous backend '?k8s'? is not registered", re.IGNORECASE),
         "torchrun does not find the backend k8s",
         "with torch 2.4 use `python -m elasticjob.run`; a command must not replace PYTHONPATH, nor start "
-        "Python with -I or -E; with handlerSource: Image, install elasticjob in the image",
+        "Python with -I or -E; with handlerSource: Image, install the handler in the image",
     ),
     (
         re.compile(r"No module named '?torch\b"),
@@ -64,7 +64,7 @@ def checks(job: ElasticJob, pods: Sequence[Pod], logs: Sequence[str] = ()) -> li
     return [
         _command(container, joined),
         *_versions(container, joined),
-        _backend(job, joined, logs),
+        _handler(job, joined, logs),
         *_resources(job, container),
         *_images(container, pods, joined),
         *_waiting(pods),
@@ -179,19 +179,19 @@ def _words(container: dict[str, Any]) -> str:
     return " ".join(map(str, [*(container.get("command") or []), *(container.get("args") or [])]))
 
 
-def _backend(job: ElasticJob, joined: bool, logs: Sequence[str]) -> Check:
+def _handler(job: ElasticJob, joined: bool, logs: Sequence[str]) -> Check:
     if joined:
-        return _told("backend", "ok", "pods have joined with it")
+        return _told("handler", "ok", "pods have joined with it")
     for pattern, found, advice in _FOUND_IN_LOGS:
         if any(pattern.search(line) for line in logs):
-            return _told("backend", "failed", f"a pod's log says that {found}", advice)
+            return _told("handler", "failed", f"a pod's log says that {found}", advice)
     if (job.spec.handler_source or "Injected") == "Injected":
-        return _told("backend", "ok", "an init container adds it to each pod")
+        return _told("handler", "ok", "an init container adds it to each pod")
     return _told(
-        "backend",
+        "handler",
         "unknown",
         "handlerSource: Image says that the image has it, which cannot be seen from here",
-        "`pip install elasticjob` in the image, or handlerSource: Injected",
+        "`pip install ./handler` (of a clone of ElasticJob) in the image, or handlerSource: Injected",
     )
 
 

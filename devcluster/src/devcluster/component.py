@@ -138,6 +138,7 @@ class Component:
         self._grace = grace
         self._again_if = again_if
         self._pid: int | None = None
+        self._log_begins = 0
 
     @property
     def pid(self) -> int:
@@ -155,6 +156,7 @@ class Component:
         """Start the process without waiting for it. Raises RuntimeError if it is running."""
         if self.running:
             raise RuntimeError(f"{self.name} is running already, as process {self._pid}")
+        self._log_begins = self.log.stat().st_size if self.log.exists() else 0
         self._pid = self._parent.spawn(self._argv, self._env, self.log, self._grace)
 
     def start(self) -> None:
@@ -172,9 +174,8 @@ class Component:
             code = self._parent.exit_code(self.pid)
             if code is None:
                 return self._ready(self.pid)
-            said = self.log_tail()
-            if not self._again_if or self._again_if not in said:
-                raise ComponentFailedError(f"{self.name} ended with {code}:\n{said}")
+            if not self._again_if or self._again_if not in self._said():
+                raise ComponentFailedError(f"{self.name} ended with {code}:\n{self.log_tail()}")
             self.launch()
             return False
 
@@ -216,6 +217,10 @@ class Component:
         if not self.log.exists():
             return f"({self.log} is not there)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+
+    def _said(self) -> str:
+        """The log of this run."""
+        return self.log.read_bytes()[self._log_begins :].decode(errors="replace") if self.log.exists() else ""
 
     def _signal(self, number: signal.Signals) -> bool:
         return self._pid is not None and self._parent.signal(self._pid, number)

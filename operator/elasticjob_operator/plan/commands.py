@@ -79,7 +79,10 @@ def why_apart(job: Job) -> str:
         return f"its command has the flag{'s' * many} {listed(flags)}, {effect}: remove {them}"
     command = _command(container) if container.get("command") else []  # else it is the image's
     if command and _PYTHON.fullmatch(command[0]) and _runs_script(command[1:]):
-        return f"its command runs {one_line(command[0], MAX_WORD)}, not torchrun, so each pod trains alone"
+        runs = one_line(command[0], MAX_WORD)
+        return (
+            f"its command runs {runs}, not torchrun: each pod trains alone, unless the script starts torchrun"
+        )
     return ""
 
 

@@ -34,6 +34,9 @@ UNJOINED_SECONDS = 60.0
 MAX_SELECTOR = 200
 """Characters of a template's nodeSelector in a sentence."""
 
+_MOST = 3
+"""Reasons of one kind in a sentence."""
+
 MAX_TOOL_MESSAGE = 1_000
 """Of a sentence in the conditions for tools: they show it to people in a line."""
 
@@ -130,11 +133,10 @@ def _not_yet(p: Pass) -> str:
     early, unjoined, stuck = _early_end(p), _unjoined(p), _cannot_start(p)
     if stuck and p.none_starting:
         waiting, stuck = f"{waiting.removesuffix(' is starting')} can start: {stuck}", ""
-    elif not stuck:
+    elif not stuck and not _refused(p):
         stuck = _stays_away(p)
-    text = "; ".join(
-        filter(None, (early, unjoined, waiting, open_files.shortage(p), stuck, ignored_pods.sentence(p)))
-    )
+    held = (early, unjoined, waiting, open_files.shortage(p), _refused(p), stuck, ignored_pods.sentence(p))
+    text = "; ".join(filter(None, held))
     return f"{text}; {count}" if count else text
 
 
@@ -155,7 +157,7 @@ def _held_up(p: Pass) -> str:
     ignored."""
     held = (
         _early_end(p),
-        _cannot_start(p) or _stays_away(p) or _unjoined(p),
+        "; ".join(filter(None, (_refused(p), _cannot_start(p)))) or _stays_away(p) or _unjoined(p),
         ignored_pods.sentence(p),
     )
     return "".join(f"; {text}" for text in held if text)
@@ -190,13 +192,14 @@ def _cannot_start(p: Pass) -> str:
             stuck.setdefault(why + off, []).append(pod.name)
         elif _is_unknown_to_schedulers(p, pod):
             stuck.setdefault(_unknown_to_schedulers(p), []).append(pod.name)
-    others = (
-        f"{write.name} cannot be {write.verb}: {write.why}"
-        for write in sorted(p.observed.failing_writes, key=lambda write: write.name)
-        if write.verb != "created"
-    )
-    found = [*others, *(f"{listed(names)}: {why}" for why, names in stuck.items())]
-    return "; ".join(found[:3])
+    return "; ".join([f"{listed(names)}: {why}" for why, names in stuck.items()][:_MOST])
+
+
+def _refused(p: Pass) -> str:
+    """Other writes that the API server refuses, such as deletions: no reason why a pod does not start."""
+    writes = sorted(p.observed.failing_writes, key=lambda write: write.name)
+    found = [f"{w.name} cannot be {w.verb}: {w.why}" for w in writes if w.verb != "created"]
+    return "; ".join(found[:_MOST])
 
 
 def _node_selector(p: Pass) -> str:

@@ -12,9 +12,11 @@ from elasticjob_operator.plan.status import Failure
 from elasticjob_operator.plan.waits import JobWait
 
 _CHATTER = re.compile(
-    r"\. (?:This is typically caused by|This may indicate|Check the logs of the remote worker|GLHF)\b.*"
+    r"\. (?:This is typically caused by a remote worker (?:hanging|crashing)"
+    r"|This may indicate a possible application crash on rank"
+    r"|Check the logs of the remote worker)\b.*"
 )
-"""What torch and gloo put behind errors of connections: advice that is the same for all."""
+"""What torch puts behind errors of connections, by its own sentences: advice that is the same for all."""
 
 
 def without_chatter(text: str) -> str:

@@ -88,7 +88,7 @@ def _remedy(p: Pass) -> str:
     node = nodes[0] if len(nodes) == 1 else "NODE"
     which = node_words(node) if len(nodes) == 1 else "a node"
     return (
-        f". If {which} is surely off: kubectl taint node {node} "
+        f". If {which} is certainly off: kubectl taint node {node} "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or delete its Node object, or delete its "
         "pods with --force"
     )

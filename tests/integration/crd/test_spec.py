@@ -75,7 +75,9 @@ def test_accepted(cluster: ClusterAccess, job: dict[str, Any]) -> None:
     assert "created (server dry run)" in answer.stdout
 
 
-@pytest.mark.parametrize("example", ["digits", "digits-devcluster", "indexed-job", "indexed-job-devcluster"])
+@pytest.mark.parametrize(
+    "example", ["digits", "digits-one-node", "digits-devcluster", "indexed-job", "indexed-job-devcluster"]
+)
 def test_the_examples_are_accepted(cluster: ClusterAccess, namespace: str, example: str) -> None:
     answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-k", str(EXAMPLES / example))
     assert re.search(r"elasticjob.elasticjob.dev/digits(-indexed)? created", answer.stdout)

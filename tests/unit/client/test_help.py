@@ -31,7 +31,7 @@ def test_every_option_is_explained(name: str) -> None:
     assert [one.name for one in options if not one.help] == []
 
 
-@pytest.mark.parametrize("name", ["run", "logs", "drill", "convert", "report", "completion"])
+@pytest.mark.parametrize("name", ["run", "logs", "exec", "drill", "convert", "report", "completion"])
 def test_examples_are_of_the_command_and_its_options(run: Run, name: str) -> None:
     command = program.get_command(click.Context(program), name)
     assert command

@@ -26,7 +26,7 @@ def drawn(found: RenderableType, width: int, monkeypatch: pytest.MonkeyPatch) ->
 def test_no_name_is_cut(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = screen.status(status.status(after_a_loss(), [pod(POD)], NOW))
     lines = drawn(found, width, monkeypatch)
-    assert f"-     {POD}  a     Running  -" in lines
+    assert f"-           {POD}  a     Running  -" in lines
     head, row = drawn(screen.listing([listing.row(after_a_loss(), NOW)], True), width, monkeypatch)
     assert row.split()[:3] == ["research", "mnist", "Training"]
     assert row[head.index("AGE") :] == "42m", "nothing is left out"

@@ -67,7 +67,7 @@ def test_a_command_that_has_joined_is_right_whatever_it_looks_like() -> None:
     template = {"spec": {"containers": [{"name": "train", "image": "own:1", "command": ["./start"]}]}}
     seen = job({"roundHistory": [{"number": 1, "members": 2}]}, template=template)
     found = checks(seen, [])
-    assert {told(found, one).result for one in ("command", "backend", "python", "torch")} == {"ok"}
+    assert {told(found, one).result for one in ("command", "handler", "python", "torch")} == {"ok"}
     found = checks(job({}, template=template), [])
     assert {told(found, one).result for one in ("command", "python", "torch")} == {"unknown"}
 
@@ -109,14 +109,14 @@ def test_torch_2_4_needs_a_command_of_its_own() -> None:
     ],
 )
 def test_a_log_tells_of_the_backend(line: str, said: str) -> None:
-    check = told(checks(made(), [], ["something", line]), "backend")
+    check = told(checks(made(), [], ["something", line]), "handler")
     assert check.result == "failed"
     assert said in check.found
 
 
-def test_an_image_that_shall_have_the_backend_is_not_looked_into() -> None:
-    assert told(checks(made(), []), "backend").found == "an init container adds it to each pod"
-    assert told(checks(made({"handlerSource": "Image"}), []), "backend").result == "unknown"
+def test_an_image_that_shall_have_the_handler_is_not_looked_into() -> None:
+    assert told(checks(made(), []), "handler").found == "an init container adds it to each pod"
+    assert told(checks(made({"handlerSource": "Image"}), []), "handler").result == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,6 @@ def test_the_command_reads_the_log_of_a_pod_that_has_not_joined(
     result = run("doctor", "mnist", "-o", "json")
     assert result.exit_code == 1, result.exception
     found = {check["subject"]: check for check in json.loads(result.stdout)["items"]}
-    assert found["backend"]["result"] == "failed"
+    assert found["handler"]["result"] == "failed"
     assert found["command"]["found"] == "`torchrun t.py`"
-    assert "FAILED  backend" in run("doctor", "mnist").stdout
+    assert "FAILED  handler" in run("doctor", "mnist").stdout

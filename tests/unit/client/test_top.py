@@ -33,7 +33,7 @@ def test_a_job_is_drawn_followed_through_an_outage_and_left_with_q(server: Serve
     with top("mnist") as shown:
         first = shown.wait(lambda text: "q: quit" in text)
         assert "mnist is Training" in first
-        assert "0     mnist-0-0  a     Member  8" in first
+        assert "0           mnist-0-0  a     Member  8" in first
         assert "step 2000; 412 ms per step, 2.4 steps/s; goodput 97 %" in first
         bar, causes = next(
             (line, below) for line, below in pairwise(first.splitlines()) if "▼" in line and "█" in line
