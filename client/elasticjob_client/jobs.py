@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lightkube.core.client import Client
-
 from elasticjob_client.connection import Connection
 from elasticjob_client.errors import NoServer, Rejected, told
 from elasticjob_client.following import Begun, Follower, Log
@@ -33,8 +31,8 @@ from elasticjob_client.requests import (
     without_times,
 )
 from elasticjob_client.resource import ElasticJob
+from elasticjob_client.splitting import lines_of
 from elasticjob_client.streams import interrupt
-from elasticjob_client.tell import lines
 from elasticjob_client.tell.lines import Line
 from elasticjob_client.watching import Watch
 
@@ -88,7 +86,7 @@ class Jobs:
         self._client.close()
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Connection:
         """lightkube's client, for what this class does not do."""
         return self._client
 
@@ -184,14 +182,14 @@ class Jobs:
             yield from self._lines(log)
 
     def _lines(self, log: Log) -> Iterator[Line]:
-        name, timed = log.pod.name, log.timed
+        name, reader = log.pod.name, log.reader()
         with (
             told(f"read the log of pod {name}", self.server),
             self._client.followed(name, **self._requests.follow_call(log)) as response,
             log.reading(partial(interrupt, response)),
         ):
-            for text in response.iter_lines():
-                yield lines.line(name, text, log.rank, timed)
+            for text in lines_of(response):
+                yield reader.line(text, log.rank)
 
     # -- changing ------------------------------------------------------------------------------------------
 
@@ -275,7 +273,7 @@ class Jobs:
             self._client.watched(RESOURCE, **self._requests.watch_call(watch)) as response,
         ):
             watch.opened()
-            for line in response.iter_lines():
+            for line in lines_of(response):
                 yield self._requests.changed(watch, line)
                 if watch.job.ended:
                     return

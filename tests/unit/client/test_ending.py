@@ -93,7 +93,7 @@ def test_why_of_a_pod_that_goes_on_ends_with_the_failure(server: Server, run: Ru
     server.answers[f"{PODS}/mnist-1-0/log"] = "".join(f"{ago(119)} {line}\n" for line in [*WORKER, *TORCHRUN])
     assert json.loads(run("why", "mnist", "-o", "json").stdout)["log"] == WORKER, "it is about to end"
     asked = [path for _, path, _ in server.asked if path.startswith(f"{PODS}/mnist-1-0/log")]
-    assert "sinceSeconds=" in asked[-1]
+    assert "sinceTime=" in asked[-1]
     server.answers[f"{PODS}/mnist-1-0/log"] = "of round 2\n"
     server.no_times = True
     found = json.loads(run("why", "mnist", "-o", "json").stdout)["log"]

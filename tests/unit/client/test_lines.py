@@ -11,7 +11,7 @@ import pytest
 from elasticjob_client.following import Begun, Follower, Log
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.lines import Line, Window, chosen, in_time, line, window
+from elasticjob_client.tell.lines import Line, Reader, Window, chosen, in_time, window
 from tests.unit.client.made import NOW, after_a_loss, ago, job, pod
 
 
@@ -35,9 +35,17 @@ def test_lines_outside_of_the_window_are_left_out() -> None:
 
 
 def test_times_of_the_kubelet_are_read() -> None:
-    found = line("p", "2026-05-04T12:00:00.123456789Z step 1", 0, with_time=True)
+    read = Reader("p", with_times=True)
+    assert read.line("unable to retrieve", None).time is None
+    found = read.line("2026-05-04T12:00:00.123456789Z step 1", 0)
     assert (found.text, found.time and found.time.microsecond) == ("step 1", 123457)
-    assert line("p", "unable to retrieve", None, with_time=True).text == "unable to retrieve"
+
+
+def test_a_line_without_a_time_is_of_that_of_the_line_before() -> None:
+    read = Reader("p", with_times=True)
+    before, found = read.line("2026-05-04T12:00:00Z step 1", 0), read.line("unable to retrieve", 0)
+    assert (found.text, found.time) == ("unable to retrieve", before.time)
+    assert Reader("p", with_times=False).line("2026-05-04T12:00:00Z step 1", 0).time is None
 
 
 def test_a_round_is_a_time() -> None:
