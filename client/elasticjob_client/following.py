@@ -150,8 +150,11 @@ class Begun:
             if key not in self._known:
                 if self._since and _over_before(pod, self._since):
                     continue
-                self._known[key] = Log(pod, ranks(job).get(pod.name), self._since, self._tail)
+                self._known[key] = Log(pod, None, self._since, self._tail)
                 found.append(self._known[key])
+        names = ranks(job)
+        for log in self._known.values():  # a pod that replaces another begins before it joins
+            log.rank = names.get(log.pod.name)
         for key, end in list(self._again.items()):
             if key not in there or self._over(key, end, job.ended):
                 del self._again[key]
