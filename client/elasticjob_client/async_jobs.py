@@ -33,6 +33,7 @@ from elasticjob_client.resource import ElasticJob
 from elasticjob_client.splitting import async_lines_of
 from elasticjob_client.streams import interrupt
 from elasticjob_client.tell.lines import Line
+from elasticjob_client.urls import without_user
 from elasticjob_client.watching import Watch
 
 _T = TypeVar("_T")
@@ -54,7 +55,7 @@ class AsyncJobs:
         notice = notice or warn
         with told("find a cluster"):
             self._client = AsyncConnection(namespace, kubeconfig, context, notice, FIELD_MANAGER)
-        self.server: str = self._client.config.cluster.server
+        self.server: str = without_user(self._client.config.cluster.server)
         self.namespace: str = self._client.namespace
         self._notice = notice
         self._requests = Requests(self.namespace, self.server, notice)

@@ -34,6 +34,7 @@ from elasticjob_client.resource import ElasticJob
 from elasticjob_client.splitting import lines_of
 from elasticjob_client.streams import interrupt
 from elasticjob_client.tell.lines import Line
+from elasticjob_client.urls import without_user
 from elasticjob_client.watching import Watch
 
 POLL_SECONDS = 1.0
@@ -68,7 +69,7 @@ class Jobs:
         notice = notice or warn
         with told("find a cluster"):
             self._client = Connection(namespace, kubeconfig, context, notice, FIELD_MANAGER)
-        self.server: str = self._client.config.cluster.server
+        self.server: str = without_user(self._client.config.cluster.server)
         self.namespace: str = self._client.namespace
         self.context: str | None = context
         self.kubeconfig = kubeconfig
