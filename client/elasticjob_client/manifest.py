@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from elasticjob_client.digits import whole
 from elasticjob_client.names import MAX_NEW_JOB
 from elasticjob_client.resource import ElasticJob, FailurePolicy, Limit, Metadata, Spec
 
@@ -192,7 +193,7 @@ def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
         mounts.append({"name": "shm", "mountPath": SHARED_MEMORY})
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     container["volumeMounts"] = mounts
-    policy = None
+    policy, workers = None, whole(run.nproc_per_node)
     if run.max_restarts is not None:
         policy = FailurePolicy(application=Limit(max_restarts=run.max_restarts))
     return ElasticJob(
@@ -202,9 +203,7 @@ def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
             min_replicas=run.minimum,
             max_replicas=run.maximum,
             spares=run.spares,
-            nproc_per_node=int(run.nproc_per_node)
-            if run.nproc_per_node.isdigit()
-            else run.nproc_per_node or None,
+            nproc_per_node=run.nproc_per_node or None if workers is None else workers,
             failure_policy=policy,
             template={"spec": {"containers": [container], "volumes": volumes}},
         ),
