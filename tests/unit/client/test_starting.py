@@ -36,6 +36,12 @@ def test_ctrl_c_ends_it_at_any_time(module: str, entry: str) -> None:
     assert (found.returncode, found.stdout, found.stderr.strip()) == (130, "", "")
 
 
+def test_little_is_imported_before_it_is_quiet() -> None:
+    code = "import sys; before = set(sys.modules); import elasticjob_client.__main__; "
+    found = called([sys.executable, "-c", f"{code}print(*sorted(set(sys.modules) - before))"])
+    assert not set(found.stdout.split()) & {"typing", "re", "contextlib", "click"}
+
+
 def test_ctrl_c_that_the_shell_ignores_is_ignored() -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     found = called(
