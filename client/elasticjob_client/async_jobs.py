@@ -25,6 +25,7 @@ from elasticjob_client.requests import (
     Many,
     Requests,
     Steps,
+    check_timeout,
     reached,
     waited,
     without_times,
@@ -267,6 +268,7 @@ class AsyncJobs:
         the job ends without it, NotFound when it is deleted, TimeoutError with its state when the time is
         over.
         """
+        check_timeout(timeout_seconds)
         last: list[ElasticJob] = []
         patience = Patience(self._notice)
         try:

@@ -26,6 +26,7 @@ from elasticjob_client.requests import (
     Many,
     Requests,
     Steps,
+    check_timeout,
     reached,
     waited,
     without_times,
@@ -299,6 +300,7 @@ class Jobs:
         the job ends without it, NotFound when it is deleted, TimeoutError with its state when the time is
         over.
         """
+        check_timeout(timeout_seconds)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         job, patience, pause = self.get(name), Patience(self._notice), POLL_SECONDS
         while not reached(job, until):

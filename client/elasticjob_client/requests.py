@@ -7,6 +7,7 @@ same methods; who drives the generator makes the call, and awaits it if it has t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from itertools import chain
@@ -340,6 +341,12 @@ def reached(job: ElasticJob, until: str | Callable[[ElasticJob], bool]) -> bool:
         what = f"{ended.type}: {ended.reason}: {ended.message}" if ended else "has ended"
         raise JobFailed(f"ElasticJob {job.namespace}/{job.name} is {what}")
     return False
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Raises ValueError for nan, which is never over."""
+    if seconds is not None and math.isnan(seconds):
+        raise ValueError("timeout_seconds is nan: expected a number of seconds, or None")
 
 
 class NotYet(TimeoutError):

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from tests.unit.client.clients import BOTH
 from tests.unit.client.server import Server
+
+
+@pytest.mark.parametrize("client", BOTH)
+def test_a_wait_is_not_for_ever_by_mistake(server: Server, client: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="timeout_seconds is nan: expected a number of seconds"):
+        client(lambda jobs: jobs.wait("mnist", timeout_seconds=float("nan")), [], [])
+    assert not server.asked
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "-1"])
