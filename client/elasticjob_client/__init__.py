@@ -9,10 +9,12 @@
 What a training script imports is the package ``elasticjob``, which has no dependency on this one.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # as of ``typing``, during whose import a Ctrl-C would not be quiet yet
 if TYPE_CHECKING:
+    from typing import Any
+
     from elasticjob_client.async_jobs import AsyncJobs
     from elasticjob_client.errors import (
         ClientError,
@@ -68,4 +70,6 @@ def __getattr__(name: str) -> Any:
     """A name is imported when it is used: the help of a command needs no HTTP client."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)

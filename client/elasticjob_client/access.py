@@ -22,6 +22,7 @@ from lightkube.core.exceptions import ConfigError
 from elasticjob_client import proxy
 from elasticjob_client.decoding import ready
 from elasticjob_client.names import check_name
+from elasticjob_client.urls import without_user
 
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _DATA = ("certificate-authority-data", "client-certificate-data", "client-key-data")
@@ -119,7 +120,8 @@ def _chosen(config: KubeConfig, context: str | None) -> SingleConfig:
     assert found is not None
     if not found.cluster.server.startswith(("http://", "https://")):
         raise ConfigError(
-            f"the server of cluster {entry.cluster!r} is {found.cluster.server!r}: expected https://HOST:PORT"
+            f"the server of cluster {entry.cluster!r} is {without_user(found.cluster.server)!r}: "
+            "expected https://HOST:PORT"
         )
     for what, path in (
         ("certificate-authority", found.cluster.certificate_auth),

@@ -25,14 +25,16 @@ from elasticjob_client.requests import (
     Many,
     Requests,
     Steps,
+    check_timeout,
     reached,
     waited,
     without_times,
 )
 from elasticjob_client.resource import ElasticJob
+from elasticjob_client.splitting import async_lines_of
 from elasticjob_client.streams import interrupt
-from elasticjob_client.tell import lines
 from elasticjob_client.tell.lines import Line
+from elasticjob_client.urls import without_user
 from elasticjob_client.watching import Watch
 
 _T = TypeVar("_T")
@@ -54,7 +56,7 @@ class AsyncJobs:
         notice = notice or warn
         with told("find a cluster"):
             self._client = AsyncConnection(namespace, kubeconfig, context, notice, FIELD_MANAGER)
-        self.server: str = self._client.config.cluster.server
+        self.server: str = without_user(self._client.config.cluster.server)
         self.namespace: str = self._client.namespace
         self._notice = notice
         self._requests = Requests(self.namespace, self.server, notice)
@@ -154,12 +156,12 @@ class AsyncJobs:
                 yield found
 
     async def _lines(self, log: Log) -> AsyncIterator[Line]:
-        name, timed = log.pod.name, log.timed
+        name, reader = log.pod.name, log.reader()
         with told(f"read the log of pod {name}", self.server):
             async with self._client.followed(name, **self._requests.follow_call(log)) as response:
                 with log.reading(partial(interrupt, response)):
-                    async for text in response.aiter_lines():
-                        yield lines.line(name, text, log.rank, timed)
+                    async for text in async_lines_of(response):
+                        yield reader.line(text, log.rank)
 
     async def submit(self, job: ElasticJob | dict[str, Any], *, dry_run: bool = False) -> ElasticJob:
         """Create a job. Raises Rejected if there is one of this name, or if a field is refused."""
@@ -241,7 +243,7 @@ class AsyncJobs:
         with told(f"watch {name}", self.server):
             async with self._client.watched(RESOURCE, **self._requests.watch_call(watch)) as response:
                 watch.opened()
-                async for line in response.aiter_lines():
+                async for line in async_lines_of(response):
                     yield self._requests.changed(watch, line)
                     if watch.job.ended:
                         return
@@ -266,6 +268,7 @@ class AsyncJobs:
         the job ends without it, NotFound when it is deleted, TimeoutError with its state when the time is
         over.
         """
+        check_timeout(timeout_seconds)
         last: list[ElasticJob] = []
         patience = Patience(self._notice)
         try:

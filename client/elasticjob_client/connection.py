@@ -23,6 +23,7 @@ from elasticjob_client.access import Access, access
 from elasticjob_client.decoding import ready
 from elasticjob_client.login import authentication
 from elasticjob_client.patience import Notice
+from elasticjob_client.splitting import async_lines_of, lines_of
 from elasticjob_client.streams import lasting
 
 TIMEOUT_SECONDS = 10.0
@@ -95,10 +96,16 @@ class Connection(_Connected, Client):
 
     _generic = GenericSyncClient
 
+    def written(self, pod: str, **asked: Any) -> Iterator[str]:
+        """The lines of a log so far, from the time ``since`` on if there is one."""
+        response: httpx2.Response = self._client.send(_log_request(self._client, pod, follow=False, **asked))
+        self._client.raise_for_status(response)
+        yield from lines_of(response)
+
     @contextmanager
     def followed(self, pod: str, **asked: Any) -> Iterator[httpx2.Response]:
         """A log that is still written, from the time ``since`` on if there is one."""
-        with self._opened(_log_request(self._client, pod, **asked), None) as response:
+        with self._opened(_log_request(self._client, pod, follow=True, **asked), None) as response:
             yield response
 
     @contextmanager
@@ -125,10 +132,18 @@ class AsyncConnection(_Connected, AsyncClient):
 
     _generic = GenericAsyncClient
 
+    async def written(self, pod: str, **asked: Any) -> AsyncIterator[str]:
+        """The lines of a log so far, from the time ``since`` on if there is one."""
+        request = _log_request(self._client, pod, follow=False, **asked)
+        response: httpx2.Response = await self._client.send(request)
+        self._client.raise_for_status(response)
+        async for line in async_lines_of(response):
+            yield line
+
     @asynccontextmanager
     async def followed(self, pod: str, **asked: Any) -> AsyncIterator[httpx2.Response]:
         """A log that is still written, from the time ``since`` on if there is one."""
-        async with self._opened(_log_request(self._client, pod, **asked), None) as response:
+        async with self._opened(_log_request(self._client, pod, follow=True, **asked), None) as response:
             yield response
 
     @asynccontextmanager
@@ -173,16 +188,18 @@ def _log_request(
     since: datetime | None,
     tail_lines: int | None,
     timestamps: bool,
+    follow: bool,
 ) -> httpx2.Request:
     asked = {
         "timestamps": timestamps,
         "tailLines": tail_lines,
         "container": container,
         "sinceTime": since.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if since else None,
-        "follow": True,
+        "follow": follow,
     }
     request: BasicRequest = client.prepare_request("get", PodLog, name=pod, namespace=namespace, params=asked)
-    request.timeout = httpx2.Timeout(TIMEOUT_SECONDS, read=_FIRST_LINE_SECONDS)
+    if follow:
+        request.timeout = httpx2.Timeout(TIMEOUT_SECONDS, read=_FIRST_LINE_SECONDS)
     return client.build_adapter_request(request)
 
 

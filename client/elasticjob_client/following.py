@@ -14,7 +14,7 @@ from elasticjob_client.errors import ClientError, NoServer
 from elasticjob_client.patience import AWAY_SECONDS, LONGEST_PAUSE_SECONDS, Notice, Patience
 from elasticjob_client.pods import Pod, ranks
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.lines import Line, chosen
+from elasticjob_client.tell.lines import Line, Reader, chosen
 
 LOOK_SECONDS = 1.0
 """Between two looks for new pods."""
@@ -46,6 +46,10 @@ class Log:
         self._behind = False
         self._opened, self._next = 0.0, 0.0
         self.failures, self._first_failure = 0, 0.0
+
+    def reader(self) -> Reader:
+        """Reads its lines, from where it is opened."""
+        return Reader(self.pod.name, self.timed)
 
     @contextmanager
     def reading(self, stop: Callable[[], None]) -> Iterator[None]:
@@ -146,8 +150,11 @@ class Begun:
             if key not in self._known:
                 if self._since and _over_before(pod, self._since):
                     continue
-                self._known[key] = Log(pod, ranks(job).get(pod.name), self._since, self._tail)
+                self._known[key] = Log(pod, None, self._since, self._tail)
                 found.append(self._known[key])
+        names = ranks(job)
+        for log in self._known.values():  # a pod that replaces another begins before it joins
+            log.rank = names.get(log.pod.name)
         for key, end in list(self._again.items()):
             if key not in there or self._over(key, end, job.ended):
                 del self._again[key]

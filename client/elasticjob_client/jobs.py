@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lightkube.core.client import Client
-
 from elasticjob_client.connection import Connection
 from elasticjob_client.errors import NoServer, Rejected, told
 from elasticjob_client.following import Begun, Follower, Log
@@ -28,14 +26,16 @@ from elasticjob_client.requests import (
     Many,
     Requests,
     Steps,
+    check_timeout,
     reached,
     waited,
     without_times,
 )
 from elasticjob_client.resource import ElasticJob
+from elasticjob_client.splitting import lines_of
 from elasticjob_client.streams import interrupt
-from elasticjob_client.tell import lines
 from elasticjob_client.tell.lines import Line
+from elasticjob_client.urls import without_user
 from elasticjob_client.watching import Watch
 
 POLL_SECONDS = 1.0
@@ -70,7 +70,7 @@ class Jobs:
         notice = notice or warn
         with told("find a cluster"):
             self._client = Connection(namespace, kubeconfig, context, notice, FIELD_MANAGER)
-        self.server: str = self._client.config.cluster.server
+        self.server: str = without_user(self._client.config.cluster.server)
         self.namespace: str = self._client.namespace
         self.context: str | None = context
         self.kubeconfig = kubeconfig
@@ -88,7 +88,7 @@ class Jobs:
         self._client.close()
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Connection:
         """lightkube's client, for what this class does not do."""
         return self._client
 
@@ -184,14 +184,14 @@ class Jobs:
             yield from self._lines(log)
 
     def _lines(self, log: Log) -> Iterator[Line]:
-        name, timed = log.pod.name, log.timed
+        name, reader = log.pod.name, log.reader()
         with (
             told(f"read the log of pod {name}", self.server),
             self._client.followed(name, **self._requests.follow_call(log)) as response,
             log.reading(partial(interrupt, response)),
         ):
-            for text in response.iter_lines():
-                yield lines.line(name, text, log.rank, timed)
+            for text in lines_of(response):
+                yield reader.line(text, log.rank)
 
     # -- changing ------------------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class Jobs:
             self._client.watched(RESOURCE, **self._requests.watch_call(watch)) as response,
         ):
             watch.opened()
-            for line in response.iter_lines():
+            for line in lines_of(response):
                 yield self._requests.changed(watch, line)
                 if watch.job.ended:
                     return
@@ -300,6 +300,7 @@ class Jobs:
         the job ends without it, NotFound when it is deleted, TimeoutError with its state when the time is
         over.
         """
+        check_timeout(timeout_seconds)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         job, patience, pause = self.get(name), Patience(self._notice), POLL_SECONDS
         while not reached(job, until):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elasticjob_client.text import is_utf8
+
 _COUNTS = {"replicas": 1, "minimum": 1, "maximum": 1, "spares": 0, "gpus": 0, "max_restarts": 0}
 """Fields that are numbers, and the smallest."""
 _OPTIONAL = ("minimum", "maximum", "spares", "max_restarts")
@@ -29,8 +31,10 @@ def checked(asked: Mapping[str, Any]) -> dict[str, Any]:
         found["nproc_per_node"] = ""
     if "cpu" in found:
         found["cpu"] = word("cpu", found["cpu"] if found["cpu"] is not None else "")
-    if "memory" in found and not isinstance(found["memory"], str):
-        raise TypeError(f'memory is {found["memory"]!r}: expected text with a unit, such as "64Gi"')
+    if "memory" in found:
+        if not isinstance(found["memory"], str):
+            raise TypeError(f'memory is {found["memory"]!r}: expected text with a unit, such as "64Gi"')
+        _check_utf8("memory", found["memory"])
     if "environment" in found:
         expected = 'expected a dict of names and values: {"CHECKPOINTS": "/checkpoints"}'
         found["environment"] = _texts("environment", found["environment"], expected)
@@ -61,6 +65,7 @@ def word(what: str, found: Any) -> str:
     """Text, or a number as text. Raises TypeError for everything else."""
     if isinstance(found, bool) or not isinstance(found, (str, int, float)):
         raise TypeError(f"{what} {kind_of(found)}: expected text or a number")
+    _check_utf8(what, str(found))
     return str(found)
 
 
@@ -70,7 +75,13 @@ def text(what: str, found: Any) -> str:
         raise TypeError(f"{what} is {found!r}: expected text")
     if not found.strip():
         raise ValueError(f"{what} is empty")
+    _check_utf8(what, found)
     return found
+
+
+def _check_utf8(what: str, found: str) -> None:
+    if not is_utf8(found):
+        raise ValueError(f"{what} has bytes that are not UTF-8")
 
 
 def _texts(what: str, found: Any, expected: str) -> dict[str, str]:
@@ -78,4 +89,6 @@ def _texts(what: str, found: Any, expected: str) -> dict[str, str]:
         raise TypeError(f"{what} {kind_of(found)}: {expected}")
     if wrong := [key for key in found if not isinstance(key, str) or not key]:
         raise TypeError(f"{what} has the key {wrong[0]!r}: {expected}")
+    for key in found:
+        _check_utf8(what, key)
     return {key: word(f"{what}[{key!r}]", value) for key, value in found.items()}

@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from elasticjob_client.digits import whole
 from elasticjob_client.names import MAX_NEW_JOB
 from elasticjob_client.resource import ElasticJob, FailurePolicy, Limit, Metadata, Spec
+from elasticjob_client.text import is_utf8
 
 CODE = "/code"
 """Where a job started from a script finds it."""
@@ -50,7 +52,8 @@ def read(script: Path, directory: Path | None) -> dict[str, bytes]:
     """The files to pack, by their paths below the directory: the script alone if no directory is given.
 
     Left out: what is hidden, what tools leave, and what ``skipped`` names. Raises ValueError if something is
-    missing or too large, or if a link leads out of the directory.
+    missing or too large, or if a link leads out of the directory, and UnicodeError of a name in other bytes
+    than UTF-8.
     """
     if not script.is_file():
         raise ValueError(f"there is no file {script}")
@@ -71,6 +74,8 @@ def read(script: Path, directory: Path | None) -> dict[str, bytes]:
         files = {
             path.relative_to(directory).as_posix(): path.read_bytes() for path in found if path.is_file()
         }
+    if odd := [name for name in files if not is_utf8(name)]:
+        raise UnicodeError(f"the name of the file {odd[0]!r} has bytes that are not UTF-8: rename it")
     check_size(files)
     return files
 
@@ -192,7 +197,7 @@ def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
         mounts.append({"name": "shm", "mountPath": SHARED_MEMORY})
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     container["volumeMounts"] = mounts
-    policy = None
+    policy, workers = None, whole(run.nproc_per_node)
     if run.max_restarts is not None:
         policy = FailurePolicy(application=Limit(max_restarts=run.max_restarts))
     return ElasticJob(
@@ -202,9 +207,7 @@ def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
             min_replicas=run.minimum,
             max_replicas=run.maximum,
             spares=run.spares,
-            nproc_per_node=int(run.nproc_per_node)
-            if run.nproc_per_node.isdigit()
-            else run.nproc_per_node or None,
+            nproc_per_node=run.nproc_per_node or None if workers is None else workers,
             failure_policy=policy,
             template={"spec": {"containers": [container], "volumes": volumes}},
         ),

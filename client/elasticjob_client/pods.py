@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from elasticjob_client.digits import whole
 from elasticjob_client.resource import ElasticJob
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def of(found: core_v1.Pod) -> Pod:
     assert metadata is not None
     assert metadata.name is not None
     labels = metadata.labels or {}
-    slot = next((labels[one] for one in _INDEX_LABELS if labels.get(one, "").isdigit()), None)
+    slots = (whole(labels.get(one, "")) for one in _INDEX_LABELS)
     containers = [c.name for c in spec.containers] if spec else []
     training = (metadata.annotations or {}).get(_DEFAULT_CONTAINER, "")
     if training not in containers:
@@ -69,7 +70,7 @@ def of(found: core_v1.Pod) -> Pod:
     return Pod(
         name=metadata.name,
         uid=metadata.uid or "",
-        slot=int(slot) if slot is not None else None,
+        slot=next((one for one in slots if one is not None), None),
         node=(spec.nodeName or "") if spec else "",
         phase=(status.phase or "") if status else "",
         container=training,

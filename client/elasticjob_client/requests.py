@@ -7,8 +7,9 @@ same methods; who drives the generator makes the call, and awaits it if it has t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -216,20 +217,19 @@ class Requests:
     ) -> Steps[list[Line]]:
         asked = self.log_call(pod, since, tail, timed)
         with told(f"read the log of pod {pod.name}", self.server):
-            found = yield Many(lambda client: client.log(pod.name, **asked))
-            return [lines.line(pod.name, text, rank, timed) for text in found]
+            found = yield Many(lambda client: client.written(pod.name, **asked))
+            reader = lines.Reader(pod.name, timed)
+            return [reader.line(text, rank) for text in found]
 
     def log_call(self, pod: Pod, since: datetime | None, tail: int | None, timed: bool) -> dict[str, Any]:
-        """Arguments for lightkube's ``log``."""
+        """Arguments for ``written`` and ``followed`` of a connection."""
         check_name("a pod", pod.name)
-        ago = None if since is None else max(1, int((datetime.now(timezone.utc) - since).total_seconds()) + 1)
         return {
             "namespace": self.namespace,
             "container": pod.container or None,
-            "since": ago,
+            "since": since,
             "tail_lines": tail,
             "timestamps": timed,
-            "newlines": False,
         }
 
     # -- changing ------------------------------------------------------------------------------------------
@@ -280,15 +280,7 @@ class Requests:
 
     def follow_call(self, log: Log) -> dict[str, Any]:
         """Arguments for ``followed`` of a connection: what has not been read yet."""
-        check_name("a pod", log.pod.name)
-        since, tail = log.where()
-        return {
-            "namespace": self.namespace,
-            "container": log.pod.container or None,
-            "since": since,
-            "tail_lines": tail,
-            "timestamps": log.timed,
-        }
+        return self.log_call(log.pod, *log.where(), log.timed)
 
     def again(self, name: str) -> Steps[ElasticJob]:
         """A job that was there a moment ago. Raises NotFound if it has been deleted."""
@@ -349,6 +341,12 @@ def reached(job: ElasticJob, until: str | Callable[[ElasticJob], bool]) -> bool:
         what = f"{ended.type}: {ended.reason}: {ended.message}" if ended else "has ended"
         raise JobFailed(f"ElasticJob {job.namespace}/{job.name} is {what}")
     return False
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Raises ValueError for nan, which is never over."""
+    if seconds is not None and math.isnan(seconds):
+        raise ValueError("timeout_seconds is nan: expected a number of seconds, or None")
 
 
 class NotYet(TimeoutError):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from elasticjob_client import names
+from elasticjob_client.text import is_utf8
 
+_LOCAL = ("script", "code", "kubeconfig", "context")
+"""Names of what is here, and may be any bytes."""
 _QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 
 
@@ -67,6 +70,8 @@ def check_script(script: str, code: Path | None, in_image: bool) -> None:
         raise _no_script("'' is no file: expected the path of a script, such as train.py")
     path = Path(script)
     if in_image:
+        if not is_utf8(script):
+            raise _no_script(f"{script!r} has bytes that are not UTF-8")
         return
     if path.is_dir():
         inside = f"elasticjob run {path / 'train.py'} --code {path}"
@@ -93,12 +98,26 @@ def check_name(name: str | None) -> None:
         raise click.BadParameter(str(error), param_hint="'--name'") from error
 
 
-class WithScriptArguments(click.Command):
-    """Of an option that is none, say where those of the script stand."""
+class ForManifest(click.Command):
+    """Of an option that is none, say where those of the script stand; of text that no manifest can hold, for
+    which option it was."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             own = "The script's own arguments come after --, such as `-- --lr 0.1`."
             raise click.UsageError(f"{error.format_message()} {own}", ctx) from error
+        for parameter in self.params:
+            if parameter.name not in _LOCAL and not all(map(is_utf8, _texts(ctx.params.get(parameter.name)))):
+                raise click.BadParameter("it has bytes that are not UTF-8", ctx, parameter)
+        return rest
+
+
+def _texts(value: object) -> list[str]:
+    """Those of an option's value."""
+    if isinstance(value, Mapping):
+        return _texts([*value, *value.values()])
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [text for one in value for text in _texts(one)]
+    return [value] if isinstance(value, str) else []

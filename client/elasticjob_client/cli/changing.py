@@ -19,7 +19,7 @@ class WithNumber(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if not error.option_name.lstrip("-").isdigit():
+            if not error.option_name.lstrip("-").isdecimal():
                 raise
             text = f"{error.option_name} is no number of pods: expected 1 or more, or `elasticjob suspend`"
             raise click.BadParameter(text, ctx, param_hint="'REPLICAS'") from error

@@ -9,6 +9,7 @@ import click
 
 from elasticjob_client.cli.operators import leads, operator_namespace
 from elasticjob_client.cli.options import as_json, confirm, connected, examples, job_name, now, output
+from elasticjob_client.cli.seconds import Seconds
 from elasticjob_client.errors import ClientError, told
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     default=600.0,
     show_default=True,
     help="Seconds to wait for the recovery.",

@@ -33,24 +33,23 @@ def _until(jobs: Jobs, pod: Pod, failure: Failure, count: int) -> list[str]:
     """By the kubelet's times; nothing where it gives none."""
     from collections import deque
 
-    from elasticjob_client.cli.options import now
     from elasticjob_client.tell import lines
 
     assert failure.time
-    since = max(1, int((now() - failure.time + _BEFORE).total_seconds()))
     window = lines.Window(failure.time - _BEFORE, failure.time + _AFTER)
+    reader = lines.Reader(pod.name, with_times=True)
     found: deque[str] = deque(maxlen=count)
     try:
         with told(f"read the log of pod {pod.name}", jobs.server):
-            for text in jobs.client.log(
+            for text in jobs.client.written(
                 pod.name,
                 namespace=jobs.namespace,
                 container=pod.container or None,
-                since=since,
+                since=window.since,
+                tail_lines=None,
                 timestamps=True,
-                newlines=False,
             ):
-                one = lines.line(pod.name, text, None, with_time=True)
+                one = reader.line(text, None)
                 if one.time is None:
                     continue
                 if window.until and one.time > window.until:

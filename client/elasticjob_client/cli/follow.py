@@ -99,6 +99,7 @@ def _first_round(jobs: Jobs, name: str) -> str:
 
 
 def _ended(jobs: Jobs, name: str) -> int:
+    from elasticjob_client.tell.excerpt import excerpt
     from elasticjob_client.tell.why import exit_status
 
     job = jobs.get(name)
@@ -110,7 +111,7 @@ def _ended(jobs: Jobs, name: str) -> int:
         pod, log = of_failure(jobs, job)
         if log:
             click.echo(f"The end of {pod}'s log:", err=True)
-            click.echo("\n".join(f"  {line}" for line in log), err=True)
+            click.echo("\n".join(f"  {excerpt(line)}" for line in log), err=True)
     what = f"{ended.type}: {ended.message}" if ended else "ended"
     click.echo(f"{name}: {what}", err=True)
     if code:

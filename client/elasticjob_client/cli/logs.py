@@ -99,7 +99,8 @@ def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> int:
         elif prefixed:
             who = f"[{'-' if line.rank is None else line.rank} {line.pod}]"
             style = _COLOURS[(line.rank or 0) % len(_COLOURS)] if line.rank is not None else "dim"
-            terminal.print(Text.assemble((who, style), " ", Text.from_ansi(line.text)), soft_wrap=True)
+            for part in line.text.split("\r"):  # a bar's states, of which rich would show the last
+                terminal.print(Text.assemble((who, style), " ", Text.from_ansi(part)), soft_wrap=True)
         else:
             sys.stdout.write(line.text + "\n")
         sys.stdout.flush()

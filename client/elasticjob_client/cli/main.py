@@ -14,6 +14,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from elasticjob_client.cli.options import cluster_flags, examples
+from elasticjob_client.cli.starting import begun, open_streams
 from elasticjob_client.errors import ClientError
 
 PLUGIN = "kubectl-ej"
@@ -72,6 +73,7 @@ class OnDemand(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Ctrl-C ends it with 130, as a shell has it; click would say "Aborted!", and give 1."""
         try:
+            begun()
             return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("", err=True)
@@ -119,6 +121,9 @@ def completion(shell: str) -> None:
 
 def main() -> None:
     """Run it: exit code 0, 1 for an error of the cluster or the job, 2 for a wrong command line."""
+    open_streams()
+    if sys.stdout is None:
+        _fail("cannot write the output: stdout is closed")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # where its encoding lacks a letter, the rest still counts
             stream.reconfigure(errors="backslashreplace")

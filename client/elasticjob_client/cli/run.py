@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "run",
-    cls=checked.WithScriptArguments,
+    cls=checked.ForManifest,
     short_help="Train a script on the cluster and follow its log",
     epilog=examples(
         "elasticjob run train.py --image my-image --replicas 2 -- --lr 0.1",
@@ -135,6 +135,8 @@ def run(
             script, files = manifest.packed(Path(script), code)
         for line in manifest.skipped(code) if code else ():
             click.echo(f"not uploaded: {line}", err=True)
+    except UnicodeError as error:
+        raise click.UsageError(str(error)) from error
     except (ValueError, OSError) as error:
         raise ClientError(str(error)) from error
     name = name or manifest.name_of(script, secrets.token_hex(2))

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from elasticjob_client.cli.columns import UNBOUNDED, Columns
 from elasticjob_client.resource import Account, Progress, Round, WorkerStarts
+from elasticjob_client.tell.excerpt import excerpt
 from elasticjob_client.tell.listing import JobRow
 from elasticjob_client.tell.once import once
 from elasticjob_client.tell.status import JobStatus, PodRow
@@ -52,9 +53,9 @@ def show(found: RenderableType) -> None:
     console().print(found, crop=False)
 
 
-def line(text: str) -> Text:
-    """A line that is not wrapped, as of a log."""
-    return Text(text, no_wrap=True, overflow="ignore")
+def line(text: str, indent: str = "") -> Text:
+    """A line of a log, or of what else a pod says, which is not wrapped."""
+    return Text(f"{indent}{excerpt(text)}", no_wrap=True, overflow="ignore")
 
 
 def listing(rows: Sequence[JobRow], all_namespaces: bool) -> RenderableType:
@@ -207,7 +208,7 @@ def story(found: Story) -> RenderableType:
     parts: list[RenderableType] = [Text(sentence) for sentence in found.sentences]
     if found.log:
         parts += ["", Text(f"The end of {found.log_pod}'s log:", style="bold")]
-        parts += [line(f"  {text}") for text in found.log]
+        parts += [line(text, "  ") for text in found.log]
     return Group(*parts, *_next(found.next))
 
 

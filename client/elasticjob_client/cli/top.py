@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elasticjob_client.cli.options import as_json, connected, now, optional_job_name, output
+from elasticjob_client.cli.seconds import Seconds
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _BESIDE_BAR = 32
 @click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.2),
+    type=Seconds(min=0.2),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

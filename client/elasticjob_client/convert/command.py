@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from elasticjob_client.digits import whole
 from elasticjob_client.tell.words import PLAIN_TORCHRUN
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
@@ -95,7 +96,7 @@ def _launched(words: Sequence[str]) -> Command:
         command=["torchrun", *flags, *rest[:1]],
         arguments=rest[1:],
         nproc_per_node=_number(said.get("--nproc-per-node", "")),
-        max_restarts=int(restarts) if restarts.isdigit() else None,
+        max_restarts=whole(restarts),
         minimum=minimum,
         maximum=maximum,
         notes=notes,
@@ -104,12 +105,11 @@ def _launched(words: Sequence[str]) -> Command:
 
 def _nodes(value: str) -> tuple[int | None, int | None]:
     low, colon, high = value.partition(":")
-    if not low.isdigit() or not (colon and high.isdigit()):
-        return None, None
-    return int(low), int(high)
+    least, most = whole(low), whole(high)
+    return (None, None) if not colon or least is None or most is None else (least, most)
 
 
 def _number(value: str) -> int | str | None:
     if value in ("auto", "gpu", "cpu", "xpu"):
         return value
-    return int(value) if value.isdigit() else None
+    return whole(value)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from elasticjob_client.digits import whole
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, Round
 from elasticjob_client.tell.steps import redone
@@ -32,11 +33,12 @@ def victims(job: ElasticJob, pods: Sequence[Pod], kill: str) -> list[Pod]:
     Raises ValueError if there is none, if no round runs, or if the loss would end the job.
     """
     kind, _, value = kill.partition(":")
-    if kind not in ("rank", "node") or not value or (kind == "rank" and not value.isdigit()):
+    rank = whole(value)
+    if kind not in ("rank", "node") or not value or (kind == "rank" and rank is None):
         raise ValueError(f"{kill!r} cannot be killed: expected rank:R, node:NAME or operator")
     must_train(job)
     if kind == "rank":
-        names = {p.pod_name for p in job.members if p.group_rank == int(value)}
+        names = {p.pod_name for p in job.members if p.group_rank == rank}
         expected = f"a group rank from 0 to {len(job.members) - 1}"
     else:
         names = {p.pod_name for p in job.members if p.node_name == value}

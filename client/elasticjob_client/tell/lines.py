@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
@@ -18,7 +19,7 @@ AFTER_ROUND = timedelta(seconds=5)
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A line of a pod's log. ``time`` is None if the log was read without times."""
+    """A line of a pod's log. ``time`` is None if the log was read without times, or begins without one."""
 
     pod: str
     text: str
@@ -70,15 +71,20 @@ def chosen(job: ElasticJob, pods: Sequence[Pod], rank: int | None) -> list[Pod]:
     return [pod for pod in mine if pod.started or pod.ended]
 
 
-def line(pod: str, text: str, rank: int | None, with_time: bool) -> Line:
-    """Read a line as the kubelet writes it."""
-    if with_time:
-        stamp, _, rest = text.partition(" ")
-        try:
-            return Line(pod=pod, text=rest, rank=rank, time=msgspec.convert(stamp, datetime))
-        except msgspec.ValidationError:  # what kubelet itself says of a log
-            pass
-    return Line(pod=pod, text=text, rank=rank)
+class Reader:
+    """Reads the lines of one log, one after the other, as the kubelet writes them."""
+
+    def __init__(self, pod: str, with_times: bool) -> None:
+        self._pod, self._with_times = pod, with_times
+        self._time: datetime | None = None
+
+    def line(self, text: str, rank: int | None) -> Line:
+        """One without a time, such as of what the kubelet itself says, has that of the line before it."""
+        if self._with_times:
+            stamp, _, rest = text.partition(" ")
+            with suppress(msgspec.ValidationError):
+                self._time, text = msgspec.convert(stamp, datetime), rest
+        return Line(pod=self._pod, text=text, rank=rank, time=self._time)
 
 
 def in_time(logs: Iterable[Iterable[Line]], shown: Window) -> Iterator[Line]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from elasticjob_client import digits
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.checks import Check
@@ -199,7 +200,7 @@ def _resources(job: ElasticJob, container: dict[str, Any]) -> list[Check]:
     asked = container.get("resources") or {}
     limits, requests = asked.get("limits") or {}, asked.get("requests") or {}
     whole = {**limits, **requests}
-    gpus = next((int(limits[name]) for name in GPUS if str(limits.get(name, "")).isdigit()), 0)
+    gpus = next((one for name in GPUS if (one := digits.whole(str(limits.get(name, "")))) is not None), 0)
     processes = job.spec.nproc_per_node
     found = [_told("resources", "ok", ", ".join(f"{name} {value}" for name, value in sorted(whole.items())))]
     if not whole:

@@ -12,6 +12,7 @@ from click.testing import Result
 from elasticjob_client import Jobs
 from elasticjob_client.cli.follow import follow
 from elasticjob_client.tell.ending import without_torchruns
+from elasticjob_client.tell.excerpt import excerpt
 from elasticjob_client.tell.once import once
 from tests.unit.client.conftest import body, container
 from tests.unit.client.made import ago, conditions
@@ -93,7 +94,7 @@ def test_why_of_a_pod_that_goes_on_ends_with_the_failure(server: Server, run: Ru
     server.answers[f"{PODS}/mnist-1-0/log"] = "".join(f"{ago(119)} {line}\n" for line in [*WORKER, *TORCHRUN])
     assert json.loads(run("why", "mnist", "-o", "json").stdout)["log"] == WORKER, "it is about to end"
     asked = [path for _, path, _ in server.asked if path.startswith(f"{PODS}/mnist-1-0/log")]
-    assert "sinceSeconds=" in asked[-1]
+    assert "sinceTime=" in asked[-1]
     server.answers[f"{PODS}/mnist-1-0/log"] = "of round 2\n"
     server.no_times = True
     found = json.loads(run("why", "mnist", "-o", "json").stdout)["log"]
@@ -109,6 +110,32 @@ def test_run_ends_with_the_scripts_error(server: Server, capsys: pytest.CaptureF
     assert "  ValueError: bad input 7\n" in said
     assert "RendezvousClosedError" not in said
     assert said.endswith("`elasticjob why mnist` tells more\n")
+
+
+EVIL = "evil \x1b]0;PWNED\x07\x1b[31m red\x1b[2J\x1b[m\x9bm\u2028 \x1b]0;open"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (EVIL, "evil  red m   ]0;open"),
+        ("  \x1b[1mFile\x1b[0m\t\u00e9 \u4e00", "  File\t\u00e9 \u4e00"),
+        ("\r10%\r20%Traceback\r", "20%Traceback"),
+        ("\r", ""),
+    ],
+)
+def test_an_excerpt_says_nothing_to_the_terminal(line: str, shown: str) -> None:
+    assert excerpt(line) == shown
+
+
+def test_why_and_run_show_excerpts(server: Server, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    failed(server)
+    server.answers[f"{PODS}/mnist-1-0/log"] = f"{EVIL}\r\n\x1b[31mred\x1b[m\n"
+    with Jobs() as jobs:
+        follow(jobs, "mnist")
+    for text in (run("why", "mnist").stdout, capsys.readouterr().err):
+        assert f"\n  {excerpt(EVIL)}\n  red\n" in text
+        assert "\x1b" not in text
 
 
 def test_advice_is_told_once() -> None:

@@ -11,8 +11,8 @@ import pytest
 from elasticjob_client.following import Begun, Follower, Log
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
-from elasticjob_client.tell.lines import Line, Window, chosen, in_time, line, window
-from tests.unit.client.made import NOW, after_a_loss, ago, job, pod
+from elasticjob_client.tell.lines import Line, Reader, Window, chosen, in_time, window
+from tests.unit.client.made import NOW, after_a_loss, ago, job, member, pod
 
 
 def at(seconds: float, text: str, name: str = "mnist-0-0") -> Line:
@@ -35,9 +35,17 @@ def test_lines_outside_of_the_window_are_left_out() -> None:
 
 
 def test_times_of_the_kubelet_are_read() -> None:
-    found = line("p", "2026-05-04T12:00:00.123456789Z step 1", 0, with_time=True)
+    read = Reader("p", with_times=True)
+    assert read.line("unable to retrieve", None).time is None
+    found = read.line("2026-05-04T12:00:00.123456789Z step 1", 0)
     assert (found.text, found.time and found.time.microsecond) == ("step 1", 123457)
-    assert line("p", "unable to retrieve", None, with_time=True).text == "unable to retrieve"
+
+
+def test_a_line_without_a_time_is_of_that_of_the_line_before() -> None:
+    read = Reader("p", with_times=True)
+    before, found = read.line("2026-05-04T12:00:00Z step 1", 0), read.line("unable to retrieve", 0)
+    assert (found.text, found.time) == ("unable to retrieve", before.time)
+    assert Reader("p", with_times=False).line("2026-05-04T12:00:00Z step 1", 0).time is None
 
 
 def test_a_round_is_a_time() -> None:
@@ -90,6 +98,16 @@ def test_a_log_is_followed_through_the_pods_of_its_rank_and_each_is_read_once() 
     found = list(Follower(played.look, played.read, Begun(1, None, None, print), print).lines())
     assert [(one.text, one.rank) for one in found] == [("from mnist-1-0", None), ("from mnist-1-1", 1)]
     assert played.read_by == ["mnist-1-0", "mnist-1-1"]
+
+
+def test_a_pod_that_joins_later_has_its_rank_from_then_on() -> None:
+    begun = Begun(None, None, None, print)
+    pods = [pod("mnist-1-0", started=NOW), pod("mnist-1-1", started=NOW)]
+    before = after_a_loss(participants=[member(0, "mnist-0-0"), member(1, "mnist-1-0")])
+    lost, joins = begun.to_read(before, pods)
+    assert (lost.rank, joins.rank) == (1, None)
+    assert begun.to_read(after_a_loss(), pods) == []
+    assert (lost.rank, joins.rank) == (None, 1)
 
 
 def test_a_pod_that_ended_before_is_not_followed() -> None:
