@@ -47,6 +47,10 @@ class Rejected(ClientError):
     """The API server refuses what was sent, and says why."""
 
 
+class AlreadyThere(Rejected):
+    """What is to be created has a name that another object has."""
+
+
 class Unreadable(ClientError):
     """An answer is not what this version of the client understands."""
 
@@ -190,7 +194,8 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
             return NotInstalled(f"cannot {what}: the cluster has no resource ElasticJob. {_INSTALL}")
         return NotFound(f"cannot {what}: the API server does not have it: {message or 'code 404'}. {_OTHER}")
     if code in (400, 409, 422):
-        return Rejected(f"cannot {what}: {message}")
+        exists = code == 409 and status.get("reason") == "AlreadyExists"
+        return (AlreadyThere if exists else Rejected)(f"cannot {what}: {message}")
     answer = f"{code}: {message}" if message else str(code)
     kind = TooOld if code == 410 else NoServer
     return kind(

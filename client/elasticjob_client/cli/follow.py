@@ -15,7 +15,7 @@ import click
 from elasticjob_client.cli.ending import of_failure
 from elasticjob_client.cli.logs import show
 from elasticjob_client.cli.silence import Silence, unseen
-from elasticjob_client.errors import Rejected, Unfinished
+from elasticjob_client.errors import AlreadyThere, Rejected, Unfinished
 
 if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
@@ -31,8 +31,8 @@ def created(jobs: Jobs, job: ElasticJob, code_map: dict[str, Any] | None) -> Ela
     try:
         with _once_done(f"creating {name}; Ctrl-C again does not wait for it"):
             return jobs.launch(job, code_map)
-    except Rejected as error:
-        if "create ElasticJob" in str(error) and "already exists" in str(error):
+    except AlreadyThere as error:
+        if "create ElasticJob" in str(error):
             raise Rejected(
                 f"{error}. Choose another --name, or delete that job: `elasticjob delete {name}`"
             ) from error
