@@ -112,13 +112,7 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
     if isinstance(error, httpx2.TransportError):
         if (wrong := _tls(error)) is not None:
             return NoAccess(f"cannot {what}: {wrong}. Get a new kubeconfig. {_OTHER}")
-        where = f" at {server}" if server else ""
-        reason = f"the API server{where} does not answer: {str(error) or type(error).__name__}"
-        return NoServer(
-            f"cannot {what}: {reason}. "
-            "Is the cluster up, and is this the right one? --context and --kubeconfig choose another.",
-            reason,
-        )
+        return _no_answer(error, what, server)
     if isinstance(error, ConfigError):
         return NoAccess(f"cannot {what}: {str(error).rstrip('.: ')}. {_OTHER}")
     if isinstance(error, ssl.SSLError):
@@ -145,6 +139,44 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
             f"cannot {what}: {error}. Is the client older than the operator? `elasticjob doctor` tells."
         )
     return None
+
+
+_AFTER_SENDING = ("ReadTimeout", "ReadError", "RemoteProtocolError")
+"""Errors of httpx2 of a request that the server may have got."""
+
+
+def _no_answer(error: httpx2.TransportError, what: str, server: str) -> NoServer:
+    from elasticjob_client import proxy
+
+    try:
+        request = error.request
+    except RuntimeError:  # it has none
+        request = None
+    place = request.extensions.get(proxy.EXTENSION, "") if request else ""
+    where = (f" at {server}" if server else "") + (f" through the proxy {place}" if place else "")
+    reason = f"the API server{where} does not answer: {str(error) or type(error).__name__}"
+    look = _how_to_look(request) if request and type(error).__name__ in _AFTER_SENDING else ""
+    if look:
+        return NoServer(f"cannot {what}: {reason}. Whether it took effect is not known: {look}.", reason)
+    proxy_too = "Is the proxy up, which is the kubeconfig's proxy-url, or HTTPS_PROXY? " if place else ""
+    return NoServer(
+        f"cannot {what}: {reason}. {proxy_too}"
+        "Is the cluster up, and is this the right one? --context and --kubeconfig choose another.",
+        reason,
+    )
+
+
+def _how_to_look(request: httpx2.Request) -> str:
+    """What shows whether a change took effect; "" of a request that changes nothing."""
+    _, _, below = request.url.path.partition("/namespaces/")
+    if request.method == "GET" or "dryRun" in request.url.params or not below:
+        return ""
+    namespace, kind, *name = below.split("/")
+    if kind == "elasticjobs":
+        program = f"elasticjob status {name[0]}" if name else "elasticjob list"
+    else:
+        program = " ".join(["kubectl get", kind, *name])
+    return f"`{program} -n {namespace}` shows it"
 
 
 _NAME_MISMATCH, _EXPIRED = (62, 64), 10
