@@ -36,7 +36,11 @@ class NotInstalled(ClientError):
 
 
 class Forbidden(ClientError):
-    """The user has no right to do this."""
+    """The user has no right to do this. ``reason``: the same without what to do."""
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(f"{reason}. {advice}" if advice else reason)
+        self.reason = reason
 
 
 class NotFound(ClientError):
@@ -213,9 +217,9 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
         )
     if code == 403:
         return Forbidden(
-            f"cannot {what}: {message}. "
+            f"cannot {what}: {message}",
             "Ask the administrators of the cluster for this right (docs/operate/permissions.md); "
-            "`elasticjob doctor` lists those that you have not."
+            "`elasticjob doctor` lists those that you have not.",
         )
     if code == 404:
         details = status.get("details")
