@@ -45,7 +45,7 @@ def converted(body: Mapping[str, Any]) -> Converted:
             "replicas": replicas,
             "minReplicas": minimum,
             "maxReplicas": maximum,
-            "nprocPerNode": int(nproc) if str(nproc).isdigit() else nproc,
+            "nprocPerNode": nproc,
             "suspend": run.get("suspend"),
             "activeDeadlineSeconds": run.get("activeDeadlineSeconds"),
             "ttlSecondsAfterFinished": run.get("ttlSecondsAfterFinished"),
