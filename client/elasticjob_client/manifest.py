@@ -28,8 +28,8 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for. ``script``: relative to the code's directory. ``volumes``: mount path to claim name,
     which ends with ``:ro`` if it is only read. ``gpus``, ``cpu`` and ``memory`` are for each pod.
-    ``max_restarts``: restarts after failures of the script, over the job's whole life; if it is None, 5 within
-    an hour."""
+    ``max_restarts``: restarts after failures of the script, over the job's whole life; if it is None, 5
+    within an hour."""
 
     name: str
     image: str
