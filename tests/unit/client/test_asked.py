@@ -106,16 +106,34 @@ def test_a_name_that_is_taken(server: Server, run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_ctrl_c_while_the_job_is_created(
-    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words, launch = created(server, tmp_path), Jobs.launch
+def interrupted_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a Ctrl-C at the beginning of a creation."""
+    launch = Jobs.launch
 
     def slow(jobs: Jobs, job: ElasticJob, code: dict[str, Any] | None = None) -> ElasticJob:
         signal.raise_signal(signal.SIGINT)
         return launch(jobs, job, code)
 
     monkeypatch.setattr(Jobs, "launch", slow)
+
+
+def test_ctrl_c_while_a_job_cannot_be_created(
+    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = created(server, tmp_path)
+    server.answers[f"POST {JOBS}"] = refusal(422, "Invalid", "no such labels")
+    interrupted_early(monkeypatch)
+    result = run(*words)
+    assert result.exit_code == 130, result.exception
+    assert "cannot create ElasticJob research/mnist: no such labels" in result.stderr
+    assert "goes on" not in result.stderr
+
+
+def test_ctrl_c_while_the_job_is_created(
+    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = created(server, tmp_path)
+    interrupted_early(monkeypatch)
     result = run(*words)
     assert result.exit_code == 130, result.exception
     assert "creating mnist; Ctrl-C again does not wait for it" in result.stderr
