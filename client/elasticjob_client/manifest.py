@@ -189,7 +189,7 @@ def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
         volumes.append({"name": "code", "configMap": {"name": code_name(run.name), "items": items}})
     for number, (path, value) in enumerate(run.volumes.items()):
         claim, read_only = mounted(value)
-        mount = {"name": f"volume-{number}", "mountPath": path}
+        mount: dict[str, Any] = {"name": f"volume-{number}", "mountPath": path}
         mounts.append({**mount, "readOnly": True} if read_only else mount)
         volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
     if SHARED_MEMORY not in (path.rstrip("/") for path in run.volumes):
