@@ -19,6 +19,7 @@ from lightkube.core.generic_client import BasicRequest, GenericAsyncClient, Gene
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.core_v1 import PodLog
 
+from elasticjob_client import proxy
 from elasticjob_client.access import Access, access
 from elasticjob_client.decoding import ready
 from elasticjob_client.login import authentication
@@ -28,6 +29,8 @@ from elasticjob_client.streams import lasting
 
 TIMEOUT_SECONDS = 10.0
 """Of each step of a request that is answered at once."""
+CHANGE_SECONDS = 40.0
+"""How long the answer to a change is waited for: webhooks may take 30 s."""
 WATCH_SECONDS = 240
 """After which the server is to end a watch: one whose connection is dead would be silent for ever."""
 _SILENT_WATCH = WATCH_SECONDS + 30.0
@@ -44,10 +47,11 @@ class _Parameters(ConnectionParams):
     def __init__(self, found: Access, notice: Notice, asynchronous: bool) -> None:
         super().__init__(timeout=httpx2.Timeout(TIMEOUT_SECONDS), proxy=found.proxy)
         self._server_name, self._notice, self._asynchronous = found.server_name, notice, asynchronous
+        self._place = proxy.place(found.proxy, found.config.cluster.server)
 
     def httpx_params(self, config: SingleConfig) -> dict[str, Any]:
         assert config.user
-        hook = self._name_too if self._asynchronous else self._name
+        hook = self._prepare_too if self._asynchronous else self._prepare
         return {
             "base_url": config.cluster.server,
             "verify": verify_cluster(config.cluster, config.user, config.abs_file),
@@ -55,14 +59,19 @@ class _Parameters(ConnectionParams):
             "timeout": self.timeout,
             "proxy": self.proxy,
             "limits": _LIMITS,
-            "event_hooks": {"request": [hook] if self._server_name else []},
+            "event_hooks": {"request": [hook]},
         }
 
-    def _name(self, request: httpx2.Request) -> None:
-        request.extensions = {**request.extensions, "sni_hostname": self._server_name}
+    def _prepare(self, request: httpx2.Request) -> None:
+        found = {**request.extensions, proxy.EXTENSION: self._place}
+        if self._server_name:
+            found["sni_hostname"] = self._server_name
+        if request.method != "GET":
+            found["timeout"] = {**found["timeout"], "read": CHANGE_SECONDS}
+        request.extensions = found
 
-    async def _name_too(self, request: httpx2.Request) -> None:
-        self._name(request)
+    async def _prepare_too(self, request: httpx2.Request) -> None:
+        self._prepare(request)
 
 
 class _Connected:

@@ -36,7 +36,11 @@ class NotInstalled(ClientError):
 
 
 class Forbidden(ClientError):
-    """The user has no right to do this."""
+    """The user has no right to do this. ``reason``: the same without what to do."""
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(f"{reason}. {advice}" if advice else reason)
+        self.reason = reason
 
 
 class NotFound(ClientError):
@@ -45,6 +49,10 @@ class NotFound(ClientError):
 
 class Rejected(ClientError):
     """The API server refuses what was sent, and says why."""
+
+
+class AlreadyThere(Rejected):
+    """What is to be created has a name that another object has."""
 
 
 class Unreadable(ClientError):
@@ -108,13 +116,7 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
     if isinstance(error, httpx2.TransportError):
         if (wrong := _tls(error)) is not None:
             return NoAccess(f"cannot {what}: {wrong}. Get a new kubeconfig. {_OTHER}")
-        where = f" at {server}" if server else ""
-        reason = f"the API server{where} does not answer: {str(error) or type(error).__name__}"
-        return NoServer(
-            f"cannot {what}: {reason}. "
-            "Is the cluster up, and is this the right one? --context and --kubeconfig choose another.",
-            reason,
-        )
+        return _no_answer(error, what, server)
     if isinstance(error, ConfigError):
         return NoAccess(f"cannot {what}: {str(error).rstrip('.: ')}. {_OTHER}")
     if isinstance(error, ssl.SSLError):
@@ -141,6 +143,44 @@ def _ours(error: Exception, what: str, server: str) -> ClientError | None:
             f"cannot {what}: {error}. Is the client older than the operator? `elasticjob doctor` tells."
         )
     return None
+
+
+_AFTER_SENDING = ("ReadTimeout", "ReadError", "RemoteProtocolError")
+"""Errors of httpx2 of a request that the server may have got."""
+
+
+def _no_answer(error: httpx2.TransportError, what: str, server: str) -> NoServer:
+    from elasticjob_client import proxy
+
+    try:
+        request = error.request
+    except RuntimeError:  # it has none
+        request = None
+    place = request.extensions.get(proxy.EXTENSION, "") if request else ""
+    where = (f" at {server}" if server else "") + (f" through the proxy {place}" if place else "")
+    reason = f"the API server{where} does not answer: {str(error) or type(error).__name__}"
+    look = _how_to_look(request) if request and type(error).__name__ in _AFTER_SENDING else ""
+    if look:
+        return NoServer(f"cannot {what}: {reason}. Whether it took effect is not known: {look}.", reason)
+    proxy_too = "Is the proxy up, which is the kubeconfig's proxy-url, or HTTPS_PROXY? " if place else ""
+    return NoServer(
+        f"cannot {what}: {reason}. {proxy_too}"
+        "Is the cluster up, and is this the right one? --context and --kubeconfig choose another.",
+        reason,
+    )
+
+
+def _how_to_look(request: httpx2.Request) -> str:
+    """What shows whether a change took effect; "" of a request that changes nothing."""
+    _, _, below = request.url.path.partition("/namespaces/")
+    if request.method == "GET" or "dryRun" in request.url.params or not below:
+        return ""
+    namespace, kind, *name = below.split("/")
+    if kind == "elasticjobs":
+        program = f"elasticjob status {name[0]}" if name else "elasticjob list"
+    else:
+        program = " ".join(["kubectl get", kind, *name])
+    return f"`{program} -n {namespace}` shows it"
 
 
 _NAME_MISMATCH, _EXPIRED = (62, 64), 10
@@ -177,9 +217,9 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
         )
     if code == 403:
         return Forbidden(
-            f"cannot {what}: {message}. "
+            f"cannot {what}: {message}",
             "Ask the administrators of the cluster for this right (docs/operate/permissions.md); "
-            "`elasticjob doctor` lists those that you have not."
+            "`elasticjob doctor` lists those that you have not.",
         )
     if code == 404:
         details = status.get("details")
@@ -190,7 +230,8 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
             return NotInstalled(f"cannot {what}: the cluster has no resource ElasticJob. {_INSTALL}")
         return NotFound(f"cannot {what}: the API server does not have it: {message or 'code 404'}. {_OTHER}")
     if code in (400, 409, 422):
-        return Rejected(f"cannot {what}: {message}")
+        exists = code == 409 and status.get("reason") == "AlreadyExists"
+        return (AlreadyThere if exists else Rejected)(f"cannot {what}: {message}")
     answer = f"{code}: {message}" if message else str(code)
     kind = TooOld if code == 410 else NoServer
     return kind(

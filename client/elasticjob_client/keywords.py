@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elasticjob_client import names
 from elasticjob_client.text import is_utf8
 
+READ_ONLY = ":ro"
 _COUNTS = {"replicas": 1, "minimum": 1, "maximum": 1, "spares": 0, "gpus": 0, "max_restarts": 0}
 """Fields that are numbers, and the smallest."""
 _OPTIONAL = ("minimum", "maximum", "spares", "max_restarts")
@@ -39,12 +41,19 @@ def checked(asked: Mapping[str, Any]) -> dict[str, Any]:
         expected = 'expected a dict of names and values: {"CHECKPOINTS": "/checkpoints"}'
         found["environment"] = _texts("environment", found["environment"], expected)
     if "volumes" in found:
-        expected = 'expected a dict of mount paths and claims: {"/checkpoints": "my-claim"}'
+        expected = (
+            'expected a dict of mount paths and claims: {"/checkpoints": "my-claim", "/data": "other:ro"}'
+        )
         found["volumes"] = _texts("volumes", found["volumes"], expected)
         for path, claim in found["volumes"].items():
-            if not path.startswith("/") or not claim:
+            if not path.startswith("/") or ":" in path or not names.is_name("a claim", mounted(claim)[0]):
                 raise ValueError(f"volumes has {path!r}: {claim!r}: {expected}")
     return found
+
+
+def mounted(claim: str) -> tuple[str, bool]:
+    """The name of a claim, and whether it is mounted to be read only: what ``:ro`` behind the name says."""
+    return claim.removesuffix(READ_ONLY), claim.endswith(READ_ONLY)
 
 
 def words(arguments: Any) -> tuple[str, ...]:

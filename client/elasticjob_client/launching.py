@@ -13,7 +13,7 @@ from lightkube.resources.core_v1 import ConfigMap
 from lightkube.types import PatchType
 
 from elasticjob_client.decoding import ready
-from elasticjob_client.errors import ClientError, NoServer, Rejected, Unfinished, Unreadable, told
+from elasticjob_client.errors import AlreadyThere, ClientError, NoServer, Unfinished, Unreadable, told
 from elasticjob_client.requests import CODE_LABEL, One, Requests, Steps
 from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
 
@@ -75,7 +75,7 @@ class _Code:
         try:
             with told(f"create ConfigMap {namespace}/{self.name}", server):
                 yield One(lambda client: client.create(body))
-        except Rejected:
+        except AlreadyThere:
             with told(f"replace ConfigMap {namespace}/{self.name}", server):
                 found = yield One(lambda client: client.get(ready(ConfigMap), self.name, namespace=namespace))
                 labels = found.metadata.labels if found.metadata else None

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from elasticjob_client.digits import whole
+from elasticjob_client.keywords import mounted
 from elasticjob_client.names import MAX_NEW_JOB
 from elasticjob_client.resource import ElasticJob, FailurePolicy, Limit, Metadata, Spec
 from elasticjob_client.text import is_utf8
@@ -27,9 +28,10 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for. ``script``: relative to the code's directory. ``volumes``: mount path to claim name.
-    ``gpus``, ``cpu`` and ``memory`` are for each pod. ``max_restarts``: restarts after failures of the
-    script, over the job's whole life; if it is None, 5 within an hour."""
+    """What is asked for. ``script``: relative to the code's directory. ``volumes``: mount path to claim name,
+    which ends with ``:ro`` if it is only read. ``gpus``, ``cpu`` and ``memory`` are for each pod.
+    ``max_restarts``: restarts after failures of the script, over the job's whole life; if it is None, 5
+    within an hour."""
 
     name: str
     image: str
@@ -190,8 +192,10 @@ def elastic_job(run: Run, files: Mapping[str, bytes]) -> ElasticJob:
         items = [{"key": key, "path": path} for path, key in named.items()]
         mounts.append({"name": "code", "mountPath": CODE, "readOnly": True})
         volumes.append({"name": "code", "configMap": {"name": code_name(run.name), "items": items}})
-    for number, (path, claim) in enumerate(run.volumes.items()):
-        mounts.append({"name": f"volume-{number}", "mountPath": path})
+    for number, (path, value) in enumerate(run.volumes.items()):
+        claim, read_only = mounted(value)
+        mount: dict[str, Any] = {"name": f"volume-{number}", "mountPath": path}
+        mounts.append({**mount, "readOnly": True} if read_only else mount)
         volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
     if SHARED_MEMORY not in (path.rstrip("/") for path in run.volumes):
         mounts.append({"name": "shm", "mountPath": SHARED_MEMORY})

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from elasticjob_client import names
+from elasticjob_client.keywords import READ_ONLY, mounted
 from elasticjob_client.text import is_utf8
 
 _LOCAL = ("script", "code", "kubeconfig", "context")
@@ -26,22 +27,23 @@ def variables(_: click.Context, __: click.Parameter, values: Sequence[str]) -> d
 
 
 def volumes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    """Claims by the path where they are mounted. Raises BadParameter."""
+    """Claims, as ``manifest.Run`` has them, by the path where they are mounted. Raises BadParameter."""
     claims: dict[str, str] = {}
     for value in values:
-        claim, _colon, path = value.partition(":")
-        if not path.startswith("/"):
-            raise click.BadParameter(f"{value!r}: expected CLAIM:/path")
+        claim, _colon, rest = value.removesuffix(READ_ONLY).partition(":")
+        if not rest.startswith("/") or ":" in rest:
+            raise click.BadParameter(f"{value!r}: expected CLAIM:/path, or CLAIM:/path:ro to read only")
         if not names.is_name("a claim", claim):
             raise click.BadParameter(
                 f"{value!r}: expected CLAIM:/path; {claim!r} cannot name a PersistentVolumeClaim"
             )
-        there = path.rstrip("/") or "/"
+        there = rest.rstrip("/") or "/"
         if there in claims:
+            before, _read_only = mounted(claims[there])
             raise click.BadParameter(
-                f"two claims for {there}, {claims[there]} and {claim}: expected a path of its own for each"
+                f"two claims for {there}, {before} and {claim}: expected a path of its own for each"
             )
-        claims[there] = claim
+        claims[there] = f"{claim}{READ_ONLY}" if value.endswith(READ_ONLY) else claim
     return claims
 
 

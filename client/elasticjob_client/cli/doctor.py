@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from elasticjob_client.cli.operators import operator_namespace
 from elasticjob_client.cli.options import as_json, connected, now, optional_job_name, output
+from elasticjob_client.errors import Forbidden
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
     from elasticjob_client.tell.checks import Check
 
+_T = TypeVar("_T")
 LOG_LINES = 50
 """Of a pod that has failed, which may say what is wrong with its image."""
 _MARKS = {"ok": ("ok", "green"), "failed": ("FAILED", "red"), "unknown": ("?", "yellow")}
@@ -62,11 +65,26 @@ def _job(jobs: Jobs, name: str, operator_namespace: str) -> list[Check]:
     from elasticjob_client.cli import installation
     from elasticjob_client.tell import state, template
 
-    job, pods = jobs.get(name), jobs.pods(name)
+    job = jobs.get(name)
+    pods, unseen = _allowed("pods", lambda: jobs.pods(name))
     members = {one.pod_name for one in job.members}
-    ended = [pod for pod in pods if pod.ended and pod.exit_code and pod.name not in members]
+    ended = [pod for pod in pods or () if pod.ended and pod.exit_code and pod.name not in members]
+    log, unread = _allowed("logs", lambda: jobs.tail(ended[-1], LOG_LINES) if ended else [])
     return [
-        state.state(job, pods, now()),
+        state.state(job, pods or [], now()),
         *([] if state.served(job) else installation.operator(jobs, operator_namespace)),
-        *template.checks(job, pods, jobs.tail(ended[-1], LOG_LINES) if ended else []),
+        *template.checks(job, pods, log or ()),
+        *unseen,
+        *unread,
     ]
+
+
+def _allowed(subject: str, ask: Callable[[], _T]) -> tuple[_T | None, list[Check]]:
+    """The answer; or None, and a check that says that the user has no right to ask."""
+    from elasticjob_client.tell.checks import Check
+
+    try:
+        return ask(), []
+    except Forbidden as error:
+        advice = "`elasticjob doctor` lists the rights that you have not"
+        return None, [Check(result="unknown", subject=subject, found=error.reason, advice=advice)]

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from elasticjob_client.tell.drill import Cost, Takeover
 
 
+def _target(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Raises BadParameter for what is neither a rank, nor a node, nor the operator."""
+    from elasticjob_client.tell import drill as told_of
+
+    try:
+        told_of.target(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
 @click.command(
     "drill",
     short_help="Kill a pod and measure the recovery",
@@ -33,6 +44,7 @@ if TYPE_CHECKING:
 @click.option(
     "--kill",
     required=True,
+    callback=_target,
     metavar="rank:R|node:NAME|operator",
     help="The pod of a group rank, all of the job's pods on a node, or the leading operator.",
 )

@@ -15,7 +15,7 @@ import click
 from elasticjob_client.cli.ending import of_failure
 from elasticjob_client.cli.logs import show
 from elasticjob_client.cli.silence import Silence, unseen
-from elasticjob_client.errors import Rejected, Unfinished
+from elasticjob_client.errors import AlreadyThere, ClientError, Rejected, Unfinished
 
 if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
@@ -26,26 +26,36 @@ UNSEEN_SECONDS = 10.0
 
 
 def created(jobs: Jobs, job: ElasticJob, code_map: dict[str, Any] | None) -> ElasticJob:
-    """Create it. Ctrl-C waits until it is there, and is raised then; the second raises Unfinished at once."""
-    name = job.name
+    """Create it. Ctrl-C waits until it is there, and is raised then; the second raises Unfinished at once.
+    Where it cannot be created after a Ctrl-C, that is said, and the program ends with 130."""
+    name, pressed = job.name, list[bool]()
     try:
-        with _once_done(f"creating {name}; Ctrl-C again does not wait for it"):
+        with _once_done(pressed, f"creating {name}; Ctrl-C again does not wait for it"):
             return jobs.launch(job, code_map)
-    except Rejected as error:
-        if "create ElasticJob" in str(error) and "already exists" in str(error):
-            raise Rejected(
-                f"{error}. Choose another --name, or delete that job: `elasticjob delete {name}`"
-            ) from error
-        raise
+    except ClientError as error:
+        found = _with_another_name(error, name)
+        if pressed:
+            click.echo(str(found), err=True)
+            sys.exit(130)
+        if found is error:
+            raise
+        raise found from error
+
+
+def _with_another_name(error: ClientError, name: str) -> ClientError:
+    """The same, with what to do if a job has the name."""
+    if not isinstance(error, AlreadyThere) or "create ElasticJob" not in str(error):
+        return error
+    return Rejected(f"{error}. Choose another --name, or delete that job: `elasticjob delete {name}`")
 
 
 @contextmanager
-def _once_done(text: str) -> Iterator[None]:
-    """Raises KeyboardInterrupt at the end if there was a Ctrl-C, and Unfinished at once for the second."""
+def _once_done(pressed: list[bool], text: str) -> Iterator[None]:
+    """Raises KeyboardInterrupt at the end if there was a Ctrl-C, and Unfinished at once for the second.
+    ``pressed`` has one entry for each."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    pressed = []
 
     def note(_: int, __: FrameType | None) -> None:
         pressed.append(True)

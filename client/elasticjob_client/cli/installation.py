@@ -27,7 +27,8 @@ def resource(jobs: Jobs) -> list[Check]:
     except NotInstalled as error:
         return [server, Check(result="failed", subject="resource", found=str(error))]
     except Forbidden as error:
-        return [server, Check(result="failed", subject="jobs", found=str(error))]
+        advice = "the rights that you need are in the last rows"
+        return [server, Check(result="failed", subject="jobs", found=error.reason, advice=advice)]
     return [
         server,
         Check(result="ok", subject="resource", found="the cluster has ElasticJobs"),

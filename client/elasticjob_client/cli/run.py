@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     "volumes",
     multiple=True,
     callback=checked.volumes,
-    metavar="CLAIM:/path",
-    help="Mount an existing PersistentVolumeClaim; may be repeated.",
+    metavar="CLAIM:/path[:ro]",
+    help="Mount an existing PersistentVolumeClaim, with :ro to read only; may be repeated.",
 )
 @click.option(
     "--max-restarts",

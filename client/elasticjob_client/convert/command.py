@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from elasticjob_client.convert.limits import PROCESSES
 from elasticjob_client.digits import whole
 from elasticjob_client.tell.words import PLAIN_TORCHRUN
 
@@ -31,6 +32,12 @@ _SET = {
 _ALONE = {"--standalone"}
 """Without one."""
 _KEPT_ALONE = {"-m", "--module", "--no-python", "--run-path", "--virtual-local-rank"}
+_FIELDS = {
+    "--nproc-per-node": (re.compile(rf"\d+|{'|'.join(PROCESSES)}"), "spec.nprocPerNode"),
+    "--max-restarts": (re.compile(r"\d+"), "spec.failurePolicy.application.maxRestarts"),
+    "--nnodes": (re.compile(r"\d+(:\d+)?"), "spec.replicas, or spec.minReplicas and spec.maxReplicas"),
+}
+"""How the values are read that belong into the job's spec, and where they belong."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,9 +96,17 @@ def _launched(words: Sequence[str]) -> Command:
             flags += [word] if equals or not rest else [word, rest.pop(0)]
     minimum, maximum = _nodes(said.get("--nnodes", ""))
     restarts = said.get("--max-restarts", "")
+    unread = [
+        name for name, value in said.items() if name in _FIELDS and not _FIELDS[name][0].fullmatch(value)
+    ]
     notes = []
-    if said:
-        notes.append(f"torchrun's {', '.join(said)}: left out of the command; the operator sets them")
+    if read := [name for name in said if name not in unread]:
+        notes.append(f"torchrun's {', '.join(read)}: left out of the command; the operator sets them")
+    notes += [
+        f"torchrun's {name} is {said[name]!r}, which cannot be read here: left out; set "
+        f"{_FIELDS[name][1]} yourself"
+        for name in unread
+    ]
     return Command(
         command=["torchrun", *flags, *rest[:1]],
         arguments=rest[1:],
@@ -110,6 +125,6 @@ def _nodes(value: str) -> tuple[int | None, int | None]:
 
 
 def _number(value: str) -> int | str | None:
-    if value in ("auto", "gpu", "cpu", "xpu"):
+    if value in PROCESSES:
         return value
     return whole(value)

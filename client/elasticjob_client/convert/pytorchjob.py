@@ -10,7 +10,6 @@ from typing import Any
 
 from elasticjob_client.convert import result
 from elasticjob_client.convert.result import Converted
-from elasticjob_client.digits import whole
 
 _CONTAINER = "pytorch"
 _PERMANENT = "exit codes 1 to 127 ended the job at once: add a failure rule for the codes that shall do so"
@@ -40,14 +39,13 @@ def converted(body: Mapping[str, Any]) -> Converted:
     if priority := scheduling.pop("priorityClass", None):
         pod["spec"].setdefault("priorityClassName", priority)
     _left_out(elastic, run, scheduling, notes)
-    workers = whole(str(nproc))
     job = result.job(
         meta,
         {
             "replicas": replicas,
             "minReplicas": minimum,
             "maxReplicas": maximum,
-            "nprocPerNode": nproc if workers is None else workers,
+            "nprocPerNode": nproc,
             "suspend": run.get("suspend"),
             "activeDeadlineSeconds": run.get("activeDeadlineSeconds"),
             "ttlSecondsAfterFinished": run.get("ttlSecondsAfterFinished"),

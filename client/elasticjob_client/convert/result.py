@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from elasticjob_client.convert import limits
 from elasticjob_client.convert.command import Command, rewritten
+from elasticjob_client.digits import whole
 from elasticjob_client.names import check_name
 from elasticjob_client.resource import API_VERSION, KIND
 
@@ -70,13 +72,12 @@ def pod(template: Mapping[str, Any], container_name: str, notes: list[str]) -> t
 
 
 def job(meta: dict[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The ElasticJob, without what is not set."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": meta,
-        "spec": {key: value for key, value in spec.items() if value is not None},
-    }
+    """The ElasticJob, without what is not set. Raises ValueError for values that the API server refuses."""
+    found = {key: value for key, value in spec.items() if value is not None}
+    if (processes := whole(str(found.get("nprocPerNode")))) is not None:
+        found["nprocPerNode"] = processes
+    limits.check(found)
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": found}
 
 
 def limit(max_restarts: int | None) -> dict[str, Any] | None:

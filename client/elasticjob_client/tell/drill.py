@@ -27,18 +27,23 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     sentences: list[str] = []
 
 
+def target(kill: str) -> tuple[str, str]:
+    """Kind and value: of ``rank:R``, ``node:NAME`` or ``operator``. Raises ValueError for anything else."""
+    kind, _, value = kill.partition(":")
+    if kill == "operator" or (kind == "node" and value) or (kind == "rank" and whole(value) is not None):
+        return kind, value
+    raise ValueError(f"{kill!r} cannot be killed: expected rank:R, node:NAME or operator")
+
+
 def victims(job: ElasticJob, pods: Sequence[Pod], kill: str) -> list[Pod]:
     """The pods that ``rank:R`` or ``node:NAME`` takes.
 
     Raises ValueError if there is none, if no round runs, or if the loss would end the job.
     """
-    kind, _, value = kill.partition(":")
-    rank = whole(value)
-    if kind not in ("rank", "node") or not value or (kind == "rank" and rank is None):
-        raise ValueError(f"{kill!r} cannot be killed: expected rank:R, node:NAME or operator")
+    kind, value = target(kill)
     must_train(job)
     if kind == "rank":
-        names = {p.pod_name for p in job.members if p.group_rank == rank}
+        names = {p.pod_name for p in job.members if p.group_rank == whole(value)}
         expected = f"a group rank from 0 to {len(job.members) - 1}"
     else:
         names = {p.pod_name for p in job.members if p.node_name == value}

@@ -31,6 +31,8 @@ _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _PYTHON_VERSION = re.compile(r"(?:python[-:]?|py)(3)\.?(\d+)")
 _TORCH_VERSION = re.compile(r"torch[-:]v?(\d)\.(\d+)")
 _PATH_REPLACED = re.compile(r"\bPYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
+_INSTALLER = "init container elasticjob-handler "
+"""In the operator's words for a pod in which the handler could not be installed."""
 _FOUND_IN_LOGS = (
     (
         re.compile(r"rendezvous backend '?k8s'? is not registered", re.IGNORECASE),
@@ -51,8 +53,9 @@ _FOUND_IN_LOGS = (
 )
 
 
-def checks(job: ElasticJob, pods: Sequence[Pod], logs: Sequence[str] = ()) -> list[Check]:
-    """All checks of one job. ``logs``: the last lines of a pod that has not joined."""
+def checks(job: ElasticJob, pods: Sequence[Pod] | None, logs: Sequence[str] = ()) -> list[Check]:
+    """All checks of one job. ``pods``: None if the user may not see them. ``logs``: the last lines of a pod
+    that has not joined."""
     template = job.spec.template
     if not template:
         text = "the job has no template: its pods are made by others, and are not looked at"
@@ -68,7 +71,7 @@ def checks(job: ElasticJob, pods: Sequence[Pod], logs: Sequence[str] = ()) -> li
         _handler(job, joined, logs),
         *_resources(job, container),
         *_images(container, pods, joined),
-        *_waiting(pods),
+        *_waiting(pods or ()),
     ]
 
 
@@ -181,6 +184,14 @@ def _words(container: dict[str, Any]) -> str:
 
 
 def _handler(job: ElasticJob, joined: bool, logs: Sequence[str]) -> Check:
+    failure, training = job.status and job.status.last_failure, job.condition("Training")
+    trains = training is not None and training.status == "True"
+    if failure and _INSTALLER in failure.message and not trains:
+        advice = (
+            "the chart's handler.image must be the handler's own image, of the operator's version: ask the "
+            "administrators of the cluster"
+        )
+        return _told("handler", "failed", failure.message, advice)
     if joined:
         return _told("handler", "ok", "pods have joined with it")
     for pattern, found, advice in _FOUND_IN_LOGS:
@@ -220,12 +231,12 @@ def _resources(job: ElasticJob, container: dict[str, Any]) -> list[Check]:
     return found
 
 
-def _images(container: dict[str, Any], pods: Sequence[Pod], joined: bool) -> list[Check]:
+def _images(container: dict[str, Any], pods: Sequence[Pod] | None, joined: bool) -> list[Check]:
     image = str(container.get("image") or "")
     if image.split() != [image]:
         text = f"the training container's image is {image!r}, which names none"
         return [_told("image", "failed", text, "set image in the template, such as pytorch/pytorch:2.6.0")]
-    if stuck := [pod for pod in pods if "Image" in pod.waiting]:
+    if stuck := [pod for pod in pods or () if "Image" in pod.waiting]:
         text = f"{_names(stuck)}: {stuck[0].waiting}"
         advice = "check the image's name, and imagePullSecrets in the template"
         return [_told("image", "failed", text, advice)]
@@ -235,6 +246,10 @@ def _images(container: dict[str, Any], pods: Sequence[Pod], joined: bool) -> lis
         return [
             _told("image", "unknown", text, "name a version, or better a digest: all members must have one")
         ]
+    if pods is None and not joined:
+        text = f"{image}: whether pods can pull it is not seen"
+        return [_told("image", "unknown", text, "`elasticjob status JOB` tells what the job waits for")]
+    pods = pods or ()
     there = sum(pod.started is not None or pod.ended is not None for pod in pods)
     if there or joined:
         return [_told("image", "ok", f"{image} is pulled for {there} of {len(pods)} pods" if pods else image)]

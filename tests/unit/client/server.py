@@ -42,7 +42,7 @@ class Server:
                 path = urlsplit(self.path).path
                 outer.asked.append((self.command, self.path, json.loads(body) if body else None))
                 found = outer.answers.get(f"{self.command} {path}", outer.answers.get(path, (404, None)))
-                if any(text in self.path for text in outer.late):
+                if any(text in f"{self.command} {self.path}" for text in outer.late):
                     outer.go.wait()
                 if "watch=true" in self.path:
                     found = outer.watches.pop(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("ok.py --image i --volume /x:/y", "expected CLAIM:/path; '/x' cannot name a PersistentVolumeClaim"),
         ("ok.py --image i --volume a..b:/y", "'a..b' cannot name a PersistentVolumeClaim"),
         ("ok.py --image i --volume a:/x --volume b:/x/", "two claims for /x, a and b"),
+        ("ok.py --image i --volume a:/x:rw", "'a:/x:rw': expected CLAIM:/path, or CLAIM:/path:ro to read"),
+        ("ok.py --image i --volume a:/x:ro:ro", "expected CLAIM:/path, or CLAIM:/path:ro to read only"),
+        ("ok.py --image i --volume a:/x:ro --volume b:/x", "two claims for /x, a and b"),
         ("ok.py --image=", "'' names no image: expected one such as"),
         ("ok.py --image i --memory=-5Gi", "'-5Gi' is no amount: expected one such as 16Gi"),
         ("ok.py --image i --cpu four", "'four' is no amount: expected one such as 4"),
@@ -79,6 +83,17 @@ def test_volumes_and_amounts_that_are_right(run: Run, folder: Path, server: Serv
     assert "value: b=c" in result.stdout
 
 
+def test_a_volume_that_is_only_read(run: Run, folder: Path, server: Server) -> None:
+    del server
+    words = "--image i --in-image --volume a:/x/:ro --volume b:/y --dry-run client -o json"
+    result = run("run", str(folder / "ok.py"), *words.split())
+    pod = json.loads(result.stdout)["spec"]["template"]["spec"]
+    mounts = {one["mountPath"]: one.get("readOnly") for one in pod["containers"][0]["volumeMounts"]}
+    assert (mounts["/x"], mounts["/y"]) == (True, None)
+    claims = [one["persistentVolumeClaim"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+    assert claims == [{"claimName": "a"}, {"claimName": "b"}]
+
+
 def test_a_name_that_is_taken(server: Server, run: Run, tmp_path: Path) -> None:
     words = created(server, tmp_path)
     server.answers[f"POST {JOBS}"] = refusal(
@@ -91,16 +106,34 @@ def test_a_name_that_is_taken(server: Server, run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_ctrl_c_while_the_job_is_created(
-    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words, launch = created(server, tmp_path), Jobs.launch
+def interrupted_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a Ctrl-C at the beginning of a creation."""
+    launch = Jobs.launch
 
     def slow(jobs: Jobs, job: ElasticJob, code: dict[str, Any] | None = None) -> ElasticJob:
         signal.raise_signal(signal.SIGINT)
         return launch(jobs, job, code)
 
     monkeypatch.setattr(Jobs, "launch", slow)
+
+
+def test_ctrl_c_while_a_job_cannot_be_created(
+    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = created(server, tmp_path)
+    server.answers[f"POST {JOBS}"] = refusal(422, "Invalid", "no such labels")
+    interrupted_early(monkeypatch)
+    result = run(*words)
+    assert result.exit_code == 130, result.exception
+    assert "cannot create ElasticJob research/mnist: no such labels" in result.stderr
+    assert "goes on" not in result.stderr
+
+
+def test_ctrl_c_while_the_job_is_created(
+    server: Server, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = created(server, tmp_path)
+    interrupted_early(monkeypatch)
     result = run(*words)
     assert result.exit_code == 130, result.exception
     assert "creating mnist; Ctrl-C again does not wait for it" in result.stderr

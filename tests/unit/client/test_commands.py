@@ -357,6 +357,19 @@ def test_doctor_says_what_is_missing(server: Server, run: Run) -> None:
     )
 
 
+def test_doctor_does_not_send_its_user_to_doctor(server: Server, run: Run) -> None:
+    server.answers[JOBS] = refusal(403, "Forbidden", 'User "jane" cannot list it')
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    server.answers[f"POST {reviews}"] = {"metadata": {}, "spec": {}, "status": {"allowed": False}}
+    found = {check["subject"]: check for check in json.loads(run("doctor", "-o", "json").stdout)["items"]}
+    assert found["jobs"] == {
+        "result": "failed",
+        "subject": "jobs",
+        "found": 'cannot list ElasticJobs of namespace research: User "jane" cannot list it',
+        "advice": "the rights that you need are in the last rows",
+    }
+
+
 def test_exec_is_kubectl_with_the_same_cluster(server: Server) -> None:
     with Jobs("research", kubeconfig=str(server.kubeconfig), context="test") as jobs:
         words = exec_words(jobs, "mnist-0-0", "train", terminal=False)

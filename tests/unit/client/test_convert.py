@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 from elasticjob_client.cli.main import program
-from elasticjob_client.convert import pytorchjob, trainjob
+from elasticjob_client.convert import limits, pytorchjob, trainjob
 from elasticjob_client.convert.command import rewritten
 from elasticjob_client.errors import ClientError
 from tests.docs_commands import ROOT, script
@@ -145,6 +145,81 @@ def test_what_torchrun_was_told_goes_into_the_job() -> None:
     )
     assert (found.minimum, found.maximum, found.nproc_per_node, found.max_restarts) == (2, 8, 4, 3)
     assert [*found.command, *found.arguments] == ["torchrun", "t.py", "--nnodes=9"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "value", "field"),
+    [
+        (["--nproc_per_node=$(N)"], "$(N)", "set spec.nprocPerNode yourself"),
+        (["--nproc-per-node", "$(N)"], "$(N)", "set spec.nprocPerNode yourself"),
+        (["--max-restarts=-1"], "-1", "set spec.failurePolicy.application.maxRestarts yourself"),
+        (["--nnodes=1:$(N)"], "1:$(N)", "spec.minReplicas and spec.maxReplicas yourself"),
+    ],
+)
+def test_a_value_that_is_not_known_is_left_to_the_user(flags: list[str], value: str, field: str) -> None:
+    found = rewritten(["python", "-m", "torch.distributed.run", *flags, "t.py"], [])
+    assert found.command == ["torchrun", "t.py"]
+    (note,) = found.notes
+    assert repr(value) in note
+    assert note.endswith(field)
+    assert "the operator sets" not in note
+
+
+def test_processes_are_a_number_of_a_trainjob_too() -> None:
+    runtime, body = manifests("trainjob.yaml")
+    body["spec"]["trainer"]["numProcPerNode"] = "4"
+    assert trainjob.converted(body, runtime).bodies[0]["spec"]["nprocPerNode"] == 4
+
+
+def elastic(replicas: int = 2, processes: Any = None, run: Any = None, **policy: Any) -> dict[str, Any]:
+    """A PyTorchJob."""
+    template = {"spec": {"containers": [{"name": "pytorch", "image": "i", "command": ["torchrun", "t.py"]}]}}
+    return {
+        "kind": "PyTorchJob",
+        "metadata": {"name": "a"},
+        "spec": {
+            "pytorchReplicaSpecs": {"Worker": {"replicas": replicas, "template": template}},
+            "elasticPolicy": policy,
+            "runPolicy": run or {},
+            "nprocPerNode": processes,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (elastic(0), "replicas is 0: expected 1 to 5000"),
+        (
+            elastic(9, maxReplicas=8),
+            "replicas is 9 and maxReplicas is 8: expected maxReplicas to be at least",
+        ),
+        (elastic(9, minReplicas=3, maxReplicas=2), "minReplicas is 3 and maxReplicas is 2: expected"),
+        (elastic(minReplicas=3), "minReplicas is 3 and replicas is 2: expected replicas to be at least"),
+        (elastic(maxRestarts=-1), "failurePolicy.application.maxRestarts is -1: expected 0 to 10000"),
+        (elastic(processes="$(N)"), "nprocPerNode is '$(N)': expected 1 to 99999, or one of auto, gpu"),
+        (elastic(run={"cleanPodPolicy": "Some"}), "cleanPodPolicy is 'Some': expected one of Running"),
+        (elastic(run={"activeDeadlineSeconds": 0}), "activeDeadlineSeconds is 0: expected 1 to 2147483647"),
+    ],
+)
+def test_what_the_api_server_would_refuse_is_named(body: dict[str, Any], said: str) -> None:
+    result = call("-", given=json.dumps(body))
+    assert isinstance(result.exception, ClientError)
+    assert str(result.exception).startswith("PyTorchJob a cannot be converted: the API server would refuse")
+    assert said in str(result.exception)
+    assert result.stdout == ""
+
+
+def test_the_limits_are_those_of_the_resource() -> None:
+    (file,) = (ROOT / "crds").glob("*.yaml")
+    version = yaml.safe_load(file.read_text())["spec"]["versions"][0]
+    fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    for name, found in limits.NUMBERS.items():
+        assert found == (fields[name]["minimum"], fields[name]["maximum"]), name
+    restarts = fields["failurePolicy"]["properties"]["application"]["properties"]["maxRestarts"]
+    assert (restarts["minimum"], restarts["maximum"]) == limits.RESTARTS
+    assert set(limits.POLICIES) == {str(one) for one in fields["cleanPodPolicy"]["enum"]}
+    assert str(list(limits.PROCESSES)) in fields["nprocPerNode"]["x-kubernetes-validations"][1]["rule"]
 
 
 def test_the_commands_of_the_page(tmp_path: Path) -> None:

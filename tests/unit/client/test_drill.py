@@ -37,6 +37,16 @@ def test_what_is_not_there_cannot_be_killed(kill: str, said: str) -> None:
         victims(after_a_loss(), PODS, kill)
 
 
+@pytest.mark.parametrize("kill", ["foo", "rank:x", "rank:", "node:", "rank:²", "operator:x", ""])
+def test_what_cannot_be_killed_is_a_wrong_command_line(
+    server: Server, run: Callable[..., Result], kill: str
+) -> None:
+    result = run("drill", "mnist", "--kill", kill, "--yes")
+    assert result.exit_code == 2, result.exception
+    assert f"{kill!r} cannot be killed: expected rank:R, node:NAME or operator" in result.stderr
+    assert not server.asked
+
+
 def test_a_drill_ends_no_job() -> None:
     used = [{"name": "preemption", "used": 1, "maxRestarts": 1}]
     with pytest.raises(

@@ -161,6 +161,8 @@ def test_what_needs_nothing_from_outside_travels(function: Any) -> None:
         ({"replicas": "2"}, "replicas is '2': expected a number"),
         ({"replicas": True}, "replicas is True: expected a number"),
         ({"volumes": ["a"]}, "expected a dict of mount paths and claims"),
+        ({"volumes": {"/x:ro": "a"}}, "volumes has '/x:ro': 'a': expected a dict of mount paths and claims"),
+        ({"volumes": {"/x": "a:rw"}}, "volumes has '/x': 'a:rw'"),
         ({"volumes": {"a": "b"}}, "volumes has 'a': 'b'"),
         ({"environment": ["A=SECRET"]}, "environment is of type list: expected a dict of names and values"),
         ({"environment": {1: "SECRET"}}, "environment has the key 1: expected a dict"),

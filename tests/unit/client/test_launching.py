@@ -110,6 +110,17 @@ def test_code_that_may_have_come_is_told_of(ready: Server) -> None:
     assert said == [], "it is somebody else's"
 
 
+@pytest.mark.parametrize("code", [400, 409, 422])
+def test_why_a_policy_refuses_the_code_is_said(ready: Server, code: int) -> None:
+    """It is not what is said of a name that another ConfigMap has."""
+    ready.answers[f"POST {MAPS}"] = refusal(code, "Conflict" if code == 409 else "Invalid", "no such labels")
+    said: list[str] = []
+    with pytest.raises(Rejected, match="cannot create ConfigMap research/mnist-code: no such labels"):
+        launched(said)
+    assert asked(ready) == [f"POST {MAPS}"]
+    assert said == []
+
+
 def steps_until(count: int, said: list[str]) -> Any:
     """A launch that waits for the answer of its request of this number; the first is the dry run."""
     requests = Requests("research", "", said.append)

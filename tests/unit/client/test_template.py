@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import Result
 
@@ -13,8 +14,8 @@ from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.checks import Check
 from elasticjob_client.tell.template import checks, judged, training_container
 from tests.unit.client.conftest import container, core_pod
-from tests.unit.client.made import after_a_loss, ago, job, pod
-from tests.unit.client.server import JOBS, PODS, Server
+from tests.unit.client.made import after_a_loss, ago, conditions, job, pod
+from tests.unit.client.server import JOBS, PODS, Server, refusal
 
 GPU = "nvidia.com/gpu"
 COMMAND = ["torchrun", "t.py"]
@@ -114,6 +115,30 @@ def test_a_log_tells_of_the_backend(line: str, said: str) -> None:
     assert said in check.found
 
 
+NO_COPY = (
+    "mnist-0-0 ended before it joined: init container elasticjob-handler ended with exit code 1: cp: cannot "
+    "stat '/opt/elasticjob/site'"
+)
+
+
+@pytest.mark.parametrize(("joined", "state"), [(False, "Starting"), (True, "Waiting")])
+def test_a_handler_that_could_not_be_installed_is_not_all_right(joined: bool, state: str) -> None:
+    """Also where pods have joined before, with another image of it."""
+    template = made().spec.template
+    failure = {"podName": "mnist-0-0", "podUID": "u", "message": NO_COPY, "time": ago(9)}
+    history = msgspec.to_builtins(after_a_loss().status)["roundHistory"]
+    status = {
+        "conditions": conditions(state, "no pods"),
+        "lastFailure": failure,
+        "roundHistory": history if joined else [],
+    }
+    check = told(checks(job(status, template=template), []), "handler")
+    assert (check.result, check.found) == ("failed", NO_COPY)
+    assert "handler.image" in check.advice
+    trains = {**status, "roundHistory": history, "conditions": conditions("Training", "round 2")}
+    assert told(checks(job(trains, template=template), []), "handler").result == "ok"
+
+
 def test_an_image_that_shall_have_the_handler_is_not_looked_into() -> None:
     assert told(checks(made(), []), "handler").found == "an init container adds it to each pod"
     assert told(checks(made({"handlerSource": "Image"}), []), "handler").result == "unknown"
@@ -177,3 +202,26 @@ def test_the_command_reads_the_log_of_a_pod_that_has_not_joined(
     assert found["handler"]["result"] == "failed"
     assert found["command"]["found"] == "`torchrun t.py`"
     assert "FAILED  handler" in run("doctor", "mnist").stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "subject", "found"),
+    [
+        (PODS, "pods", 'cannot list the pods of ElasticJob research/mnist: User "jane" cannot'),
+        (f"{PODS}/mnist-1-0/log", "logs", 'cannot read the log of pod mnist-1-0: User "jane" cannot'),
+    ],
+)
+def test_doctor_of_a_job_goes_on_without_a_right(
+    server: Server, run: Callable[..., Result], path: str, subject: str, found: str
+) -> None:
+    train = {"name": "train", "image": "own:1", "command": ["python", "t.py"]}
+    server.answers[f"{JOBS}/mnist"]["spec"]["template"] = {"spec": {"containers": [train]}}
+    server.answers[f"{JOBS}/mnist"]["status"].update(participants=[], roundHistory=[])
+    server.answers[path] = refusal(403, "Forbidden", 'User "jane" cannot')
+    result = run("doctor", "mnist", "-o", "json")
+    assert result.exit_code == 1, result.exception
+    seen = {check["subject"]: check for check in json.loads(result.stdout)["items"]}
+    assert (seen[subject]["result"], seen[subject]["found"]) == ("unknown", found)
+    assert (seen["state"]["result"], seen["command"]["result"]) == ("ok", "failed")
+    if subject == "pods":
+        assert seen["image"]["found"] == "own:1: whether pods can pull it is not seen"
