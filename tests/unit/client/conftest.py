@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
+from devcluster.proxy import TcpProxy
 from elasticjob_client.cli.main import program
 from tests.unit.client.clients import BOTH, Ask, Begun
-from tests.unit.client.gate import Gate, gated
 from tests.unit.client.made import after_a_loss, ago
-from tests.unit.client.server import EVENTS, NAMESPACE, PODS, Server, serving
+from tests.unit.client.server import EVENTS, NAMESPACE, PODS, Server, kubeconfig, serving
 
 
 def body() -> dict[str, Any]:
@@ -84,7 +85,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def gate(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+def gate(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[TcpProxy]:
     """In front of a server whose watches and logs do not end by themselves; no pause is long."""
     for module in ("patience", "watching", "following"):
         monkeypatch.setattr(f"elasticjob_client.{module}.LONGEST_PAUSE_SECONDS", 0.05)
@@ -99,7 +100,8 @@ def gate(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     server.watches = ["", ""]
     server.answers[PODS]["items"] = server.answers[PODS]["items"][:1]
     server.answers[PODS]["items"][0]["status"]["containerStatuses"] = [RUNNING]
-    with gated(server) as between:
+    with TcpProxy(("127.0.0.1", server.http.server_port)) as between:
+        server.kubeconfig.write_text(yaml.safe_dump(kubeconfig(f"http://127.0.0.1:{between.port}")))
         yield between
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from devcluster.proxy import TcpProxy
 from elasticjob_client import Jobs, NoServer, NotFound
 from tests.unit.client.clients import Ask, Begun, until
 from tests.unit.client.conftest import container
-from tests.unit.client.gate import Gate
 from tests.unit.client.made import NOW, ago
 from tests.unit.client.server import JOBS, PODS, Server, refusal
 from tests.unit.client.test_watching import over
@@ -50,13 +50,13 @@ def begun_well(server: Server) -> bool:
 
 
 @pytest.mark.parametrize("ask", [waits, watches])
-def test_a_server_that_comes_back(server: Server, gate: Gate, begun: Begin, ask: Ask) -> None:
+def test_a_server_that_comes_back(server: Server, gate: TcpProxy, begun: Begin, ask: Ask) -> None:
     call = begun(ask)
     until(lambda: begun_well(server))
-    gate.close()
+    gate.refuse()
     until(lambda: call.said)
     end(server)
-    gate.open()
+    gate.restore()
     found = call.result()
     last = found[-1] if isinstance(found, list) else found
     assert last.status.terminal_state == "Complete"
@@ -67,14 +67,14 @@ def test_a_server_that_comes_back(server: Server, gate: Gate, begun: Begin, ask:
 
 
 def test_a_server_that_is_back_is_said_to_be_so_before_anything_changes(
-    server: Server, gate: Gate, begun: Begin
+    server: Server, gate: TcpProxy, begun: Begin
 ) -> None:
     server.watches = [""] * 4
     call = begun(watches)
     until(lambda: begun_well(server))
-    gate.close()
+    gate.refuse()
     until(lambda: call.said)
-    gate.open()
+    gate.restore()
     until(lambda: call.said[1:] == BACK)
     end(server)
     gate.reset()
@@ -82,22 +82,22 @@ def test_a_server_that_is_back_is_said_to_be_so_before_anything_changes(
 
 
 def test_a_server_that_stays_away(
-    server: Server, gate: Gate, begun: Begin, monkeypatch: pytest.MonkeyPatch
+    server: Server, gate: TcpProxy, begun: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elasticjob_client.patience.AWAY_SECONDS", 0.3)
     call = begun(waits)
     until(lambda: begun_well(server))
-    gate.close()
+    gate.refuse()
     with pytest.raises(NoServer, match="does not answer"):
         call.result()
 
 
 def test_the_time_of_a_wait_is_over_while_the_server_is_away(
-    server: Server, gate: Gate, begun: Begin
+    server: Server, gate: TcpProxy, begun: Begin
 ) -> None:
     call = begun(lambda jobs: jobs.wait("mnist", timeout_seconds=4))
     until(lambda: begun_well(server))
-    gate.close()
+    gate.refuse()
     with pytest.raises(
         TimeoutError, match=r"is not Complete yet; it is Training.*as last seen: the API server"
     ):
@@ -108,16 +108,16 @@ def stamp(seconds: int) -> str:
     return ago(-seconds).replace("Z", ".123456789Z")
 
 
-def test_a_log_goes_on_where_its_connection_broke(server: Server, gate: Gate, begun: Begin) -> None:
+def test_a_log_goes_on_where_its_connection_broke(server: Server, gate: TcpProxy, begun: Begin) -> None:
     server.answers[LOG] = f"{stamp(1)} a\n{stamp(2)} b\n{stamp(2)} b\n"
     call = begun(follows)
     until(lambda: len(call.got) == 3)
     server.answers[LOG] += f"{stamp(2)} c\n{stamp(3)} d\n"
     server.held = ()
-    gate.close()
+    gate.refuse()
     until(lambda: call.said)
     end(server)
-    gate.open()
+    gate.restore()
     assert [line.text for line in call.result()] == ["a", "b", "b", "c", "d"]
     followed = asked(server, "follow=true")
     assert "sinceTime" not in followed[0]
@@ -125,7 +125,7 @@ def test_a_log_goes_on_where_its_connection_broke(server: Server, gate: Gate, be
     assert call.said[-1:] == BACK
 
 
-def test_a_log_without_times_goes_on_too(server: Server, gate: Gate, begun: Begin) -> None:
+def test_a_log_without_times_goes_on_too(server: Server, gate: TcpProxy, begun: Begin) -> None:
     server.no_times, server.held = True, ("timestamps=false",)
     server.answers[LOG] = "a\n"
     call = begun(follows)
@@ -141,7 +141,7 @@ def test_a_log_without_times_goes_on_too(server: Server, gate: Gate, begun: Begi
 
 
 def test_a_log_is_not_asked_for_twice_if_it_is_refused_for_another_reason(
-    server: Server, gate: Gate, begun: Begin
+    server: Server, gate: TcpProxy, begun: Begin
 ) -> None:
     del gate
     server.held = ("watch=true",)
@@ -155,21 +155,21 @@ def test_a_log_is_not_asked_for_twice_if_it_is_refused_for_another_reason(
 
 
 @pytest.mark.parametrize("ask", [waits, watches, follows])
-def test_a_job_that_is_deleted_meanwhile(server: Server, gate: Gate, begun: Begin, ask: Ask) -> None:
+def test_a_job_that_is_deleted_meanwhile(server: Server, gate: TcpProxy, begun: Begin, ask: Ask) -> None:
     call = begun(ask)
     until(lambda: begun_well(server))
     if ask is follows:
         until(lambda: asked(server, "follow=true"))
-    gate.close()
+    gate.refuse()
     until(lambda: call.said)
     server.answers[f"{JOBS}/mnist"] = GONE
     server.answers[JOBS]["items"] = []
-    gate.open()
+    gate.restore()
     with pytest.raises(NotFound, match=r"^ElasticJob research/mnist has been deleted$"):
         call.result()
 
 
-def test_many_logs_at_once(server: Server, gate: Gate) -> None:
+def test_many_logs_at_once(server: Server, gate: TcpProxy) -> None:
     del gate
     server.answers[LOG] = f"{stamp(1)} a\n"
     with Jobs() as jobs:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from devcluster.proxy import TcpProxy
 from elasticjob_client import ElasticJob, Jobs, NoServer
 from elasticjob_client.async_following import AsyncFollower
 from elasticjob_client.following import Begun, Follower, Log
@@ -17,7 +18,6 @@ from elasticjob_client.pods import Pod
 from elasticjob_client.tell.lines import Line
 from tests.unit.client.clients import until
 from tests.unit.client.conftest import RUNNING, core_pod
-from tests.unit.client.gate import Gate
 from tests.unit.client.made import NOW, after_a_loss, pod
 from tests.unit.client.server import PODS, Server
 from tests.unit.client.test_away import asked, stamp
@@ -152,7 +152,7 @@ def busy(jobs: Any) -> list[Any]:
 
 
 def test_who_stops_to_listen_leaves_no_thread_and_no_connection(
-    server: Server, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    server: Server, gate: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of pods whose answer comes when nobody listens any more, and then is silent."""
     del gate

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from devcluster.proxy import TcpProxy
 from elasticjob_client.splitting import Splitter
 from tests.unit.client.clients import Ask, Begun, until
 from tests.unit.client.conftest import container
-from tests.unit.client.gate import Gate
 from tests.unit.client.made import ago
 from tests.unit.client.server import PODS, Server
 from tests.unit.client.test_away import end, follows, stamp
@@ -52,7 +52,7 @@ def test_all_states_of_a_bar_are_shown_with_their_pod(server: Server, run: Calla
 
 
 def test_no_piece_of_a_line_comes_twice_after_a_connection_broke(
-    server: Server, gate: Gate, begun: Begin
+    server: Server, gate: TcpProxy, begun: Begin
 ) -> None:
     server.answers[LOG] = f"{stamp(1)} {ODD}\n"
     call = begun(follows)
@@ -64,7 +64,7 @@ def test_no_piece_of_a_line_comes_twice_after_a_connection_broke(
     assert [line.text for line in call.result()] == [ODD, "b"]
 
 
-def test_a_change_is_read_whatever_its_messages_say(server: Server, gate: Gate, begun: Begin) -> None:
+def test_a_change_is_read_whatever_its_messages_say(server: Server, gate: TcpProxy, begun: Begin) -> None:
     del gate
     done = over(2)
     done["metadata"]["labels"] = {"said": "a\x85b"}

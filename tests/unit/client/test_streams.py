@@ -10,12 +10,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from devcluster.proxy import TcpProxy
 from elasticjob_client import AsyncJobs, Jobs, NoServer
 from elasticjob_client.following import Log
 from elasticjob_client.requests import RESOURCE
 from elasticjob_client.streams import interrupt
 from tests.unit.client.clients import BOTH
-from tests.unit.client.gate import Gate
 from tests.unit.client.server import PODS, Server
 
 LOG = {"namespace": "research", "container": None, "since": None, "tail_lines": None, "timestamps": True}
@@ -30,7 +30,7 @@ def options(response: httpx2.Response) -> dict[str, int]:
 
 
 @pytest.fixture(autouse=True)
-def _held(server: Server, gate: Gate) -> None:
+def _held(server: Server, gate: TcpProxy) -> None:
     del gate
     server.answers[f"{PODS}/mnist-0-0/log"] = "a\n"
 
