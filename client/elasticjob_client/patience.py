@@ -19,7 +19,7 @@ Notice = Callable[[str], None]
 
 
 def warn(text: str) -> None:
-    """Who gives no function for notices finds them in the log ``elasticjob_client``, on stderr by default."""
+    """The default for notices: a warning of the logger ``elasticjob_client``, by default on stderr."""
     logging.getLogger("elasticjob_client").warning("%s", text)
 
 

@@ -79,7 +79,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
 
 
 class ToShow(NamedTuple):
-    """Whose logs are wanted, and of which time."""
+    """Which pods' logs are wanted, and from what time."""
 
     job: ElasticJob
     pods: list[Pod]

@@ -60,7 +60,7 @@ class RoundKeys:
     finished: set[int] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
     stopped: set[int] = field(default_factory=set)
-    """Whose workers have stopped for a planned change; from the first on none finishes the round."""
+    """Members whose workers have stopped for a planned change. Once there is one, none finishes the round."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ def resource(jobs: Jobs) -> list[Check]:
 
 
 def operator(jobs: Jobs, namespace: str) -> list[Check]:
-    """Who leads, and of which version it is."""
+    """Which operator leads, and its version."""
     found = []
     try:
         found.append(checks.leader(leads(jobs, namespace), namespace, now()))

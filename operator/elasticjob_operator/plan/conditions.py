@@ -112,10 +112,11 @@ def _training(p: Pass) -> tuple[str, str, str]:
             )
         done = sum(m.succeeded for m in p.status.members())
         said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
-        growth = p.growth.removesuffix(scaling.NONE_COMING) if _cannot_start(p) else p.growth
+        stuck = _cannot_start(p)
+        growth = p.growth.removesuffix(scaling.NONE_COMING) if stuck else p.growth
         more = "".join(f"; {text}" for text in (said, growth) if text)
         state = "Training" if r.drain is None else "Draining"
-        return "True", state, f"{who}{more}{_shortage(p)}{_held_up(p)}"
+        return "True", state, f"{who}{more}{_shortage(p)}{_held_up(p, stuck)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
     why = f"{ended}{r.next_cause.message}; " if r.number else ""
     if p.reason == fencing.REASON:
@@ -130,12 +131,12 @@ def _training(p: Pass) -> tuple[str, str, str]:
 def _not_yet(p: Pass) -> str:
     """Why the next round does not begin: what holds it up first, how many have joined last."""
     waiting, count = (p.deferred.why, p.deferred.count) if p.deferred is not None else (p.waiting, "")
-    early, unjoined, stuck = _early_end(p), _unjoined(p), _cannot_start(p)
+    early, unjoined, refused, stuck = _early_end(p), _unjoined(p), _refused(p), _cannot_start(p)
     if stuck and p.none_starting:
         waiting, stuck = f"{waiting.removesuffix(' is starting')} can start: {stuck}", ""
-    elif not stuck and not _refused(p):
+    elif not stuck and not refused:
         stuck = _stays_away(p)
-    held = (early, unjoined, waiting, open_files.shortage(p), _refused(p), stuck, ignored_pods.sentence(p))
+    held = (early, unjoined, waiting, open_files.shortage(p), refused, stuck, ignored_pods.sentence(p))
     text = "; ".join(filter(None, held))
     return f"{text}; {count}" if count else text
 
@@ -151,13 +152,13 @@ def _none_starting(p: Pass) -> bool:
     return p.none_starting and all(name in p.observed.rejected_pods for name in made)
 
 
-def _held_up(p: Pass) -> str:
-    """How the last pod ended before it joined, pods that can't be made, scheduled or started, in the words of
-    the API server, the scheduler or the kubelet, those that run and do not join, and those that are
-    ignored."""
+def _held_up(p: Pass, stuck: str) -> str:
+    """How the last pod ended before it joined, pods that can't be made, scheduled or started (``stuck``), in
+    the words of the API server, the scheduler or the kubelet, those that run and do not join, and those that
+    are ignored."""
     held = (
         _early_end(p),
-        "; ".join(filter(None, (_refused(p), _cannot_start(p)))) or _stays_away(p) or _unjoined(p),
+        "; ".join(filter(None, (_refused(p), stuck))) or _stays_away(p) or _unjoined(p),
         ignored_pods.sentence(p),
     )
     return "".join(f"; {text}" for text in held if text)

@@ -308,7 +308,7 @@ def killed_for_memory(pod: Pod, who: str, group_rank: int | None) -> Evidence | 
     end = pod.last_exit
     if end is None or end.reason != OOM_KILLED:
         return None
-    text = f"{who} was restarted in place: its container was killed: out of memory ({OOM_KILLED})"
+    text = f"{who} was restarted in place: its container was killed: {termination.describe_exit(end)}"
     return Evidence(
         Cause.OUT_OF_MEMORY, text, pod.name, group_rank, end.code, pod.uid, pod.node, reasons=(end.reason,)
     )

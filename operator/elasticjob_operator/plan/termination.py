@@ -85,7 +85,8 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
     if pod.exit is None:
         text = f"{who} was lost: its pod failed ({describe_failure(pod)})"
         return _evidence(pod, Cause.POD_LOST, text, group_rank)
-    cause, text = Cause.POD_FAILED, f"{who} was lost: its {_describe_end(p, pod, pod.exit)}"
+    limit = "" if pod.failed_init else memory_limit(p.job.spec.template)
+    cause, text = Cause.POD_FAILED, f"{who} was lost: its {describe_end(pod, pod.exit, limit)}"
     if pod.exit.reason == OOM_KILLED:
         cause = Cause.OUT_OF_MEMORY
     elif pod.exit.code > 128 or pod.exit.code < 0:
@@ -159,19 +160,11 @@ def describe_failure(pod: Pod) -> str:
     return ": ".join(filter(None, (pod.reason, pod.message.strip(". ")))) or "no reason given"
 
 
-def _describe_end(p: Pass, pod: Pod, end: Exit) -> str:
-    """The same, with the limit of memory that the training container has reached."""
-    limit = memory_limit(p.job.spec.template) if not pod.failed_init else ""
-    return describe_end(pod, end, limit)
-
-
 def describe_end(pod: Pod, end: Exit, limit: str = "") -> str:
-    """Which container has ended, and how."""
+    """Which container has ended, and how. ``limit``: of its memory, where that is known."""
     which = f"init container {pod.failed_init}" if pod.failed_init else "container"
-    if end.reason == OOM_KILLED:
-        how = f"{OOM_KILLED}, limit {limit}" if limit else OOM_KILLED
-        return f"{which} was killed: out of memory ({how})"
-    return f"{which} ended with {describe_exit(end)}"
+    how = "was killed:" if end.reason == OOM_KILLED else "ended with"
+    return f"{which} {how} {describe_exit(end, limit)}"
 
 
 def said(end: Exit) -> str:
@@ -179,10 +172,10 @@ def said(end: Exit) -> str:
     return f": {end.message}" if end.message else ""
 
 
-def describe_exit(end: Exit) -> str:
+def describe_exit(end: Exit, limit: str = "") -> str:
     """An exit code in words: ``SIGKILL (exit code 137)``, ``out of memory (OOMKilled)``, ``exit code 1``."""
     if end.reason == OOM_KILLED:
-        return f"out of memory ({OOM_KILLED})"
+        return f"out of memory ({OOM_KILLED}, limit {limit})" if limit else f"out of memory ({OOM_KILLED})"
     name = SIGNALS.get(end.code - 128)
     return f"{name} (exit code {end.code})" if name else f"exit code {end.code}"
 
