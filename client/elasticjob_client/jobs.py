@@ -34,7 +34,7 @@ from elasticjob_client.requests import (
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.splitting import lines_of
 from elasticjob_client.streams import interrupt
-from elasticjob_client.tell.lines import Line
+from elasticjob_client.tell.lines import Line, Window
 from elasticjob_client.urls import without_user
 from elasticjob_client.watching import Watch
 
@@ -140,9 +140,12 @@ class Jobs:
         """What Events say of the job, and of these pods of it, oldest first; kept for an hour or so."""
         return self._do(self._requests.events(name, pods))
 
-    def tail(self, pod: Pod, count: int) -> list[str]:
-        """The last lines of a pod's training container; empty if it has none to show."""
-        return self._do(self._requests.tail(pod, count))
+    def tail(self, pod: Pod, count: int, within: Window | None = None) -> list[str]:
+        """The last lines of a pod's training container; empty if it has none to show.
+
+        ``within``: the last of that time; none if the kubelet gives no times.
+        """
+        return self._do(self._requests.tail(pod, count, within))
 
     def logs(
         self,

@@ -174,9 +174,13 @@ class Requests:
         mine.sort(key=lambda one: (one.metadata.name or "") if one.metadata else "")  # those of one second
         return sorted(map(_event, mine), key=lambda e: e.time.timestamp() if e.time else 0.0)
 
-    def tail(self, pod: Pod, count: int) -> Steps[list[str]]:
+    def tail(self, pod: Pod, count: int, within: Window | None) -> Steps[list[str]]:
         try:
-            found = yield from self._log(pod, None, None, count, False)
+            if within is None:
+                found = yield from self._log(pod, None, None, count, False)
+            else:
+                read = yield from self._log(pod, None, within.since, None, True)
+                found = [line for line in read if line.time and not within.is_over(line.time)][-count:]
         except (NotFound, Rejected):  # the container has not started, or is gone
             return []
         return [line.text for line in found]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from elasticjob_client.errors import ClientError, NotFound, Rejected, told
+from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
     from elasticjob_client.jobs import Jobs
@@ -31,33 +31,10 @@ def end_of_log(jobs: Jobs, pod: Pod, failure: Failure | None, count: int) -> lis
 
 def _until(jobs: Jobs, pod: Pod, failure: Failure, count: int) -> list[str]:
     """By the kubelet's times; nothing where it gives none."""
-    from collections import deque
-
-    from elasticjob_client.tell import lines
+    from elasticjob_client.tell.lines import Window
 
     assert failure.time
-    window = lines.Window(failure.time - _BEFORE, failure.time + _AFTER)
-    reader = lines.Reader(pod.name, with_times=True)
-    found: deque[str] = deque(maxlen=count)
-    try:
-        with told(f"read the log of pod {pod.name}", jobs.server):
-            for text in jobs.client.written(
-                pod.name,
-                namespace=jobs.namespace,
-                container=pod.container or None,
-                since=window.since,
-                tail_lines=None,
-                timestamps=True,
-            ):
-                one = reader.line(text, None)
-                if one.time is None:
-                    continue
-                if window.until and one.time > window.until:
-                    break
-                found.append(one.text)
-    except (NotFound, Rejected):
-        return []
-    return list(found)
+    return jobs.tail(pod, count, Window(failure.time - _BEFORE, failure.time + _AFTER))
 
 
 def of_failure(jobs: Jobs, job: ElasticJob) -> tuple[str, list[str]]:

@@ -37,7 +37,11 @@ class Window(msgspec.Struct, frozen=True):
         """Whether a line of this time is inside; one without a time is."""
         if time is None:
             return True
-        return (self.since is None or time >= self.since) and (self.until is None or time <= self.until)
+        return (self.since is None or time >= self.since) and not self.is_over(time)
+
+    def is_over(self, time: datetime) -> bool:
+        """Whether this time is after the end."""
+        return self.until is not None and time > self.until
 
 
 def window(job: ElasticJob, number: int | None = None, since_failure: bool = False) -> Window:
