@@ -54,16 +54,25 @@ class PassTimes:
 
 
 @dataclass
+class Stall:
+    """``at`` is monotonic. ``cpu``: seconds that its thread had a processor; the rest it waited for one."""
+
+    at: float
+    seconds: float
+    cpu: float
+
+
+@dataclass
 class Clocks:
-    """What was measured. Lists of times are (monotonic moment, seconds)."""
+    """What was measured."""
 
     at: float = 0.0
     leading_at: float = 0.0
     """When this process first led; 0: never."""
     passes: list[PassTimes] = field(default_factory=list)
-    pauses: list[tuple[float, float]] = field(default_factory=list)
+    pauses: list[Stall] = field(default_factory=list)
     """Garbage collections."""
-    lags: list[tuple[float, float]] = field(default_factory=list)
+    lags: list[Stall] = field(default_factory=list)
     """How late the event loop was, of those above a millisecond."""
 
     def dump(self, file: Path) -> None:
@@ -78,6 +87,8 @@ class Clocks:
         """What `dump` wrote."""
         found = json.loads(file.read_text())
         found["passes"] = [PassTimes(**one) for one in found["passes"]]
+        for stalls in ("pauses", "lags"):
+            found[stalls] = [Stall(**one) for one in found[stalls]]
         return Clocks(**found)
 
 
@@ -161,7 +172,7 @@ class TimedController(Controller):
         loop = asyncio.get_running_loop()
         file = Path(os.environ["JOBS_OPERATOR_FILE"])
         loop.add_signal_handler(signal.SIGUSR1, clocks.dump, file)
-        loop.call_later(TICK_SECONDS, _tick, loop, loop.time() + TICK_SECONDS)
+        loop.call_later(TICK_SECONDS, _tick, loop, loop.time() + TICK_SECONDS, time.thread_time())
 
 
 def _timed_plan(
@@ -179,24 +190,24 @@ def _timed_plan(
     return decided
 
 
-def _tick(loop: asyncio.AbstractEventLoop, due: float) -> None:
+def _tick(loop: asyncio.AbstractEventLoop, due: float, cpu: float) -> None:
     now = loop.time()
     if now - due > 0.001:
-        clocks.lags.append((now, now - due))
+        clocks.lags.append(Stall(now, now - due, time.thread_time() - cpu))
     if not clocks.leading_at and app.running.elector is not None and app.running.elector.may_write():
         clocks.leading_at = now
-    loop.call_at(now + TICK_SECONDS, _tick, loop, now + TICK_SECONDS)
+    loop.call_at(now + TICK_SECONDS, _tick, loop, now + TICK_SECONDS, time.thread_time())
 
 
 def _collections() -> None:
-    began = 0.0
+    began = cpu = 0.0
 
     def collected(phase: str, _: Mapping[str, Any]) -> None:
-        nonlocal began
+        nonlocal began, cpu
         if phase == "start":
-            began = time.monotonic()
+            began, cpu = time.monotonic(), time.thread_time()
         else:
-            clocks.pauses.append((began, time.monotonic() - began))
+            clocks.pauses.append(Stall(began, time.monotonic() - began, time.thread_time() - cpu))
 
     gc.callbacks.append(collected)
 

@@ -114,7 +114,8 @@ class Run:
         used = after.operator_cpu - (
             before.operator_cpu if after.operator_cpu >= before.operator_cpu else 0.0
         )
-        pauses = [1000 * length for at, length in clocks.pauses if at >= before.at]
+        pauses = [pause for pause in clocks.pauses if pause.at >= before.at]
+        lags = [lag for lag in clocks.lags if lag.at >= before.at]
         passes = [one for one in clocks.passes if one.at >= before.at]
         requests = operator_requests(self.plane, offset)
         figures |= {
@@ -123,13 +124,13 @@ class Run:
             "operator's share of a core, %": round(100 * used / seconds, 1),
             "operator MiB, highest so far": round(self.samples.highest()),
             "collections": len(pauses),
-            "longest collection, ms": round(max(pauses, default=0.0), 1),
-            "all collections, s": round(sum(pauses) / 1000, 2),
+            "longest collection, ms": longest([pause.seconds for pause in pauses]),
+            "longest collection, CPU ms": longest([pause.cpu for pause in pauses]),
+            "all collections, CPU s": round(sum(pause.cpu for pause in pauses), 2),
             "passes": len(passes),
             "plan CPU ms, p50 and p99": quantiles([1000 * one.plan_cpu for one in passes]),
-            "event loop late, longest ms": round(
-                1000 * max((late for at, late in clocks.lags if at >= before.at), default=0.0)
-            ),
+            "event loop late, longest ms": longest([lag.seconds for lag in lags]),
+            "most CPU ms while it was late": longest([lag.cpu for lag in lags]),
             "operator's requests": dict(requests.most_common()),
             "API server's share of a core, %": round(
                 100 * (after.apiserver_cpu - before.apiserver_cpu) / seconds
@@ -333,6 +334,11 @@ def quantiles(values: Sequence[float]) -> list[float]:
         for share in (0.5, 0.99)
         if ordered
     ]
+
+
+def longest(seconds: Sequence[float]) -> float:
+    """In milliseconds."""
+    return round(1000 * max(seconds, default=0.0), 1)
 
 
 def say(text: str) -> None:
