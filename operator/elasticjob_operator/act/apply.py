@@ -107,6 +107,9 @@ class Applier:
         self, job: Job, plan: Plan, memory: Memory, may_project: bool, hurried: bool
     ) -> Written:
         """The second half; what fails waits for itself (``write_backoff``). Raises Stale."""
+        turn = self._first_turn(job, plan, memory)
+        if turn is not None:
+            return Written((), turn)
         failing_writes = memory.write_backoff.failing_writes()
         before = self._batch(job, memory)
         postponed: list[float | None] = []
@@ -204,6 +207,20 @@ class Applier:
             for target, action in creations.items()
             if target not in memory.write_backoff and target not in memory.under_way
         }
+
+    def _first_turn(self, job: Job, plan: Plan, memory: Memory) -> float | None:
+        """Seconds until the turn of a job that has had no pod yet; None if it has come or is not needed.
+
+        Before that, nothing is made for it: what a thousand jobs get beside their pods would be made before
+        the first pod of any.
+        """
+        new = self._new(job, plan.actions, memory)
+        if len(new) < max(1, len(plan.actions)) or plan.status.current_round.number or self._made(job):
+            return None
+        memory.pods_reserved, wait = self._creation_limiter.turn(
+            job.namespace, len(new), False, memory.pods_reserved
+        )
+        return wait
 
     def _due(
         self, job: Job, actions: Sequence[Action], memory: Memory, plan: Plan

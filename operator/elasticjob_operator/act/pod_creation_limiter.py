@@ -39,24 +39,32 @@ class PodCreationLimiter:
         self._free_at: dict[str, float] = {}
         """By namespace: when what it has reserved will have been made."""
 
+    def turn(
+        self, namespace: str, wanted: int, trained: bool, reserved: Reservation | None
+    ) -> tuple[Reservation | None, float | None]:
+        """What is reserved for a job that wants pods, and seconds until its turn; None: it may make them now.
+        ``trained``: it has had a round, and has other pods."""
+        if not wanted or (trained and wanted <= UNTHROTTLED_PODS):
+            return None, None
+        now = self._clock()
+        reserved = reserved or self._reserve(namespace, wanted, now)
+        if reserved.at <= now and self._behind():
+            # At the end of the queue: a thousand jobs that ask again every second would not help.
+            reserved = self._reserve(namespace, wanted, now + _BEHIND_SECONDS)
+        return reserved, reserved.at - now if reserved.at > now else None
+
     def due(
         self, namespace: str, wanted: int, trained: bool, reserved: Reservation | None
     ) -> tuple[int, Reservation | None, float | None]:
         """How many of the pods that a job wants may be made now, what is reserved for it from now on, and
-        after how many seconds to ask again. ``trained``: it has had a round, and has other pods."""
-        if not wanted or (trained and wanted <= UNTHROTTLED_PODS):
-            return wanted, None, None
-        now = self._clock()
-        reserved = reserved or self._reserve(namespace, wanted, now)
-        if reserved.at > now:
-            return 0, reserved, reserved.at - now
-        if self._behind():
-            # At the end of the queue: a thousand jobs that ask again every second would not help.
-            reserved = self._reserve(namespace, wanted, now + _BEHIND_SECONDS)
-            return 0, reserved, reserved.at - now
+        after how many seconds to ask again."""
+        reserved, wait = self.turn(namespace, wanted, trained, reserved)
+        if reserved is None or wait is not None:
+            return 0 if reserved else wanted, reserved, wait
         made = min(wanted, reserved.pods)
         if made == wanted:
             return made, None, None
+        now = self._clock()
         following = self._reserve(namespace, wanted - made, now)
         return made, following, max(0.0, following.at - now)
 
