@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.access import Access
@@ -54,6 +55,13 @@ class Renewals:
         return self.seconds
 
 
+class Leavers(NamedTuple):
+    """Members that leave a round: since when (monotonic), and how many have left so far."""
+
+    since: float
+    count: int
+
+
 @dataclass
 class Memory:
     """``timers`` are the planner's, valid while ``continuity`` of the observation has not changed. ``waits``
@@ -93,6 +101,8 @@ class Memory:
     """Whether the job's pods have the network policy that they should have."""
     max_status_bytes: int = MAX_STATUS_BYTES
     """What the status may have: less where the API server has found the whole object too large."""
+    leavers: Leavers | None = None
+    """While a round's end waits for other members to leave it."""
     left_to_next_pass: bool = False
     """The last pass wrote the status and left the rest to the next."""
     confirmed: object = None

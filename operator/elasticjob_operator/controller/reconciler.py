@@ -16,10 +16,12 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from elasticjob.contract.records import Phase
+from elasticjob.rounds.causes import Cause
+from elasticjob.rounds.state import MemberState
 from elasticjob.rounds.waits import WaitKey
 from elasticjob_operator.act.apply import Applier, earliest
 from elasticjob_operator.act.events import log_event
-from elasticjob_operator.act.memory import Memory, Stale, Vanished
+from elasticjob_operator.act.memory import Leavers, Memory, Stale, Vanished
 from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.write_backoff import POLICY, READING, RIGHTS, STATUS
 from elasticjob_operator.controller.registry import JobEntry, Registry, Request
@@ -38,6 +40,9 @@ Planner = Callable[[Job, JobStatus, Observed, Now, Mapping[WaitKey, float]], Pla
 _COSTLY_SECONDS, _REST = 0.02, 2.0
 """After a plan that took longer, as one of 1,000 pods does, the job rests for twice that time. While pods
 join by the thousand, news comes faster than plans can be made, and would keep a CPU busy."""
+_LEAVING_SECONDS, _LONGEST_LEAVING_SECONDS = 0.01, 0.1
+"""For how long a round goes on of which a member has left without giving a reason, until another has left,
+too, and at most."""
 _SMALLEST_STATUS = 16 * 1024
 """Bytes; with less of a status it is not tried."""
 _REREADS = 5
@@ -168,6 +173,10 @@ class Reconciler:
         """Write what was decided: the status first, pods last; then tell."""
         memory, job = entry.memory, view.job
         observed, now, decided = decision
+        if self._others_leave(memory, view, decided):
+            memory.timers = {**decided.timers, **memory.timers}
+            entry.rest_until = max(entry.rest_until, self._clock() + _LEAVING_SECONDS)
+            return _LEAVING_SECONDS
         may_project = self._applier.may_project(job, decided.record, fresh)
         written = await self._write_status(entry, view, decided, hurried)
         if written is None:
@@ -195,6 +204,27 @@ class Reconciler:
         finally:
             self._applier.send_events(job, memory, events)
         return earliest(decided.wake_after, rest.wake_after)
+
+    def _others_leave(self, memory: Memory, view: JobView, decided: Plan) -> bool:
+        """Whether to wait for other members, where one has left the round without giving a reason.
+
+        What has made it leave, such as the end of the leader, makes all of them leave, within milliseconds.
+        Then the round's end is written once, with the next round or with the cause.
+        """
+        before, after = view.status.current_round, decided.status.current_round
+        members = decided.status.members()
+        left = sum(member.state == MemberState.LEFT for member in members)
+        ends = (before.phase, after.phase) == (Phase.ACTIVE, Phase.BROKEN)
+        leavers, now = memory.leavers, self._clock()
+        if not ends or after.next_cause.cause != Cause.MEMBER_LEFT or left == len(members):
+            memory.leavers = None
+        elif leavers is None:
+            memory.leavers = Leavers(now, left)
+        elif left > leavers.count and now - leavers.since < _LONGEST_LEAVING_SECONDS:
+            memory.leavers = leavers._replace(count=left)
+        else:
+            memory.leavers = None
+        return memory.leavers is not None
 
     def _outdated(self, entry: JobEntry, view: JobView, written: JobView | None, decided: Plan) -> bool:
         """Whether the next pass, for which there is news, writes what follows from this status, too.
