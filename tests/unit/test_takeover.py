@@ -253,15 +253,19 @@ def test_jobs_that_have_lost_a_member_meanwhile_come_first() -> None:
     cluster.job("waits", **status_of("waits", finished=False))
     training(cluster, "lost", lost=True)
     order: list[str] = []
+    listed: list[bool] = []
 
     def look(job: Job, *rest: Any, **more: Any) -> Any:
         order.append(job.name)
+        listed.append(any(f"LIST {path}" in cluster.asked for path in OWNED.values()))
         return plan(job, *rest, **more)
 
     async def then(_: Controller) -> None:
         first = list(dict.fromkeys(order))
         assert first[:2] == ["lost", "waits"]
         assert first[-1] == "ended"
+        assert not listed[0], "what jobs own can wait"
+        assert all(listed[order.index("waits") :])
 
     take_over(cluster, then, look)
 

@@ -1,7 +1,8 @@
 """Runs passes: one worker for each job that needs one, fairly between namespaces, on the leading operator.
 
 A change adds its job to the work queue, and a worker makes the pass. Changes that arrive during a pass cost
-one more pass together. There is no other coalescing: nothing sleeps between an event and the plan.
+one more pass together. There is no other coalescing: nothing sleeps between an event and the plan, and
+nothing but the end of a round that its members leave by themselves waits (``Reconciler``).
 
 Of several operators, those that do not lead keep their view up to date and make no pass. The one that takes
 over reads all jobs again, and no clock about silence is older than that.
@@ -158,9 +159,13 @@ class Controller:
             self.cache.reset()
             self._watch()
         await self.cache.synced()
-        await self.source.compare_all_owned()
         self.queue.open()
         self.meter.took_over()
+        for entry in self.registry:
+            if self._urgency(entry) == Urgency.LOSS:
+                self.queue.add(entry.request)
+        # These are long lists, which no loss has to wait for.
+        await self.source.compare_all_owned()
         for entry in sorted(self.registry, key=self._urgency):
             self.queue.add(entry.request)
 
