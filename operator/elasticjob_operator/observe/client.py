@@ -32,7 +32,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import aiohttp
 import msgspec
@@ -410,9 +410,42 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
             yield batch
 
 
+class _Metadata(TypedDict, total=False):
+    """What is read of an object's metadata. Its managed fields, half of a Lease, are left out."""
+
+    name: Any
+    namespace: Any
+    uid: Any
+    resourceVersion: Any
+    generation: Any
+    creationTimestamp: Any
+    deletionTimestamp: Any
+    deletionGracePeriodSeconds: Any
+    labels: Any
+    annotations: Any
+    ownerReferences: Any
+    finalizers: Any
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: dict[str, msgspec.Raw]
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_ITEM = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_METADATA = msgspec.json.Decoder(_Metadata)
+_PART: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def _reduced(item: Mapping[str, msgspec.Raw]) -> Json:
+    """The object, with what is read of its metadata. Raises ValueError."""
+    return {key: (_METADATA if key == "metadata" else _PART).decode(part) for key, part in item.items()}
+
+
 def _event(name: str, line: bytes) -> tuple[str, Json]:
-    event = json.loads(line)
-    kind, item = event["type"], event["object"]
+    event = _EVENT.decode(line)
+    kind, item = event.type, _reduced(event.object)
     if kind == "ERROR":
         gone = item.get("reason") in ("Expired", "Gone")
         raise error_of(name, 410 if gone else int(item.get("code") or 500), {}, json.dumps(item).encode())
@@ -446,7 +479,7 @@ class _Items:
 
     def __iter__(self) -> Iterator[Json]:
         for item in self._items:
-            yield json.loads(bytes(item))
+            yield _reduced(_ITEM.decode(item))
 
 
 def _page(name: str, answer: bytes) -> Json:
