@@ -14,11 +14,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from elasticjob_operator import __main__ as operator
 from elasticjob_operator import app
@@ -31,6 +32,7 @@ from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.settings import Settings
 
 TICK_SECONDS = 0.02
+_ROWS = ("passes", "pauses", "lags")
 
 
 @dataclass
@@ -44,8 +46,8 @@ class PassTimes:
     waited: float = 0.0
     """Of it, while at least one of its requests was under way."""
     plan_cpu: float = 0.0
-    broke: bool = False
-    """It found that a round is over."""
+    broke: float = 0.0
+    """1 if it found that a round is over."""
 
     @property
     def own(self) -> float:
@@ -62,6 +64,27 @@ class Stall:
     cpu: float
 
 
+T = TypeVar("T", PassTimes, Stall)
+
+
+class Rows(Generic[T]):
+    """Rows of numbers in one array. Thousands of small objects would count as the operator's memory, and keep
+    what lies between them from being given back."""
+
+    def __init__(self, row: type[T]) -> None:
+        self._row: type[T] = row
+        self.values = array("d")
+
+    def append(self, row: T) -> None:
+        """One more."""
+        self.values.extend(astuple(row))
+
+    def __iter__(self) -> Iterator[T]:
+        width = len(fields(self._row))
+        for at in range(0, len(self.values), width):
+            yield self._row(*self.values[at : at + width])
+
+
 @dataclass
 class Clocks:
     """What was measured."""
@@ -69,27 +92,33 @@ class Clocks:
     at: float = 0.0
     leading_at: float = 0.0
     """When this process first led; 0: never."""
-    passes: list[PassTimes] = field(default_factory=list)
-    pauses: list[Stall] = field(default_factory=list)
+    passes: Rows[PassTimes] = field(default_factory=lambda: Rows(PassTimes))
+    pauses: Rows[Stall] = field(default_factory=lambda: Rows(Stall))
     """Garbage collections."""
-    lags: list[Stall] = field(default_factory=list)
+    lags: Rows[Stall] = field(default_factory=lambda: Rows(Stall))
     """How late the event loop was, of those above a millisecond."""
 
     def dump(self, file: Path) -> None:
-        """Write all of it."""
+        """Write all of it: a line of JSON, and then the bytes of the arrays."""
         self.at = time.monotonic()
+        rows = {name: getattr(self, name).values for name in _ROWS}
+        head = {"at": self.at, "leading_at": self.leading_at, **{name: len(rows[name]) for name in _ROWS}}
         part = file.with_suffix(".part")
-        part.write_text(json.dumps(asdict(self)))
+        with part.open("wb") as out:
+            out.write(json.dumps(head).encode() + b"\n")
+            for values in rows.values():
+                values.tofile(out)
         part.rename(file)
 
     @staticmethod
     def read(file: Path) -> Clocks:
         """What `dump` wrote."""
-        found = json.loads(file.read_text())
-        found["passes"] = [PassTimes(**one) for one in found["passes"]]
-        for stalls in ("pauses", "lags"):
-            found[stalls] = [Stall(**one) for one in found[stalls]]
-        return Clocks(**found)
+        with file.open("rb") as source:
+            head = json.loads(source.readline())
+            clocks = Clocks(head["at"], head["leading_at"])
+            for name in _ROWS:
+                getattr(clocks, name).values.fromfile(source, head[name])
+        return clocks
 
 
 class _UnderWay:
@@ -183,10 +212,8 @@ def _timed_plan(
     current = _current.get()
     if current is not None:
         current.times.plan_cpu += time.thread_time() - began
-        current.times.broke |= (status.current_round.phase, decided.status.current_round.phase) == (
-            "Active",
-            "Broken",
-        )
+        if (status.current_round.phase, decided.status.current_round.phase) == ("Active", "Broken"):
+            current.times.broke = 1.0
     return decided
 
 

@@ -46,8 +46,10 @@ def test_each_number_of_jobs_has_a_column() -> None:
 
 def test_the_operator_s_own_part_of_a_loss(tmp_path: Path) -> None:
     """News waited 3 ms for its pass, which took 30 ms, 20 of them for answers; other passes do not count."""
-    loss = PassTimes(at=10.0, queued=0.003, took=0.030, waited=0.020, broke=True)
-    clocks = Clocks(passes=[loss, PassTimes(at=11.0, took=5.0), PassTimes(at=1.0, took=5.0, broke=True)])
+    loss = PassTimes(at=10.0, queued=0.003, took=0.030, waited=0.020, broke=1.0)
+    clocks = Clocks()
+    for one in (loss, PassTimes(at=11.0, took=5.0), PassTimes(at=1.0, took=5.0, broke=1.0)):
+        clocks.passes.append(one)
     clocks.dump(tmp_path / "clocks.json")
     assert own_parts(Clocks.read(tmp_path / "clocks.json"), since=9.0) == [13.0, 13.0]
 
