@@ -9,6 +9,7 @@ import pytest
 
 from elasticjob_operator.act.injection import HANDLER_DIR
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.act.pod_creation_limiter import PODS_PER_TURN
 from elasticjob_operator.observe.client import Json
 from elasticjob_operator.observe.errors import ApiError, Forbidden, Invalid, TooManyRequests, Unavailable
 from elasticjob_operator.plan.model import CreatePod, DeletePod, Job, Observed
@@ -66,6 +67,22 @@ async def test_a_pod_that_is_there_when_the_status_is_written_is_not_made_again(
             lambda: len(scene.planner.seen[-1].pods) == 2 and not operator.controller.under_way(),
             "the planner has seen them",
         )
+    assert scene.wire.writes.count("POST pods") == 2
+
+
+async def test_before_the_turn_of_its_first_pods_nothing_is_made_for_a_job(scene: Scene) -> None:
+    """What a thousand jobs get beside their pods would be made before the first pod of any."""
+    await scene.make_job()
+    scene.planner.pod_names = ("mnist-0-0", "mnist-1-0")
+    scene.planner.actions = create_missing
+    async with scene.operator() as operator:
+        limiter = operator.controller.reconciler._applier._creation_limiter
+        for _ in range(5):
+            limiter.due(scene.namespace, PODS_PER_TURN, False, None)  # others' pods, for 6 s
+        await until(lambda: bool(scene.planner.seen), "the first pass begins")
+        await until(lambda: not operator.controller.under_way(), "it has ended")
+        assert scene.wire.writes == []
+        await scene.pods_are("mnist-0-0", "mnist-1-0")
     assert scene.wire.writes.count("POST pods") == 2
 
 
