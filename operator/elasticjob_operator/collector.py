@@ -46,8 +46,7 @@ class Collector:
     def start(self) -> None:
         """From now on, for the whole process."""
         gc.set_threshold(YOUNG, MIDDLE, _NEVER)
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # imports leave nothing to collect
         gc.callbacks.append(self._collected)
         self._returning = self._loop.call_later(GIVE_BACK_SECONDS, self.give_back)
 
