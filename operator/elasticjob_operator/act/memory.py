@@ -59,7 +59,7 @@ class Leavers(NamedTuple):
     """Members that leave a round: since when (monotonic), and how many have left so far."""
 
     since: float
-    count: int
+    left: int
 
 
 @dataclass

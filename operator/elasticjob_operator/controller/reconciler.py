@@ -220,8 +220,8 @@ class Reconciler:
             memory.leavers = None
         elif leavers is None:
             memory.leavers = Leavers(now, left)
-        elif left > leavers.count and now - leavers.since < _LONGEST_LEAVING_SECONDS:
-            memory.leavers = leavers._replace(count=left)
+        elif left > leavers.left and now - leavers.since < _LONGEST_LEAVING_SECONDS:
+            memory.leavers = leavers._replace(left=left)
         else:
             memory.leavers = None
         return memory.leavers is not None

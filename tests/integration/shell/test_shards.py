@@ -10,7 +10,7 @@ import pytest
 
 from elasticjob_operator.observe.client import Json, WatchBatch
 from elasticjob_operator.plan.planner import plan
-from tests.integration.shell.scene import Operator, Scene, Wire, WiredClient, eventually
+from tests.integration.shell.scene import Operator, Scene, Wire, WiredClient, eventually, until
 
 pytestmark = pytest.mark.cluster
 
@@ -76,7 +76,8 @@ async def test_two_operators_leave_each_others_jobs_alone(
                 await served(other)
                 await second.controller.source.relist(other.namespace)
 
-                # What one mends, the other does not even see.
+                # What one mends, the other does not even see. (A pod that it has never seen it makes again.)
+                await until(lambda: len(second.controller.cache.pods) == 2, "it has seen its pods")
                 pod = f"{other.pods}/mnist-1-0"
                 await other.admin.delete(pod, grace=0)
                 await other.pods_are("mnist-0-0", "mnist-1-1")
