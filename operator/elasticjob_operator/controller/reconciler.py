@@ -212,18 +212,18 @@ class Reconciler:
         Then the round's end is written once, with the next round or with the cause.
         """
         before, after = view.status.current_round, decided.status.current_round
-        members = decided.status.members()
-        left = sum(member.state == MemberState.LEFT for member in members)
+        leavers, memory.leavers = memory.leavers, None
         ends = (before.phase, after.phase) == (Phase.ACTIVE, Phase.BROKEN)
-        leavers, now = memory.leavers, self._clock()
-        if not ends or after.next_cause.cause != Cause.MEMBER_LEFT or left == len(members):
-            memory.leavers = None
-        elif leavers is None:
+        if not ends or after.next_cause.cause != Cause.MEMBER_LEFT:
+            return False
+        members, now = decided.status.members(), self._clock()
+        left = sum(member.state == MemberState.LEFT for member in members)
+        if left == len(members):
+            return False
+        if leavers is None:
             memory.leavers = Leavers(now, left)
         elif left > leavers.left and now - leavers.since < _LONGEST_LEAVING_SECONDS:
             memory.leavers = leavers._replace(left=left)
-        else:
-            memory.leavers = None
         return memory.leavers is not None
 
     def _outdated(self, entry: JobEntry, view: JobView, written: JobView | None, decided: Plan) -> bool:
