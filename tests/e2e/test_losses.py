@@ -175,7 +175,7 @@ def test_standalone_in_the_manifest_by_mistake(job: JobRun) -> None:
     failed = job.failed()
     assert failed["reason"] == "NeverJoined"
     assert (
-        "its command has the flag --standalone, so each pod trains alone: remove it" in failed["message"]
+        "its command has the flag --standalone, so each pod trains alone: delete the job" in failed["message"]
     ), "it says what to do"
 
     def told() -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elasticjob_operator.plan.words import node_words
+from elasticjob.contract.text import node_words
 from tests.e2e.job import DIGITS, TORCHRUN, JobRun
 from tests.e2e.test_preemption import apart, evict
 from tests.integration.test_node_notices import tainted

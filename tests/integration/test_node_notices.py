@@ -15,7 +15,7 @@ import pytest
 from devcluster.access import ClusterAccess
 from devcluster.cluster import Cluster
 from elasticjob.contract.names import JOB_LABEL
-from elasticjob_operator.plan.words import node_words
+from elasticjob.contract.text import node_words
 from tests.integration.lifecycle_job import PlayedJob
 from tests.integration.test_excluded_nodes import running
 

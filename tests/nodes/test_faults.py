@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from elasticjob_operator.plan.words import node_words
+from elasticjob.contract.text import node_words
 from tests.nodes.job import BOTH, DigitsJob, NodesJob
 from tests.nodes.table import Recovery
 

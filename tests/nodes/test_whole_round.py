@@ -10,7 +10,7 @@ import pytest
 
 from devcluster.control_plane import ControlPlane
 from devcluster.kubelet.cluster import KubeletCluster
-from elasticjob_operator.plan.words import node_words
+from elasticjob.contract.text import node_words
 from tests.chart.release import Release
 from tests.nodes.job import BOTH, DigitsJob
 from tests.nodes.table import Recovery

@@ -84,7 +84,7 @@ WANTED = Access(True, ("mnist-elasticjob",), ("mnist-0-0",))
 def test_what_is_somebody_elses_is_named(kind: str) -> None:
     api: Any = OneKind(kind, Conflict("PATCH", 422, "Invalid", "the test of the owner's UID failed"))
     with pytest.raises(
-        NotOurs, match=f"{kind} mnist-elasticjob already exists in namespace default .*or rename the job"
+        NotOurs, match=f"{kind} mnist-elasticjob already exists in namespace default .*under another name"
     ):
         asyncio.run(grant(api, job({"spec": {"containers": []}}), WANTED, None, []))
     assert not api.made

@@ -11,6 +11,7 @@ from elasticjob_operator.plan.containers import memory_limit
 from elasticjob_operator.plan.error_text import without_chatter
 from elasticjob_operator.plan.model import Job, JobSpec
 
+AGAIN = "delete the job, and apply it again without"
 ALONE = "so each pod trains alone"
 UNLESS = "each pod trains alone, unless the script starts torchrun"
 
@@ -29,15 +30,16 @@ def why(**container: Any) -> str:
         (["torchrun", "--rdzv_backend", "k8s", "train.py"], ""),
         (
             ["torchrun", "--standalone", "train.py"],
-            f"its command has the flag --standalone, {ALONE}: remove it",
+            f"its command has the flag --standalone, {ALONE}: {AGAIN} it",
         ),
         (
             ["sh", "-c", "torchrun --standalone --nnodes=1 train.py && upload"],
-            f"its command has the flags --standalone, --nnodes=1, {ALONE}: remove them",
+            f"its command has the flags --standalone, --nnodes=1, {ALONE}: {AGAIN} them",
         ),
         (
             ["torchrun", "--rdzv-backend=c10d", "train.py"],
-            "its command has the flag --rdzv-backend=c10d, which overrides what the operator sets: remove it",
+            "its command has the flag --rdzv-backend=c10d, which overrides what the operator sets: "
+            f"{AGAIN} it",
         ),
         (["python", "train.py"], f"its command runs python, not torchrun: {UNLESS}"),
         (
@@ -60,7 +62,7 @@ def test_arguments_count_and_the_images_own_command_is_not_known() -> None:
     assert why(command=["python"], args=["train.py"]) == f"its command runs python, not torchrun: {UNLESS}"
     assert why(args=["python", "train.py"]) == ""
     assert why(args=["--standalone", "train.py"]) == (
-        f"its command has the flag --standalone, {ALONE}: remove it"
+        f"its command has the flag --standalone, {ALONE}: {AGAIN} it"
     )
 
 

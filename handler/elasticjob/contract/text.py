@@ -55,6 +55,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def node_words(name: str) -> str:
+    """A node in a sentence, by its name alone where that says what it is: ``node-b``, but ``node b``."""
+    if not name:
+        return "its node"
+    return name if name.startswith("node") else f"node {name}"
+
+
 class Word(str, enum.Enum):
     """One of the fixed words of a field. It is its value wherever it is written."""
 

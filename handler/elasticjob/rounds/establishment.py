@@ -38,17 +38,17 @@ def find_not_established(look: Look) -> list[Finding]:
     unarrived = [m for m in r.members if m.group_rank in unarrived_ranks]
     if unarrived:
         suspect_leader(look, leader, len(unarrived), len(r.members) - 1)
-        again = f"did not reach the leader {leader.name} in two rounds in a row"
+        again = f"did not reach the leader {leader.where} in two rounds in a row"
         look.set_members(
             {
-                m.id: replace(m, state=MemberState.LOST.value, message=f"{m.name} {again}")
+                m.id: replace(m, state=MemberState.LOST.value, message=f"{m.where} {again}")
                 for m in unarrived
                 if m.name in r.unarrived
             }
         )
         look.set(unarrived=tuple(m.name for m in unarrived))
-        names = listed([m.name for m in unarrived])
-        text = f"{names} did not reach the leader {leader.name} in time"
+        who = listed([m.where for m in unarrived])
+        text = f"{who} did not reach the leader {leader.where} in time"
         return [Finding(Cause.NOT_ESTABLISHED, text, unarrived[0])]
     limit = 2 * look.limits.establish_timeout
     if look.left(RoundWait.ESTABLISHMENT, limit) > 0:
@@ -57,8 +57,8 @@ def find_not_established(look: Look) -> list[Finding]:
     look.judged_unheard.add(leader.name)
     if heard is not None and heard.unreadable:
         # It has reported something, perhaps missing members: an unreadable report is no evidence against it.
-        return [Finding(Cause.NOT_ESTABLISHED, f"the report of the leader {leader.name} cannot be read")]
-    text = f"the leader {leader.name} did not report for {limit} s"
+        return [Finding(Cause.NOT_ESTABLISHED, f"the report of the leader {leader.where} cannot be read")]
+    text = f"the leader {leader.where} did not report for {limit} s"
     return [Finding(Cause.LEADER_UNREACHABLE, text, leader)]
 
 

@@ -55,7 +55,7 @@ def _reported_by_leader(look: Look) -> list[Finding]:
     why = report.message or "its heartbeats stopped"
     others = look.state.members[1:]
     reported = {
-        m.id: f"{m.name} (group rank {m.group_rank}) was unreachable: {why}"
+        m.id: f"{m.where} (group rank {m.group_rank}) was unreachable: {why}"
         for m in others
         if m.group_rank in silent and m.state == MemberState.MEMBER
     }
@@ -85,7 +85,7 @@ def _accusations(look: Look) -> list[Finding]:
     return _unreachable(
         look,
         {
-            m.id: f"{m.name} (group rank {m.group_rank}) cannot reach the leader {leader.name}{proof}"
+            m.id: f"{m.where} (group rank {m.group_rank}) cannot reach the leader {leader.where}{proof}"
             for m in accusers
             if m.state == MemberState.MEMBER
         },
@@ -95,7 +95,7 @@ def _accusations(look: Look) -> list[Finding]:
 def _believe(look: Look, leader: Member, accusers: list[Member], others: int) -> list[Finding]:
     reason = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
     who = f"{len(accusers)} of {others} other members" if others > 1 else "the other member"
-    text = f"{who} cannot reach the leader {leader.name}"
+    text = f"{who} cannot reach the leader {leader.where}"
     look.exclude_from_leading(leader.name)
     look.set_members(
         {

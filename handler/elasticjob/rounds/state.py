@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticjob.contract.limits import Limits
 from elasticjob.contract.records import Phase, RoundReport
-from elasticjob.contract.text import Word
+from elasticjob.contract.text import Word, node_words
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.waits import RoundWait, Waits
 
@@ -49,6 +49,11 @@ class Member:
     state: str = MemberState.MEMBER.value
     message: str = ""
     place: str = ""
+
+    @property
+    def where(self) -> str:
+        """Its name, and its node where that is known: ``mnist-2-0 on node-b``."""
+        return f"{self.name} on {node_words(self.place)}" if self.place else self.name
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ class NotOurs(Invalid):
     def __init__(self, job: Job, kind: str, name: str) -> None:
         message = (
             f"{kind} {name} already exists in namespace {job.namespace} and is not owned by this job; if it "
-            "is left from a deleted job, it will be garbage-collected; otherwise delete it or rename the job"
+            "is left from a deleted job, it will be garbage-collected; otherwise delete it, or delete this "
+            "job and apply it again under another name"
         )
         super().__init__(f"the objects of {job.namespace}/{job.name}", 0, "NotOurs", message)
 

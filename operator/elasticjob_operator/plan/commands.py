@@ -20,7 +20,11 @@ KEPT_APART = ("--standalone", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "
 """Flags of torchrun with which a pod takes no part in the job's rounds, unless they say what the operator
 says. ``--rdzv-conf`` is allowed."""
 
-NEEDED = f"torchrun without {', '.join(KEPT_APART[:-1])} or {KEPT_APART[-1]}"
+_FLAGS = f"{', '.join(KEPT_APART[:-1])} or {KEPT_APART[-1]}"
+
+NEEDED = f"torchrun without {_FLAGS}"
+
+MUST = f"its command must run torchrun: plain python, or torchrun with {_FLAGS}, trains alone in each pod"
 
 MAX_WORD = 100
 
@@ -76,7 +80,10 @@ def why_apart(job: Job) -> str:
             else f"which override{'s' * (not many)} what the operator sets"
         )
         them = "them" if many else "it"
-        return f"its command has the flag{'s' * many} {listed(flags)}, {effect}: remove {them}"
+        return (
+            f"its command has the flag{'s' * many} {listed(flags)}, {effect}: delete the job, and apply it "
+            f"again without {them}"
+        )
     command = _command(container) if container.get("command") else []  # else it is the image's
     if command and _PYTHON.fullmatch(command[0]) and _runs_script(command[1:]):
         runs = one_line(command[0], MAX_WORD)

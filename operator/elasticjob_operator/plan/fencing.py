@@ -8,11 +8,11 @@ limit that wait (``failurePolicy.fencing``): then it is enough that every member
 
 from __future__ import annotations
 
+from elasticjob.contract.text import node_words
 from elasticjob.rounds.candidates import Defer
 from elasticjob_operator.plan import members, termination
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
-from elasticjob_operator.plan.words import node_words
 
 REASON = "WaitingForFencing"
 """Of the condition Training, and of the Event when the wait begins."""
@@ -89,6 +89,5 @@ def _remedy(p: Pass) -> str:
     which = node_words(node) if len(nodes) == 1 else "a node"
     return (
         f". If {which} is certainly off: kubectl taint node {node} "
-        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or delete its Node object, or delete its "
-        "pods with --force"
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or delete its Node object"
     )

@@ -86,10 +86,7 @@ def check_failure(p: Pass) -> bool:
         return True
     never = _never_joined(p)
     if never:
-        why = commands.why_apart(p.job) or (
-            f"its command must run {commands.NEEDED} (with these flags, or with plain python, each pod "
-            "trains alone)"
-        )
+        why = commands.why_apart(p.job) or commands.MUST
         _close(
             p,
             Outcome.FAILED,

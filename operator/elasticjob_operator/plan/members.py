@@ -23,7 +23,7 @@ from elasticjob.contract.records import (
     AnnouncedState,
     FailureReport,
 )
-from elasticjob.contract.text import NO_ERROR_TEXT, one_line
+from elasticjob.contract.text import NO_ERROR_TEXT, node_words, one_line
 from elasticjob.rounds.causes import PLANNED, Cause
 from elasticjob.rounds.judgement import judge
 from elasticjob.rounds.reports import LEADER_STALE_SECONDS, accuses
@@ -36,7 +36,6 @@ from elasticjob_operator.plan.model import OOM_KILLED, Participant, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import COMPLETED, ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
-from elasticjob_operator.plan.words import node_words
 
 ENDED_WELL_SECONDS = 2.0
 """How long a container that has ended with 0 and not reported its success may have been told to end, while

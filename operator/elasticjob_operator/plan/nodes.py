@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.causes import Cause
 from elasticjob_operator.plan import termination
 from elasticjob_operator.plan.evidence import INFRASTRUCTURE
@@ -23,7 +23,6 @@ from elasticjob_operator.plan.model import DeletePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ExcludedNode, JobStatus
 from elasticjob_operator.plan.waits import JobWait
-from elasticjob_operator.plan.words import node_words
 
 FAILURES = 2
 """This many failures within ``WINDOW`` exclude a node: one may be bad luck, and a job that loses the same

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from elasticjob.contract.records import Phase
+from elasticjob.contract.text import node_words
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import MemberState
@@ -23,7 +24,6 @@ from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
-from elasticjob_operator.plan.words import node_words
 
 READY_SECONDS = 60.0
 """How long those that replace members are waited for before the round drains without them. AWS gives two

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from elasticjob.contract.names import pod_name, slot_and_attempt
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.state import MemberState
 from elasticjob_operator.plan import backoff, charge_revision, nodes, termination
@@ -27,7 +27,6 @@ from elasticjob_operator.plan.model import (
 )
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
-from elasticjob_operator.plan.words import node_words
 
 ORPHAN_SECONDS = 10.0
 """How long a Lease without a pod is left alone: the two watches are not in step."""

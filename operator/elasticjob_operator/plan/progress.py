@@ -105,7 +105,10 @@ def stuck(p: Pass) -> str:
     same = len(list(itertools.takewhile(lambda first: first == step, firsts)))
     if same > row:
         which = "no checkpoint" if step <= 1 else "no later checkpoint"
-        text = f"{same} rounds in a row began at step {step}: {which} is saved or found"
+        text = (
+            f"{counted(row, 'round')} in a row began at the same step as the one before (step {step}): "
+            f"{which} is saved or found"
+        )
     else:
         text = (
             f"{counted(row, 'round')} in a row began at no later step than the one before (step {step}), or "

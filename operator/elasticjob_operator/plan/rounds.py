@@ -8,7 +8,7 @@ from dataclasses import replace
 from elasticjob.contract.names import members_object, pod_name, round_object
 from elasticjob.contract.records import INLINE_MEMBERS as INLINE_MEMBERS
 from elasticjob.contract.records import AnnouncedState, MemberList, Phase, RoundRecord, endpoint_at
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import Candidate, Defer, Expected, FormRound, listed, reasons
 from elasticjob.rounds.causes import ESTABLISHING, PLANNED, Cause
 from elasticjob.rounds.establishment import continues_series, take_established
@@ -39,7 +39,6 @@ from elasticjob_operator.plan.status import (
     kernel_members,
 )
 from elasticjob_operator.plan.waits import JobWait
-from elasticjob_operator.plan.words import node_words
 
 SCHEDULING_GRACE_SECONDS = 5.0
 """How long a new pod counts as on its way while the scheduler has not yet spoken about it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticjob.contract.records import AnnouncedState
-from elasticjob.contract.text import counted
+from elasticjob.contract.text import counted, node_words
 from elasticjob.rounds.candidates import Defer, Expected, decide, joined_of, listed, reasons
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.formation import RANK_HELD_SECONDS
@@ -19,7 +19,6 @@ from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.rounds import candidates, newcomers
 from elasticjob_operator.plan.status import ParticipantStatus
 from elasticjob_operator.plan.waits import JobWait
-from elasticjob_operator.plan.words import node_words
 
 NONE_COMING = "; no other pod is starting"
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elasticjob.contract.records import AnnouncedState
+from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import ESTABLISHING, Cause
 from elasticjob_operator.plan.containers import memory_limit
 from elasticjob_operator.plan.evidence import Evidence
 from elasticjob_operator.plan.model import OOM_KILLED, Exit, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
-from elasticjob_operator.plan.words import node_words
 
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
