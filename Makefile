@@ -17,18 +17,18 @@ demo: $(READY) controlplane ## train a real model through an ElasticJob, and kil
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some; devcluster's own: ARGS=devcluster/tests)
-	@echo "== tests: pure ones and conformance, then real control planes and real torchruns; on two processes (18 minutes on 2 cores)"
+	@echo "== tests: pure ones and conformance, then real control planes and real torchruns (20 minutes on 2 cores)"
 ifeq ($(ARGS),)
 	@rm -rf build/operator-rights
-	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/conformance tests/simulation tests/unit tests/scenarios
-	@$(BIN)/pytest -q -n 2 --dist loadfile devcluster/tests
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/e2e tests/chart tests/integration tests/chaos
+	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/conformance tests/simulation tests/unit tests/scenarios
+	@$(BIN)/pytest -q -n 3 --dist loadfile devcluster/tests
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/chart tests/e2e tests/chaos tests/integration
 	@$(BIN)/python -m tests.operator_rights
 else
 	@$(BIN)/pytest $(ARGS)
 endif
 
-test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (30 minutes)
+test-slow: $(READY) controlplane ## the tests that make test leaves out: minutes each, or variants (45 minutes)
 	@$(BIN)/pytest -m slow $(ARGS)
 	@$(BIN)/pytest -m slow devcluster/tests
 

@@ -43,6 +43,7 @@ def test_one_fault_after_another(devcluster: Cluster, namespace: str, tmp_path: 
     assert chaos.faults_done.total() >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_planned_changes_one_after_the_other(devcluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """With warm workers, each kind once: no step is redone, each round has stopped for its change, nothing

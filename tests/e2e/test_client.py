@@ -321,6 +321,7 @@ def greet(word: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_functions_are_trained_and_followed_by_programs(job: JobRun, handler_image: Build) -> None:
     job.cluster.add_image(HANDLER_IMAGE, "/usr/bin", {IMAGE_DIR: handler_image.home / "site"})

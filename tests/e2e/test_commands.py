@@ -60,6 +60,7 @@ def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun
     assert set(job.pods()) == {f"{job.name}-0-0", f"{job.name}-1-0"}
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_after_torchrun_is_a_failure(job: JobRun) -> None:
     """Rank by rank the same command: in one pod the upload fails once. All begin again, and end well."""
     upload = '{ [ "$ELASTICJOB_POD_NAME" != "$JOB-1-0" ] || { echo no such bucket; exit 7; }; }'

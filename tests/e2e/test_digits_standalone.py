@@ -107,6 +107,7 @@ def test_the_world_size_makes_no_difference(reference: Run, tmp_path: Path) -> N
     assert run.result()["final_loss"] == pytest.approx(reference.result()["final_loss"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_kill_costs_only_the_steps_since_the_last_checkpoint(reference: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
     with run.torchrun(2) as process:

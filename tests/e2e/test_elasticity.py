@@ -53,6 +53,7 @@ def test_a_spare_is_promoted_and_replaced(job: JobRun) -> None:
     assert job.pods()[fresh]["status"]["phase"] == "Succeeded"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("ELASTICJOB_TEST_PYTHON" in os.environ, reason="the newest torch is enough")
 def test_a_pod_that_is_added_announces_itself_when_it_is_warm(job: JobRun) -> None:
     imports = ["not_there", "fractions"]
@@ -81,6 +82,7 @@ def test_a_pod_that_is_added_announces_itself_when_it_is_warm(job: JobRun) -> No
     assert first == {"warm": 1, "cold": 0} or first["coldReason"].startswith("cannot import not_there: ")
 
 
+@pytest.mark.slow
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_a_lost_pod_returns_when_all_members_can_start_warm(job: JobRun) -> None:

@@ -45,6 +45,7 @@ def test_a_worker_is_killed(job: JobRun) -> None:
     job.complete()
 
 
+@pytest.mark.slow
 def test_a_pod_is_killed_and_replaced(job: JobRun) -> None:
     job.apply()
     job.training(1, members=2)

@@ -68,6 +68,7 @@ def test_the_example_of_an_indexed_job_trains_to_the_end(others: OthersRun, tmp_
     assert (result["world_size"], result["steps"], result["resumed_from_step"]) == (3, 69, 0)
 
 
+@pytest.mark.slow
 def test_the_job_replaces_a_pod_and_the_new_one_takes_the_rank_of_its_index(others: OthersRun) -> None:
     others.serve(3)
     others.indexed(3, "Never")
@@ -230,6 +231,7 @@ def may_announce(others: OthersRun, client: ApiClient, name: str, uid: str) -> N
     wait_for(lambda: others.announce(client, name, uid).ok, 30, f"{name} may write its Lease", 0.2)
 
 
+@pytest.mark.slow
 def test_a_second_torchrun_in_a_pod_is_refused_and_the_round_goes_on(others: OthersRun) -> None:
     """As ``kubectl exec`` starts one: in the same container, with the same environment. What its message
     advises works."""
@@ -320,6 +322,7 @@ def test_a_member_is_lost_after_others_have_succeeded(others: OthersRun) -> None
     others.prints(victim, f"RendezvousClosedError: the job has failed: {victim} (group rank 1)")
 
 
+@pytest.mark.slow
 def test_too_few_pods_are_said_and_join_timeout_ends_the_wait(others: OthersRun) -> None:
     others.serve(2)
     others.pod("only")

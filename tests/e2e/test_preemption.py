@@ -98,6 +98,7 @@ def test_the_scheduler_preempts_a_member(job: JobRun) -> None:
     job.complete()
 
 
+@pytest.mark.slow
 def test_members_are_evicted(job: JobRun) -> None:
     """Within a disruption budget, which learns the job's size from /scale; and by kubectl drain."""
     cluster = job.cluster

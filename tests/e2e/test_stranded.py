@@ -28,8 +28,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.timeout(6
 @pytest.mark.parametrize(
     ("script", "slot"),
     [
-        pytest.param("steps.py", 1, id="a member whose workers fail with the lost one's"),
-        pytest.param("lone_steps.py", 1, id="a member whose workers go on"),
+        pytest.param(
+            "steps.py", 1, marks=pytest.mark.slow, id="a member whose workers fail with the lost one's"
+        ),
+        pytest.param("lone_steps.py", 1, marks=pytest.mark.slow, id="a member whose workers go on"),
         pytest.param("lone_steps.py", 0, id="the leader"),
     ],
 )
@@ -46,7 +48,13 @@ def test_nobody_is_lost_with_an_api_server(job: JobRun, installed: Cluster, scri
     nobody_but_the_last_is_lost(job, pods)
 
 
-@pytest.mark.parametrize("broken", [True, False], ids=["after the round was broken", "before"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(True, marks=pytest.mark.slow, id="after the round was broken"),
+        pytest.param(False, id="before"),
+    ],
+)
 def test_nobody_is_lost_by_what_the_operator_does_not_hear(
     job: JobRun, installed: Cluster, namespace: str, tmp_path: Path, operator: Operator, broken: bool
 ) -> None:

@@ -34,6 +34,7 @@ def unauthorized(cluster: Cluster, offset: int) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow
 def test_tokens_are_replaced_lose_their_key_and_their_account(
     job: JobRun, operator: Operator, installed: Cluster
 ) -> None:

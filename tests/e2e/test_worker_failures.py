@@ -117,6 +117,7 @@ def test_a_torchrun_that_gives_up_says_why(job: JobRun) -> None:
     assert job.failed()["reason"] == "ApplicationRestartsExhausted"
 
 
+@pytest.mark.slow
 def test_a_round_that_others_have_ended_is_no_failure(job: JobRun) -> None:
     """What torch stops at a restart is not reported."""
     job.apply([*TORCHRUN, str(SCRIPTS / "steps.py"), str(job.folder)])
