@@ -25,6 +25,7 @@ _FLAGS = f"{', '.join(KEPT_APART[:-1])} or {KEPT_APART[-1]}"
 NEEDED = f"torchrun without {_FLAGS}"
 
 MUST = f"its command must run torchrun: plain python, or torchrun with {_FLAGS}, trains alone in each pod"
+"""What to do if a pod has ended well and never joined, and the template does not show why."""
 
 MAX_WORD = 100
 

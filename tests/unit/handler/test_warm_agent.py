@@ -24,7 +24,7 @@ from elasticjob.warm_interpreter import WarmInterpreter
 from elasticjob.warm_workers import WarmWorkers
 from elasticjob.worker_failures import RoundWorkers
 from elasticjob.worker_terminator import WorkerTerminator
-from elasticjob.workers import WorkerProcesses
+from elasticjob.workers import WorkerProcesses, children
 from tests.unit.test_participant import ROUND, joined
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers are for Linux")
@@ -44,6 +44,17 @@ class Agent:
         return SimpleNamespace(spec=self._spec)
 
 
+class OfThisTest(WorkerProcesses):
+    """Without the processes that other tests have started in this one and still need, such as a cluster's."""
+
+    def __init__(self, warm: WarmWorkers) -> None:
+        super().__init__(warm)
+        self._others = frozenset(children(os.getpid()))
+
+    def pids(self) -> list[int]:
+        return [pid for pid in super().pids() if pid not in self._others]
+
+
 class Scene:
     """Warm workers that import nothing much, and the starts of a torch that is played."""
 
@@ -52,6 +63,7 @@ class Scene:
         self.memory: Memory | None = PLENTY
         self.warm = WarmWorkers(memory=lambda: self.memory)
         self.warm.install()
+        self.worker_processes = OfThisTest(self.warm)
         self.stepped = False
         self.told = Starts()
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -151,7 +163,7 @@ def test_the_next_are_made_after_the_first_step_one_by_one(
     scene.stepped = True
     pids = scene.idle(3)
     assert not pids & {one.pid for one in first}
-    assert not [pid for pid in WorkerProcesses(scene.warm).pids() if pid in pids]
+    assert not [pid for pid in scene.worker_processes.pids() if pid in pids]
     assert beside == [0, 0, 0], "each when the one before had done its imports"
     scene.arm(3, *args)
     scene.begin()
@@ -185,7 +197,7 @@ def test_a_guard_that_kills_what_is_left_of_the_workers_leaves_those_that_wait_a
     (waits,) = scene.warm.idle_pids()
     core, left = joined(ROUND), RoundWorkers(None)
     core.take_step()
-    guard = WorkerTerminator(core, 0.1, lambda: left, WorkerProcesses(scene.warm))
+    guard = WorkerTerminator(core, 0.1, lambda: left, scene.worker_processes)
     guard.kill_in_time()
     assert worker.wait(SECONDS) == -9
     wait_for(lambda: "its workers did not stop" in said(), SECONDS, "it says whom it has killed")
@@ -376,7 +388,7 @@ def test_a_stack_dump_knows_warm_workers_and_leaves_those_that_wait_alone(
     worker = scene.start(1, *args)
     wait_for(lambda: scene.out(1) == "here\n", SECONDS, "the worker runs")
     (waits,) = scene.warm.idle_pids()
-    dump = StackDump(WorkerProcesses(scene.warm))
+    dump = StackDump(scene.worker_processes)
     dump.freeze(3, lambda: True)
     assert Path(f"/proc/{waits}/stat").read_text().rpartition(")")[2].split()[0] != "T"
     dump.dump()
