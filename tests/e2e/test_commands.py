@@ -49,6 +49,7 @@ def all_succeeded(job: JobRun) -> bool:
     return [p["state"] for p in job.status()["participants"]] == ["Succeeded", "Succeeded"]
 
 
+@pytest.mark.slow
 def test_a_second_torchrun_in_the_same_command_begins_the_next_round(job: JobRun) -> None:
     """torchrun prep.py && torchrun train.py, in the same pods, uncharged."""
     mark = 'touch "$1/{}-$ELASTICJOB_POD_NAME"'

@@ -83,6 +83,7 @@ def same_training(first: list[dict[str, float | str]], second: list[dict[str, fl
     assert [line["loss"] for line in first] == pytest.approx([line["loss"] for line in second], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_log_has_every_step(reference: Run) -> None:
     steps = reference.steps()
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
@@ -91,6 +92,7 @@ def test_the_log_has_every_step(reference: Run) -> None:
     assert [line["epoch"] for line in steps] == [index // 23 for index in range(STEPS)]
 
 
+@pytest.mark.slow
 def test_it_learns(reference: Run) -> None:
     result = reference.result()
     assert result["steps"] == STEPS

@@ -257,6 +257,7 @@ def test_a_second_torchrun_in_a_pod_is_refused_and_the_round_goes_on(others: Oth
     assert [r["number"] for r in others.rounds()] == [1]
 
 
+@pytest.mark.slow
 def test_pods_that_start_while_the_operator_is_away_wait_for_it(
     others: OthersRun, operator: Operator
 ) -> None:

@@ -48,10 +48,11 @@ def test_nobody_is_lost_with_an_api_server(job: JobRun, installed: Cluster, scri
     nobody_but_the_last_is_lost(job, pods)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken",
     [
-        pytest.param(True, marks=pytest.mark.slow, id="after the round was broken"),
+        pytest.param(True, id="after the round was broken"),
         pytest.param(False, id="before"),
     ],
 )

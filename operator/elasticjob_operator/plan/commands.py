@@ -9,7 +9,6 @@ from typing import Any
 
 from elasticjob.contract.names import BACKEND
 from elasticjob.contract.text import one_line
-from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.model import Job
 
@@ -82,8 +81,8 @@ def why_apart(job: Job) -> str:
         )
         them = "them" if many else "it"
         return (
-            f"its command has the flag{'s' * many} {listed(flags)}, {effect}: delete the job, and apply it "
-            f"again without {them}"
+            f"its command has the flag{'s' * many} {', '.join(flags)}, {effect}: delete the job, and apply "
+            f"it again without {them}"
         )
     command = _command(container) if container.get("command") else []  # else it is the image's
     if command and _PYTHON.fullmatch(command[0]) and _runs_script(command[1:]):
