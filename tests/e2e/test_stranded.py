@@ -49,13 +49,7 @@ def test_nobody_is_lost_with_an_api_server(job: JobRun, installed: Cluster, scri
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "broken",
-    [
-        pytest.param(True, id="after the round was broken"),
-        pytest.param(False, id="before"),
-    ],
-)
+@pytest.mark.parametrize("broken", [True, False], ids=["after the round was broken", "before"])
 def test_nobody_is_lost_by_what_the_operator_does_not_hear(
     job: JobRun, installed: Cluster, namespace: str, tmp_path: Path, operator: Operator, broken: bool
 ) -> None:

@@ -37,6 +37,11 @@ def why(**container: Any) -> str:
             f"its command has the flags --standalone, --nnodes=1, {ALONE}: {AGAIN} them",
         ),
         (
+            ["torchrun", "--standalone", "--nnodes=1", "--rdzv-id=a", "--rdzv-backend=c10d", "train.py"],
+            f"its command has the flags --standalone, --nnodes=1, --rdzv-id=a, --rdzv-backend=c10d, {ALONE}: "
+            f"{AGAIN} them",
+        ),
+        (
             ["torchrun", "--rdzv-backend=c10d", "train.py"],
             "its command has the flag --rdzv-backend=c10d, which overrides what the operator sets: "
             f"{AGAIN} it",
