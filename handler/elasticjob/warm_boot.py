@@ -315,10 +315,11 @@ def _command() -> list[str]:
 
 def _preload(names: Sequence[str]) -> Preloaded:
     """Import the modules, and remember what belongs to them."""
-    before, name_before = set(sys.modules), _read(PROCESS_NAME)
+    before, name_before, path_before = set(sys.modules), _read(PROCESS_NAME), list(sys.path)
     folder = _script_folder(_command())
     if folder is not None:
         sys.path.insert(0, folder)
+    added = AddedFolders()
     needs: dict[str, set[str]] = {}
     """Which top-level packages each has imported, by import statements or by the first import of it."""
     real = builtins.__import__
@@ -330,10 +331,13 @@ def _preload(names: Sequence[str]) -> Preloaded:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
+        by = str((globals or {}).get("__name__", "")).partition(".")[0]
+        top = name.partition(".")[0] if level == 0 else by
         if level == 0 and globals is not None:
-            by = str(globals.get("__name__", "")).partition(".")[0]
-            needs.setdefault(by, set()).add(name.partition(".")[0])
-        return real(name, globals, locals, fromlist, level)
+            needs.setdefault(by, set()).add(top)
+        module = real(name, globals, locals, fromlist, level)
+        added.note(top)
+        return module
 
     builtins.__import__ = recording
     try:
@@ -343,16 +347,51 @@ def _preload(names: Sequence[str]) -> Preloaded:
                 importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 raise CannotImport(name, f"{type(error).__name__}: {error}") from error
+            added.note(name.partition(".")[0])
+            if added.other:
+                raise CannotImport(name, "it takes folders out of sys.path, or adds them between others")
             new = {one.partition(".")[0] for one in set(sys.modules) - known}
             needs.setdefault(name.partition(".")[0], set()).update(new)
     finally:
         builtins.__import__ = real
-        if folder is not None:
-            sys.path.remove(folder)
+        sys.path[:] = path_before
     device = _open_device()
     if device:
         raise Unusable(f"an import opened {device}")
-    return Preloaded(before, needs, folder, name_before)
+    return Preloaded(before, needs, added, folder, name_before)
+
+
+class AddedFolders:
+    """What packages add to ``sys.path`` when they are imported: torch 2.8 a temporary folder at its end. A
+    cold start has them from that import on."""
+
+    def __init__(self) -> None:
+        self.other = False
+        """Whether one has changed the path in another way, which nothing here can repeat."""
+        self._now = list(sys.path)
+        self._added: list[tuple[str, list[str], list[str]]] = []
+        """Top-level package, folders before all others, folders after them."""
+
+    def note(self, top: str) -> None:
+        """This package has been imported. What a module of Python itself adds is noted for its importer."""
+        before, now = self._now, list(sys.path)
+        if now == before or top in sys.stdlib_module_names:
+            return
+        self._now = now
+        for start in range(len(now) - len(before) + 1):
+            end = start + len(before)
+            if now[start:end] == before:
+                self._added.append((top, now[:start], now[end:]))
+                return
+        self.other = True
+
+    def add(self, tops: set[str]) -> None:
+        """The script imports these packages."""
+        for top, first, last in self._added:
+            if top in tops:
+                sys.path[:0] = first
+                sys.path.extend(last)
+        self._added = [one for one in self._added if one[0] not in tops]
 
 
 def _open_device() -> str:
@@ -371,8 +410,14 @@ class Preloaded:
     it changes the environment before, a cold start would see that."""
 
     def __init__(
-        self, before: set[str], needs: Mapping[str, set[str]], folder: str | None, name_before: str
+        self,
+        before: set[str],
+        needs: Mapping[str, set[str]],
+        added: AddedFolders,
+        folder: str | None,
+        name_before: str,
     ) -> None:
+        self._added = added
         self._folder = folder
         self._name_before = name_before
         own = [name for name in sys.modules if name not in before]
@@ -439,7 +484,7 @@ class Preloaded:
         _process_name = _read(PROCESS_NAME)
         _write(PROCESS_NAME, self._name_before)
         if self._modules:
-            sys.meta_path.insert(0, HandOver(self._modules, self._needs, request, page))
+            sys.meta_path.insert(0, HandOver(self._modules, self._needs, self._added, request, page))
 
 
 class HandOver:
@@ -449,11 +494,12 @@ class HandOver:
         self,
         modules: Mapping[str, dict[str, ModuleType]],
         needs: Mapping[str, set[str]],
+        added: AddedFolders,
         request: Request,
         page: Page,
     ) -> None:
         self._modules = dict(modules)
-        self._needs = needs
+        self._needs, self._added = needs, added
         self._request, self._page = request, page
         self._env, self._pid = dict(os.environ), os.getpid()
         self._spec: Any = None
@@ -487,6 +533,7 @@ class HandOver:
         for top in self._needs[spec.name]:
             for name, one in self._modules.pop(top, {}).items():
                 sys.modules.setdefault(name, one)
+        self._added.add(self._needs[spec.name])
         if not self._modules and self in sys.meta_path:
             sys.meta_path.remove(self)
             atexit.unregister(self._put_back)

@@ -147,6 +147,7 @@ optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.5)
 optimizer.param_groups[0]["params"][0].sum().backward()
 optimizer.step()
 report["trained"] = optimizer.param_groups[0]["params"][0].tolist()
+report["path after an optimizer"] = list(sys.path)
 report["modules after an optimizer"] = sorted(
     name for name in sys.modules if name.partition(".")[0] in ("torch", "numpy", "sympy", "local_module")
 )
