@@ -31,7 +31,8 @@ STEP = "first step"
 PHASES: Mapping[str, str] = {
     REPORT: "from the kill until the API server knows that the container has ended (here devcluster's node "
     "agent or the benchmark; kubelet takes up to a second)",
-    NOTICE: "until the round record says Broken: the operator's pass, two writes",
+    NOTICE: "until the round record says Broken: the operator's pass, two writes. If only a worker was "
+    "killed, from the kill: torch looks for it every 0.1 s, and its agent reports it first",
     TOLD: "until the last survivor's agent begins to stop its workers: torch looks every 0.1 s",
     STOP: "until the last survivor calls `next_rendezvous`: torch's SIGTERM to its workers",
     REPLACEMENT: "until the replacement calls: its pod, the start of Python, torch's import, the handler",
@@ -147,7 +148,9 @@ class Run:
             for agent in members
         }
         milestones = {
-            REPORT: _earliest(self.marks.get("reported"), broken) if "broken" in self.marks else None,
+            REPORT: _earliest(self.marks["reported"], broken)
+            if {"reported", "broken"} <= {*self.marks}
+            else None,
             NOTICE: broken if "broken" in self.marks else None,
             TOLD: told,
             STOP: _latest(agent.first("called", self.killed) for agent in survivors),

@@ -17,7 +17,10 @@ _HEAD = (
     "a torchrun at the moment of the kill). c10d has store sharing off, without which no replacement can "
     "join. *worker killed*: only a worker, its torchrun stays. *warm*: with warm workers. *bare start*: "
     "`torchrun --standalone` with N workers of the same script, from the start of "
-    "torchrun. Ours is what our code is waited for in: " + ", ".join(OURS) + "."
+    "torchrun. Ours is what our code is waited for in: "
+    + ", ".join(OURS)
+    + "; where only a worker was killed, "
+    "torch's own noticing is part of the first."
 )
 _BESIDE = "![phases](breakdown.png)\n\nOne rendezvous, step by step: [trace](trace.md)."
 

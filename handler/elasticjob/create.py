@@ -28,7 +28,7 @@ def _log_to_stderr() -> None:
     ``LOGLEVEL`` is honoured as in torch, with INFO as default. Logging that is set up already stays.
     """
     own = logging.getLogger("elasticjob")
-    if own.handlers or logging.getLogger().handlers:
+    if own.handlers or (logging.getLogger().handlers and not _by_a_stray_call(logging.getLogger())):
         return
     stream = logging.StreamHandler()
     stream.setFormatter(logging.Formatter("%(asctime)s elasticjob %(levelname).1s %(message)s"))
@@ -36,6 +36,16 @@ def _log_to_stderr() -> None:
     level = os.environ.get("LOGLEVEL", "INFO").upper()
     own.setLevel(level if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL") else "INFO")
     own.propagate = False
+
+
+def _by_a_stray_call(root: logging.Logger) -> bool:
+    """Whether these are the handlers that ``logging.info(...)`` leaves where nobody has set up logging: they
+    hide all below WARNING. torch 2.4's torchrun does so before it asks for the handler."""
+    if len(root.handlers) != 1 or root.level != logging.WARNING:
+        return False
+    (one,) = root.handlers
+    form = one.formatter
+    return type(one) is logging.StreamHandler and form is not None and form._fmt == logging.BASIC_FORMAT
 
 
 def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:

@@ -29,8 +29,9 @@ class StepFiles:
     """The folders of one agent, one after the other."""
 
     def __init__(self) -> None:
-        self._folder = ""
-        self._lock = -1
+        self._held: list[tuple[str, int]] = []
+        """Folder and its lock. A list, because taking the last is one step: ``shutdown`` may
+        come from a signal handler, while a rendezvous renews the folder."""
         self._warned = self._cleaned = False
 
     def renew(self) -> StepReader:
@@ -42,16 +43,14 @@ class StepFiles:
                 where = parent if isinstance(parent, str) else parent()
                 if not self._cleaned:
                     _remove_abandoned(Path(where))
-                self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=where)
-                self._lock = os.open(self._folder, os.O_RDONLY)
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                folder, lock = _make(where)
             except OSError as error:
                 last_error = str(error)
-                self.remove()
             else:
+                self._held.append((folder, lock))
                 self._cleaned = True
-                os.environ[PROGRESS_DIR_ENV] = self._folder
-                return StepReader(self._folder)
+                os.environ[PROGRESS_DIR_ENV] = folder
+                return StepReader(folder)
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -62,13 +61,15 @@ class StepFiles:
 
     def remove(self) -> None:
         """Remove the folder; workers that still write do so to no avail."""
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            if os.environ.get(PROGRESS_DIR_ENV) == self._folder:
-                del os.environ[PROGRESS_DIR_ENV]
-        if self._lock >= 0:
-            os.close(self._lock)
-        self._folder, self._lock = "", -1
+        while self._held:
+            try:
+                folder, lock = self._held.pop()
+            except IndexError:  # by another thread, or by a signal handler: it removes it
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            if os.environ.get(PROGRESS_DIR_ENV) == folder:
+                os.environ.pop(PROGRESS_DIR_ENV, None)
+            os.close(lock)
 
 
 class StepReader:
@@ -112,6 +113,22 @@ def read_file(path: str) -> Steps | None:
         if check == ~(first_step ^ first_at) ^ step ^ at and 0 <= first_step <= step < MAX_STEP:
             return Steps(first_step, first_at / 1e9, step, at / 1e9)
     return None
+
+
+def _make(parent: str) -> tuple[str, int]:
+    """A new folder, and the lock on it. Raises OSError."""
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder, lock
 
 
 def _remove_abandoned(parent: Path) -> None:

@@ -102,6 +102,10 @@ class TestPhases:
         found = run(survivor(told=100.05), standby(), reported=100.2, broken=100.3).phases()
         assert [found[REPORT], found[NOTICE], found[TOLD]] == pytest.approx([0.05, 0.0, 0.0])
 
+    def test_without_a_pod_that_has_ended_noticing_begins_with_the_kill(self) -> None:
+        found = run(survivor(), standby(), broken=100.1).phases()
+        assert [found[REPORT], found[NOTICE], found[TOLD]] == pytest.approx([0.0, 0.1, 0.1])
+
     def test_without_a_record_to_watch_noticing_is_acting(self) -> None:
         found = run(survivor(), standby()).phases()
         assert [found[REPORT], found[NOTICE], found[TOLD]] == pytest.approx([0.0, 0.0, 0.2])

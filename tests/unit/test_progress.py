@@ -174,6 +174,25 @@ def test_without_a_folder_training_goes_on(
     assert caplog.text.count("No space left") == 1, "said once"
 
 
+def test_who_removes_the_folder_at_the_same_time_closes_nothing_of_others(
+    files: StepFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``shutdown`` comes from a signal handler, while a rendezvous renews the folder."""
+    folder, close, times = Path(files.renew().folder), os.close, 0
+
+    def shutdown_comes(descriptor: int) -> None:
+        nonlocal times
+        times += not folder.exists()
+        if times == 1:
+            files.remove()
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", shutdown_comes)
+    files.remove()
+    assert times == 1
+    assert not folder.exists()
+
+
 def test_what_a_killed_agent_has_left_is_removed(files: StepFiles) -> None:
     """And what a living one has is not."""
     script = (

@@ -13,7 +13,10 @@ from elasticjob_operator.plan.model import Job, JobSpec
 
 AGAIN = "delete the job, and apply it again without"
 ALONE = "so each pod trains alone"
-UNLESS = "each pod trains alone, unless the script starts torchrun"
+UNLESS = (
+    "each pod trains alone, unless the script starts torchrun; delete the job, and apply it again with "
+    "torchrun in place of it"
+)
 
 
 def why(**container: Any) -> str:

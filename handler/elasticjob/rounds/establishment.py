@@ -57,8 +57,13 @@ def find_not_established(look: Look) -> list[Finding]:
     look.judged_unheard.add(leader.name)
     if heard is not None and heard.unreadable:
         # It has reported something, perhaps missing members: an unreadable report is no evidence against it.
-        return [Finding(Cause.NOT_ESTABLISHED, f"the report of the leader {leader.where} cannot be read")]
-    text = f"the leader {leader.where} did not report for {limit} s"
+        text = (
+            f"the leader {leader.where} has not reported within {limit} s in a form that this operator "
+            "reads: the elasticjob package in the pods may be newer than the operator, or a program in the "
+            "pod writes its Lease"
+        )
+        return [Finding(Cause.NOT_ESTABLISHED, text)]
+    text = f"the leader {leader.where} did not report within {limit} s whether all members had reached it"
     return [Finding(Cause.LEADER_UNREACHABLE, text, leader)]
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from elasticjob.contract.records import LEADER_RENEW_SECONDS, RoundReport
+from elasticjob.rounds.candidates import listed
 from elasticjob.rounds.causes import Cause
 from elasticjob.rounds.state import GONE, Finding, Look, Member, MemberState, UnreachableReport
 from elasticjob.rounds.waits import RoundWait
@@ -55,7 +56,7 @@ def _reported_by_leader(look: Look) -> list[Finding]:
     why = report.message or "its heartbeats stopped"
     others = look.state.members[1:]
     reported = {
-        m.id: f"{m.where} (group rank {m.group_rank}) was unreachable: {why}"
+        m.id: f"{m.where} (group rank {m.group_rank}) was unreachable from the leader {leader.where}: {why}"
         for m in others
         if m.group_rank in silent and m.state == MemberState.MEMBER
     }
@@ -94,7 +95,9 @@ def _accusations(look: Look) -> list[Finding]:
 
 def _believe(look: Look, leader: Member, accusers: list[Member], others: int) -> list[Finding]:
     reason = next((r.message for m in accusers if (r := look.report_of(m)) is not None and r.message), "")
-    who = f"{len(accusers)} of {others} other members" if others > 1 else "the other member"
+    who = listed([m.where for m in accusers])
+    if others > 1:
+        who = f"{len(accusers)} of {others} other members ({who})"
     text = f"{who} cannot reach the leader {leader.where}"
     look.exclude_from_leading(leader.name)
     look.set_members(

@@ -23,7 +23,10 @@ _FLAGS = f"{', '.join(KEPT_APART[:-1])} or {KEPT_APART[-1]}"
 
 NEEDED = f"torchrun without {_FLAGS}"
 
-MUST = f"its command must run torchrun: plain python, or torchrun with {_FLAGS}, trains alone in each pod"
+MUST = (
+    f"its command must run torchrun: plain python, or torchrun with {_FLAGS}, trains alone in each pod; "
+    "delete the job, and apply it again with torchrun"
+)
 """What to do if a pod has ended well and never joined, and the template does not show why."""
 
 MAX_WORD = 100
@@ -88,7 +91,8 @@ def why_apart(job: Job) -> str:
     if command and _PYTHON.fullmatch(command[0]) and _runs_script(command[1:]):
         runs = one_line(command[0], MAX_WORD)
         return (
-            f"its command runs {runs}, not torchrun: each pod trains alone, unless the script starts torchrun"
+            f"its command runs {runs}, not torchrun: each pod trains alone, unless the script starts "
+            "torchrun; delete the job, and apply it again with torchrun in place of it"
         )
     return ""
 

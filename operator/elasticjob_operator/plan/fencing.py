@@ -9,7 +9,7 @@ limit that wait (``failurePolicy.fencing``): then it is enough that every member
 from __future__ import annotations
 
 from elasticjob.contract.text import node_words
-from elasticjob.rounds.candidates import Defer
+from elasticjob.rounds.candidates import Defer, listed
 from elasticjob_operator.plan import members, termination
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
@@ -60,7 +60,12 @@ def tell(p: Pass, number: int) -> str:
     silent = {m.pod_name for m in p.status.members()}
     p.judged_silent |= silent
     p.judged_unheard |= silent
-    p.event("RoundNotFenced", f"round {number} begins although {p.unfenced}", warning=True)
+    p.event(
+        "RoundNotFenced",
+        f"round {number} begins although {p.unfenced}; make sure that only this round's pods write "
+        "checkpoints, and look whether the machines of the round before are off",
+        warning=True,
+    )
     return f"; {p.unfenced}"
 
 
@@ -86,8 +91,13 @@ def _remedy(p: Pass) -> str:
     if not nodes and p.observed.nodes is not None:
         return ""
     node = nodes[0] if len(nodes) == 1 else "NODE"
-    which = node_words(node) if len(nodes) == 1 else "a node"
+    if len(nodes) == 1:
+        which = f"{node_words(node)} is"
+    elif nodes:
+        which = f"even one of {listed([node_words(name) for name in nodes])} is"
+    else:
+        which = "the node of even one of them is"
     return (
-        f". If {which} is certainly off: kubectl taint node {node} "
+        f". If {which} certainly off: kubectl taint node {node} "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or delete its Node object"
     )

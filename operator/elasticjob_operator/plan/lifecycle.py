@@ -142,7 +142,8 @@ def _check_agreement(p: Pass) -> bool:
         Outcome.FAILED,
         "MembersDisagree",
         f"after round {p.round.number} succeeded, {listed(again)} started torchrun again, but {listed(done)} "
-        "ended with exit code 0: if only some pods run another torchrun, it needs --standalone",
+        "ended with exit code 0: run the same torchruns in all pods, or give --standalone to one that only "
+        "some pods run",
     )
     return True
 
