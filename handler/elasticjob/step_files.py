@@ -30,8 +30,8 @@ class StepFiles:
 
     def __init__(self) -> None:
         self._held: list[tuple[str, int]] = []
-        """Folder and its lock. A list, because taking the last is one step: ``shutdown`` may
-        come from a signal handler, while a rendezvous renews the folder."""
+        """Folder and its lock. A list, because taking the last is one step: ``shutdown`` may come from a
+        signal handler, while a rendezvous renews the folder."""
         self._warned = self._cleaned = False
 
     def renew(self) -> StepReader:

@@ -335,6 +335,7 @@ def _preload(names: Sequence[str]) -> Preloaded:
         top = name.partition(".")[0] if level == 0 else by
         if level == 0 and globals is not None:
             needs.setdefault(by, set()).add(top)
+        added.note(by)
         module = real(name, globals, locals, fromlist, level)
         added.note(top)
         return module
@@ -363,7 +364,8 @@ def _preload(names: Sequence[str]) -> Preloaded:
 
 class AddedFolders:
     """What packages add to ``sys.path`` when they are imported: torch 2.8 a temporary folder at its end. A
-    cold start has them from that import on."""
+    cold start has them from that import on. Folders of several packages keep the order in which they were
+    added here."""
 
     def __init__(self) -> None:
         self.other = False
@@ -373,9 +375,9 @@ class AddedFolders:
         """Top-level package, folders before all others, folders after them."""
 
     def note(self, top: str) -> None:
-        """This package has been imported. What a module of Python itself adds is noted for its importer."""
+        """This package has run so far. What a module of Python itself adds is noted for its importer."""
         before, now = self._now, list(sys.path)
-        if now == before or top in sys.stdlib_module_names:
+        if now == before or not top or top in sys.stdlib_module_names:
             return
         self._now = now
         for start in range(len(now) - len(before) + 1):

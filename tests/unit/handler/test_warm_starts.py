@@ -474,21 +474,24 @@ ADDS = "import sys; sys.path.insert(0, '/first'); sys.path += ['/last', '/end']\
 
 
 @pytest.mark.parametrize("args", [("script.py",), ("-m", "script")], ids=["script", "module"])
-@pytest.mark.parametrize("one", ["early", "below", "other"])
+@pytest.mark.parametrize("one", ["early", "below", "other", "plain", "importer"])
 def test_folders_that_an_import_adds_come_when_the_script_imports_it(
     bench: Bench, one: str, args: tuple[str, ...]
 ) -> None:
     bench.early("import below\n")
     bench.early(ADDS, "below")
     bench.early("import sys; sys.path.append('/other')\n", "other")
-    bench.imports = ("early", "other")
+    bench.early("", "plain")
+    bench.early("import sys; sys.path.append('/importer'); import plain\n", "importer")
+    bench.imports = ("early", "other", "plain", "importer")
     bench.script(
         f"import sys; sys.path.insert(0, '/own'); print(sys.path); import {one}, {one}; print(sys.path)"
     )
     cold, warm = bench.both(*args)
     assert warm.state == (WARM, "")
     assert warm == cold
-    assert ("/end" if one != "other" else "/other") in cold.out.splitlines()[1]
+    last = {"early": "/end", "below": "/end", "plain": "site"}.get(one, f"/{one}")
+    assert last in cold.out.splitlines()[1]
 
 
 @pytest.mark.parametrize("text", ["sys.path.insert(1, '/second')", "sys.path.pop()"])
