@@ -48,13 +48,15 @@ class Terminal:
         return self.text
 
     def end(self) -> int:
-        """Read until the program has ended; gives its exit code."""
+        """Read until the program has ended; gives its exit code. Raises TimeoutError with what stands there."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while self.process.poll() is None and time.monotonic() < deadline:
+        while (code := self.process.poll()) is None:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"after {DEADLINE_SECONDS} s it still runs, and shows:\n{self.text}")
             self._read(0.05)
         while self._read(0.0):
             pass
-        return self.process.wait(1.0)
+        return code
 
     def press(self, key: str) -> None:
         os.write(self._descriptor, key.encode())
