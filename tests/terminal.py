@@ -47,12 +47,22 @@ class Terminal:
             self._read(0.2)
         return self.text
 
-    def end(self) -> int:
-        """Read until the program has ended; gives its exit code. Raises TimeoutError with what stands there."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
+    def interrupt(self) -> int:
+        """Press Ctrl-C, and read until the program has ended; gives its exit code. Pressed again after a
+        while, as a person would: ``input()`` looks for signals, prints the question and waits for a key, so
+        that it misses one that comes right after the question."""
+        for _ in range(3):
+            self.press(INTERRUPT)
+            with suppress(TimeoutError):
+                return self.end(DEADLINE_SECONDS / 4)
+        return self.end()
+
+    def end(self, seconds: float = DEADLINE_SECONDS) -> int:
+        """Read until the program has ended; gives its exit code. Raises TimeoutError with what is shown."""
+        deadline = time.monotonic() + seconds
         while (code := self.process.poll()) is None:
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"after {DEADLINE_SECONDS} s it still runs, and shows:\n{self.text}")
+                raise TimeoutError(f"after {seconds} s it still runs, and shows:\n{self.text}")
             self._read(0.05)
         while self._read(0.0):
             pass

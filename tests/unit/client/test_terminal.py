@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.terminal import INTERRUPT, terminal
+from tests.terminal import terminal
 from tests.unit.client.server import PODS, Server
 
 MANIFEST = Path(__file__).parent / "kubeflow" / "pytorchjob-master.yaml"
@@ -80,7 +80,6 @@ def test_ctrl_c_at_a_question(server: Server) -> None:
     words = [sys.executable, "-m", "elasticjob_client.cli.main", "delete", "mnist"]
     with terminal(words) as shown:
         shown.wait(lambda text: "delete it? [y/N]:" in text)
-        shown.press(INTERRUPT)
-        assert shown.end() == 130, shown.text
+        assert shown.interrupt() == 130, shown.text
         assert "Aborted" not in shown.text
     assert not [method for method, _, _ in server.asked if method == "DELETE"]

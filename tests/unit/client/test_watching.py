@@ -243,8 +243,11 @@ def test_ctrl_c_asks_whether_to_delete_the_job(
         shown.wait(lambda text: shows in text)
         shown.press(INTERRUPT)
         shown.wait(lambda text: "delete mnist? Otherwise it goes on without you [y/N]:" in text)
-        shown.press(answer)
-        assert shown.end() == 130, shown.text
+        if answer == INTERRUPT:
+            assert shown.interrupt() == 130, shown.text
+        else:
+            shown.press(answer)
+            assert shown.end() == 130, shown.text
         assert said in shown.text
         assert "Traceback" not in shown.text
     deleted = [path for method, path, _ in server.asked if method == "DELETE"]
