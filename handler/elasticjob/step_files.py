@@ -66,10 +66,12 @@ class StepFiles:
                 folder, lock = self._held.pop()
             except IndexError:  # by another thread, or by a signal handler: it removes it
                 return
-            shutil.rmtree(folder, ignore_errors=True)
-            if os.environ.get(PROGRESS_DIR_ENV) == folder:
-                os.environ.pop(PROGRESS_DIR_ENV, None)
-            os.close(lock)
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:  # a signal handler of torch's raises: the next agent finds the folder without a lock
+                if os.environ.get(PROGRESS_DIR_ENV) == folder:
+                    os.environ.pop(PROGRESS_DIR_ENV, None)
+                os.close(lock)
 
 
 class StepReader:

@@ -331,14 +331,10 @@ def _preload(names: Sequence[str]) -> Preloaded:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        by = str((globals or {}).get("__name__", "")).partition(".")[0]
-        top = name.partition(".")[0] if level == 0 else by
         if level == 0 and globals is not None:
-            needs.setdefault(by, set()).add(top)
-        added.note(by)
-        module = real(name, globals, locals, fromlist, level)
-        added.note(top)
-        return module
+            by = str(globals.get("__name__", "")).partition(".")[0]
+            needs.setdefault(by, set()).add(name.partition(".")[0])
+        return real(name, globals, locals, fromlist, level)
 
     builtins.__import__ = recording
     try:
@@ -348,11 +344,9 @@ def _preload(names: Sequence[str]) -> Preloaded:
                 importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 raise CannotImport(name, f"{type(error).__name__}: {error}") from error
-            added.note(name.partition(".")[0])
-            if added.other:
-                raise CannotImport(name, "it takes folders out of sys.path, or adds them between others")
             new = {one.partition(".")[0] for one in set(sys.modules) - known}
             needs.setdefault(name.partition(".")[0], set()).update(new)
+            added.note(name, new)
     finally:
         builtins.__import__ = real
         sys.path[:] = path_before
@@ -363,37 +357,43 @@ def _preload(names: Sequence[str]) -> Preloaded:
 
 
 class AddedFolders:
-    """What packages add to ``sys.path`` when they are imported: torch 2.8 a temporary folder at its end. A
-    cold start has them from that import on. Folders of several packages keep the order in which they were
-    added here."""
+    """What the modules have added to ``sys.path``: torch 2.8 a temporary folder at its end. The script gets
+    such folders when it imports the module, or one that was first imported for it, and with them those of the
+    modules before it in the list: it may have found them there, and added none of its own."""
 
     def __init__(self) -> None:
-        self.other = False
-        """Whether one has changed the path in another way, which nothing here can repeat."""
         self._now = list(sys.path)
-        self._added: list[tuple[str, list[str], list[str]]] = []
-        """Top-level package, folders before all others, folders after them."""
+        self._added: list[tuple[list[str], list[str]]] = []
+        """Of each module in the list: folders before all others, folders after them."""
+        self._places: dict[str, int] = {}
+        """Top-level package -> place in that list."""
 
-    def note(self, top: str) -> None:
-        """This package has run so far. What a module of Python itself adds is noted for its importer."""
+    def note(self, name: str, new: set[str]) -> None:
+        """This module has been imported, and with it these top-level packages. Raises CannotImport for what
+        cannot be repeated."""
         before, now = self._now, list(sys.path)
-        if now == before or not top or top in sys.stdlib_module_names:
-            return
-        self._now = now
         for start in range(len(now) - len(before) + 1):
             end = start + len(before)
             if now[start:end] == before:
-                self._added.append((top, now[:start], now[end:]))
-                return
-        self.other = True
+                self._added.append((now[:start], now[end:]))
+                break
+        else:
+            why = "with it, folders are taken out of sys.path, or added between others"
+            raise CannotImport(name, why)
+        self._now = now
+        place = len(self._added) - 1
+        for top in new:
+            self._places.setdefault(top, place)
+        self._places[name.partition(".")[0]] = place
 
     def add(self, tops: set[str]) -> None:
         """The script imports these packages."""
-        for top, first, last in self._added:
-            if top in tops:
-                sys.path[:0] = first
-                sys.path.extend(last)
-        self._added = [one for one in self._added if one[0] not in tops]
+        last = max((self._places[top] for top in tops if top in self._places), default=-1)
+        for place in range(last + 1):
+            first, after = self._added[place]
+            sys.path[:0] = first
+            sys.path.extend(after)
+            self._added[place] = ([], [])
 
 
 def _open_device() -> str:

@@ -14,8 +14,8 @@ from elasticjob_operator.plan.model import Job, JobSpec
 AGAIN = "delete the job, and apply it again without"
 ALONE = "so each pod trains alone"
 UNLESS = (
-    "each pod trains alone, unless the script starts torchrun; delete the job, and apply it again with "
-    "torchrun in place of it"
+    "If the script does not start torchrun itself, each pod trains alone: delete the job, and apply it again "
+    "with torchrun instead"
 )
 
 
@@ -49,10 +49,10 @@ def why(**container: Any) -> str:
             "its command has the flag --rdzv-backend=c10d, which overrides what the operator sets: "
             f"{AGAIN} it",
         ),
-        (["python", "train.py"], f"its command runs python, not torchrun: {UNLESS}"),
+        (["python", "train.py"], f"its command runs python, not torchrun. {UNLESS}"),
         (
             ["/bin/python3.11", "-u", "train.py"],
-            f"its command runs /bin/python3.11, not torchrun: {UNLESS}",
+            f"its command runs /bin/python3.11, not torchrun. {UNLESS}",
         ),
         (["python", "-m", "torch.distributed.run", "train.py"], ""),
         (["python", "-c", "import train"], ""),
@@ -67,7 +67,7 @@ def test_only_what_the_command_shows_is_said(command: list[str], said: str) -> N
 
 
 def test_arguments_count_and_the_images_own_command_is_not_known() -> None:
-    assert why(command=["python"], args=["train.py"]) == f"its command runs python, not torchrun: {UNLESS}"
+    assert why(command=["python"], args=["train.py"]) == f"its command runs python, not torchrun. {UNLESS}"
     assert why(args=["python", "train.py"]) == ""
     assert why(args=["--standalone", "train.py"]) == (
         f"its command has the flag --standalone, {ALONE}: {AGAIN} it"

@@ -58,9 +58,9 @@ def find_not_established(look: Look) -> list[Finding]:
     if heard is not None and heard.unreadable:
         # It has reported something, perhaps missing members: an unreadable report is no evidence against it.
         text = (
-            f"the leader {leader.where} has not reported within {limit} s in a form that this operator "
-            "reads: the elasticjob package in the pods may be newer than the operator, or a program in the "
-            "pod writes its Lease"
+            f"{limit} s after the round began, the report of the leader {leader.where} still cannot be read: "
+            "the elasticjob package in the pods may be newer than the operator, or a program in the pod "
+            "writes its Lease"
         )
         return [Finding(Cause.NOT_ESTABLISHED, text)]
     text = f"the leader {leader.where} did not report within {limit} s whether all members had reached it"

@@ -56,7 +56,8 @@ def _reported_by_leader(look: Look) -> list[Finding]:
     why = report.message or "its heartbeats stopped"
     others = look.state.members[1:]
     reported = {
-        m.id: f"{m.where} (group rank {m.group_rank}) was unreachable from the leader {leader.where}: {why}"
+        m.id: f"{m.where} (group rank {m.group_rank}) was unreachable: {why}, as the leader {leader.where} "
+        "reports"
         for m in others
         if m.group_rank in silent and m.state == MemberState.MEMBER
     }
@@ -98,7 +99,7 @@ def _believe(look: Look, leader: Member, accusers: list[Member], others: int) ->
     who = listed([m.where for m in accusers])
     if others > 1:
         who = f"{len(accusers)} of {others} other members ({who})"
-    text = f"{who} cannot reach the leader {leader.where}"
+    text = f"the leader {leader.where} cannot be reached by {who}"
     look.exclude_from_leading(leader.name)
     look.set_members(
         {

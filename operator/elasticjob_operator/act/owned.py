@@ -26,7 +26,7 @@ class NotOurs(Invalid):
     def __init__(self, job: Job, kind: str, name: str) -> None:
         message = (
             f"{kind} {name} already exists in namespace {job.namespace} and is not owned by this job: its "
-            "metadata.ownerReferences say what it belongs to. What a deleted job has left goes by itself; "
+            "metadata.ownerReferences, if any, name its owner. What a deleted job has left goes by itself; "
             "otherwise delete it if nothing uses it, or delete this job and apply it again under another name"
         )
         super().__init__(f"the objects of {job.namespace}/{job.name}", 0, "NotOurs", message)

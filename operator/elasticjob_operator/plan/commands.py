@@ -25,7 +25,7 @@ NEEDED = f"torchrun without {_FLAGS}"
 
 MUST = (
     f"its command must run torchrun: plain python, or torchrun with {_FLAGS}, trains alone in each pod; "
-    "delete the job, and apply it again with torchrun"
+    "delete the job, and apply it again with torchrun and none of these flags"
 )
 """What to do if a pod has ended well and never joined, and the template does not show why."""
 
@@ -91,8 +91,8 @@ def why_apart(job: Job) -> str:
     if command and _PYTHON.fullmatch(command[0]) and _runs_script(command[1:]):
         runs = one_line(command[0], MAX_WORD)
         return (
-            f"its command runs {runs}, not torchrun: each pod trains alone, unless the script starts "
-            "torchrun; delete the job, and apply it again with torchrun in place of it"
+            f"its command runs {runs}, not torchrun. If the script does not start torchrun itself, each pod "
+            "trains alone: delete the job, and apply it again with torchrun instead"
         )
     return ""
 

@@ -92,12 +92,14 @@ def _remedy(p: Pass) -> str:
         return ""
     node = nodes[0] if len(nodes) == 1 else "NODE"
     if len(nodes) == 1:
-        which = f"{node_words(node)} is"
+        which = f"{node_words(node)} is certainly off"
     elif nodes:
-        which = f"even one of {listed([node_words(name) for name in nodes])} is"
+        which = (
+            f"one of these nodes is certainly off ({listed([node_words(n) for n in nodes])}; one is enough)"
+        )
     else:
-        which = "the node of even one of them is"
+        which = "one of their nodes is certainly off (one is enough)"
     return (
-        f". If {which} certainly off: kubectl taint node {node} "
+        f". If {which}: kubectl taint node {node} "
         "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or delete its Node object"
     )

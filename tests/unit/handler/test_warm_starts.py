@@ -471,26 +471,35 @@ def test_a_package_comes_with_what_it_has_imported(bench: Bench) -> None:
 
 
 ADDS = "import sys; sys.path.insert(0, '/first'); sys.path += ['/last', '/end']\n"
+SHARED = "import sys; '/shared' in sys.path or sys.path.append('/shared')\n"
+FOR_A_WHILE = "import sys; sys.path.insert(0, '/first'); import below; sys.path.pop(0)\n"
 
 
 @pytest.mark.parametrize("args", [("script.py",), ("-m", "script")], ids=["script", "module"])
-@pytest.mark.parametrize("one", ["early", "below", "other", "plain", "importer"])
-def test_folders_that_an_import_adds_come_when_the_script_imports_it(
-    bench: Bench, one: str, args: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("modules", "imports", "last"),
+    [
+        ({"early": "import below\n", "below": ADDS}, "early", "/end"),
+        ({"early": "import below\n", "below": ADDS}, "below", "/end"),
+        ({"early": ADDS, "other": "import sys; sys.path.append('/other')\n"}, "early", "/end"),
+        ({"early": ADDS, "other": "import sys; sys.path.append('/other')\n"}, "early, other", "/other"),
+        ({"early": SHARED, "other": SHARED}, "other", "/shared"),
+        ({"early": FOR_A_WHILE, "below": ""}, "early", "/site"),
+    ],
+    ids=["its own", "below", "first of two", "one after the other", "shared", "for a while"],
+)
+def test_folders_that_modules_add_come_when_the_script_imports_them(
+    bench: Bench, modules: dict[str, str], imports: str, last: str, args: tuple[str, ...]
 ) -> None:
-    bench.early("import below\n")
-    bench.early(ADDS, "below")
-    bench.early("import sys; sys.path.append('/other')\n", "other")
-    bench.early("", "plain")
-    bench.early("import sys; sys.path.append('/importer'); import plain\n", "importer")
-    bench.imports = ("early", "other", "plain", "importer")
+    for name, text in modules.items():
+        bench.early(text, name)
+    bench.imports = tuple(name for name in modules if name != "below")
     bench.script(
-        f"import sys; sys.path.insert(0, '/own'); print(sys.path); import {one}, {one}; print(sys.path)"
+        f"import sys; sys.path.insert(0, '/own'); print(sys.path); import {imports}, early; print(sys.path)"
     )
     cold, warm = bench.both(*args)
     assert warm.state == (WARM, "")
     assert warm == cold
-    last = {"early": "/end", "below": "/end", "plain": "site"}.get(one, f"/{one}")
     assert last in cold.out.splitlines()[1]
 
 
@@ -499,7 +508,7 @@ def test_a_module_that_changes_the_path_otherwise_is_not_imported_beforehand(ben
     bench.early(f"import sys; {text}\n")
     cold, warm = bench.both(bench.script("import sys, early; print(sys.path)"))
     assert warm.state[0] == COLD
-    assert "early: it takes folders out of sys.path, or adds them between others" in warm.state[1]
+    assert "early: with it, folders are taken out of sys.path, or added between others" in warm.state[1]
     assert warm == cold
 
 
