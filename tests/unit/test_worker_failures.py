@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -183,10 +182,6 @@ class OneAgent(RendezvousHandler):
         return True
 
 
-def hangs(number: int, frame: FrameType | None) -> None:
-    raise TimeoutError(f"the agent has not come back within {DEADLINE:.0f} s: {number} in {frame}")
-
-
 def run_agent(
     handler: OneAgent, folder: Path, entrypoint: Any, *args: str, nproc: int = 1, start: str = "spawn"
 ) -> None:
@@ -195,14 +190,11 @@ def run_agent(
         "default", nproc, handler, entrypoint=entrypoint, args=args, max_restarts=3, monitor_interval=0.1
     )
     agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=str(folder)), start_method=start)
-    taken_over = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
+    taken_over = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.getsignal(number) for number in taken_over}
-    signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(int(DEADLINE))
     try:
         agent.run()
     finally:
-        signal.alarm(0)
         for number, old in before.items():
             signal.signal(number, old)
 
