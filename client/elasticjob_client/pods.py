@@ -36,7 +36,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     exit_code: int | None = None
     restarts: int = 0
     waiting: str = ""
-    """Why its container does not run yet, in the words of kubelet or scheduler."""
+    """Why a container does not run yet, in the words of kubelet or scheduler."""
+    waiting_container: str = ""
+    """Which one, in the kubelet's words; the scheduler speaks of the pod."""
     deleting: bool = False
 
     @property
@@ -67,6 +69,7 @@ def of(found: core_v1.Pod) -> Pod:
     ended = (state.terminated if state else None) or (last.terminated if last else None)
     running = state.running if state else None
     now = state.terminated if state else None
+    waiting_container, waiting = _waiting(status) if status else ("", "")
     return Pod(
         name=metadata.name,
         uid=metadata.uid or "",
@@ -79,20 +82,22 @@ def of(found: core_v1.Pod) -> Pod:
         ended=ended.finishedAt if ended else None,
         exit_code=ended.exitCode if ended else None,
         restarts=(mine.restartCount or 0) if mine else 0,
-        waiting=_waiting(status) if status else "",
+        waiting=waiting,
+        waiting_container=waiting_container,
         deleting=metadata.deletionTimestamp is not None,
     )
 
 
-def _waiting(status: core_v1.PodStatus) -> str:
+def _waiting(status: core_v1.PodStatus) -> tuple[str, str]:
+    """The container and why it waits; why the whole pod waits, without a container."""
     for container in [*(status.initContainerStatuses or []), *(status.containerStatuses or [])]:
         waiting = container.state.waiting if container.state else None
         if waiting and waiting.reason and waiting.reason not in ("PodInitializing", "ContainerCreating"):
-            return f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+            return container.name, ": ".join(filter(None, (waiting.reason, waiting.message)))
     for condition in status.conditions or []:
         if condition.type == "PodScheduled" and condition.status == "False":
-            return f"{condition.reason or 'Unschedulable'}: {condition.message or ''}".rstrip(": ")
-    return ""
+            return "", f"{condition.reason or 'Unschedulable'}: {condition.message or ''}".rstrip(": ")
+    return "", ""
 
 
 def in_order(pods: Iterable[Pod]) -> list[Pod]:

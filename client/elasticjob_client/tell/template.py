@@ -31,7 +31,9 @@ _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _PYTHON_VERSION = re.compile(r"(?:python[-:]?|py)(3)\.?(\d+)")
 _TORCH_VERSION = re.compile(r"torch[-:]v?(\d)\.(\d+)")
 _PATH_REPLACED = re.compile(r"\bPYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
-_INSTALLER = "init container elasticjob-handler "
+_HANDLER_CONTAINER = "elasticjob-handler"
+"""The operator's init container, which brings the handler."""
+_INSTALLER = f"init container {_HANDLER_CONTAINER} "
 """In the operator's words for a pod in which the handler could not be installed."""
 _FOUND_IN_LOGS = (
     (
@@ -237,9 +239,7 @@ def _images(container: dict[str, Any], pods: Sequence[Pod] | None, joined: bool)
         text = f"the training container's image is {image!r}, which names none"
         return [_told("image", "failed", text, "set image in the template, such as pytorch/pytorch:2.6.0")]
     if stuck := [pod for pod in pods or () if "Image" in pod.waiting]:
-        text = f"{_names(stuck)}: {stuck[0].waiting}"
-        advice = "check the image's name, and imagePullSecrets in the template"
-        return [_told("image", "failed", text, advice)]
+        return [_not_pulled(stuck)]
     tag = image.rpartition("/")[2].partition(":")[2]
     if "@" not in image and tag in ("", "latest"):
         text = f"{image} can be another image on each node, and after each restart"
@@ -255,6 +255,20 @@ def _images(container: dict[str, Any], pods: Sequence[Pod] | None, joined: bool)
         return [_told("image", "ok", f"{image} is pulled for {there} of {len(pods)} pods" if pods else image)]
     text = f"{image} is pulled for 0 of {len(pods)} pods" if pods else f"{image}: no pod has asked for it"
     return [_told("image", "unknown", text, "`elasticjob events JOB --pods` tells what pods wait for")]
+
+
+def _not_pulled(stuck: Sequence[Pod]) -> Check:
+    first = stuck[0]
+    whose, advice = "", "check the image's name, and imagePullSecrets in the template"
+    if first.waiting_container == _HANDLER_CONTAINER:
+        whose = f", container {_HANDLER_CONTAINER}"
+        advice = (
+            "it is the handler's image, which the chart's handler.image names: ask the administrators of the "
+            "cluster; where it is private, imagePullSecrets in the template"
+        )
+    elif first.waiting_container not in ("", first.container):
+        whose = f", container {first.waiting_container}"
+    return _told("image", "failed", f"{_names(stuck)}{whose}: {first.waiting}", advice)
 
 
 def _waiting(pods: Sequence[Pod]) -> list[Check]:

@@ -28,7 +28,10 @@ def test_a_pod_that_cannot_be_scheduled_says_so() -> None:
 def test_a_pod_whose_image_cannot_be_pulled_says_so() -> None:
     state = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
     found = read(phase="Pending", containerStatuses=[container(state)])
-    assert found.waiting == "ErrImagePull: no such image"
+    assert (found.waiting_container, found.waiting) == ("train", "ErrImagePull: no such image")
+    installs = {**container(state), "name": "elasticjob-handler"}
+    found = read(phase="Pending", initContainerStatuses=[installs], containerStatuses=[container({})])
+    assert (found.waiting_container, found.container) == ("elasticjob-handler", "train")
 
 
 def test_the_training_container_is_the_annotated_one() -> None:

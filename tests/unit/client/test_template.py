@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.checks import Check
 from elasticjob_client.tell.template import checks, judged, training_container
@@ -161,9 +162,18 @@ def test_resources_are_named() -> None:
 
 
 def test_pods_say_whether_the_image_was_pulled() -> None:
-    away = pod("mnist-1-0", "Pending", waiting="ImagePullBackOff: no such image")
-    check = told(checks(made(), [pod("mnist-0-0"), away]), "image")
+    def away(container: str) -> Pod:
+        why = "ImagePullBackOff: no such image"
+        return pod("mnist-1-0", "Pending", waiting=why, waiting_container=container)
+
+    check = told(checks(made(), [pod("mnist-0-0"), away("train")]), "image")
     assert (check.result, check.found) == ("failed", "mnist-1-0: ImagePullBackOff: no such image")
+    check = told(checks(made(), [away("log")]), "image")
+    assert check.found == "mnist-1-0, container log: ImagePullBackOff: no such image"
+    assert "imagePullSecrets in the template" in check.advice
+    check = told(checks(made(), [away("elasticjob-handler")]), "image")
+    assert check.found.startswith("mnist-1-0, container elasticjob-handler: ")
+    assert "handler.image" in check.advice
     assert told(checks(made(image="own"), []), "image").result == "unknown"
     full = [pod(f"mnist-{n}-0", "Pending", waiting="Unschedulable: 0/2 nodes") for n in (0, 1)]
     check = told(checks(made(), full), "pods")
