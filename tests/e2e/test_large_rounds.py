@@ -14,7 +14,7 @@ from elasticjob.contract.names import MEMBERS_ANNOTATION, ROUND_ANNOTATION, memb
 from elasticjob.contract.records import MemberList, RoundRecord
 from tests.e2e.job import JobRun, Operator
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from devcluster.wait import wait_for
 from tests.e2e.job import DEADLINE, SCRIPTS, TORCHRUN, JobRun
 from tests.e2e.pod_history import PodHistory
 
-pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.slow]
 
 HALF_A_NODE = {"requests": {"cpu": "32"}, "limits": {"cpu": "32"}}
 """Of devcluster's nodes, which have 64."""
