@@ -43,6 +43,7 @@ CRD = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
 WRITES_AND_WATCHES = """
 from elasticjob.api.connection import connect
 from elasticjob.api.leases import HttpLeaseApi
+from itertools import islice
 
 import logging, ssl
 
@@ -53,7 +54,7 @@ lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"
 for _ in range(2):
     api = HttpLeaseApi(connection, "default")
     api.take_over("strict", {**lease, "spec": {"holderIdentity": "me"}})
-    assert [seen for seen, _ in zip(api.watch("strict"), range(2))][1].holder == "me"
+    assert [*islice(api.watch("strict"), 2)][1].holder == "me"
 """
 
 
