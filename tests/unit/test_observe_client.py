@@ -363,6 +363,24 @@ async def test_a_silent_watch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [kind for kind, _item in found] == ["ADDED"]
 
 
+@pytest.mark.parametrize("status", [None, 500], ids=["no answer", "half of an answer"])
+async def test_a_watch_that_is_not_answered_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    monkeypatch.setattr(client_module, "_WATCH_SILENCE", 0.2)
+    monkeypatch.setattr(client_module, "_TIMEOUT", 0.2)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if status is not None:
+            await web.StreamResponse(status=status).prepare(request)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with served(answer) as (client, _):
+        with pytest.raises(Unavailable, match="WATCH /x"):
+            await anext(client.watch("/x", {}))
+
+
 async def test_a_hundred_readings_open_no_hundred_connections_and_lists_do_not_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

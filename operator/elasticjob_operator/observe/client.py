@@ -30,8 +30,8 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import aiohttp
@@ -41,6 +41,7 @@ from aiohttp.abc import AbstractStreamWriter
 from elasticjob_operator.observe.credentials import Credentials
 from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable, error_of
 from elasticjob_operator.observe.fair_limiter import FairLimiter
+from elasticjob_operator.observe.watch_lines import watch_lines
 from elasticjob_operator.observe.write_health import WriteHealth
 
 Json = dict[str, Any]
@@ -222,27 +223,32 @@ class Client:
         """
         name = f"WATCH {path}"
         accepted = False
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_WATCH_SILENCE)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT)
         query = {**params, "watch": "1", "allowWatchBookmarks": "true"}
         try:
             for fresh in (False, True):
                 headers = await self._headers(fresh)
-                async with self._watching.get(
+                opening = self._watching.get(
                     self._url(path),
                     params=query,
                     headers=headers,
                     timeout=timeout,
                     trace_request_ctx=Attempt(again=fresh),
                     **self._extra(),
-                ) as response:
+                )
+                async with asyncio.timeout(_WATCH_SILENCE):
+                    response = await opening
+                async with response:
                     if response.status == 401 and not fresh:
                         continue
                     if response.status != 200:
-                        raise error_of(name, response.status, response.headers, await response.read())
+                        said = await asyncio.wait_for(response.read(), _TIMEOUT)
+                        raise error_of(name, response.status, response.headers, said)
                     accepted = True
                     yield []
-                    async for batch in _lines(response.content.iter_any()):
-                        yield [_event(name, line) for line in batch]
+                    async with aclosing(watch_lines(response.content, _WATCH_SILENCE)) as batches:
+                        async for batch in batches:
+                            yield [_event(name, line) for line in batch]
                     return
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             if accepted and isinstance(error, aiohttp.ServerTimeoutError):
@@ -392,22 +398,6 @@ def _dropping_after(seconds: float) -> Callable[[aiohttp.AddrInfoType], socket.s
         return made
 
     return make
-
-
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Complete lines, as many at a time as have arrived (StreamReader.readline has a limit of 64 KiB)."""
-    rest: list[bytes] = []
-    async for chunk in chunks:
-        head, newline, tail = chunk.rpartition(b"\n")
-        if not newline:
-            rest.append(chunk)
-            continue
-        rest.append(head)
-        lines = b"".join(rest).split(b"\n")
-        rest = [tail] if tail else []
-        batch = [line for line in lines if line]
-        if batch:
-            yield batch
 
 
 class _Metadata(TypedDict, total=False):
