@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 from elasticjob.rounds.reports import MAX_REPORTS
 from elasticjob.rounds.state import UnreachableReport
+from elasticjob_operator.plan import charging
 from elasticjob_operator.plan.backoff import MAX_SLOT_BACKOFFS
 from elasticjob_operator.plan.charge_revision import MAX_UNACCOUNTED
 from elasticjob_operator.plan.evidence import ACCOUNTS
@@ -74,7 +75,7 @@ END = RoundEnd(WALL, "NotEstablished", "infrastructure", "r" * 63, text(2_500), 
 
 def account(name: str) -> Account:
     charges = (
-        Charge(WALL - timedelta(seconds=n), n, pod(n), "NotEstablished", NODE, text(200))
+        Charge(WALL - timedelta(seconds=n), n, pod(n), "NotEstablished", NODE, text(charging.MAX_MESSAGE))
         for n in range(MAX_CHARGES, 0, -1)
     )
     older = (OlderCharges(WALL - timedelta(hours=n), 99) for n in range(MAX_OLDER, 0, -1))

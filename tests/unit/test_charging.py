@@ -50,3 +50,16 @@ def test_a_limit_counts_more_charges_than_are_listed() -> None:
     assert failed is not None
     assert failed.reason == "ApplicationRestartsExhausted"
     assert f"allows {limit} restarts within 3600 s, but {limit + 1} were needed" in failed.message
+
+
+def test_a_charge_names_both_ends_of_a_path_with_the_names_that_clouds_give() -> None:
+    first, second = (
+        f"gke-research-a100-spot-pool-7f3c92d1-{zone}.c.research-project.internal" for zone in "ab"
+    )
+    w = World().play("job replicas=2 min=1")
+    w.do(f"start mnist-0-0 node={first}")
+    w.do(f"start mnist-1-0 node={second}")
+    w.play("wait 1", "establish", "wait 60", "report mnist-0-0 silent=mnist-1-0", "join mnist-0-0 mnist-1-0")
+    (charge,) = [charge for account in w.status.accounts for charge in account.charges]
+    assert charge.message.startswith(f"mnist-1-0 on node {second} (group rank 1) was unreachable: ")
+    assert charge.message.endswith(f", as the leader mnist-0-0 on node {first} reports")

@@ -23,7 +23,7 @@ from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.status import Account, Charge, Failure
 from elasticjob_operator.plan.waits import JobWait
 
-MAX_MESSAGE = 200
+MAX_MESSAGE = 320
 """Characters of the sentence that stands with a charge."""
 
 
