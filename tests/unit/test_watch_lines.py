@@ -56,6 +56,20 @@ async def test_silence_counts_from_the_last_piece(monkeypatch: pytest.MonkeyPatc
             await next_batch
 
 
+async def test_what_came_while_the_process_was_paused_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire(monkeypatch)
+    async with aclosing(watch_lines(wire.stream, 60.0)) as batches:
+        await wire.after(0, b"one\n")
+        await anext(batches)
+        wire.stream.feed_data(b"two\n")
+        await wire.after(100)
+        assert await anext(batches) == [b"two"]
+        next_batch = asyncio.ensure_future(anext(batches))
+        await wire.after(61)
+        with pytest.raises(aiohttp.ServerTimeoutError):
+            await next_batch
+
+
 async def test_nothing_is_left_of_a_watch_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire(monkeypatch)
     async with aclosing(watch_lines(wire.stream, 60.0)) as batches:

@@ -16,7 +16,7 @@ async def watch_lines(stream: aiohttp.StreamReader, silence: float) -> AsyncGene
     time is up.
     """
     loop = asyncio.get_running_loop()
-    heard_at = loop.time()
+    heard_at, taken = loop.time(), 0
     timer: asyncio.TimerHandle
 
     def look() -> None:
@@ -24,6 +24,8 @@ async def watch_lines(stream: aiohttp.StreamReader, silence: float) -> AsyncGene
         left = heard_at + silence - loop.time()
         if left > 0:
             timer = loop.call_later(left, look)
+        elif stream.total_bytes > taken:  # this process was paused, and reads it next
+            timer = loop.call_later(silence, look)
         else:
             stream.set_exception(aiohttp.ServerTimeoutError(f"nothing has come for {silence:g} s"))
 
@@ -31,7 +33,7 @@ async def watch_lines(stream: aiohttp.StreamReader, silence: float) -> AsyncGene
     try:
         rest: list[bytes] = []
         async for chunk in stream.iter_any():
-            heard_at = loop.time()
+            heard_at, taken = loop.time(), taken + len(chunk)
             head, newline, tail = chunk.rpartition(b"\n")
             if not newline:
                 rest.append(chunk)
