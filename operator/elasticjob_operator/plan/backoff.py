@@ -12,7 +12,8 @@ early end of a member has none.
 Newcomers: if the pods of a slot keep ending early as members, each of them stops all others, whatever ends
 them. So the next one is on probation before a round is ended for it, or formed with it although there are
 enough members without it. A member that is taken away from its first round counts, too, but causes no pause:
-its replacement is created at once. A member of the round before does not count: a drain takes each pod once. Nor do the pods that a suspension takes.
+its replacement is created at once. A member of the round before does not count: a drain takes each pod once.
+Nor does one that a suspension takes.
 A round is also not ended again at once for newcomers that were gone when the next one was formed, or after
 larger rounds that ended early. This covers newcomers without a slot, and pods that others create: for them
 the status counts how many rounds in a row have lost a newcomer. Everything that counts is in the status.
@@ -287,7 +288,7 @@ def _store(p: Pass, known: dict[int, SlotBackoff]) -> None:
 
 
 def _lost_newcomers(p: Pass) -> list[ParticipantStatus]:
-    """Members whose first round has ended early, and that are gone with it; a suspension takes all of them."""
+    """Members whose first round has ended early, and that are gone with it; not those of a suspension."""
     if p.round.end is None or p.round.end.cause == Cause.SUSPENDED or was_healthy(p):
         return []
     return [m for m in p.status.members() if m.pod_name in p.round.newcomers and _is_gone(p, m)]
