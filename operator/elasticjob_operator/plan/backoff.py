@@ -288,8 +288,8 @@ def _store(p: Pass, known: dict[int, SlotBackoff]) -> None:
 
 
 def _lost_newcomers(p: Pass) -> list[ParticipantStatus]:
-    """Members whose first round has ended early, and that are gone with it; not those of a suspension."""
-    if p.round.end is None or p.round.end.cause == Cause.SUSPENDED or was_healthy(p):
+    """Members whose first round has ended early, and that are gone with it."""
+    if p.round.end is None or was_healthy(p):
         return []
     return [m for m in p.status.members() if m.pod_name in p.round.newcomers and _is_gone(p, m)]
 

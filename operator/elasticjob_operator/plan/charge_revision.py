@@ -230,6 +230,8 @@ def _revise_charge(
         message=cut(message),
         pod_name=pod or charge.pod_name,
     )
+    if (to, moved) == (account.name, charge):
+        return  # nothing new
     accounts = []
     for a in p.status.accounts:
         without = replace(a, charges=tuple(c for c in a.charges if c != charge))

@@ -105,6 +105,7 @@ def resume(p: Pass) -> None:
             idle_seconds=0,
             unarrived_pods=(),
             ineligible_leaders=(),
+            newcomers=(),
         )
 
 
