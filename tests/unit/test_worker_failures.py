@@ -30,6 +30,7 @@ from elasticjob.worker_exits import WorkerExitWatcher
 from elasticjob.worker_failures import RoundWorkers, describe, first_noticed, oom_kills
 
 DEADLINE = 60.0
+pytestmark = pytest.mark.timeout(DEADLINE)  # an agent that does not come back hangs in the main thread
 
 
 # -- the ends of processes ---------------------------------------------------------------------------------
