@@ -30,6 +30,7 @@ from elasticjob_operator.metrics.meter import Meter
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials, load
 from elasticjob_operator.observe.errors import ApiError, Forbidden, NotFound
+from elasticjob_operator.own_thread import in_own_thread
 from elasticjob_operator.scrape import Scrape
 from elasticjob_operator.settings import Settings, from_environment
 
@@ -49,8 +50,8 @@ class _Running:
     election: asyncio.Task[None] | None = None
     own_client: Client | None = None
     """The elector's."""
-    probes: web.AppRunner | None = None
-    metrics: web.AppRunner | None = None
+    probes: web.BaseRunner | None = None
+    metrics: web.BaseRunner | None = None
     """If they have an address of their own."""
     collector: Collector | None = None
 
@@ -101,7 +102,7 @@ async def login(**_: Any) -> kopf.ConnectionInfo:
         log.warning("the API server rejects these credentials; reading them again")
         await asyncio.sleep(_RETRY_SECONDS)
     try:
-        found = await asyncio.to_thread(load)
+        found = await in_own_thread(load, "credentials")
     except NoCredentials as error:
         raise kopf.TemporaryError(str(error), delay=_RETRY_SECONDS) from error
     scheme, _space, token = (found.authorization or "").partition(" ")
@@ -131,7 +132,7 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
     own = chosen.metrics.address
     if chosen.probes is not None:
         with_probes = chosen.metrics.served and own is None
-        running.probes = await health.serve(*chosen.probes, scrape.routes() if with_probes else ())
+        running.probes = await health.serve(*chosen.probes, scrape.routes() if with_probes else None)
     if own is not None:
         running.metrics = await scrape.serve(*own)
     if chosen.election is None:

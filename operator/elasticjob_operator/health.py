@@ -21,9 +21,8 @@ and caches an answer for 10 s.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -33,7 +32,10 @@ from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.credentials import Credentials, NoCredentials
 from elasticjob_operator.observe.errors import ApiError
+from elasticjob_operator.own_thread import in_own_thread
 from elasticjob_operator.plan.waits import sentences
+from elasticjob_operator.probe_server import Answer, from_inside, serve
+from elasticjob_operator.shared_answer import SharedAnswer
 
 _ASK_SECONDS = 2.5
 """Less than a probe's own time limit."""
@@ -114,21 +116,17 @@ class Health:
                 lines += [f"{entry.request} {line}" for line in sentences(waits, names)]
         return lines or ["no job waits for anything"]
 
-    async def serve(self, host: str, port: int, others: Sequence[web.RouteDef] = ()) -> web.AppRunner:
+    async def serve(self, host: str, port: int, others: Mapping[str, Answer] | None = None) -> web.BaseRunner:
         """Answer from now on, and for these others; ``cleanup`` of what is returned ends it."""
-        application = web.Application()
-        application.add_routes(
-            [
-                web.get("/livez", lambda _: self._answer("alive", self.not_alive)),
-                web.get("/readyz", lambda _: self._answer("ready", self.not_ready)),
-                web.get("/waits", self._tell_waits),
-                *others,
-            ]
-        )
-        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await runner.setup()
-        await web.TCPSite(runner, host, port).start()
-        return runner
+        alive, ready = self._judgement("alive", self.not_alive), self._judgement("ready", self.not_ready)
+        mine: dict[str, Answer] = {"/livez": alive, "/readyz": ready, "/waits": self._tell_waits}
+        return await serve({**mine, **(others or {})}, host, port)
+
+    def _judgement(self, what: str, judge: Callable[[], Awaitable[list[str]]]) -> Answer:
+        """It may ask the API server, with a new connection and fresh credentials. Every pod may ask for it:
+        so it is made once for all who ask at the same time."""
+        shared = SharedAnswer(judge, 0.0)
+        return lambda _: self._answer(what, shared.get)
 
     async def _answer(self, what: str, judge: Callable[[], Awaitable[list[str]]]) -> web.Response:
         problems = await judge()
@@ -139,7 +137,7 @@ class Health:
         body = {what: not problems, "problems": problems, **self.report()}
         return web.json_response(body, status=503 if problems else 200)
 
-    async def _tell_waits(self, request: web.Request) -> web.Response:
+    async def _tell_waits(self, request: web.BaseRequest) -> web.Response:
         if not from_inside(request.remote or ""):
             return web.Response(status=403, text="only from inside of the pod: use kubectl port-forward\n")
         return web.Response(text="\n".join([*self.waits(), ""]))
@@ -159,20 +157,10 @@ class Health:
         ]
 
 
-def from_inside(remote: str) -> bool:
-    """Whether this address of a client is of the operator's own pod, which only users with rights enter."""
-    try:
-        address = ipaddress.ip_address(remote)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
-
-
 async def answers(path: str) -> bool:
     """Whether the API server lists that for a client that has just been made."""
     try:
-        client = Client(await asyncio.to_thread(Credentials), timeout=_ASK_SECONDS)
+        client = Client(await in_own_thread(Credentials, "credentials"), timeout=_ASK_SECONDS)
         try:
             await client.get(path, {"limit": "1"})
         finally:

@@ -1,8 +1,9 @@
 """``/metrics``: what Prometheus gets when it asks.
 
 In the event loop only references are taken: of the jobs, which are frozen data, and of a few numbers. What
-they say, and the text, is made in a thread: of 1,000 jobs that takes some tenths of a second, for which no
-pass must wait.
+they say, and the text, is made in a thread of its own: of 1,000 jobs that takes some tenths of a second, for
+which no pass must wait. Every pod may ask. So there is one text for all who ask at the same time, it is kept
+for a second, and beyond a few who have not taken it yet the answer is 503.
 
 An operator that stands by has metrics of its process, and none of the jobs: each is there once.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -25,10 +27,16 @@ from elasticjob_operator.metrics.families import Sample
 from elasticjob_operator.metrics.meter import CONTENT_TYPE, Meter
 from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.spec import JobView
+from elasticjob_operator.own_thread import in_own_thread
+from elasticjob_operator.probe_server import Answer, serve
 from elasticjob_operator.settings import MetricsSettings
+from elasticjob_operator.shared_answer import SharedAnswer
 
 _LAG_SECONDS = 1.0
 _FASTEST = 1
+_KEPT_SECONDS = 1.0
+_MOST, _MOST_OF_ONE = 8, 3
+"""Answers that are being made or sent: to all, and to one address."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,14 @@ def samples(seen: Seen, settings: MetricsSettings) -> Iterator[Sample]:
         )
 
 
+@dataclass(frozen=True)
+class Rendered:
+    """The text, also packed."""
+
+    plain: bytes
+    packed: bytes
+
+
 class Scrape:
     """See the module. What is None has not been made yet."""
 
@@ -77,6 +93,8 @@ class Scrape:
         self.client: Client | None = None
         self._meter = meter
         self._settings = settings
+        self._rendered = SharedAnswer(self.render, _KEPT_SECONDS)
+        self._answering: Counter[str] = Counter()
 
     def look(self) -> Seen:
         """What is to be seen now."""
@@ -112,28 +130,41 @@ class Scrape:
             zones={node.name: node.zone for node in controller.cache.nodes.all() if node.zone},
         )
 
-    async def answer(self, request: web.Request) -> web.Response:
-        """To a GET of /metrics."""
+    async def render(self) -> Rendered:
+        """The text of now."""
         seen = self.look()
-        zipped = "gzip" in request.headers.get("Accept-Encoding", "").lower()
-        body = await asyncio.to_thread(self._make, seen, zipped)
-        headers = {"Content-Type": CONTENT_TYPE}
-        if zipped:
-            headers["Content-Encoding"] = "gzip"
-        return web.Response(body=body, headers=headers)
+        return await in_own_thread(lambda: self._make(seen), "metrics")
 
-    async def serve(self, host: str, port: int) -> web.AppRunner:
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """To a GET of /metrics."""
+        address = request.remote or ""
+        if self._answering.total() >= _MOST or self._answering[address] >= _MOST_OF_ONE:
+            return web.Response(
+                status=503, headers={"Retry-After": "1"}, text="busy: too many ask for the metrics\n"
+            )
+        self._answering[address] += 1
+        try:
+            rendered = await self._rendered.get()
+            headers = {"Content-Type": CONTENT_TYPE}
+            body = rendered.plain
+            if "gzip" in request.headers.get("Accept-Encoding", "").lower():
+                headers["Content-Encoding"], body = "gzip", rendered.packed
+            response = web.Response(body=body, headers=headers)
+            response.force_close()
+            await response.prepare(request)
+            await response.write_eof()  # counts until it has been taken
+            return response
+        finally:
+            self._answering[address] -= 1
+            self._answering += Counter()  # drops zeros
+
+    async def serve(self, host: str, port: int) -> web.BaseRunner:
         """Answer at an address of its own; ``cleanup`` of what is returned ends it."""
-        application = web.Application()
-        application.add_routes(self.routes())
-        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await runner.setup()
-        await web.TCPSite(runner, host, port).start()
-        return runner
+        return await serve(self.routes(), host, port)
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> Mapping[str, Answer]:
         """For a server that others share."""
-        return [web.get("/metrics", self.answer)]
+        return {"/metrics": self.answer}
 
     async def watch_loop(self) -> None:
         """Measure once a second by how much the event loop is late, for ever."""
@@ -143,6 +174,6 @@ class Scrape:
             await asyncio.sleep(_LAG_SECONDS)
             self._meter.loop_was_late(loop.time() - due)
 
-    def _make(self, seen: Seen, zipped: bool) -> bytes:
+    def _make(self, seen: Seen) -> Rendered:
         text = self._meter.text(lambda: samples(seen, self._settings))
-        return gzip.compress(text, _FASTEST) if zipped else text
+        return Rendered(text, gzip.compress(text, _FASTEST))

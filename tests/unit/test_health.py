@@ -12,11 +12,12 @@ from aiohttp import ClientSession
 from elasticjob.rounds.waits import RoundWait, Wait, WaitKey
 from elasticjob_operator.app import _stand
 from elasticjob_operator.controller.controller import Controller
-from elasticjob_operator.health import Health, from_inside
+from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.core import Place, Timing
 from elasticjob_operator.leadership.elector import Elector
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.probe_server import from_inside
 from elasticjob_operator.settings import Settings
 
 PODS = "/api/v1/namespaces/here/pods"

@@ -274,8 +274,7 @@ class Scene:
         self.controller.source.watched({"metadata": meta, "spec": {"replicas": 2}, "status": {}})
 
     async def ask(self) -> str:
-        request = cast(web.Request, type("Request", (), {"headers": {}}))
-        return cast(bytes, (await self.scrape.answer(request)).body).decode()
+        return (await self.scrape.render()).plain.decode()
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable
 from elasticjob_operator.observe.fair_limiter import FairLimiter
 from elasticjob_operator.observe.watch_lines import watch_lines
 from elasticjob_operator.observe.write_health import WriteHealth
+from elasticjob_operator.own_thread import in_own_thread
 
 Json = dict[str, Any]
 """A JSON object at the edge; what is behind the edge has types of its own."""
@@ -361,7 +362,7 @@ class Client:
         if fresh or self._credentials.stale():
             async with self._reloading:
                 if fresh or self._credentials.stale():
-                    await asyncio.to_thread(self._credentials.reload)
+                    await in_own_thread(self._credentials.reload, "credentials")
         authorization = self._credentials.connection.authorization
         return {"Authorization": authorization} if authorization else {}
 
