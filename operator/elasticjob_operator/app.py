@@ -22,7 +22,6 @@ from elasticjob.api.tls import relax
 from elasticjob.contract.names import GROUP, PLURAL, VERSION
 from elasticjob_operator.act.paths import jobs_path
 from elasticjob_operator.collector import Collector
-from elasticjob_operator.controller import job_source
 from elasticjob_operator.controller.controller import Controller
 from elasticjob_operator.health import Health
 from elasticjob_operator.leadership.elector import Elector, identity
@@ -35,6 +34,11 @@ from elasticjob_operator.scrape import Scrape
 from elasticjob_operator.settings import Settings, from_environment
 
 _RETRY_SECONDS = 2.0
+_CHUNK = 2
+"""How many jobs kopf lists at a time: it holds them as Python objects, and one may take 30 MiB as such. Our
+own lists hold bytes."""
+_IDLE_SECONDS = 0.05
+"""For so long kopf holds an object that it has handed over, waiting for another version of it."""
 _log_ins = itertools.count()
 
 log = logging.getLogger("elasticjob.operator")
@@ -181,7 +185,8 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.peering.standalone = True
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
-    settings.watching.chunk_size = job_source.PAGE
+    settings.watching.chunk_size = _CHUNK
+    settings.queueing.idle_timeout = _IDLE_SECONDS
     settings.watching.connect_timeout = 10
     settings.watching.inactivity_timeout = 70
     settings.watching.reconnect_backoff = 0.2

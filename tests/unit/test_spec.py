@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from elasticjob.contract.limits import Limits
-from elasticjob_operator.observe.spec import JobDefaults, MalformedJob, read_job, read_spec
+from elasticjob_operator.observe.spec import (
+    JobDefaults,
+    MalformedJob,
+    TemplateTooLargeJob,
+    read_job,
+    read_spec,
+)
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import JobSpec, Limit, Rule, WarmWorkers
 from elasticjob_operator.plan.status import JobStatus, RoundStatus
@@ -221,3 +230,26 @@ def test_a_status_of_a_newer_operator_is_read_if_it_says_that_this_one_may() -> 
     with pytest.raises(MalformedJob, match="a/j: its status was written by a newer operator") as raised:
         read_job(raw(status=newer))
     assert raised.value.event == "StatusTooNew"
+
+
+def test_a_template_is_kept_small_and_read_as_it_was() -> None:
+    """A tenant's templates are kept for as long as the jobs exist."""
+    env = [{"name": f"A{number}", "value": "1"} for number in range(4_000)]
+    template = {"metadata": {"labels": {"a": "ü"}}, "spec": {"containers": [{"name": "train", "env": env}]}}
+    tracemalloc.start()
+    try:
+        views = [read_job(raw(spec={"template": copy.deepcopy(template)})) for _ in range(50)]
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0] / len(views)
+    finally:
+        tracemalloc.stop()
+    assert held < 64 * 1024, "as Python objects it has a megabyte"
+    assert views[0].job.spec.template == template
+    assert views[0].job.spec == views[1].job.spec
+
+
+def test_a_template_that_is_too_large_is_named_and_not_kept() -> None:
+    env = [{"name": f"A{number}", "value": "1"} for number in range(42_000)]
+    template = {"spec": {"containers": [{"name": "train", "env": env}]}}
+    with pytest.raises(TemplateTooLargeJob, match=r"a/j: the pod template has 1,248,\d+ bytes .* 131,072"):
+        read_job(raw(spec={"template": template}))

@@ -39,7 +39,13 @@ import msgspec
 from aiohttp.abc import AbstractStreamWriter
 
 from elasticjob_operator.observe.credentials import Credentials
-from elasticjob_operator.observe.errors import ApiError, NotLeading, Unavailable, error_of
+from elasticjob_operator.observe.errors import (
+    ApiError,
+    NotLeading,
+    PageTooLarge,
+    Unavailable,
+    error_of,
+)
 from elasticjob_operator.observe.fair_limiter import FairLimiter
 from elasticjob_operator.observe.watch_lines import watch_lines
 from elasticjob_operator.observe.write_health import WriteHealth
@@ -76,6 +82,9 @@ _RECORDS = ("/apis/elasticjob.dev/", "/apis/coordination.k8s.io/")
 _TLS_BUFFER = 64 * 1024
 """Bytes that a connection has to read into. By asyncio's default they are 256 KiB, four fifths of what a
 connection costs, and while a thousand jobs start there are hundreds. A TLS record has 16 KiB at most."""
+MOST_OF_A_PAGE = 8 * 2**20
+"""Bytes of a page of a list that are read, unless it is asked for one object alone. Objects of 1.5 MB are
+possible, and a page of 250 of them would be the end of this process."""
 _NOT_STORED = "etcdserver: "
 """In the API server's words where it is etcd that has failed."""
 _LOST_CONNECTION = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
@@ -186,9 +195,12 @@ class Client:
         await self._watching.close()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
-        """Read one object, or one page of a list."""
-        read = _page if params is not None and "limit" in params else _object
-        return await self._request("GET", path, params=params, read=read)
+        """Read one object, or one page of a list. Raises PageTooLarge for a page of more than
+        ``MOST_OF_A_PAGE``: ask for fewer."""
+        limit = None if params is None else params.get("limit")
+        most = None if limit in (None, "1") else MOST_OF_A_PAGE
+        read = _object if limit is None else _page
+        return await self._request("GET", path, params=params, read=read, most=most)
 
     async def create(self, path: str, body: Json) -> Json:
         """POST. Raises Invalid for a field that the server does not know."""
@@ -266,6 +278,7 @@ class Client:
         params: Mapping[str, str] | None = None,
         accept: str | None = None,
         read: Callable[[str, bytes], Json] | None = None,
+        most: int | None = None,
     ) -> Json:
         name = f"{method} {path}"
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
@@ -297,7 +310,7 @@ class Client:
                         trace_request_ctx=attempt,
                         **self._extra(),
                     ) as response:
-                        answer = await response.read()
+                        answer = await _body(name, response, most)
                         status, answer_headers = response.status, response.headers
                         self._answered_at = time.monotonic()
                 except _LOST_CONNECTION as error:
@@ -443,6 +456,20 @@ def _event(name: str, line: bytes) -> tuple[str, Json]:
     return kind, item
 
 
+async def _body(name: str, response: aiohttp.ClientResponse, most: int | None) -> bytes:
+    """All of it. Raises PageTooLarge."""
+    if most is None:
+        return await response.read()
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            response.close()
+            raise PageTooLarge(name, most)
+    return b"".join(parts)
+
+
 def _object(name: str, answer: bytes) -> Json:
     try:
         parsed = json.loads(answer)
@@ -460,10 +487,11 @@ class _Page(msgspec.Struct):
 
 class _Items:
     """The objects of a page, each read when it is its turn. Read together, 250 pods are 60,000 Python objects
-    at once, through which the garbage collector goes again and again."""
+    at once, through which the garbage collector goes again and again. ``size``: bytes of the page."""
 
-    def __init__(self, items: Sequence[msgspec.Raw]) -> None:
+    def __init__(self, items: Sequence[msgspec.Raw], size: int) -> None:
         self._items = items
+        self.size = size
 
     def __len__(self) -> int:
         return len(self._items)
@@ -480,4 +508,4 @@ def _page(name: str, answer: bytes) -> Json:
         raise ApiError(name, 0, "NotAList", str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(name, 0, "NotJSON", str(error)) from error
-    return {"metadata": page.metadata, "items": _Items(page.items or ())}
+    return {"metadata": page.metadata, "items": _Items(page.items or (), len(answer))}

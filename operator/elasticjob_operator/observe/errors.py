@@ -64,6 +64,13 @@ class TooLarge(Invalid):
     """413, or etcd's own limit of a request's size: the object will not be accepted at this size."""
 
 
+class PageTooLarge(ApiError):
+    """A page of a list was not read to its end, because it has more bytes than are held at a time."""
+
+    def __init__(self, request: str, most: int) -> None:
+        super().__init__(request, 0, "PageTooLarge", f"the page has more than {most} bytes")
+
+
 class Unavailable(ApiError):
     """No answer, a time-out, or a 5xx: try later. ``retry_after`` (seconds) if the server said so."""
 

@@ -4,6 +4,9 @@ A list of 5,000 pods has 30 MB. Read at once, it blocks the event loop for a sec
 meanwhile. The pages of one list show one state of the cluster: they continue at the version of the first
 page. If the API server no longer has that version (410), the list starts again, so that its result never
 mixes two versions.
+
+How large the objects are is for tenants to say. A page that is too large is asked for again with a fifth of
+the objects, down to one; after small pages there are more again.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from elasticjob_operator.observe.client import Api, Json
-from elasticjob_operator.observe.errors import Gone
+from elasticjob_operator.observe.client import MOST_OF_A_PAGE, Api, Json
+from elasticjob_operator.observe.errors import Gone, PageTooLarge
 from elasticjob_operator.observe.objects import version_of
 
 PAGE = 250
@@ -35,7 +38,7 @@ async def read_list(
     handed over more than once. Raises ApiError."""
     for beginning in range(_BEGINNINGS):
         try:
-            return await _read_list(api, path, take, {**(query or {}), "limit": str(page)})
+            return await _read_list(api, path, take, dict(query or {}), page)
         except Gone:
             if beginning == _BEGINNINGS - 1:
                 raise
@@ -43,12 +46,18 @@ async def read_list(
 
 
 async def _read_list(
-    api: Api, path: str, take: Callable[[Json], None], query: dict[str, str]
+    api: Api, path: str, take: Callable[[Json], None], query: dict[str, str], most: int
 ) -> tuple[set[Key], int]:
     present: set[Key] = set()
+    limit = most
     while True:
-        page = await api.get(path, query)
-        for number, raw in enumerate(page.get("items") or ()):
+        try:
+            page = await api.get(path, {**query, "limit": str(limit)})
+        except PageTooLarge:
+            limit = max(1, limit // 5)
+            continue
+        items = page.get("items") or ()
+        for number, raw in enumerate(items):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             meta = raw["metadata"]
@@ -58,3 +67,5 @@ async def _read_list(
         if not token:
             return present, version_of(page["metadata"])
         query["continue"] = token
+        if getattr(items, "size", 0) < MOST_OF_A_PAGE // 4:
+            limit = min(most, 2 * limit)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from elasticjob.contract.limits import Limits
 from elasticjob_operator.observe.objects import version_of
+from elasticjob_operator.observe.packed_template import PackedTemplate, TemplateTooLarge
 from elasticjob_operator.plan import status_json
 from elasticjob_operator.plan.model import (
     CleanPodPolicy,
@@ -61,7 +62,8 @@ class JobView:
 
 
 class MalformedJob(Exception):
-    """The status of a job cannot be read: it was not written by an operator, or by a newer one.
+    """The job is left alone. Mostly its status cannot be read: it was not written by an operator, or by a
+    newer one.
 
     ``event`` is the reason of the Event that says so.
     """
@@ -73,6 +75,12 @@ class TooNewJob(MalformedJob):
     """Only a newer operator may act on the job."""
 
     event = "StatusTooNew"
+
+
+class TemplateTooLargeJob(MalformedJob):
+    """Its pod template is larger than what the operator keeps of a job."""
+
+    event = "TemplateTooLarge"
 
 
 def read_job(
@@ -88,13 +96,14 @@ def read_job(
     if known is not None and known.job.uid == uid and known.job.generation == generation:
         job = known.job
     else:
-        job = Job(
-            namespace=str(meta["namespace"]),
-            name=str(meta["name"]),
-            uid=uid,
-            generation=generation,
-            spec=read_spec(spec, defaults),
-        )
+        namespace, name = str(meta["namespace"]), str(meta["name"])
+        try:
+            job = Job(namespace, name, uid, generation, read_spec(spec, defaults))
+        except TemplateTooLarge as error:
+            raise TemplateTooLargeJob(
+                f"{namespace}/{name}: {error}; the job is left alone. Put long scripts and lists into a "
+                "ConfigMap or the image, delete the job, and apply it again"
+            ) from error
     try:
         status = status_json.parse(_mapping(raw.get("status")))
     except StatusTooNewError as error:
@@ -117,7 +126,7 @@ def read_job(
 
 
 def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> JobSpec:
-    """Read ``spec``. Never raises."""
+    """Read ``spec``. Raises TemplateTooLarge."""
     policy = {**defaults.limits, **_mapping(spec.get("failurePolicy"))}
     deadline = _optional(spec, "activeDeadlineSeconds", 1)
     template = spec.get("template")
@@ -130,7 +139,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         max_replicas=_optional(spec, "maxReplicas", 1),
         spares=_number(spec, "spares", 0, 0) if own_pods else 0,
         nproc_per_node=str(nproc) if isinstance(nproc, (int, str)) and str(nproc) else None,
-        template=template if own_pods else None,
+        template=PackedTemplate(template) if isinstance(template, dict) else None,
         handler_source=_word(spec.get("handlerSource"), HandlerSource) or JobSpec.handler_source,
         warm_workers=_warm_workers(spec.get("warmWorkers")),
         limits=_limits(_mapping(spec.get("rendezvous")), _optional(policy, "hangTimeoutSeconds", 1)),
