@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
+import tracemalloc
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from elasticjob.contract.names import JOB_LABEL
+from elasticjob.contract.names import (
+    DRAIN_ANNOTATION,
+    FAILURE_ANNOTATION,
+    JOB_LABEL,
+    PARTICIPANT_ANNOTATION,
+    REPORT_ANNOTATION,
+    ROUND_ANNOTATION,
+)
+from elasticjob.contract.ranks import MAX_MEMBERS
 from elasticjob.contract.records import FailureReport, ParticipantRecord, RoundRecord, RoundReport
 from elasticjob_operator.observe.client import Api
 from elasticjob_operator.observe.errors import Unavailable
@@ -329,3 +341,50 @@ def test_read_again_takes_over_what_the_watches_have_not_brought() -> None:
     asyncio.run(scene.cache.read_again(TEMPLATED))
     assert [pod.name for pod in scene.observe().pods] == ["job-1-0"]
     assert asked == [f"{JOB_LABEL}=job"] * 2
+
+
+IDS = [f"{number:04}" for number in range(MAX_MEMBERS)]
+GREEDY = {
+    "a round that is none of its job's": {
+        ROUND_ANNOTATION: RoundRecord("u", 1, "Broken", member_ids=tuple(IDS)).dump()
+    },
+    "ranges of ranks": {
+        REPORT_ANNOTATION: json.dumps(
+            {"version": 1, "nonce": "n", "unarrivedRanks": "0-4999", "silentRanks": "0-4999"}
+        )
+    },
+    "an endless nonce": {REPORT_ANNOTATION: json.dumps({"version": 1, "nonce": "n" * 60_000})},
+    "garbage": dict.fromkeys((PARTICIPANT_ANNOTATION, FAILURE_ANNOTATION, DRAIN_ANNOTATION), "x" * 40000),
+}
+
+
+@pytest.mark.parametrize("annotations", GREEDY.values(), ids=GREEDY.keys())
+def test_a_lease_takes_little_memory_whatever_it_says(annotations: dict[str, str]) -> None:
+    """A tenant may have thousands of them, of jobs that do not exist."""
+
+    def one(number: int) -> Any:
+        meta = {"name": f"x-{number}", "namespace": "team", "labels": {JOB_LABEL: "x"}}
+        return json.loads(json.dumps({"metadata": {**meta, "annotations": annotations}}))
+
+    tracemalloc.start()
+    try:
+        kept = [read_lease(one(number)) for number in range(20)]
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0] / len(kept)
+    finally:
+        tracemalloc.stop()
+    assert held < 8 * 1024
+
+
+def test_a_round_is_kept_as_its_text() -> None:
+    record = RoundRecord("u", 1, "Broken", member_ids=tuple(IDS))
+    raw = {"metadata": {"name": "x-round", "labels": {JOB_LABEL: "x"}}}
+
+    def lease(text: str) -> SeenLease:
+        return read_lease({"metadata": {**raw["metadata"], "annotations": {ROUND_ANNOTATION: text}}})
+
+    seen = lease(record.dump())
+    assert seen.record == record
+    assert seen == lease(record.dump().replace(":", ": ", 3)), "other spaces are no news"
+    assert seen != lease(replace(record, number=2).dump())
+    assert (lease("garbage").record, lease("garbage")) == (None, lease("rubbish"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from elasticjob.contract.ranks import parse_ranks
+from elasticjob.contract.ranks import Ranks, parse_ranks
 from elasticjob.contract.text import is_token
 
 MAX_ID = 64
@@ -71,7 +71,7 @@ class Fields:
             raise self._wrong(key, f"a list of ids of at most {MAX_ID} printable ASCII characters")
         return tuple(value)
 
-    def ranks(self, key: str) -> tuple[int, ...]:
+    def ranks(self, key: str) -> Ranks:
         try:
             return parse_ranks(self.string(key, ""))
         except ValueError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
 
 MAX_MEMBERS = 5_000
 """The most members that a round may have: the schema's maximum of ``replicas``."""
@@ -22,15 +23,51 @@ def dump_ranks(ranks: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def parse_ranks(text: str) -> tuple[int, ...]:
+class Ranks(Sequence[int]):
+    """Ranks as their text. As numbers, ten bytes of a Lease would be a hundred kilobytes in who keeps it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __iter__(self) -> Iterator[int]:
+        for part in self._text.split(",") if self._text else ():
+            first, _, last = part.partition("-")
+            yield from range(int(first), int(last or first) + 1)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Ranks, tuple)) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Ranks({self._text!r})"
+
+
+def parse_ranks(text: str) -> Ranks:
     """The ranks that ``dump_ranks`` has written. Raises ValueError for any other text."""
     if _TEXT.fullmatch(text) is None:
         raise ValueError("not ranges of ranks")
-    ranks: list[int] = []
+    highest = -1
     for part in text.split(",") if text else ():
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
-        if not (ranks[-1] if ranks else -1) < low <= high < MAX_MEMBERS:
+        if not highest < low <= high < MAX_MEMBERS:
             raise ValueError(f"ranks must ascend from 0 to {MAX_MEMBERS - 1}")
-        ranks.extend(range(low, high + 1))
-    return tuple(ranks)
+        highest = high
+    return Ranks(text)

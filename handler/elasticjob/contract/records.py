@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elasticjob.contract.fields import MAX_ID, Fields
@@ -375,8 +376,8 @@ class RoundReport:
 
     nonce: str
     established: bool = False
-    unarrived_ranks: tuple[int, ...] = ()
-    silent_ranks: tuple[int, ...] = ()
+    unarrived_ranks: Sequence[int] = ()
+    silent_ranks: Sequence[int] = ()
     leader_lost: bool = False
     connection_refused: bool = False
     hung: bool = False
@@ -407,7 +408,7 @@ class RoundReport:
         fields = Fields.read("round report", text, MAX_REPORT_BYTES)
         return RoundReport(
             version=fields.integer("version", 1),
-            nonce=fields.string("nonce"),
+            nonce=fields.token("nonce", MAX_ID),
             established=fields.boolean("established"),
             unarrived_ranks=fields.ranks("unarrivedRanks"),
             silent_ranks=fields.ranks("silentRanks"),
@@ -455,7 +456,7 @@ class ProgressReport:
         fields = Fields.read("progress report", text, MAX_PARTICIPANT_BYTES)
         report = ProgressReport(
             version=fields.integer("version", 1),
-            nonce=fields.string("nonce"),
+            nonce=fields.token("nonce", MAX_ID),
             first_step=fields.integer("firstStep", 0),
             step=fields.integer("step", 0),
             first_step_milliseconds=fields.integer("firstStepMilliseconds", 0, None, MAX_MILLISECONDS),
@@ -476,7 +477,7 @@ class DrainReport:
     nonce: str
     stopped: bool = False
     step: int = 0
-    waiting_ranks: tuple[int, ...] = ()
+    waiting_ranks: Sequence[int] = ()
     version: int = RECORD_VERSION
 
     def dump(self) -> str:
@@ -498,7 +499,7 @@ class DrainReport:
         fields = Fields.read("drain report", text, MAX_PARTICIPANT_BYTES)
         return DrainReport(
             version=fields.integer("version", 1),
-            nonce=fields.string("nonce"),
+            nonce=fields.token("nonce", MAX_ID),
             stopped=fields.boolean("stopped"),
             step=fields.integer("step", 0, 0),
             waiting_ranks=fields.ranks("waitingRanks"),
@@ -538,7 +539,7 @@ class StartsReport:
         fields = Fields.read("starts report", text, MAX_PARTICIPANT_BYTES)
         return StartsReport(
             version=fields.integer("version", 1),
-            nonce=fields.string("nonce"),
+            nonce=fields.token("nonce", MAX_ID),
             warm=fields.integer("warm", 0, 0, MAX_LOCAL_WORLD_SIZE),
             cold=fields.integer("cold", 0, 0, MAX_LOCAL_WORLD_SIZE),
             cold_reason=fields.string("coldReason", "")[:MAX_REASON],

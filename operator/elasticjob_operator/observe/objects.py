@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ from elasticjob.contract.names import (
     STANDBY_LABEL,
     STARTS_ANNOTATION,
     members_lease,
+    round_lease,
     slot_and_attempt,
 )
 from elasticjob.contract.records import (
@@ -72,6 +74,9 @@ _MAX_KEPT = 1_024
 Texts = tuple[str | None, str | None, str | None, str | None, str | None, str | None]
 _MAX_AVOIDS = 100
 _MAX_NAME = 253
+_ROUND_SUFFIX = round_lease("")
+_ROUND_TEXT = 3
+_ROUNDS_READ = 64
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 
 
@@ -104,10 +109,13 @@ class SeenPod(Seen):
 class SeenLease(Seen):
     """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
     job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished,
-    drain), to know them again: long ones as digests, but for the round's. ``news`` is what starts a pass. One
-    that can't be read and then says something else that can't be read is no news, however often. Progress is
-    none but the first of a round, and of how workers started only whether more is prepared: both ride on
-    other writes (``rider_texts``)."""
+    drain), to know them again: long ones as digests, but for the round's of a round's Lease. ``news`` is what
+    starts a pass, as is another ``round_digest``. One that can't be read and then says something else that
+    can't be read is no news, however often. Progress is none but the first of a round, and of how workers
+    started only whether more is prepared: both ride on other writes (``rider_texts``).
+
+    A tenant may have thousands of Leases, and one whose name is free may say anything. What is kept of one
+    takes no more memory than its text."""
 
     owner: str
     holder: str
@@ -116,9 +124,16 @@ class SeenLease(Seen):
     progress_nonce: str
     rider_texts: tuple[str | None, str | None] = field(compare=False)
     participant: Participant = field(compare=False)
-    record: RoundRecord | None
+    round_digest: str
+    """Of what can be read of the round; empty where nothing can."""
     problem: str = field(compare=False)
     listed: tuple[str, int, str] = ("", 0, "")
+
+    @property
+    def record(self) -> RoundRecord | None:
+        """The round's; None where there is none, or it can't be read."""
+        text = self.texts[_ROUND_TEXT]
+        return _round(text)[0] if self.round_digest and text is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +269,8 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
     annotations = _map(meta, "annotations")
     name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
     holder = str(spec.get("holderIdentity") or "")
+    job = str(_map(meta, "labels").get(JOB_LABEL, ""))
+    is_round = name.endswith(_ROUND_SUFFIX)
     given = (
         _optional(annotations.get(PARTICIPANT_ANNOTATION)),
         _optional(annotations.get(FAILURE_ANNOTATION)),
@@ -267,24 +284,25 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _kept(first),
         _kept(failure),
         _kept(report),
-        _kept(written, MAX_ROUND_BYTES),
+        _kept(written, MAX_ROUND_BYTES if is_round else _MAX_KEPT),
         _kept(finished),
         _kept(drain),
     )
     riders = _optional(annotations.get(PROGRESS_ANNOTATION)), _optional(annotations.get(STARTS_ANNOTATION))
     rider_texts = _kept(riders[0]), _kept(riders[1])
     if old is not None and old.uid == uid and old.texts == texts and old.holder == holder:
-        participant, record, problem = old.participant, old.record, old.problem
+        participant, digest, problem = old.participant, old.round_digest, old.problem
         if rider_texts != old.rider_texts:
             participant = _with_riders(_participant(name, holder, given), *riders)
     else:
         participant = _with_riders(_participant(name, holder, given), *riders)
-        record, problem = _round(given[3])
+        record, problem = _round(written) if is_round and written is not None else (None, "")
+        digest = "" if record is None else blake2b(record.dump().encode(), digest_size=16).hexdigest()
     return SeenLease(
         namespace=str(meta.get("namespace", "")),
         name=name,
         uid=uid,
-        job=str(_map(meta, "labels").get(JOB_LABEL, "")),
+        job=job,
         version=version_of(meta),
         owner=controller_of(meta) or first_owner_of(meta),
         holder=holder,
@@ -293,7 +311,7 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         progress_nonce=participant.progress.nonce if participant.progress is not None else "",
         rider_texts=rider_texts,
         participant=participant,
-        record=record,
+        round_digest=digest,
         problem=problem,
         listed=_listed(meta, annotations.get(MEMBERS_ANNOTATION)),
     )
@@ -429,9 +447,8 @@ def _news(participant: Participant) -> Participant:
     )
 
 
-def _round(text: str | None) -> tuple[RoundRecord | None, str]:
-    if text is None:
-        return None, ""
+@lru_cache(maxsize=_ROUNDS_READ)
+def _round(text: str) -> tuple[RoundRecord | None, str]:
     try:
         return RoundRecord.parse(text), ""
     except RecordError as error:
