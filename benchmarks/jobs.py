@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.environment import environment
 from benchmarks.jobs_nodes import Nodes
-from benchmarks.jobs_phases import PHASES, Figures, Options, Run, namespaces, say
+from benchmarks.jobs_phases import HOSTILE, PHASES, Figures, Options, Run, namespaces, say
 from benchmarks.jobs_table import document, missed
 from benchmarks.k8s import ControlPlane
 
@@ -64,7 +64,14 @@ async def _measure(
     nodes = Nodes(cluster.server, str(cluster.ca_file), cluster.admin_token, options.connections)
     nodes.start()
     chosen = Options(
-        jobs, options.pods, options.namespaces, options.window, options.losses, options.limit, options.phases
+        jobs,
+        options.pods,
+        options.namespaces,
+        options.window,
+        options.losses,
+        options.limit,
+        options.phases,
+        options.hostile,
     )
     try:
         return await Run(plane, nodes, chosen, folder).run()
@@ -81,9 +88,10 @@ def _sizes(text: str) -> Sequence[int]:
 
 def _phases(text: str) -> Sequence[str]:
     phases = text.split(",")
-    unknown = set(phases) - set(PHASES)
+    there = (*PHASES, HOSTILE)
+    unknown = set(phases) - set(there)
     if unknown:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(PHASES)}")
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(there)}")
     return phases
 
 
@@ -99,6 +107,13 @@ def _parse() -> argparse.Namespace:
         "--window", type=float, default=60.0, help="seconds of the steady state, default %(default)s"
     )
     parser.add_argument("--losses", type=int, default=30, help="one after the other, default %(default)s")
+    parser.add_argument(
+        "--hostile",
+        type=float,
+        default=600.0,
+        help="seconds of the phase hostile, in which one tenant does what it can and which has to be asked "
+        "for (--phases start,hostile), default %(default)s",
+    )
     parser.add_argument("--connections", type=int, default=64, help="of all nodes and participants together")
     parser.add_argument(
         "--limit", type=float, default=900.0, help="seconds for a start or deletion, default %(default)s"

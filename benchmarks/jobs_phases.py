@@ -21,16 +21,23 @@ from typing import Any
 
 import psutil
 
+from benchmarks.jobs_hostile import HostileTenant, Leadership
 from benchmarks.jobs_nodes import Key, Nodes, SeenJob
 from benchmarks.jobs_operator import Clocks
 from benchmarks.jobs_operators import Operator, Samples, operator_requests, writes_to_what_is_gone
 from benchmarks.k8s import NODE, ControlPlane
+from devcluster.api import ApiClient
+from devcluster.ports import PortClaims
 from elasticjob.contract import names
 
 PHASES = ("start", "steady", "loss", "storm", "restart", "takeover", "deletion")
+HOSTILE = "hostile"
+"""A phase that has to be asked for."""
 STORM = 50
 _SAY_SECONDS = 10.0
 _PAUSE_SECONDS = 0.3
+_AGAIN_SECONDS = 60.0
+"""At least so long after one loss of a job comes its next: before, it would wait for its pause."""
 _ROUND_SECONDS = 120.0
 _SETTLE_SECONDS = 190.0
 """After the deletion: what the operator gives back, it gives back within this time."""
@@ -50,6 +57,8 @@ class Options:
     losses: int
     limit: float
     phases: Sequence[str] = PHASES
+    hostile: float = 600.0
+    """Seconds."""
 
 
 class Missed(Exception):
@@ -63,6 +72,8 @@ class Run:
         self.plane, self.nodes, self.options = plane, nodes, options
         self._folder = folder
         self._operators = 0
+        self._ports = PortClaims()
+        self._urls: list[str] = []
         self.operator = self.begin_operator()
         self.samples = Samples(plane, self.operator)
         self.figures: dict[str, Figures] = {}
@@ -77,7 +88,12 @@ class Run:
     def begin_operator(self) -> Operator:
         """Another operator. It leads when no other does."""
         self._operators += 1
-        return Operator(self.plane, self._folder, self._operators)
+        flags: list[str] = []
+        if HOSTILE in self.options.phases:
+            address = f"127.0.0.1:{self._ports.take()}"
+            flags = [f"--health-probe-bind-address={address}"]
+            self._urls.append(f"http://{address}")
+        return Operator(self.plane, self._folder, self._operators, flags)
 
     async def run(self) -> dict[str, Figures]:
         """All phases, one after the other; what could not be measured says why."""
@@ -98,6 +114,7 @@ class Run:
         finally:
             sampling.cancel()
             self.operator.kill()
+            self._ports.release()
         return self.figures
 
     @asynccontextmanager
@@ -224,6 +241,61 @@ class Run:
             figures["all established again, s"] = round(time.monotonic() - began, 2)
         figures["all records said so after, s"] = round(max(one.broken for one in losses), 2)
         figures["operator's own part, ms, p50 and p99"] = own_parts(await self.operator.clocks(), began)
+
+    async def _hostile(self) -> None:
+        """One tenant does what it can, to the operator that leads and to one that stands by."""
+        other = self.begin_operator()
+        leadership = Leadership(self.plane)
+        looking = asyncio.create_task(leadership.run())
+        log = self._folder / "tenant.log"
+        tenant: HostileTenant | None = None
+        try:
+            await other.listens()
+            await asyncio.sleep(3.0)
+            async with self._measured(HOSTILE) as figures:
+                began = time.monotonic()
+                tenant = await asyncio.to_thread(
+                    HostileTenant, self.plane, self._urls[-2:], self.options.hostile, log
+                )
+                broken, missed = await self._lose_while(tenant)
+            figures["what the tenant did"] = await tenant.done()
+        finally:
+            looking.cancel()
+            other.kill()
+            if tenant is not None:
+                tenant.kill()
+        figures |= {
+            "losses": len(broken),
+            "losses without a record": missed,
+            "loss to its record, ms, p50 and p99": quantiles([1000 * one for one in broken]),
+            "operator's own part, ms, p50 and p99": own_parts(await self.operator.clocks(), began),
+            "changes of leader": len(leadership.holders) - 1,
+            "longest between two renewals, s": round(leadership.longest_gap, 2),
+            "probe of the leader, ms": await self._probed(self._urls[-2]),
+        }
+
+    async def _lose_while(self, tenant: HostileTenant) -> tuple[list[float], int]:
+        """Lose members of healthy jobs until it has ended. A job's next loss comes after all others had one,
+        so that none waits for a pause after a failure."""
+        broken, missed = [], 0
+        keys = [key for key in self.keys if key not in {*self._lost["restart"], *self._lost["takeover"]}]
+        while not tenant.has_ended():
+            for key in random.sample(keys, len(keys)):
+                if tenant.has_ended():
+                    break
+                try:
+                    broken.append((await self._lose_one(self.nodes.job(key))).broken)
+                except (Missed, TimeoutError):
+                    missed += 1
+                await asyncio.sleep(max(_PAUSE_SECONDS, _AGAIN_SECONDS / len(keys)))
+        return broken, missed
+
+    async def _probed(self, url: str) -> float:
+        began = time.monotonic()
+        answer = await asyncio.to_thread(ApiClient(url).request, "GET", "/livez", timeout=10.0)
+        if not answer.ok:
+            raise Missed(f"the leader is not alive: {answer.text}")
+        return round(1000 * (time.monotonic() - began), 1)
 
     async def _restart(self) -> None:
         await asyncio.sleep(3.0)
