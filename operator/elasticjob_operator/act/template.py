@@ -116,9 +116,9 @@ def warnings(job: Job) -> tuple[str, ...]:
         return ()
     container = _container_of(job)
     return tuple(
-        f"container {container.get('name')!r} has the flag {word}, which overrides the environment set by "
-        "the operator; remove the flag, or the pod will not take part in the job's rounds"
-        for word in commands.overriding(job, container)
+        f"container {container.get('name')!r} {words}, which overrides the environment set by the operator; "
+        "remove it, or the pod will not take part in the job's rounds"
+        for words in commands.overriding(job, container)
     )
 
 
