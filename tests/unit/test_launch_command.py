@@ -1,4 +1,4 @@
-"""Whether the pods of a command take part in rounds: one judge for operator and doctor, and what torch does."""
+"""Whether a command's pods take part in rounds: one judge for operator and doctor, and what torch does."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _resources(job: ElasticJob, container: dict[str, Any]) -> list[Check]:
     asked = container.get("resources") or {}
     limits, requests = asked.get("limits") or {}, asked.get("requests") or {}
     whole = {**limits, **requests}
-    gpus = next((one for name in GPUS if (one := digits.whole(str(limits.get(name, "")))) is not None), 0)
+    gpus = next((one for name in GPUS if (one := digits.whole(str(limits.get(name, ""))))), 0)
     processes = job.spec.nproc_per_node
     found = [_told("resources", "ok", ", ".join(f"{name} {value}" for name, value in sorted(whole.items())))]
     if not whole:

@@ -79,7 +79,7 @@ class PodWriter:
         try:
             answer = await self._api.create(
                 f"/api/v1/namespaces/{job.namespace}/pods",
-                pod_of(job, action.slot, action.attempt, self._handler_image, action.avoid),
+                pod_of(job, action.slot, action.attempt, self._handler_image, action.avoid, memory.claims),
             )
         except AlreadyExists:
             await self._look_at(job, name)

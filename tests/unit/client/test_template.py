@@ -162,6 +162,11 @@ def test_processes_and_gpus_fit(processes: int | str, gpus: int, result: str | N
     assert found == ([result] if result else [])
 
 
+def test_none_of_one_vendors_gpus_does_not_hide_anothers() -> None:
+    asked = made({"nprocPerNode": 8}, resources={"limits": {GPU: 0, "amd.com/gpu": 4}})
+    assert told(checks(asked, []), "processes").result == "failed"
+
+
 def test_resources_are_named() -> None:
     asked = {"requests": {"cpu": "4"}, "limits": {GPU: "8"}}
     assert told(checks(made(resources=asked), []), "resources").found == f"cpu 4, {GPU} 8"
