@@ -79,9 +79,11 @@ def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_scheduler
 def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     job: PlayedJob, installed: Cluster
 ) -> None:
+    """They are the operator's: an image of the handler that is broken fails no job by the script's limit."""
     installed.remove_image(HANDLER_IMAGE)
+    limits = {"application": {"maxRestarts": 0}, "infrastructure": {"maxRestarts": 2}}
     try:
-        job.apply(handlerSource="Injected", failurePolicy={"application": {"maxRestarts": 0}})
+        job.apply(handlerSource="Injected", failurePolicy=limits)
         text = job.says("ErrImagePull")
     finally:
         installed.add_image(HANDLER_IMAGE, "/usr/bin")  # which has no handler to copy
@@ -90,7 +92,11 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     charged = job.status()["lastFailure"]
     ended = "ended before it joined: init container elasticjob-handler ended with exit code 1: cp: "
     assert ended in charged["message"], "and what cp has said"
+    assert charged["message"].endswith("check handler.image of its chart")
     assert charged["message"] in job.condition("Failed")["message"]
+    assert job.condition("Failed")["reason"] == "InfrastructureRestartsExhausted"
+    assert job.charges()["application"] == 0
+    assert "excludedNodes" not in job.status(), "no node is to blame"
     job.wait_for(
         lambda: any(event.startswith("PodEndedEarly") and ended in event for event in events(job)),
         "an Event says so, too",

@@ -8,6 +8,8 @@ from typing import Any
 from elasticjob.contract.names import JOB_UID_ENV
 from elasticjob.contract.text import one_line
 
+HANDLER_CONTAINER = "elasticjob-handler"
+"""The init container that the operator adds, and its volume."""
 DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 
 
