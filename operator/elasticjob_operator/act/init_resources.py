@@ -9,10 +9,12 @@ in the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from elasticjob_operator.plan.quantity import parse
 
+LEAST = {"cpu": Decimal("0.05"), "memory": Decimal(16 * 1024**2)}
 MOST = {"cpu": "250m", "memory": "64Mi"}
 
 
@@ -25,7 +27,19 @@ def modest(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         asked = {name: _less(most, theirs[name]) for name, most in MOST.items() if name in theirs}
         if asked:
             result[kind] = asked
-    return result
+    return _with_limits(result)
+
+
+def _with_limits(asked: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """With each request as the limit, too, where there is none: else a LimitRange may put in one that is for
+    containers that ask for more, and refuse the pod for the ratio of the two. Not for requests so small that
+    nothing can run within them."""
+    limits = dict(asked.get("limits", {}))
+    for name, request in asked.get("requests", {}).items():
+        number = parse(request)
+        if name not in limits and number is not None and number >= LEAST[name]:
+            limits[name] = request
+    return {**asked, "limits": limits} if limits else asked
 
 
 def _less(most: str, theirs: object) -> str:

@@ -137,7 +137,7 @@ def _not_yet(p: Pass) -> str:
     elif not stuck and not refused:
         stuck = _stays_away(p)
     held = (early, unjoined, waiting, open_files.shortage(p), refused, stuck, ignored_pods.sentence(p))
-    text = "; ".join(filter(None, held))
+    text = "; ".join(filter(None, (*held, p.observed.uncounted)))
     return f"{text}; {count}" if count else text
 
 
