@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,16 +112,17 @@ class JobRun(ClusterJob):
         command: Sequence[str] | None = None,
         annotations: dict[str, str] | None = None,
         pod: dict[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
         """Apply the job; ``command`` defaults to torchrun with the script that trains until ``stop()``.
 
-        ``annotations`` and ``pod`` go into the template's metadata and spec.
+        ``annotations`` and ``pod`` go into the template's metadata and spec, ``env`` into the container.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         container = {
             "command": list(command or [*TORCHRUN, str(SCRIPTS / "steps.py"), str(self.folder)]),
-            "env": [*ENVIRONMENT, *_path()],
+            "env": [*ENVIRONMENT, *_path(), *({"name": k, "value": v} for k, v in (env or {}).items())],
         }
         self.create_job(container, annotations, pod, **spec)
 

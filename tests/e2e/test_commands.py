@@ -90,3 +90,21 @@ def test_processes_are_those_that_the_command_asks_for(job: JobRun) -> None:
     assert (job.round()["members"], job.round()["worldSize"]) == (1, 8)
     job.stop()
     job.complete()
+
+
+@pytest.mark.slow
+def test_what_the_environment_says_of_rounds_is_replaced(job: JobRun) -> None:
+    """PET_STANDALONE and its like, as a ConfigMap or an image may bring them from another launcher."""
+    apart = {"PET_STANDALONE": "1", "PET_NNODES": "1", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "x:1"}
+    job.apply([*TORCHRUN, str(SCRIPTS / "alone.py")], env=apart)
+    job.complete()
+    assert [(r["cause"], r["members"]) for r in job.rounds()] == [("Started", 2)]
+
+
+@pytest.mark.slow
+def test_a_shell_that_sets_what_keeps_pods_apart_is_named(job: JobRun) -> None:
+    apply(job, f"export PET_STANDALONE=1; {TRAIN}")
+    failed = job.failed()
+    assert failed["reason"] == "NeverJoined"
+    assert "its command has PET_STANDALONE=1, so each pod trains alone: delete the job" in failed["message"]
+    assert "'PET_STANDALONE=1' in its command" in job.told("FlagOverridesEnvironment")[0]

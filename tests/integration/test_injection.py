@@ -12,6 +12,7 @@ import pytest
 
 from devcluster.access import ClusterAccess, KubectlError
 from elasticjob_operator.act.injection import HANDLER_DIR, VOLUME, HandlerImage
+from elasticjob_operator.act.refusals import whose
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.plan.model import Job, JobSpec
 from tests.dockerfile import Build
@@ -48,6 +49,59 @@ def test_pods_are_admitted_where_the_rules_are_strictest(cluster: ClusterAccess,
     with pytest.raises(KubectlError) as refused:
         create(**root)
     assert VOLUME not in str(refused.value), "what is refused is the template's own"
+
+
+def limit_range(cluster: ClusterAccess, namespace: str, **limits: Any) -> None:
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "limits"},
+        "spec": {"limits": [{"type": "Container", **limits}]},
+    }
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(manifest))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"requests": {"cpu": "2", "memory": "1Gi"}},
+        {"limits": {"cpu": "4", "memory": "2Gi"}},
+        {"requests": {"cpu": "2"}, "limits": {"memory": "2Gi"}},
+        {"requests": {"cpu": "200m", "memory": "32Mi"}, "limits": {"cpu": "400m", "memory": "64Mi"}},
+        {},
+    ],
+)
+def test_a_limit_range_that_takes_the_template_takes_the_handlers_container(
+    cluster: ClusterAccess, namespace: str, asked: dict[str, Any]
+) -> None:
+    """Also by the ratio of limit and request, where it puts in limits for containers that leave them out."""
+    half, whole = {"cpu": "2", "memory": "1Gi"}, {"cpu": "4", "memory": "2Gi"}
+    ratio = {"cpu": "2", "memory": "2"}
+    limit_range(cluster, namespace, default=whole, defaultRequest=half, maxLimitRequestRatio=ratio)
+    made = pod(namespace, containers=[{**CONTAINER, "resources": asked}])
+    command = ("create", "-n", namespace, "--dry-run=server", "-o", "json", "-f", "-")
+    spec = json.loads(cluster.kubectl(*command, input=made).stdout)["spec"]
+    assert [one["name"] for one in spec["initContainers"]] == [VOLUME]
+
+
+@pytest.mark.cluster
+def test_the_container_that_a_limit_range_refuses_is_named(cluster: ClusterAccess, namespace: str) -> None:
+    """In the words of this API server."""
+
+    def refused(**resources: Any) -> str:
+        made = pod(namespace, containers=[{**CONTAINER, "resources": resources}])
+        with pytest.raises(KubectlError) as error:
+            cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-f", "-", input=made)
+        return whose(str(error.value), json.loads(made)["spec"])
+
+    limits = {"min": {"cpu": "500m"}, "max": {"memory": "1Gi"}, "maxLimitRequestRatio": {"memory": "2"}}
+    limit_range(cluster, namespace, **limits)
+    assert "init container elasticjob-handler, which the operator adds" in refused(requests={"cpu": "1"})
+    two = {"cpu": "1", "memory": "2Gi"}
+    assert "container train" in refused(requests=two, limits=two)
+    apart = {"requests": {"cpu": "1", "memory": "100Mi"}, "limits": {"cpu": "1", "memory": "900Mi"}}
+    assert "container train" in refused(**apart)
 
 
 @pytest.mark.cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,9 +80,11 @@ def test_pods_that_cannot_be_scheduled_stand_in_the_condition_with_the_scheduler
 def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     job: PlayedJob, installed: Cluster
 ) -> None:
+    """They are the operator's: an image of the handler that is broken fails no job by the script's limit."""
     installed.remove_image(HANDLER_IMAGE)
+    limits = {"application": {"maxRestarts": 0}, "infrastructure": {"maxRestarts": 2}}
     try:
-        job.apply(handlerSource="Injected", failurePolicy={"application": {"maxRestarts": 0}})
+        job.apply(handlerSource="Injected", failurePolicy=limits)
         text = job.says("ErrImagePull")
     finally:
         installed.add_image(HANDLER_IMAGE, "/usr/bin")  # which has no handler to copy
@@ -90,12 +93,64 @@ def test_init_containers_that_do_not_start_or_fail_stand_in_the_condition(
     charged = job.status()["lastFailure"]
     ended = "ended before it joined: init container elasticjob-handler ended with exit code 1: cp: "
     assert ended in charged["message"], "and what cp has said"
+    assert charged["message"].endswith("check handler.image of its chart")
     assert charged["message"] in job.condition("Failed")["message"]
+    assert job.condition("Failed")["reason"] == "InfrastructureRestartsExhausted"
+    assert job.charges()["application"] == 0
+    assert "excludedNodes" not in job.status(), "no node is to blame"
     job.wait_for(
         lambda: any(event.startswith("PodEndedEarly") and ended in event for event in events(job)),
         "an Event says so, too",
     )
     assert charged["logsCommand"].endswith(" -c elasticjob-handler")
+
+
+def test_workers_are_counted_by_a_claim_or_the_condition_says_that_they_are_not(job: PlayedJob) -> None:
+    """No node has these devices: the pods wait, as they were made."""
+    if "resourceclaimtemplates" not in job.kubectl("api-resources", "--api-group=resource.k8s.io"):
+        pytest.skip("this server has no such claims")
+    api = job.kubectl("api-resources", "--api-group=resource.k8s.io", "-o", "wide").split("resource.k8s.io/")[
+        1
+    ]
+    version = f"resource.k8s.io/{api.split()[0]}"
+
+    def claims(device_class: str) -> dict[str, Any]:
+        devices = {"requests": [{"name": "gpus", "exactly": {"deviceClassName": device_class, "count": 8}}]}
+        meta = {"name": "eight"}
+        return {
+            "apiVersion": version,
+            "kind": "ResourceClaimTemplate",
+            "metadata": meta,
+            "spec": {"spec": {"devices": devices}},
+        }
+
+    def workers() -> set[str]:
+        containers = [pod["spec"]["containers"][0] for pod in job.pods().values()]
+        return {e["value"] for c in containers for e in c["env"] if e["name"] == "PET_NPROC_PER_NODE"}
+
+    uses = {
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "eight"}],
+        "containers": [
+            {"name": "train", "image": "elasticjob-test", "resources": {"claims": [{"name": "gpus"}]}}
+        ],
+    }
+    job.apply(pod=uses)
+    assert 'resourceclaimtemplates.resource.k8s.io "eight" not found' in job.says("cannot be read")
+    assert not job.pods(), "they would have another number of workers than those made later"
+    job.create(claims("gpu.nvidia.com"))
+    job.wait_for(lambda: len(job.pods()) == 2, "the pods are made")
+    assert workers() == {"gpu"}
+    assert not job.events("GPUsNotCounted")
+    job.delete()
+    job.no_pods()
+
+    job.kubectl("delete", "resourceclaimtemplate", "eight")
+    job.create(claims("h100.example.com"))
+    job.apply(pod=uses)
+    text = job.says("cannot be counted; set nprocPerNode")
+    assert "GPUs of ResourceClaimTemplate eight (device class h100.example.com)" in text
+    assert workers() == {"1"}
+    assert job.told("GPUsNotCounted")[0] in text
 
 
 def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -> None:

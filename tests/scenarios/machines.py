@@ -82,9 +82,10 @@ class NodeCommands:
             disruption="TerminationByKubelet",
         )
 
-    def do_rejected_by_its_node(self, name: str, reason: str, message: str) -> None:
+    def do_rejected_by_its_node(self, name: str, reason: str, message: str, node: str = "") -> None:
         """The kubelet has failed a pod before any container of it was started."""
-        self.pods[name] = replace(self.pods[name], ended=True, reason=reason, message=message)
+        node = node or self.pods[name].node
+        self.pods[name] = replace(self.pods[name], ended=True, reason=reason, message=message, node=node)
 
     def do_collect(self, name: str, message: str) -> None:
         """The pod garbage collector gives a pod up whose node is dead: Failed, then deleted with force. Here

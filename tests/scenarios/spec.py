@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ class SpecCommands:
     version: int
 
     def do_job(self, **options: str) -> None:
-        """Set fields of the spec; ``template=none`` for pods of others."""
+        """Set fields of the spec; ``template=none`` for pods of others, ``node``: the template names it."""
         spec = self.job.spec
         budgets = {}
         for account in ("application", "infrastructure"):
@@ -46,7 +47,7 @@ class SpecCommands:
                 max_rounds_without_progress=(
                     int(options["stuck"]) if "stuck" in options else spec.max_rounds_without_progress
                 ),
-                template=None if options.get("template") == "none" else spec.template,
+                template=None if options.get("template") == "none" else _on(options, spec.template),
                 limits=replace(replace(spec.limits, **limits) if limits else Limits(), hang_timeout=hang),
                 **budgets,  # type: ignore[arg-type]
             ),
@@ -93,3 +94,7 @@ class SpecCommands:
         """``limit application 1 window=600``, or ``none``."""
         allowed = None if restarts == "none" else int(restarts)
         self._set_spec(**{account: Limit(allowed, int(window) if window else None)})
+
+
+def _on(options: dict[str, str], template: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return {"spec": {"nodeName": options["node"]}} if "node" in options else template

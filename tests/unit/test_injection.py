@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from devcluster.nodeagent.env import PodFacts, Sources, command_line, container_env
-from elasticjob_operator.act.init_resources import parse
 from elasticjob_operator.act.injection import EARLY_DIR, HANDLER_DIR, VOLUME, HandlerImage
 from elasticjob_operator.act.template import path_warnings, pod_of
 from elasticjob_operator.plan.model import Job, JobSpec
+from elasticjob_operator.plan.quantity import parse
 from tests.unit.test_template import RICH, simple
 
 IMAGE = HandlerImage("handler:1")
@@ -88,7 +88,16 @@ MOST = {"cpu": "250m", "memory": "64Mi"}
     ("theirs", "ours"),
     [
         pytest.param({}, {}, id="BestEffort remains"),
-        pytest.param({"requests": {"cpu": "100m"}}, {"requests": {"cpu": "100m"}}, id="a small pod"),
+        pytest.param(
+            {"requests": {"cpu": "100m", "memory": "8Gi"}},
+            {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}},
+            id="a small pod",
+        ),
+        pytest.param(
+            {"requests": {"cpu": "1m", "memory": "1Mi"}},
+            {"requests": {"cpu": "1m", "memory": "1Mi"}},
+            id="a limit in which nothing runs",
+        ),
         pytest.param(
             {"requests": {"cpu": "0.1", "memory": "1e7"}, "limits": {"cpu": 2}},
             {"requests": {"cpu": "0.1", "memory": "1e7"}, "limits": {"cpu": "250m"}},
@@ -104,7 +113,11 @@ MOST = {"cpu": "250m", "memory": "64Mi"}
             {"limits": {"cpu": "100m", "memory": "32Mi"}},
             id="Guaranteed by limits alone, and small",
         ),
-        pytest.param({"requests": {"cpu": "much"}}, {"requests": {"cpu": "250m"}}, id="no quantity"),
+        pytest.param(
+            {"requests": {"cpu": "much"}},
+            {"requests": {"cpu": "250m"}, "limits": {"cpu": "250m"}},
+            id="no quantity",
+        ),
     ],
 )
 def test_init_container_asks_for_no_more_than_the_one_that_trains(

@@ -32,6 +32,9 @@ makes the object needs create as well as patch.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [list, create, patch, delete] # delete: networkPolicy was set to None
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [get] # one worker for each GPU of a claim
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]

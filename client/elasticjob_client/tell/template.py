@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from elasticjob_client import digits
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.checks import Check
+from elasticjob_client.tell.launch_command import Judgement, environment, judge
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
@@ -22,15 +22,9 @@ ENTRY_POINT_TORCH = (2, 5)
 """From which on torch finds backends by their metadata."""
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915")
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "elasticjob.run")
 _OWN_RUN = "elasticjob.run"
-_NO_LAUNCHERS = ("deepspeed", "mpirun", "mpiexec", "srun")
-_SHELLS = ("sh", "bash", "dash", "ash")
-_OVERRIDES = ("--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone")
-_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _PYTHON_VERSION = re.compile(r"(?:python[-:]?|py)(3)\.?(\d+)")
 _TORCH_VERSION = re.compile(r"torch[-:]v?(\d)\.(\d+)")
-_PATH_REPLACED = re.compile(r"\bPYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
 _HANDLER_CONTAINER = "elasticjob-handler"
 """The operator's init container, which brings the handler."""
 _INSTALLER = f"init container {_HANDLER_CONTAINER} "
@@ -68,7 +62,7 @@ def checks(job: ElasticJob, pods: Sequence[Pod] | None, logs: Sequence[str] = ()
     container = training_container(template)
     joined = job.status is not None and bool(job.status.participants or job.status.round_history)
     return [
-        _command(container, joined),
+        _command(job, container, joined),
         *_versions(container, joined),
         _handler(job, joined, logs),
         *_resources(job, container),
@@ -84,68 +78,43 @@ def training_container(template: dict[str, Any]) -> dict[str, Any]:
     return next((one for one in containers if one.get("name") == named), containers[0])
 
 
-def _command(container: dict[str, Any], joined: bool) -> Check:
-    words = [str(word) for word in [*(container.get("command") or []), *(container.get("args") or [])]]
+def _command(job: ElasticJob, container: dict[str, Any], joined: bool) -> Check:
+    command, args = ([str(word) for word in container.get(part) or []] for part in ("command", "args"))
+    words = [*command, *args]
     shown = " ".join(" ".join(words[:4]).split())[:80]
     if joined:
         return _told("command", "ok", f"`{shown}` has joined" if shown else "the image's own has joined")
-    if not container.get("command"):
+    most = job.spec.max_replicas or job.spec.replicas or 1
+    ours = environment(f"{job.namespace}/{job.name}", job.metadata.uid or "", most)
+    verdict = judge(command, args, ours, (job.spec.handler_source or "Injected") == "Injected")
+    if verdict.kind == "image":
         text = "the template has none: the image's own starts, which cannot be seen from here"
         return _told("command", "unknown", text, "set command: [torchrun, train.py]")
-    result, found, advice = judged(words)
+    result, found, advice = judged(verdict)
     return _told("command", result, f"`{shown}`: {found}" if found else f"`{shown}`", advice)
 
 
-def judged(words: Sequence[str]) -> tuple[Literal["ok", "failed", "unknown"], str, str]:
-    """Whether these words start torchrun so that it joins: result, what was found, what to do."""
-    program, rest = PurePosixPath(words[0]).name, list(words[1:])
+def judged(found: Judgement) -> tuple[Literal["ok", "failed", "unknown"], str, str]:
+    """What a command does, as the operator judges it: result, what was found, what to do."""
     use = "use `torchrun train.py`: docs/use/launchers.md"
-    if program in _SHELLS:
-        return _shell(" ".join(rest), use)
-    if _PYTHON.fullmatch(program):
-        alone = [word for word in rest[: rest.index("-m")] if word] if "-m" in rest else rest[:1]
-        isolated = [word for word in alone if word in ("-I", "-E")]
-        module = rest[rest.index("-m") + 1] if "-m" in rest[:-1] else ""
-        if isolated:
-            return (
-                "failed",
-                f"Python with {isolated[0]} does not find the backend",
-                f"leave out {isolated[0]}",
-            )
-        if module not in _LAUNCHERS:
-            return "failed", "it starts no torchrun: each pod would train alone", use
-        return _flags(rest[rest.index("-m") + 2 :])
-    if program == "torchrun":
-        return _flags(rest)
-    if program in _NO_LAUNCHERS:
-        return "failed", f"{program} starts a fixed number of ranks itself, and joins no round", use
-    return "unknown", "not known to start torchrun", use
-
-
-def _flags(words: Sequence[str]) -> tuple[Literal["ok", "failed", "unknown"], str, str]:
-    """torchrun's own come before the script."""
-    given = " ".join(words).replace("_", "-").replace("=", " ")
-    ours = "--rdzv-backend k8s" in given
-    for at, word in enumerate(words):
-        if word.endswith(".py") or word in ("-m", "--module"):
-            break
-        name, _, value = word.replace("_", "-").partition("=")
-        value = value or (words[at + 1] if at + 1 < len(words) else "")
-        foreign = name == "--rdzv-backend" and value != "k8s"
-        if name in _OVERRIDES or foreign or (name in ("--rdzv-endpoint", "--rdzv-id") and not ours):
-            text = f"{name} overrides what the operator sets"
-            return "failed", text, f"leave out {name}: the operator sets it"
-    return "ok", "", ""
-
-
-def _shell(script: str, use: str) -> tuple[Literal["ok", "failed", "unknown"], str, str]:
-    if "torchrun" not in script and not any(module in script for module in _LAUNCHERS):
-        return "unknown", "a shell script that names no torchrun", use
-    if _PATH_REPLACED.search(script):
+    words = ", ".join(one.written for one in found.overriding)
+    if found.kind in ("alone", "overridden") or words:
+        one = len(found.overriding) == 1
+        return (
+            "failed",
+            f"{words} override{'s' * one} what the operator sets",
+            f"leave out {words}: the operator sets {'it' if one else 'them'}",
+        )
+    if found.kind == "isolated":
+        flag = found.runs.rpartition(" ")[2]
+        return "failed", f"Python with {flag} does not find the backend", f"leave out {flag}"
+    if found.kind == "path":
         return "failed", "it replaces PYTHONPATH, where the backend is", "write PYTHONPATH=/app:$PYTHONPATH"
-    if flag := next((flag for flag in _OVERRIDES if flag in script.replace("_", "-")), ""):
-        return "failed", f"{flag} overrides what the operator sets", f"leave out {flag}"
-    return "ok", "", ""
+    if found.kind == "python":
+        return "failed", "it starts no torchrun: each pod would train alone", use
+    if found.kind == "ranks":
+        return "failed", f"{found.runs} starts a fixed number of ranks itself, and joins no round", use
+    return ("ok", "", "") if found.kind == "joins" else ("unknown", "not known to start torchrun", use)
 
 
 def _versions(container: dict[str, Any], joined: bool) -> list[Check]:
@@ -213,7 +182,7 @@ def _resources(job: ElasticJob, container: dict[str, Any]) -> list[Check]:
     asked = container.get("resources") or {}
     limits, requests = asked.get("limits") or {}, asked.get("requests") or {}
     whole = {**limits, **requests}
-    gpus = next((one for name in GPUS if (one := digits.whole(str(limits.get(name, "")))) is not None), 0)
+    gpus = next((one for name in GPUS if (one := digits.whole(str(limits.get(name, ""))))), 0)
     processes = job.spec.nproc_per_node
     found = [_told("resources", "ok", ", ".join(f"{name} {value}" for name, value in sorted(whole.items())))]
     if not whole:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import RoundRecord
-from elasticjob_operator.act import network, template
+from elasticjob_operator.act import claims, network, template
 from elasticjob_operator.act.access import Access, Rule, access_of, grant
 from elasticjob_operator.act.batch import Batch, Spawn, record_write_failure
 from elasticjob_operator.act.events import Recorder, log_event
@@ -24,13 +24,13 @@ from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.act.pod_creation_limiter import PodCreationLimiter
 from elasticjob_operator.act.pods import PodWriter
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher, Published, RoundPublisher
-from elasticjob_operator.act.write_backoff import POLICY, RIGHTS, ROUND, Target, creation_of
+from elasticjob_operator.act.write_backoff import CLAIMS, POLICY, RIGHTS, ROUND, Target, creation_of
 from elasticjob_operator.observe.client import JSON_PATCH, METADATA_ONLY, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import ApiError, Conflict, NotFound
 from elasticjob_operator.observe.objects import version_of
 from elasticjob_operator.observe.spec import JobView
-from elasticjob_operator.plan import rules, status_json
+from elasticjob_operator.plan import accelerators, rules, status_json
 from elasticjob_operator.plan.model import Action, CreatePod, Event, Job, Plan
 
 FAILING_WRITES_SHOWN_SECONDS = 1.0
@@ -134,6 +134,10 @@ class Applier:
             before.add(POLICY, lambda: self._restrict(job, memory))
         else:
             memory.write_backoff.done(POLICY)
+        if claims.unread(job, memory) and not plan.status.finished:
+            before.add(CLAIMS, lambda: claims.read(self._api, job, memory))
+        else:
+            memory.write_backoff.done(CLAIMS)
         # None needs another, and all come before the pods.
         await before.wait()
 
@@ -177,6 +181,7 @@ class Applier:
         not_yet = (set(access_of(job, plan.pod_names, ()).pod_names) - memory.granted) | there
         has_round = self._publisher.is_there(job, memory)
         ready = has_round and (memory.protected or not network.is_due(job, memory.network_policy))
+        ready = ready and not claims.unread(job, memory)
         return [
             action
             for action in plan.actions
@@ -286,13 +291,16 @@ class Applier:
 
     def _warnings(self, job: Job, memory: Memory) -> tuple[Event, ...]:
         """What is wrong with the spec, said once for each generation."""
-        if memory.warned_generation == job.generation:
+        if memory.warned_generation == job.generation or claims.unread(job, memory):
             return ()
         memory.warned_generation = job.generation
+        memory.uncounted = accelerators.uncounted(job, memory.claims)
+        uncounted = filter(None, [memory.uncounted])
         found = (
             *(Event("FlagOverridesEnvironment", text, warning=True) for text in template.warnings(job)),
             *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
             *(Event("NoSuchContainer", text, warning=True) for text in template.misnamed_container(job)),
+            *(Event("GPUsNotCounted", text, warning=True) for text in uncounted),
             *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),
         )
         for event in found:

@@ -8,16 +8,14 @@ in the other.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-MOST = {"cpu": "250m", "memory": "64Mi"}
+from elasticjob_operator.plan.quantity import parse
 
-_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(n|u|m|k|[MGTPE]|[KMGTPE]i)?")
-_DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
-_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+LEAST = {"cpu": Decimal("0.05"), "memory": Decimal(16 * 1024**2)}
+MOST = {"cpu": "250m", "memory": "64Mi"}
 
 
 def modest(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -29,20 +27,19 @@ def modest(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         asked = {name: _less(most, theirs[name]) for name, most in MOST.items() if name in theirs}
         if asked:
             result[kind] = asked
-    return result
+    return _with_limits(result)
 
 
-def parse(quantity: object) -> Decimal | None:
-    """A quantity in Kubernetes' notation (``100m``, ``1.5``, ``2e3``, ``64Mi``) as a number; None for what is
-    none."""
-    # Not kubernetes.utils.quantity: that takes 1K for a quantity, which the API server rejects.
-    found = _QUANTITY.fullmatch(str(quantity))
-    if found is None or found[1].count(".") > 1 or not found[1].strip("+-."):
-        return None
-    number, suffix = Decimal(found[1]), found[2] or ""
-    if suffix in _BINARY:
-        return number * Decimal(1024) ** (_BINARY.index(suffix) + 1)
-    return number * Decimal(1000) ** (_DECIMAL.index(suffix) - _DECIMAL.index(""))
+def _with_limits(asked: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """With each request as the limit, too, where there is none: else a LimitRange may put in one that is for
+    containers that ask for more, and refuse the pod for the ratio of the two. Not for requests so small that
+    nothing can run within them."""
+    limits = dict(asked.get("limits", {}))
+    for name, request in asked.get("requests", {}).items():
+        number = parse(request)
+        if name not in limits and number is not None and number >= LEAST[name]:
+            limits[name] = request
+    return {**asked, "limits": limits} if limits else asked
 
 
 def _less(most: str, theirs: object) -> str:

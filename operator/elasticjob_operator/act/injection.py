@@ -15,9 +15,10 @@ from typing import Any
 
 from elasticjob.contract.names import WARM_ENV
 from elasticjob_operator.act.init_resources import modest
+from elasticjob_operator.plan.containers import HANDLER_CONTAINER
 from elasticjob_operator.plan.model import HandlerSource, Job
 
-VOLUME = "elasticjob-handler"
+VOLUME = HANDLER_CONTAINER
 """Name of the volume and of the init container. Pods of a template that has one of its own are refused by the
 API server; the Event PodRejected names it."""
 IMAGE_DIR = "/opt/elasticjob/site"

@@ -11,6 +11,7 @@ from elasticjob.rounds.waits import Wait, WaitKey
 from elasticjob_operator.act.access import Access
 from elasticjob_operator.act.pod_creation_limiter import Reservation
 from elasticjob_operator.act.write_backoff import Target, WriteBackoff
+from elasticjob_operator.plan.accelerators import Claims
 from elasticjob_operator.plan.model import WAIT_RENEW_SECONDS
 from elasticjob_operator.plan.status_size import MAX_STATUS_BYTES
 
@@ -97,6 +98,10 @@ class Memory:
     """When the next of its pods are due, while they are not."""
     granted: frozenset[str] = frozenset()
     """The pods whose names this process last wrote into the Role."""
+    claims: Claims = field(default_factory=dict)
+    """The ResourceClaimTemplates that its pods were made by."""
+    uncounted: str = ""
+    """What is to be said of GPUs that are not counted."""
     protected: bool = False
     """Whether the job's pods have the network policy that they should have."""
     max_status_bytes: int = MAX_STATUS_BYTES

@@ -16,6 +16,7 @@ from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL, STAN
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
+from elasticjob_operator.act.refusals import whose
 from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.act.write_backoff import VERBS, Target, target_of
 from elasticjob_operator.logs import about
@@ -76,15 +77,14 @@ class PodWriter:
     async def _create(self, job: Job, action: CreatePod, memory: Memory) -> None:
         name = pod_name(job.name, action.slot, action.attempt)
         memory.podless = False
+        pod = pod_of(job, action.slot, action.attempt, self._handler_image, action.avoid, memory.claims)
         try:
-            answer = await self._api.create(
-                f"/api/v1/namespaces/{job.namespace}/pods",
-                pod_of(job, action.slot, action.attempt, self._handler_image, action.avoid),
-            )
+            answer = await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", pod)
         except AlreadyExists:
             await self._look_at(job, name)
-        except (Forbidden, Invalid, NotFound):
+        except (Forbidden, Invalid, NotFound) as error:
             memory.access = None  # it may have been the service account that is missing
+            error.message += whose(error.message, pod["spec"])
             raise
         else:
             self._cache.saw_pod(answer)

@@ -10,7 +10,6 @@ user's, field by field.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +29,8 @@ from elasticjob.contract.names import (
     pod_name,
 )
 from elasticjob_operator.act import injection, pre_stop
-from elasticjob_operator.plan import commands
+from elasticjob_operator.plan import accelerators, commands
+from elasticjob_operator.plan.accelerators import Claims
 from elasticjob_operator.plan.containers import DEFAULT_CONTAINER_ANNOTATION, training_container
 from elasticjob_operator.plan.model import Job
 
@@ -43,7 +43,7 @@ SAFE_TO_EVICT_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-vo
 TOKEN_SECONDS = 3607
 """What Kubernetes itself asks for in its own token volumes."""
 
-_CUDA_RESOURCE = re.compile(r"(nvidia|amd)\.com/(gpu|mig-.*)")
+_NO_CLAIMS: Claims = {}
 
 
 def job_identity(job: Job) -> str:
@@ -64,9 +64,15 @@ def service_account(job: Job) -> str | None:
 
 
 def pod_of(
-    job: Job, slot: int, attempt: int, handler_image: injection.HandlerImage, avoid: tuple[str, ...] = ()
+    job: Job,
+    slot: int,
+    attempt: int,
+    handler_image: injection.HandlerImage,
+    avoid: tuple[str, ...] = (),
+    claims: Claims = _NO_CLAIMS,
 ) -> dict[str, Any]:
-    """The manifest of the pod, kept off the nodes to ``avoid``. The job must have a template."""
+    """The manifest of the pod, kept off the nodes to ``avoid``. The job must have a template. ``claims``: the
+    ResourceClaimTemplates that it names."""
     template: dict[str, Any] = copy.deepcopy(dict(job.spec.template or {}))
     given = template.get("metadata") or {}
     spec: dict[str, Any] = template.get("spec") or {}
@@ -91,7 +97,7 @@ def pod_of(
     hook = pre_stop.add(container, annotations, job.spec.drain)
     grace = spec.get("terminationGracePeriodSeconds")
     spec["terminationGracePeriodSeconds"] = pre_stop.grace_seconds(grace, job.spec.drain, hook)
-    forced, offered = _environment(job, container)
+    forced, offered = _environment(job, container, claims)
     if service_account(job) is None:
         spec["serviceAccountName"] = job_identity(job)
     if spec.get("automountServiceAccountToken") is False:
@@ -116,9 +122,9 @@ def warnings(job: Job) -> tuple[str, ...]:
         return ()
     container = _container_of(job)
     return tuple(
-        f"container {container.get('name')!r} has the flag {word}, which overrides the environment set by "
-        "the operator; remove the flag, or the pod will not take part in the job's rounds"
-        for word in commands.overriding(job, container)
+        f"container {container.get('name')!r} {words}, which overrides the environment set by the operator; "
+        "remove it, or the pod will not take part in the job's rounds"
+        for words in commands.overriding(job, container)
     )
 
 
@@ -142,13 +148,6 @@ def misnamed_container(job: Job) -> tuple[str, ...]:
     )
 
 
-def nproc_per_node(job: Job, container: Mapping[str, Any]) -> str:
-    """Worker processes per pod, in torch's words."""
-    if job.spec.nproc_per_node is not None:
-        return job.spec.nproc_per_node
-    return "gpu" if _has_gpu(container) else "1"
-
-
 def _spec(job: Job) -> Mapping[str, Any]:
     return (job.spec.template or {}).get("spec") or {}
 
@@ -166,25 +165,17 @@ def _container_of(job: Job) -> dict[str, Any]:
     return _training_container((job.spec.template or {}).get("metadata") or {}, _spec(job))
 
 
-def _has_gpu(container: Mapping[str, Any]) -> bool:
-    resources = container.get("resources") or {}
-    asked = [*(resources.get("limits") or ()), *(resources.get("requests") or ())]
-    return any(_CUDA_RESOURCE.fullmatch(str(name)) for name in asked)
-
-
-def _environment(job: Job, container: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What is set whatever the user says, and what is set unless the user says otherwise.
-
-    The backend ignores torch's bounds. A minimum of 1 lets a command that uses another backend by mistake
-    come to its end, and so to the reason NeverJoined, instead of waiting there for others.
-    """
+def _environment(
+    job: Job, container: Mapping[str, Any], claims: Claims
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What is set whatever the user says, and what is set unless the user says otherwise."""
     forced: list[dict[str, Any]] = [
         {"name": POD_NAME_ENV, "valueFrom": _field("metadata.name")},
         {"name": POD_UID_ENV, "valueFrom": _field("metadata.uid")},
         {"name": JOB_UID_ENV, "value": job.uid},
         *({"name": name, "value": value} for name, value in commands.environment(job).items()),
     ]
-    nproc = nproc_per_node(job, container)
+    nproc = accelerators.nproc_per_node(job, container, claims)
     # A value of envFrom can't be seen here and would lose against env: leave torch's own default (1) to it.
     hidden = nproc == "1" and job.spec.nproc_per_node is None and container.get("envFrom")
     offered: list[dict[str, Any]] = [] if hidden else [{"name": "PET_NPROC_PER_NODE", "value": nproc}]

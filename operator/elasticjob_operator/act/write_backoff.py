@@ -44,6 +44,7 @@ ROUND = Target("the round Lease", "written", protocol=True)
 RIGHTS = Target("the pods' ServiceAccount, Role and RoleBinding", "written")
 POLICY = Target("the NetworkPolicy", "written")
 READING = Target("the job", "read again")
+CLAIMS = Target("the ResourceClaimTemplates of the template", "read")
 
 
 VERBS = ("created", "deleted", "labelled")

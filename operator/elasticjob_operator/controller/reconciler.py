@@ -157,6 +157,7 @@ class Reconciler:
         observed = replace(
             observed,
             failing_writes=memory.write_backoff.failing_writes(),
+            uncounted=memory.uncounted,
             waiting=self._registry.waiting,
             renew_seconds=memory.renewals.update(published, now.mono),
         )

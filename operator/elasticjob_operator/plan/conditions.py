@@ -114,7 +114,7 @@ def _training(p: Pass) -> tuple[str, str, str]:
         said = lifecycle.after_success(p) or (f"{counted(done, 'member')} succeeded" if done else "")
         stuck = _cannot_start(p)
         growth = p.growth.removesuffix(scaling.NONE_COMING) if stuck else p.growth
-        more = "".join(f"; {text}" for text in (said, growth) if text)
+        more = "".join(f"; {text}" for text in (said, growth, p.observed.uncounted) if text)
         state = "Training" if r.drain is None else "Draining"
         return "True", state, f"{who}{more}{_shortage(p)}{_held_up(p, stuck)}"
     ended = "" if r.resumed else f"round {r.number} ended: "
@@ -137,7 +137,7 @@ def _not_yet(p: Pass) -> str:
     elif not stuck and not refused:
         stuck = _stays_away(p)
     held = (early, unjoined, waiting, open_files.shortage(p), refused, stuck, ignored_pods.sentence(p))
-    text = "; ".join(filter(None, held))
+    text = "; ".join(filter(None, (*held, p.observed.uncounted)))
     return f"{text}; {count}" if count else text
 
 

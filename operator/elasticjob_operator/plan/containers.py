@@ -8,6 +8,8 @@ from typing import Any
 from elasticjob.contract.names import JOB_UID_ENV
 from elasticjob.contract.text import one_line
 
+HANDLER_CONTAINER = "elasticjob-handler"
+"""The init container that the operator adds, and its volume."""
 DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 
 
@@ -28,17 +30,20 @@ def training_container(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     return str(wanted) if wanted in names else (names[0] if names else "")
 
 
-def memory_limit(template: Mapping[str, Any] | None) -> str:
-    """The template's limit of memory for the training container; "" if it has none."""
+def container_of(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The training container of a template; empty if there is none."""
     template = template or {}
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     name, containers = training_container(meta, spec), spec.get("containers")
-    for container in containers if isinstance(containers, list) else ():
-        if isinstance(container, Mapping) and container.get("name") == name:
-            resources = container.get("resources")
-            limits = resources.get("limits") if isinstance(resources, Mapping) else None
-            return one_line(str(limits.get("memory") or ""), 40) if isinstance(limits, Mapping) else ""
-    return ""
+    found = [c for c in containers if isinstance(c, Mapping)] if isinstance(containers, list) else []
+    return next((c for c in found if c.get("name") == name), {})
+
+
+def memory_limit(template: Mapping[str, Any] | None) -> str:
+    """The template's limit of memory for the training container; "" if it has none."""
+    resources = container_of(template).get("resources")
+    limits = resources.get("limits") if isinstance(resources, Mapping) else None
+    return one_line(str(limits.get("memory") or ""), 40) if isinstance(limits, Mapping) else ""
 
 
 def _is_marked(container: Mapping[str, Any]) -> bool:

@@ -259,7 +259,8 @@ class Observed:
     are by pod name. ``nodes`` are the names of the nodes that are ready, None where they can't be seen.
     ``failing_writes`` are the operator's writes for this job that were rejected or fail. ``waiting`` is how
     many participants of all jobs wait for a round, and ``renew_seconds`` the interval at which this job's
-    renew their Leases meanwhile: the longest that any of them may still go by."""
+    renew their Leases meanwhile: the longest that any of them may still go by. ``uncounted`` says that
+    pods run one worker although they may have more GPUs (``accelerators``)."""
 
     pods: tuple[Pod, ...] = ()
     leases: Mapping[str, Participant] = field(default_factory=dict)
@@ -269,6 +270,7 @@ class Observed:
     waiting: int = 0
     renew_seconds: int = WAIT_RENEW_SECONDS
     member_list_round: int = 0
+    uncounted: str = ""
 
     @cached_property
     def rejected_pods(self) -> frozenset[str]:

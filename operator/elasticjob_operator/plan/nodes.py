@@ -4,9 +4,9 @@ A node has failed when a restart was charged to infrastructure and its root fail
 somebody had told a process there to end. A round that has just ended counts before it is charged, so that the
 replacement goes elsewhere at once. Pods that run on an excluded node are left alone.
 
-An exclusion never keeps a job from training: if fewer than ``minReplicas`` pods are scheduled, and a pod that
-avoids nodes cannot be, the oldest exclusion is lifted. It stays in the status until it expires, with the
-reason why it was lifted.
+An exclusion never keeps a job from training: it is not made if the template allows no other node. If fewer
+than ``minReplicas`` pods are scheduled, and a pod that avoids nodes cannot be, or a kubelet rejects it, the
+oldest exclusion is lifted. It stays in the status until it expires, with the reason why it was lifted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from elasticjob_operator.plan import termination
 from elasticjob_operator.plan.evidence import INFRASTRUCTURE
 from elasticjob_operator.plan.model import DeletePod, Pod
 from elasticjob_operator.plan.pass_state import Pass
+from elasticjob_operator.plan.placement import nodes_left
 from elasticjob_operator.plan.status import ExcludedNode, JobStatus
 from elasticjob_operator.plan.waits import JobWait
 
@@ -66,6 +67,10 @@ def exclude(p: Pass, name: str, message: str) -> None:
             f"{node_words(name)} is not excluded because no other node is left: {message}",
             True,
         )
+        return
+    if nodes_left(p.job.spec.template, {*avoided, name}) == frozenset():
+        text = f"{node_words(name)} is not excluded because the template allows no other node: {message}"
+        p.event("NodeNotExcluded", text, True)
         return
     entry = ExcludedNode(name, p.now.wall + EXCLUDED_FOR, message)
     p.set(excluded_nodes=(*others, entry)[-MAX_EXCLUDED:])
@@ -171,12 +176,13 @@ def _lift_oldest(p: Pass) -> None:
     """Give the oldest exclusion up that pods can't be scheduled for, while too few have a place."""
     avoided = set(excluded(p))
     stuck = [pod for pod in p.observed.pods if _pending(p, pod) and pod.unschedulable]
-    stuck = [pod for pod in stuck if avoided.intersection(pod.avoids)]
+    rejected = [pod for pod in p.observed.pods if _rejected(p, pod)]
+    stuck = [pod for pod in rejected + stuck if avoided.intersection(pod.avoids)]
     placed = sum(p.alive(pod) and pod.node_ready and bool(pod.node) for pod in p.observed.pods)
     if (
         not stuck
         or placed >= p.status.min_replicas
-        or p.waits.left(JobWait.EXCLUSION_LIFTED, "", LIFT_SECONDS) > 0
+        or (stuck[0] not in rejected and p.waits.left(JobWait.EXCLUSION_LIFTED, "", LIFT_SECONDS) > 0)
     ):
         return
     p.waits.restart(JobWait.EXCLUSION_LIFTED)
@@ -184,7 +190,7 @@ def _lift_oldest(p: Pass) -> None:
     first = next(n for n in p.status.excluded_nodes if n.lifted_time is None and n.name in in_the_way)
     text = (
         f"only {placed} of {counted(p.status.min_replicas, 'required pod')} {'is' if placed == 1 else 'are'} "
-        f"scheduled, and {stuck[0].name} cannot be ({stuck[0].unschedulable})"
+        f"scheduled, and {stuck[0].name} cannot be ({_why(stuck[0])})"
     )
     lifted = replace(
         first, lifted_time=p.now.wall, message=f"lifted because {text}; was excluded for: {first.message}"
@@ -217,6 +223,15 @@ def _replace_unheard(p: Pass) -> None:
 
 def _pending(p: Pass, pod: Pod) -> bool:
     return bool(pod.avoids) and not pod.node and p.alive(pod)
+
+
+def _rejected(p: Pass, pod: Pod) -> bool:
+    """Whether a kubelet has found that the pod does not belong there, as a scheduler finds of all nodes."""
+    return bool(pod.avoids) and pod.of_this_job and termination.misplaced(pod) and not p.is_replaced(pod)
+
+
+def _why(pod: Pod) -> str:
+    return pod.unschedulable or termination.describe_failure(pod)
 
 
 def _words(time: timedelta) -> str:

@@ -194,6 +194,8 @@ def _early_end(p: Pass, pod: Pod) -> Evidence:
             else termination.describe_exit(pod.exit)
         )
         how += termination.said(pod.exit)
+    if termination.installer_failed(p, pod):
+        how += termination.HANDLER_IS_BROKEN
     lease = p.participant(pod)
     when = "before it joined" if lease is None else "while it was not in a round"
     return replace(evidence, message=f"{pod.name} ended {when}: {how}")

@@ -13,9 +13,9 @@ from dataclasses import replace
 from elasticjob.contract.records import AnnouncedState
 from elasticjob.contract.text import node_words
 from elasticjob.rounds.causes import ESTABLISHING, Cause
-from elasticjob_operator.plan.containers import memory_limit
+from elasticjob_operator.plan.containers import HANDLER_CONTAINER, memory_limit
 from elasticjob_operator.plan.evidence import Evidence
-from elasticjob_operator.plan.model import OOM_KILLED, Exit, Pod
+from elasticjob_operator.plan.model import OOM_KILLED, Exit, HandlerSource, Pod
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
 
@@ -49,6 +49,12 @@ own activeDeadlineSeconds are over."""
 
 DELETED = "was deleted (not by the operator; the API server's audit log names the user)"
 """Of a pod that counted for its slot: the operator deletes none of these."""
+
+HANDLER_IS_BROKEN = "; the operator adds this container: check handler.image of its chart"
+
+MISPLACED = frozenset({"NodeAffinity", "MatchNodeSelector", "NodeSelectorMismatching", "NodeName"})
+"""``status.reason`` of a pod that a kubelet has rejected because it does not belong on its node: bound there
+by its template's nodeName or by a scheduler that does not know of affinity."""
 
 EXPLAINED_SECONDS = 5.0
 """How long after a pod has ended with 0 before it joined a sign may still show that it was told to end: what
@@ -84,7 +90,12 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
         return disruption
     if pod.exit is None:
         text = f"{who} was lost: its pod failed ({describe_failure(pod)})"
-        return _evidence(pod, Cause.POD_LOST, text, group_rank)
+        found = _evidence(pod, Cause.POD_LOST, text, group_rank)
+        return replace(found, node_name="") if misplaced(pod) else found  # the node is none the worse
+    if installer_failed(p, pod):
+        text = f"{who} was lost: its {describe_end(pod, pod.exit)}{said(pod.exit)}{HANDLER_IS_BROKEN}"
+        # Its image fails on every node: none is to be avoided for it.
+        return replace(_evidence(pod, Cause.POD_LOST, text, group_rank), node_name="")
     limit = "" if pod.failed_init else memory_limit(p.job.spec.template)
     cause, text = Cause.POD_FAILED, f"{who} was lost: its {describe_end(pod, pod.exit, limit)}"
     if pod.exit.reason == OOM_KILLED:
@@ -94,6 +105,11 @@ def explain(p: Pass, pod: Pod, who: str, group_rank: int | None = None) -> Evide
     else:
         text += said(pod.exit)
     return replace(_evidence(pod, cause, text, group_rank), detect_milliseconds=_noticed_after(p, pod.exit))
+
+
+def installer_failed(p: Pass, pod: Pod) -> bool:
+    """Whether the container that the operator adds for the handler has failed: no fault of the template's."""
+    return pod.failed_init == HANDLER_CONTAINER and p.job.spec.handler_source == HandlerSource.INJECTED.value
 
 
 def ended_well(p: Pass, pod: Pod) -> bool:
@@ -158,6 +174,11 @@ def describe_failure(pod: Pod) -> str:
     """Why a pod has failed of which no container has ended, in the kubelet's words: ``OutOfcpu: Pod was
     rejected: Node didn't have enough resource: cpu, ...``."""
     return ": ".join(filter(None, (pod.reason, pod.message.strip(". ")))) or "no reason given"
+
+
+def misplaced(pod: Pod) -> bool:
+    """Whether a kubelet has rejected the pod because it does not belong there."""
+    return pod.ended and pod.exit is None and pod.reason in MISPLACED
 
 
 def describe_end(pod: Pod, end: Exit, limit: str = "") -> str:

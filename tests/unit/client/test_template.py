@@ -13,6 +13,7 @@ from click.testing import Result
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.checks import Check
+from elasticjob_client.tell.launch_command import environment, judge
 from elasticjob_client.tell.template import checks, judged, training_container
 from tests.unit.client.conftest import container, core_pod
 from tests.unit.client.made import after_a_loss, ago, conditions, job, pod
@@ -41,13 +42,18 @@ def told(found: list[Check], subject: str) -> Check:
         ("torchrun train.py --nnodes 4", "ok", ""),
         ("/opt/conda/bin/torchrun --rdzv-conf=warm=on --nproc-per-node 8 train.py", "ok", ""),
         ("torchrun --rdzv_backend k8s --rdzv_endpoint mnist train.py", "ok", ""),
+        ("torchrun --rdzv_backend k8s --rdzv_endpoint other train.py", "failed", "--rdzv_endpoint overrides"),
         ("torchrun -m package.train --standalone", "ok", ""),
         ("python -m torch.distributed.run train.py", "ok", ""),
         ("python3.11 -u -m elasticjob.run train.py", "ok", ""),
         ("torchrun --standalone train.py", "failed", "--standalone overrides"),
-        ("torchrun --nnodes=2 train.py", "failed", "--nnodes overrides"),
-        ("torchrun --rdzv_backend c10d train.py", "failed", "--rdzv-backend overrides"),
-        ("python -m torch.distributed.run --rdzv-endpoint=a:1 t.py", "failed", "--rdzv-endpoint overrides"),
+        ("torchrun --nnodes=2 train.py", "failed", "--nnodes=2 overrides"),
+        ("torchrun --rdzv_backend c10d train.py", "failed", "--rdzv_backend overrides"),
+        (
+            "python -m torch.distributed.run --rdzv-endpoint=a:1 t.py",
+            "failed",
+            "--rdzv-endpoint=a:1 overrides",
+        ),
         ("python train.py", "failed", "each pod would train alone"),
         ("python -I -m torch.distributed.run train.py", "failed", "-I does not find the backend"),
         ("deepspeed train.py", "failed", "fixed number of ranks"),
@@ -56,11 +62,12 @@ def told(found: list[Check], subject: str) -> Check:
         ("sh -c PYTHONPATH=/app~torchrun~train.py", "failed", "replaces PYTHONPATH"),
         ("sh -c PYTHONPATH=/app:$PYTHONPATH~torchrun~train.py", "ok", ""),
         ("bash -c torchrun~--standalone~train.py", "failed", "--standalone overrides"),
-        ("bash start.sh", "unknown", "names no torchrun"),
+        ("bash start.sh", "unknown", "not known to start torchrun"),
     ],
 )
 def test_commands(words: str, result: str, said: str) -> None:
-    found = judged([word.replace("~", " ") for word in words.split(" ")])
+    given = [word.replace("~", " ") for word in words.split(" ")]
+    found = judged(judge(given[:1], given[1:], environment("research/mnist", "uid", 4)))
     assert (found[0], said in found[1]) == (result, True), found
     assert bool(found[2]) == (result != "ok"), "what is not right has advice"
 
@@ -153,6 +160,11 @@ def test_processes_and_gpus_fit(processes: int | str, gpus: int, result: str | N
     asked = made({"nprocPerNode": processes}, resources={"limits": {GPU: gpus} if gpus else {}})
     found = [check.result for check in checks(asked, []) if check.subject == "processes"]
     assert found == ([result] if result else [])
+
+
+def test_none_of_one_vendors_gpus_does_not_hide_anothers() -> None:
+    asked = made({"nprocPerNode": 8}, resources={"limits": {GPU: 0, "amd.com/gpu": 4}})
+    assert told(checks(asked, []), "processes").result == "failed"
 
 
 def test_resources_are_named() -> None:
