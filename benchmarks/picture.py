@@ -34,9 +34,22 @@ def picture(
     pyplot.close(figure)
 
 
-def over_participants(axes: Any, title: str, unit: str, sizes: Sequence[int]) -> None:
-    """Log axes with a tick at each number of participants that was measured, and the legend."""
-    axes.set(xscale="log", yscale="log", title=title, xlabel="participants", ylabel=unit)
+@contextlib.contextmanager
+def mosaic(
+    path: Path, rows: Sequence[Sequence[str]], size: tuple[float, float], heights: Sequence[float]
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The same with panels by name, one of which may be as wide as several."""
+    figure, panels = pyplot.subplot_mosaic(
+        [list(row) for row in rows], figsize=size, gridspec_kw={"height_ratios": heights}
+    )
+    yield figure, panels
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def over_pods(axes: Any, title: str, unit: str, sizes: Sequence[int]) -> None:
+    """Log axes with a tick at each number of pods that was measured, and the legend."""
+    axes.set(xscale="log", yscale="log", title=title, xlabel="pods", ylabel=unit)
     axes.set_xticks(sizes, [str(n) for n in sizes])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}")

@@ -2,7 +2,7 @@
 
 Ours with participants as coroutines (`benchmarks.swarm`) against the real API server and the real operator
 process; torch's own backends beside it with a process for each participant, up to where they end. Writes
-`scale.json`, `scale.md` and `scale.png`, again after every N.
+`scale.json`, `scale.md`, `scale.png` and `scale-cost.png`, again after every N.
 """
 
 from __future__ import annotations

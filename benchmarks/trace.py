@@ -77,6 +77,16 @@ class Traces:
         """The N that were measured."""
         return sorted({trace.n for trace in self.runs})
 
+    @staticmethod
+    def read(path: Path) -> Traces:
+        """What `run` has written."""
+        content = json.loads(path.read_text())
+        runs = [
+            Trace(run["n"], run["reached"], [Span(**span) for span in run["spans"]], run["cpu"])
+            for run in content["runs"]
+        ]
+        return Traces(content["environment"], runs)
+
 
 def run(out: Path, sizes: Sequence[int], runs: int) -> None:
     """Measure, and write the files into the folder ``out``."""

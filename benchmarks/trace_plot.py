@@ -8,13 +8,18 @@ from typing import Any
 from benchmarks.picture import K8S, picture
 from benchmarks.trace import EVENT, LEASE, STATUS, Trace, Traces
 
-_OPERATOR = {"plan": "#12408f", STATUS: K8S, LEASE: "#84b0ff", EVENT: "#c9c9c9"}
-_PARTICIPANTS = (
-    ("announce", "announcing", "announced", "#e3c877"),
-    ("see the round", "announced", "woken", "#eeeeee"),
-    ("connect", "woken", "connected", "#b9a9d6"),
-    ("pass the barrier", "connected", "barrier passed", "#d9a7a0"),
-    ("return", "barrier passed", "returned", "#9cc39c"),
+_OPERATOR = {
+    "plan": ("decides", "#12408f"),
+    STATUS: ("writes the job's status", K8S),
+    LEASE: ("publishes the round", "#84b0ff"),
+    EVENT: ("writes Events", "#c9c9c9"),
+}
+_PODS = (
+    ("announce themselves", "announcing", "announced", "#e3c877"),
+    ("wait for the round", "announced", "woken", "#dddddd"),
+    ("connect to rank 0", "woken", "connected", "#b9a9d6"),
+    ("wait for each other", "connected", "barrier passed", "#d9a7a0"),
+    ("return to torchrun", "barrier passed", "returned", "#9cc39c"),
 )
 
 
@@ -32,14 +37,14 @@ def plot(traces: Traces, path: Path) -> None:
 
 def _lanes(axes: Any, trace: Trace) -> None:
     names = []
-    for lane, (name, start, end, colour) in enumerate(_PARTICIPANTS):
-        names.append(f"participants {name}")
+    for lane, (name, start, end, colour) in enumerate(_PODS):
+        names.append(f"pods {name}")
         begins, ends = trace.reached[start], trace.reached[end]
         if begins and ends:
             begin = 1000 * min(begins)
             axes.barh(lane, 1000 * max(ends) - begin, left=begin, color=colour, height=0.7)
-    for what, colour in _OPERATOR.items():
-        names.append(f"operator: {what}")
+    for what, (does, colour) in _OPERATOR.items():
+        names.append(f"operator {does}")
         for span in trace.spans:
             if span.what == what:
                 left = 1000 * span.began
@@ -49,7 +54,10 @@ def _lanes(axes: Any, trace: Trace) -> None:
     axes.axvline(1000 * trace.total, color="black", linewidth=1)
     axes.set_xlim(right=1000 * trace.total * 1.03)
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.invert_yaxis()
-    axes.set(title=f"N = {trace.n}: {1000 * trace.total:.0f} ms", xlabel="milliseconds from the last call")
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set(
+        title=f"Next rendezvous of {trace.n} pods: {1000 * trace.total:.0f} ms",
+        xlabel="milliseconds since the last pod has called",
+    )
     axes.grid(alpha=0.3, axis="x")
     axes.set_axisbelow(True)

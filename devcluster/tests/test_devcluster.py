@@ -31,8 +31,8 @@ from devcluster.wait import wait_for
 pytestmark = pytest.mark.devcluster
 
 COMPONENTS = ("etcd", "apiserver", "controller-manager", "scheduler")
-SLOW = 1.0
-"""Seconds by which writes are slowed here; a write that takes less than half of it was not slowed."""
+SLOW = 3.0
+"""Seconds by which writes are slowed here; a write that takes less was not slowed."""
 
 
 @pytest.fixture(scope="module")
@@ -283,12 +283,12 @@ def test_slow_writes_slow_writes_and_nothing_else(plane: Cluster, place: str) ->
     create(api, "/api/v1/namespaces", {"metadata": {"name": elsewhere}})
     with plane.slow_writes(SLOW, [place], ["leases"]) as slow:
         assert seconds(lambda: create_lease(api, place, "first")) >= SLOW
-        assert seconds(lambda: api.is_ok(lease)) < SLOW / 2
+        assert seconds(lambda: api.is_ok(lease)) < SLOW
         for untouched in (elsewhere, "kube-node-lease", "kube-system"):
-            assert seconds(lambda: create_lease(api, untouched, "quick")) < SLOW / 2  # noqa: B023
+            assert seconds(lambda: create_lease(api, untouched, "quick")) < SLOW  # noqa: B023
         slow.set_delay(2 * SLOW)
         assert seconds(lambda: api.request("DELETE", lease)) >= 2 * SLOW
-    assert seconds(lambda: create_lease(api, place, "second")) < SLOW / 2
+    assert seconds(lambda: create_lease(api, place, "second")) < SLOW
     with pytest.raises(ValueError, match="by 0 to 29"), plane.slow_writes(40, [place], ["leases"]):
         pass
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import newcomer
+from benchmarks import newcomer, pictures
 from benchmarks.drain import Change
 from benchmarks.drain import table as drain_table
 from benchmarks.plan import BACKENDS, SIZES, WHATS, in_turns, plan
@@ -99,6 +100,28 @@ def test_json_keeps_the_figures_and_the_environment(comparison: Results, tmp_pat
         "outcomes": ["ok", "timeout", "ok"],
     }
     assert table(Results.read(tmp_path / "results.json")) == table(comparison)
+
+
+def test_the_pictures_of_the_results_are_drawn_again_from_their_figures(tmp_path: Path) -> None:
+    pictures.draw(tmp_path)
+    drawn = sorted(file.name for file in tmp_path.iterdir())
+    assert drawn == ["plot.png", "scale-cost.png", "scale.png", "trace.png"]
+    assert [name for name in drawn if not (pictures.RESULTS / name).exists()] == []
+
+
+def test_a_picture_names_what_people_know_and_has_no_empty_panel(
+    comparison: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("benchmarks.picture.pyplot.close", drawn.append)
+    plot(comparison, tmp_path / "plot.png")
+    (figure,) = drawn
+    assert all(axes.has_data() and axes.get_visible() for axes in figure.axes)
+    named = {
+        text.get_text() for axes in figure.axes if axes.get_legend() for text in axes.get_legend().get_texts()
+    }
+    assert "ElasticJob" in named
+    assert [name for name in named if "k8s" in name] == []
 
 
 def test_plot_is_a_png_even_where_a_backend_never_ended_well(comparison: Results, tmp_path: Path) -> None:

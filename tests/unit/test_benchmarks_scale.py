@@ -83,7 +83,8 @@ class TestTable:
 
 def test_plot_is_a_png_even_where_a_backend_ends(samples: Samples, tmp_path: Path) -> None:
     plot(samples, tmp_path / "scale.png")
-    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("scale.png", "scale-cost.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_requests_are_counted_once_each_and_by_who_made_them() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -149,7 +148,7 @@ async def test_after_silence_no_connection_of_before_is_used() -> None:
         await slow.wait()
         return web.json_response({})
 
-    async with served(answer) as (client, _):
+    async with served(answer, timeout=2.0) as (client, _):
         several = asyncio.gather(*(client.get("/x") for _ in range(5)))
         while len(seen) < 5:
             await asyncio.sleep(0.001)
@@ -158,12 +157,10 @@ async def test_after_silence_no_connection_of_before_is_used() -> None:
         dead.update(seen)
         with pytest.raises(Unavailable):
             await client.get("/x")
-        began = time.monotonic()
-        assert await client.get("/x") == {}
-        assert time.monotonic() - began < 0.4
+        assert await client.get("/x") == {}, "by another dead one it would be unavailable, too"
         alive = seen - dead
         hanging = asyncio.create_task(client.get("/hangs"))
-        while time.monotonic() - began < 0.3:
+        while not hanging.done():
             await client.get("/x")
         with pytest.raises(Unavailable):
             await hanging

@@ -40,6 +40,12 @@ class Scene:
         return {name: self.began.count(name) for name in sorted(set(self.began))}
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operation is quick, however busy this machine is, unless a test says otherwise."""
+    monkeypatch.setattr(fair_limiter, "_QUICK_SECONDS", 600.0)
+
+
 @pytest.fixture
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     scene = Scene(at_once=4, slow=5, slow_in_all=getattr(request, "param", 100))

@@ -46,7 +46,7 @@ def running(container: dict[str, Any], image: dict[str, str], **config: str) -> 
     at = len(words) - len(container["command"]) - len(container.get("args") or []) + 3
     asks = [*words[:at], *prints, *words[at:]] if words[:2] == ["sh", "-c"] else [*prints, *words]
     env["PATH"] = os.defpath
-    answer = subprocess.run(asks, env=env, capture_output=True, text=True, check=True, timeout=20)
+    answer = subprocess.run(asks, env=env, capture_output=True, text=True, check=True, timeout=120)
     path, *rest = answer.stdout.splitlines()
     return rest, path
 

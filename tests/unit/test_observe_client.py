@@ -63,7 +63,7 @@ class FakeCredentials:
 
 @asynccontextmanager
 async def served(
-    answer: Answer, timeout: float = 0.5, traces: Sequence[TraceConfig] = ()
+    answer: Answer, timeout: float = 60.0, traces: Sequence[TraceConfig] = ()
 ) -> AsyncIterator[tuple[Client, FakeCredentials]]:
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
@@ -229,7 +229,8 @@ async def test_a_dropped_connection_is_tried_once_more() -> None:
         assert client.write_health.uncertain_since("ns") is None
 
 
-async def test_second_tries_and_waits_for_a_turn_are_counted() -> None:
+async def test_second_tries_and_waits_for_a_turn_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_limiter, "_QUICK_SECONDS", 60.0)  # each is quick, however busy this machine is
     meter, tries = Meter(), 0
     release = asyncio.Event()
 
@@ -250,33 +251,34 @@ async def test_second_tries_and_waits_for_a_turn_are_counted() -> None:
         return float(dict(line.rsplit(" ", 1) for line in text.splitlines())[series])
 
     path = "/apis/coordination.k8s.io/v1/namespaces/a/leases/b"
-    async with served(answer, timeout=10.0, traces=[meter.trace()]) as (client, _):
+    async with served(answer, traces=[meter.trace()]) as (client, _):
         await client.patch(path, {}, MERGE_PATCH)
         assert value('elasticjob_api_retries_total{resource="leases",verb="patch"}') == 1
         await client.patch(f"{path}/status", {}, MERGE_PATCH)
         assert value('elasticjob_api_retries_total{resource="other",verb="patch"}') == 1
-        assert value("elasticjob_throttled_seconds_total") < 0.1
+        before = value("elasticjob_throttled_seconds_total")
+        assert before < 1.0, "there was a turn for each"
 
         client._records = FairLimiter(at_once=1, slow=1, slow_in_all=1)
+        asked = asyncio.get_running_loop().time()
         many = [asyncio.create_task(client.patch(path, {}, MERGE_PATCH)) for _ in range(2)]
         async with asyncio.timeout(30):
             while client.waiting != 1 or tries < 5:
                 await asyncio.sleep(0.01)
-        began = asyncio.get_running_loop().time()
         await asyncio.sleep(0.2)
         release.set()
         await asyncio.gather(*many)
-        waited = asyncio.get_running_loop().time() - began
-        assert 0.2 <= value("elasticjob_throttled_seconds_total") <= waited + 0.2
+        waited = asyncio.get_running_loop().time() - asked
+        assert 0.2 <= value("elasticjob_throttled_seconds_total") - before <= waited
         assert value('elasticjob_api_retries_total{resource="leases",verb="patch"}') == 1
 
 
 async def test_no_answer_is_remembered() -> None:
     async def answer(_request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(5)
-        return web.json_response({})
+        await asyncio.Event().wait()
+        raise AssertionError
 
-    async with served(answer) as (client, _):
+    async with served(answer, timeout=0.5) as (client, _):
         with pytest.raises(Unavailable, match="GET /x: no answer"):
             await client.get("/x")
         assert client.write_health.uncertain_since("ns") is not None
@@ -303,7 +305,7 @@ def streaming(*chunks: bytes, hang: bool = False) -> Answer:
             await response.write(chunk)
             await asyncio.sleep(0.01)
         if hang:
-            await asyncio.sleep(5)
+            await asyncio.Event().wait()
         return response
 
     return answer
@@ -355,7 +357,7 @@ async def test_a_watch_refused_with_410() -> None:
 
 async def test_a_silent_watch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that the server ends: where there is no news, that is no sign of trouble."""
-    monkeypatch.setattr(client_module, "_WATCH_SILENCE", 0.2)
+    monkeypatch.setattr(client_module, "_WATCH_SILENCE", 2.0)
 
     async with served(streaming(event("ADDED", name="a"), hang=True)) as (client, _):
         found: list[tuple[str, Any]] = []
@@ -397,7 +399,7 @@ async def test_a_hundred_readings_open_no_hundred_connections_and_lists_do_not_w
             inside.remove(request.path)
         return web.json_response({"metadata": {}})
 
-    async with served(answer, timeout=30.0) as (client, _):
+    async with served(answer) as (client, _):
         one_by_one = [client.get(f"/api/v1/namespaces/ns/pods/p-{number}") for number in range(100)]
         reading = asyncio.gather(*one_by_one)
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from elasticjob_operator.act.paths import job_path
 from elasticjob_operator.observe.client import Json
 from elasticjob_operator.observe.errors import NotFound
 from elasticjob_operator.plan.model import Event
-from tests.integration.shell.scene import Scene, eventually, until
+from tests.integration.shell.scene import Scene, eventually, most_tries, until
 from tests.integration.shell.stub import create_missing
 
 pytestmark = pytest.mark.cluster
@@ -75,11 +75,16 @@ async def test_errors_back_off_whatever_happens_meanwhile(scene: Scene) -> None:
         scene.wire.fail_at = "PATCH elasticjobs"
         scene.planner.number = 1
         began = time.monotonic()
-        while time.monotonic() < began + 2.0:
+
+        def tried() -> bool:
             operator.enqueue()
-            await asyncio.sleep(0.01)
+            return scene.wire.failed >= 4
+
+        await until(tried, "it is tried again")
         # After 0, 0.2, 0.6, 1.4 s, and then at most once a second as long as there is news.
-        assert 3 <= scene.wire.failed <= 7
+        took = time.monotonic() - began
+        assert scene.wire.failed <= most_tries(took, 0.2, longest=1.0)
+        assert took >= 0.75 * 1.4
         assert scene.planner.timers[-1], "what waits for its time goes on waiting"
         scene.wire.fail_at = ""
         await scene.round_is(1, "Broken")

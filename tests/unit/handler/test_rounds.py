@@ -163,7 +163,7 @@ def test_the_operators_sentence_is_in_the_log(
             waiting_message="waiting for mnist-2-0; the round starts with 2 of 4 replicas in 5 s",
         )
     )
-    Joining(start("a", join_timeout=3.0))
+    Joining(start("a"))
     wait_for(
         lambda: "with 2 of 4 replicas in 5 s" in caplog.text, 60, "the sentence in the log", interval=0.01
     )
