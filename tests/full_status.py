@@ -23,6 +23,7 @@ from elasticjob_operator.plan.status import (
     Account,
     Charge,
     Condition,
+    EarlyFailures,
     ExcludedNode,
     Failure,
     IgnoredPod,
@@ -75,7 +76,15 @@ END = RoundEnd(WALL, "NotEstablished", "infrastructure", "r" * 63, text(2_500), 
 
 def account(name: str) -> Account:
     charges = (
-        Charge(WALL - timedelta(seconds=n), n, pod(n), "NotEstablished", NODE, text(charging.MAX_MESSAGE))
+        Charge(
+            WALL - timedelta(seconds=n),
+            n,
+            pod(n),
+            "NotEstablished",
+            NODE,
+            text(charging.MAX_MESSAGE),
+            counted_with=pod(n),
+        )
         for n in range(MAX_CHARGES, 0, -1)
     )
     older = (OlderCharges(WALL - timedelta(hours=n), 99) for n in range(MAX_OLDER, 0, -1))
@@ -129,6 +138,7 @@ def full(members: int = MEMBERS) -> JobStatus:
             unaccounted_members=tuple(
                 UnaccountedMember(name, entry(0, 0, "").pod_uid, 9_998, 1) for name in names[:MAX_UNACCOUNTED]
             ),
+            early_failures=tuple(EarlyFailures(name, 9_999, pod(0)) for name in ACCOUNTS),
         ),
         participants=tuple(entry(n, n, "Lost") for n in range(members))
         + tuple(entry(n, None, "Joining") for n in range(members + MAX_WAITING)),
@@ -155,7 +165,7 @@ def full(members: int = MEMBERS) -> JobStatus:
         excluded_nodes=tuple(
             ExcludedNode(f"{n}{NODE[3:]}", WALL, text(400), WALL) for n in range(MAX_EXCLUDED)
         ),
-        slot_backoffs=tuple(SlotBackoff(n, pod(n), 999, WALL, 999) for n in range(MAX_SLOT_BACKOFFS)),
+        slot_backoffs=tuple(SlotBackoff(n, pod(n), 999, WALL, 999, 999) for n in range(MAX_SLOT_BACKOFFS)),
         progress=Progress(
             10**9,
             10**6,

@@ -252,6 +252,7 @@ RULES = {
     # Causes and charges
     "I7 charged once": Rule("charging._charged", gives(False)),
     "I7 charges are kept": Rule("charging.refresh_accounts", never_charge),
+    "I7 an attempt is charged once": Rule("charging._counted_with", gives("")),
     "I7 ended well": Rule("termination.ended_well", gives(False)),
     "the root, not its echoes": Rule(
         "charging.explains_more", lambda cause, _matched, _ms, than, *_: better(cause, than)

@@ -220,6 +220,7 @@ class Charge(_Part, frozen=True, kw_only=True):
     round: int | None = None
     pod_name: str = ""
     during_round: int | None = None
+    counted_with: str = ""
     node_name: str = ""
 
 

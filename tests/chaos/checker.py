@@ -194,7 +194,7 @@ class Checker:
             self._violated("I7", f"the end of round {end} ({r.cause}) is not charged in round {r.number}")
 
     def _check_charges(self, status: JobStatus) -> None:
-        charges = [c for account in status.accounts for c in account.charges if c.during_round is None]
+        charges = [c for account in status.accounts for c in account.charges if c.counts]
         keys = [(c.round, c.pod_name) for c in charges]
         found = set(keys)
         if len(keys) != len(found):

@@ -109,6 +109,15 @@ class FailureCommands:
             self.trace.append(f"round {h.number} {h.cause} {why.account or 'uncharged'}{by}: {text}")
 
 
+def _not_counted(charge: Charge) -> str:
+    """Why no limit counts it."""
+    if charge.counts:
+        return ""
+    if charge.during_round is not None:
+        return f", beside round {charge.during_round}"
+    return f", counted with {charge.counted_with}"
+
+
 def name_of(charge: Charge) -> str:
     """What the charge is for."""
     return charge.pod_name if charge.round is None else f"round {charge.round}"
@@ -118,12 +127,10 @@ def charges(old: JobStatus, new: JobStatus) -> Iterator[str]:
     """What was charged, or moved."""
     before = {name_of(c): (a.name, c.cause) for a in old.accounts for c in a.charges}
     now = {name_of(c): (a.name, c.cause) for a in new.accounts for c in a.charges}
-    beside = {
-        name_of(c): c.during_round for a in new.accounts for c in a.charges if c.during_round is not None
-    }
+    beside = {name_of(c): _not_counted(c) for a in new.accounts for c in a.charges}
     for key, (account, cause) in now.items():
         if key not in before:
-            yield f"charge {account}: {key}" + (f", beside round {beside[key]}" if key in beside else "")
+            yield f"charge {account}: {key}{beside[key]}"
         elif before[key] != (account, cause):
             yield f"the charge for {key} moves from {' '.join(before[key])} to {account} {cause}"
     if new.restarts < old.restarts:

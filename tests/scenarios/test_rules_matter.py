@@ -56,6 +56,7 @@ TOLD_BY = [
     ("sidecars hold nothing", "dead_container_beside_a_sidecar"),
     ("I7 charged once", "one_root_failure_is_charged_once"),
     ("I7 charges are kept", "account_used_up_fails_the_job"),
+    ("I7 an attempt is charged once", "pods_of_one_attempt_that_end_early_are_one_failure"),
     ("I7 ended well", "finished_member_is_heard_after_the_next_round_has_formed"),
     ("the root, not its echoes", "worker_without_a_known_exit_code"),
     ("the first rule", "first_rule_that_matches_decides"),

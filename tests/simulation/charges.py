@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from elasticjob_operator.plan.charge_revision import REVISION_WINDOW_SECONDS
 from elasticjob_operator.plan.evidence import APPLICATION, INFRASTRUCTURE, PREEMPTION, SCALING
 from elasticjob_operator.plan.status import Charge, JobStatus
@@ -31,6 +33,11 @@ class Charges:
         """By job UID: the rounds whose charges are listed no more, and the accounts that they stood in."""
         self._charged: set[tuple[str, int | str]] = set()
         """By job UID, the rounds and pods whose ends were ever charged."""
+        self._attempts: dict[
+            tuple[str, str], tuple[Counter[int], Counter[tuple[int, str]], Counter[str]]
+        ] = {}
+        """By job UID and nonce of the last round: how many ends before joining were charged of each slot, of
+        these how many to each account, and how many count."""
 
     def changed(self, uid: str, before: JobStatus, status: JobStatus) -> None:
         """Hear of a status, and of the one before: no charge comes twice, and none goes without being
@@ -43,7 +50,7 @@ class Charges:
         if gained & self._charged:
             raise Violation("I7", f"charged again: {sorted(map(str, gained & self._charged))}")
         self._charged |= gained
-        beside = {_cause(c) for a in before.accounts for c in a.charges if c.during_round is not None}
+        beside = {_cause(c) for a in before.accounts for c in a.charges if not c.counts}
         lost = old - set(new) - beside
         # A Lease set forward by hand: the round that has ended and its charge are renumbered.
         later = set(range(before.current_round.number + 1, status.current_round.number + 1))
@@ -58,9 +65,34 @@ class Charges:
             self._counted.setdefault(uid, {}).update(listed)
         if status.restarts < before.restarts:
             raise Violation("I7", f"restarts fall from {before.restarts} to {status.restarts}")
+        self._count_attempts(uid, status, {cause for _, cause in gained})
         used = sum(a.used for a in status.accounts)
         if status.restarts != used:
             raise Violation("I7", f"{status.restarts} restarts, {used} charges")
+
+    def _count_attempts(self, uid: str, status: JobStatus, gained: set[int | str]) -> None:
+        """What is charged for pods that ended before they joined: each attempt once, in however many slots it
+        fails, and no attempt of a slot goes without."""
+        nonce = status.current_round.nonce
+        ends, by_account, counted = self._attempts.setdefault((uid, nonce), (Counter(), Counter(), Counter()))
+        for account in status.accounts:
+            for charge in account.charges:
+                if charge.round is not None or charge.pod_name not in gained:
+                    continue
+                slot = int(charge.pod_name.split("-")[-2])
+                ends[slot] += 1
+                counted[account.name] += charge.counts
+                if charge.during_round is None:
+                    by_account[slot, account.name] += 1
+        for (slot, name), number in by_account.items():
+            if number > counted[name]:
+                text = f"slot {slot} has failed {number} attempts, {name} is charged for {counted[name]}"
+                raise Violation("I7", text)
+        most = max(ends.values(), default=0)
+        for name, number in counted.items():
+            if number > most:
+                text = f"{name} is charged for {number} attempts, no slot has had more than {most}"
+                raise Violation("I7", text)
 
     def judge(self, value: JobValue) -> None:
         """I7, when all has come to rest: each round that ended is charged once, to an account that may bear

@@ -84,7 +84,7 @@ def _charges(before: JobStatus, after: JobStatus) -> Iterator[Sample]:
         (charge.time, _cause(charge.cause), _account(account.name))
         for account in after.accounts
         for charge in account.charges
-        if charge.during_round is None and _key(charge) not in known
+        if charge.counts and _key(charge) not in known
     ]
     for _time, cause, account_name in sorted(new)[: max(0, after.restarts - before.restarts)]:
         yield Sample(f.CHARGES, (cause, account_name), 1)

@@ -21,6 +21,7 @@ the status counts how many rounds in a row have lost a newcomer. Everything that
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -78,26 +79,37 @@ def record_early_pod_ends(p: Pass) -> None:
     if p.job.spec.template is None:
         return
     over = p.round.phase == "Broken"
-    recovered = {m.slot for m in p.status.members()} if over and was_healthy(p) else set()
+    healthy = over and was_healthy(p)
+    recovered = {m.slot for m in p.status.members()} if healthy else set()
+    end = p.round.end.time if healthy and p.round.end is not None else None
     known = {
         s.slot: s
         for s in p.status.slot_backoffs
-        if s.slot not in recovered and p.now.wall - s.time < FORGET_AFTER
+        if p.now.wall - s.time < FORGET_AFTER
+        and not (s.slot in recovered and end is not None and s.time <= end)
     }
     members = p.status.member_uids
     for pod in p.observed.pods:
-        if not pod.of_this_job or pod.slot is None or pod.slot in recovered or p.is_replaced(pod):
+        if not pod.of_this_job or pod.slot is None or p.is_replaced(pod):
             continue
         ended = pod.exit is not None or pod.ended
         if pod.uid in members:
-            if ended and over and not (pod.deleting or pod.exited_well or _was_disrupted(p, pod)):
+            if (
+                ended
+                and over
+                and not healthy
+                and not (pod.deleting or pod.exited_well or _was_disrupted(p, pod))
+            ):
                 _add(p, known, pod.slot, pod.name, first_is_free=True, joined=True)
         elif pod.deleting:
             if not p.waits.continues(JobWait.SURPLUS, pod.name):
                 _add(p, known, pod.slot, pod.name, first_is_free=True)
         elif ended:
             joined = p.participant(pod) is not None and not _was_disrupted(p, pod)
-            _add(p, known, pod.slot, pod.name, joined=joined)
+            failed = not (
+                termination.ended_well(p, pod) and termination.disruption_of(p, pod, pod.name) is None
+            )
+            _add(p, known, pod.slot, pod.name, joined=joined, unjoined=failed)
     for member in _lost_newcomers(p):
         if member.slot is not None and member.slot not in recovered:
             _add(p, known, member.slot, member.pod_name, first_is_free=True, joined=True, disrupted=True)
@@ -118,6 +130,23 @@ def record_lost_members(p: Pass) -> None:
             _add(p, known, pod.slot, pod.name, first_is_free=True, joined=True)
             p.none_starting = False
     _store(p, known)
+
+
+def attempts_ended_early(p: Pass, slot: int | None) -> int:
+    """How many pods of this slot have ended before they joined since the last round was published; at least
+    one has."""
+    backoff = _slot_backoff(p, slot)
+    return max(1, backoff.unjoined) if backoff is not None else 1
+
+
+def most_attempts_ended_early(p: Pass) -> int:
+    """The same of the slot with most."""
+    return max((s.unjoined for s in p.status.slot_backoffs), default=0)
+
+
+def begin_round(p: Pass) -> None:
+    """A round is published: ends before joining are counted anew."""
+    p.set(slot_backoffs=tuple(replace(s, unjoined=0) for s in p.status.slot_backoffs))
 
 
 def record_surplus_deletion(p: Pass, pod: Pod) -> None:
@@ -268,15 +297,18 @@ def _add(
     first_is_free: bool = False,
     joined: bool = False,
     disrupted: bool = False,
+    unjoined: bool = False,
 ) -> None:
     """One more early end in this slot, unless this pod's is known. ``first_is_free``: a first one is no
-    series. ``disrupted``: the pod was taken away, which ends the series: the next one is made at once."""
+    series. ``disrupted``: the pod was taken away, which ends the series: the next one is made at once.
+    ``unjoined``: it ended by itself as no member."""
     before = known.get(slot)
     if before is not None and before.pod_name == pod:
         return
     count, number = (-1 if first_is_free else 0, 0) if before is None else (before.count, before.joined)
     number += joined and before is not None
-    known[slot] = SlotBackoff(slot, pod, 0 if disrupted else count + 1, p.now.wall, number)
+    attempts = (before.unjoined if before is not None else 0) + unjoined
+    known[slot] = SlotBackoff(slot, pod, 0 if disrupted else count + 1, p.now.wall, number, attempts)
 
 
 def _store(p: Pass, known: dict[int, SlotBackoff]) -> None:

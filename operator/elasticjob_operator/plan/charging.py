@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from elasticjob.contract.names import JOB_LABEL
 from elasticjob.rounds.causes import Cause
-from elasticjob_operator.plan import error_text, nodes, rules
+from elasticjob_operator.plan import backoff, error_text, nodes, rules
 from elasticjob_operator.plan.containers import training_container
 from elasticjob_operator.plan.evidence import (
     ACCOUNTS,
@@ -20,7 +20,7 @@ from elasticjob_operator.plan.evidence import (
 )
 from elasticjob_operator.plan.model import Limit, Pod, Rule, RuleAction
 from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.status import Account, Charge, Failure
+from elasticjob_operator.plan.status import Account, Charge, EarlyFailures, Failure
 from elasticjob_operator.plan.waits import JobWait
 
 MAX_MESSAGE = 320
@@ -103,8 +103,9 @@ def charge_round(p: Pass) -> None:
 def charge_pod(p: Pass, evidence: Evidence) -> str:
     """Charge a pod that ended before it was ever a member. The status knows it for as long as it is there
     (``mark_charged``): its charge may leave the window, or the list. Beside a running round the charge is for
-    people and for nodes to avoid: no limit may end training that such a pod has not touched. Returns what is
-    to be said of it, "" if that was said before."""
+    people and for nodes to avoid: no limit may end training that such a pod has not touched. Between rounds
+    an account is charged once for an attempt, however many slots it fails in: a limit says how often it is
+    tried again. Returns what is to be said of it, "" if that was said before."""
     rule = rules.match(p.job.spec.rules, evidence)
     account, message = rules.account(rule, evidence), evidence.message + rules.effect(rule)
     failure = failure_of(p, evidence, None)
@@ -125,12 +126,28 @@ def charge_pod(p: Pass, evidence: Evidence) -> str:
             node_name=nodes.suspected(evidence.cause, evidence.exit_code, evidence.node_name),
             message=cut(message),
             during_round=beside,
+            counted_with=_counted_with(p, account, evidence) if beside is None else "",
         ),
     )
     if root(p) is None or p.round.phase == "Active" or p.round.charged_time is not None:
         p.set(last_failure=failure)  # else that of the round is still to be charged
     enforce(p, rule, failure, message)
     return message
+
+
+def _counted_with(p: Pass, account: str, evidence: Evidence) -> str:
+    """The pod with which this one, which ended before it joined, is counted, as the account was charged for
+    as many attempts as its slot has had. "" if it is the first of its attempt, which is recorded."""
+    pod = p.pods_by_uid.get(evidence.pod_uid)
+    attempt = backoff.attempts_ended_early(p, pod.slot if pod is not None else None)
+    most = max(attempt, backoff.most_attempts_ended_early(p))
+    before = next((f for f in p.round.early_failures if f.account == account), None)
+    charged = min(before.attempts, most) if before is not None else 0  # slots may have been forgotten
+    if before is not None and attempt <= charged:
+        return before.pod_name
+    others = tuple(f for f in p.round.early_failures if f.account != account)
+    p.set_round(early_failures=(*others, EarlyFailures(account, charged + 1, evidence.pod_name)))
+    return ""
 
 
 def mark_charged(p: Pass, uid: str) -> None:
@@ -278,4 +295,4 @@ def _charged(p: Pass, round_number: int | None = None, pod: str = "") -> bool:
 
 def _charge(p: Pass, account: str, charge: Charge) -> None:
     accounts = tuple(a.charged(charge) if a.name == account else a for a in p.status.accounts)
-    p.set(accounts=accounts, restarts=p.status.restarts + (charge.during_round is None))
+    p.set(accounts=accounts, restarts=p.status.restarts + charge.counts)

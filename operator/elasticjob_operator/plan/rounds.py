@@ -389,6 +389,8 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
     counts = [m.local_world_size for m in chosen if m.local_world_size is not None]
     chosen_ids = {m.id for m in chosen}
     lost, lost_time = backoff.newcomers_lost(p)
+    streak = backoff.early_end_streak(p)
+    backoff.begin_round(p)
     p.set(
         current_round=RoundStatus(
             number=following.number,
@@ -403,7 +405,7 @@ def _publish(p: Pass, ranked: tuple[Candidate, ...], entries: dict[str, Particip
             account=why.account,
             message=message,
             establish_failures=following.establish_failures,
-            early_end_streak=backoff.early_end_streak(p),
+            early_end_streak=streak,
             newcomers=_newcomers(ranked),
             newcomers_lost=lost,
             newcomers_lost_time=lost_time,

@@ -89,6 +89,16 @@ class RoundDrain:
     message: str
 
 
+@dataclass(frozen=True)
+class EarlyFailures:
+    """Of the ends before joining since a round was published: how many attempts an account was charged for,
+    and the pod that it was charged for last."""
+
+    account: str
+    attempts: int
+    pod_name: str
+
+
 RESUMED_MESSAGE = "the job was resumed"
 
 
@@ -111,6 +121,7 @@ class RoundStatus:
     and ``newcomers_lost_time`` when the last of them did.
     ``unreachable_reports`` are those that were reported unreachable of late, in whatever round;
     ``unaccounted_members`` those that may turn out to have been the root of a round before this one.
+    ``early_failures`` is what was charged since for pods that ended before they joined.
     """
 
     number: int = always(0)
@@ -142,6 +153,7 @@ class RoundStatus:
     ineligible_leaders: tuple[str, ...] = internal(())
     unreachable_reports: tuple[UnreachableReport, ...] = internal(())
     unaccounted_members: tuple[UnaccountedMember, ...] = internal(())
+    early_failures: tuple[EarlyFailures, ...] = internal(())
 
     @property
     def published_phase(self) -> str:
@@ -234,7 +246,8 @@ class Charge:
     """A restart charged to an account: for the end of ``round``, or for ``pod_name``, which ended while it
     was no member. Either is a key, and one charge may have both: charging again changes nothing.
     ``node_name`` is where the root failure was, ``message`` the sentence on it, cut short. ``during_round``
-    is the round that went on meanwhile: nothing was restarted, and no limit counts it."""
+    is the round that went on meanwhile: nothing was restarted, and no limit counts it. ``counted_with`` is a
+    pod whose charge counts for this one, too: both are ends of one attempt, and a limit is for attempts."""
 
     time: datetime
     round: int | None = None
@@ -243,6 +256,12 @@ class Charge:
     node_name: str = ""
     message: str = ""
     during_round: int | None = None
+    counted_with: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether limits count it."""
+        return self.during_round is None and not self.counted_with
 
 
 @dataclass(frozen=True)
@@ -267,7 +286,7 @@ class Account:
     @property
     def used(self) -> int:
         """How many charges are inside the window."""
-        listed = sum(charge.during_round is None for charge in self.charges)
+        listed = sum(charge.counts for charge in self.charges)
         return listed + sum(entry.count for entry in self.older_charges)
 
     def charged(self, charge: Charge) -> Account:
@@ -285,7 +304,7 @@ class Account:
         width = max(1.0, (self.window_seconds or 360_000) / 100)
         older = list(self.older_charges)
         for charge in spare:
-            if charge.during_round is not None:
+            if not charge.counts:
                 continue
             last = older[-1] if older else None
             if last is not None and last.until_time.timestamp() // width >= charge.time.timestamp() // width:
@@ -339,13 +358,15 @@ class ExcludedNode:
 class SlotBackoff:
     """One of ``status.internal.slotBackoffs``: a slot whose pods recently ended early, the last of them and
     when. ``count`` is how many in a row, but for a first one that was a member; ``joined`` how many of them
-    had joined."""
+    had joined; ``unjoined`` how many ended by themselves before they had, since the last round was
+    published."""
 
     slot: int
     pod_name: str
     count: int
     time: datetime
     joined: int = 0
+    unjoined: int = 0
 
 
 @dataclass(frozen=True)
