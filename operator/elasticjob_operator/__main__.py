@@ -78,6 +78,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help='limits for jobs that set none, such as {"application": {"maxRestarts": 3}} (default: none)',
     )
     parser.add_argument(
+        "--namespace-defaults",
+        metavar="JSON",
+        help='defaults for the jobs of one namespace, such as {"team-a": {"ttlSecondsAfterFinished": 3600, '
+        '"failurePolicy": {"idleDeadlineSeconds": 600}}} (default: none)',
+    )
+    parser.add_argument(
         "--node-notice-taints",
         metavar="KEYS",
         help="keys of taints, with commas, that say that a node is about to go: rounds drain, and pods are "
@@ -133,6 +139,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     flags["default_ttl_seconds_after_finished"] = arguments.default_ttl_seconds_after_finished
     flags["default_active_deadline_seconds"] = arguments.default_active_deadline_seconds
     flags["default_failure_policy"] = arguments.default_failure_policy
+    flags["namespace_defaults"] = arguments.namespace_defaults
     flags["log_level"], flags["log_format"] = arguments.log_level, arguments.log_format
     flags["node_notice_taints"] = arguments.node_notice_taints
     flags["handler_image"] = arguments.handler_image

@@ -50,6 +50,8 @@ _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_TTL_ENV = "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED"
 DEFAULT_DEADLINE_ENV = "ELASTICJOB_DEFAULT_ACTIVE_DEADLINE_SECONDS"
 DEFAULT_LIMITS_ENV = "ELASTICJOB_DEFAULT_FAILURE_POLICY"
+NAMESPACE_DEFAULTS_ENV = "ELASTICJOB_NAMESPACE_DEFAULTS"
+_OF_A_NAMESPACE = {"ttlSecondsAfterFinished": 0, "activeDeadlineSeconds": 1}
 _MAX_NUMBER = 2**31 - 1
 """As the resource definition has it."""
 _ACCOUNTS = ("application", "infrastructure", "preemption")
@@ -141,6 +143,7 @@ def from_environment(
             ttl_after_finished=_number(given, DEFAULT_TTL_ENV, 0),
             active_deadline=_number(given, DEFAULT_DEADLINE_ENV, 1),
             limits=_limits(given.get(DEFAULT_LIMITS_ENV, "").strip()),
+            namespaces=_namespace_defaults(given.get(NAMESPACE_DEFAULTS_ENV, "").strip()),
         ),
         notice_taints=_notice_taints(given.get(NOTICE_TAINTS_ENV, "").strip()),
         election=_election(given) if elect else None,
@@ -211,16 +214,43 @@ def _limits(text: str) -> dict[str, Any]:
     """The limits of a failure policy, as JSON. Rules and fencing are each job's own."""
     if not text:
         return {}
+    found = _json(text, DEFAULT_LIMITS_ENV, '{"application": {"maxRestarts": 3}}')
+    return _checked_limits(found, DEFAULT_LIMITS_ENV)
+
+
+def _namespace_defaults(text: str) -> dict[str, JobDefaults]:
+    """By namespace, as JSON in the words of the chart's ``jobDefaults``."""
+    if not text:
+        return {}
+    found = _json(text, NAMESPACE_DEFAULTS_ENV, '{"team-a": {"ttlSecondsAfterFinished": 3600}}')
+    if not isinstance(found, dict):
+        raise BadSetting(f"{NAMESPACE_DEFAULTS_ENV} must be an object, found {found!r}")
+    made = {}
+    for namespace, fields in found.items():
+        where = f"{NAMESPACE_DEFAULTS_ENV}: {namespace}"
+        if isinstance(fields, dict):  # the chart's way to say that it is not set
+            fields = {name: value for name, value in fields.items() if value != ""}
+        _check_fields(fields, where, _OF_A_NAMESPACE, ("failurePolicy",))
+        made[namespace] = JobDefaults(
+            fields.get("ttlSecondsAfterFinished"),
+            fields.get("activeDeadlineSeconds"),
+            _checked_limits(fields.get("failurePolicy", {}), f"{where}: failurePolicy"),
+        )
+    return made
+
+
+def _json(text: str, name: str, example: str) -> Any:
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except ValueError as error:
-        raise BadSetting(
-            f'{DEFAULT_LIMITS_ENV} must be JSON, such as {{"application": {{"maxRestarts": 3}}}}: {error}'
-        ) from error
-    _check_fields(found, DEFAULT_LIMITS_ENV, _OTHER_LIMITS, _ACCOUNTS)
+        raise BadSetting(f"{name} must be JSON, such as {example}: {error}") from error
+
+
+def _checked_limits(found: Any, where: str) -> dict[str, Any]:
+    _check_fields(found, where, _OTHER_LIMITS, _ACCOUNTS)
     for account in _ACCOUNTS:
         if account in found:
-            _check_fields(found[account], f"{DEFAULT_LIMITS_ENV}: {account}", _ACCOUNT_FIELDS)
+            _check_fields(found[account], f"{where}: {account}", _ACCOUNT_FIELDS)
     return dict(found)
 
 

@@ -46,7 +46,9 @@ def test_a_job_can_be_no_larger_than_the_cluster_allows(release: Release[Cluster
     release.install({**NO_POD, "watchNamespaces": ["team-a"]})
     job = _Size(release.cluster, "team-a")
     assert job.apply(replicas=5, spares=4) == ""
-    release.install({**NO_POD, "watchNamespaces": ["team-a"], "limits": {"maxReplicas": 3, "maxSpares": 1}})
+    own = {"namespaces": {"team-a": {"maxReplicas": 3}, "team-b": {"maxReplicas": 9}}}
+    limits = {"maxReplicas": 64, "maxSpares": 1, **own}
+    release.install({**NO_POD, "watchNamespaces": ["team-a"], "limits": limits})
     other = _Size(release.cluster, "team-a", "other")
     wait_for(
         lambda: "denied" in other.apply("--dry-run=server", replicas=4),
@@ -55,10 +57,12 @@ def test_a_job_can_be_no_larger_than_the_cluster_allows(release: Release[Cluster
         interval=0.2,
     )
     assert (
-        "spec.replicas is 4, and a job here may have at most 3 replicas: set 3 or fewer, or ask those who "
-        "run the cluster to raise limits.maxReplicas"
+        "spec.replicas is 4, and a job in team-a may have at most 3 replicas: set 3 or fewer, or ask those "
+        "who run the cluster to raise limits.maxReplicas"
     ) in other.apply(replicas=4)
-    assert "spec.spares is 2, and a job here may have at most 1 spares" in other.apply(replicas=3, spares=2)
+    assert "spec.spares is 2, and a job in team-a may have at most 1 spares" in other.apply(
+        replicas=3, spares=2
+    )
     assert other.apply(replicas=3, spares=1) == ""
     assert "spec.replicas is 4" in other.apply(replicas=4, spares=1)
     # Also an autoscaler's way.
