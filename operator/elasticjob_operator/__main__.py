@@ -53,6 +53,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="how many jobs have metrics of their own (default: 1000)",
     )
     parser.add_argument(
+        "--metrics-token-file",
+        metavar="FILE",
+        help="answer /metrics only with the bearer token in this file, which is read again when it changes "
+        "(default: to everybody)",
+    )
+    parser.add_argument(
         "--handler-image",
         metavar="IMAGE",
         help=f"image from which pods get the handler (default: ${HANDLER_IMAGE_ENV}, or {HANDLER_IMAGE})",
@@ -133,6 +139,7 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
         value = getattr(arguments, name)
         flags[name] = None if value is None else str(value).lower()
     flags["metrics_bind_address"] = arguments.metrics_bind_address
+    flags["metrics_token_file"] = arguments.metrics_token_file
     flags["metrics_max_jobs"] = arguments.metrics_max_jobs
     flags["health_probe_bind_address"] = arguments.health_probe_bind_address
     flags["namespaces"] = ",".join(arguments.namespace)

@@ -25,6 +25,7 @@ PROBES_ENV = "ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS"
 METRICS_ENV = "ELASTICJOB_METRICS_BIND_ADDRESS"
 METRICS_PER_JOB_ENV = "ELASTICJOB_METRICS_PER_JOB"
 METRICS_MAX_JOBS_ENV = "ELASTICJOB_METRICS_MAX_JOBS"
+METRICS_TOKEN_FILE_ENV = "ELASTICJOB_METRICS_TOKEN_FILE"
 NOTICE_TAINTS_ENV = "ELASTICJOB_NODE_NOTICE_TAINTS"
 LOG_LEVEL_ENV = "ELASTICJOB_LOG_LEVEL"
 LOG_FORMAT_ENV = "ELASTICJOB_LOG_FORMAT"
@@ -60,6 +61,8 @@ _OTHER_LIMITS = {"maxRoundsWithoutProgress": 1, "hangTimeoutSeconds": 1, "idleDe
 """Fields of a failure policy, and the least of each."""
 _PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
 _TAINT_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LEAST_TOKEN = 16
+_TOKEN = re.compile(rf"[!-~]{{{_LEAST_TOKEN},4096}}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
@@ -79,6 +82,8 @@ class MetricsSettings:
     """Whether jobs have series of their own,"""
     max_jobs: int = 1_000
     """and how many."""
+    token_file: Path | None = None
+    """Where the token is that who asks has to send; None: everybody may ask."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,31 @@ def _metrics(given: Mapping[str, str]) -> MetricsSettings:
         address=_address(given, METRICS_ENV) if served else None,
         per_job=_truth(given, METRICS_PER_JOB_ENV, default=MetricsSettings.per_job),
         max_jobs=int(text),
+        token_file=_token_file(given.get(METRICS_TOKEN_FILE_ENV, "").strip()),
     )
+
+
+def _token_file(text: str) -> Path | None:
+    if not text:
+        return None
+    path = Path(text)
+    try:
+        read_token(path)
+    except OSError as error:
+        raise BadSetting(
+            f"{METRICS_TOKEN_FILE_ENV} must be a file with a token, found {text!r}: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise BadSetting(f"{METRICS_TOKEN_FILE_ENV}: {error}") from error
+    return path
+
+
+def read_token(path: Path) -> str:
+    """The token in the file. Raises OSError, or ValueError where there is no usable one."""
+    token = path.read_text(encoding="utf-8").strip()
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"{path} must have a token of {_LEAST_TOKEN} or more printable ASCII characters")
+    return token
 
 
 def _notice_taints(text: str) -> tuple[str, ...]:

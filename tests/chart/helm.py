@@ -76,6 +76,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "port": 9091,
             "perJob": False,
             "maxJobs": 50,
+            "tokenSecret": {"name": "metrics", "key": "bearer"},
             "service": {"enabled": True},
         },
         "topologySpreadConstraints": [

@@ -124,6 +124,7 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ({"metrics": {"prometheusRule": {"runbookUrl": "docs"}}}, "at '/metrics/prometheusRule/runbookUrl'"),
         ({"metrics": {"dashboard": {"namespace": "Monitoring"}}}, "at '/metrics/dashboard/namespace'"),
         ({"metrics": {"dashboard": {"labels": {"a": 1}}}}, "at '/metrics/dashboard/labels/a'"),
+        ({"metrics": {"tokenSecret": {"name": "No Name"}}}, "at '/metrics/tokenSecret/name'"),
         ({"handler": {"image": {"pullPolicy": "never"}}}, "at '/handler/image/pullPolicy': value must be"),
         ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
         ({"jobDefaults": {"activeDeadlineSeconds": 0}}, "at '/jobDefaults/activeDeadlineSeconds'"),
@@ -294,6 +295,22 @@ def test_a_namespace_has_limits_of_its_own(
         "variables.replicas <= variables.mostReplicas",
         "variables.spares <= variables.mostSpares",
     ]
+
+
+@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
+def test_the_token_of_the_metrics_reaches_both_sides(helm: Helm, kind: str) -> None:
+    secret = {"name": "metrics", "key": "bearer"}
+    values = {"metrics": {"tokenSecret": secret, kind: {"enabled": True}}}
+    (made,) = _of(helm, values, "Deployment")
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--metrics-token-file=/etc/elasticjob/metrics/token" in container["args"]
+    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+    assert (mount["name"], mount["mountPath"]) == (volume["name"], "/etc/elasticjob/metrics")
+    assert volume["secret"] == {"secretName": "metrics", "items": [{"key": "bearer", "path": "token"}]}
+    (monitor,) = _of(helm, values, kind[0].upper() + kind[1:])
+    (endpoint,) = monitor["spec"].get("endpoints") or monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["authorization"] == {"credentials": secret}
 
 
 def test_who_may_reach_the_operators_ports(helm: Helm) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -213,3 +214,15 @@ def test_a_namespace_has_defaults_of_its_own() -> None:
 def test_defaults_of_a_namespace_that_no_job_could_have(wrong: str, says: str) -> None:
     with pytest.raises(BadSetting, match=says):
         chosen(ELASTICJOB_NAMESPACE_DEFAULTS=wrong)
+
+
+def test_the_token_of_the_metrics(tmp_path: Path) -> None:
+    assert chosen().metrics.token_file is None
+    file = tmp_path / "token"
+    with pytest.raises(BadSetting, match=r"must be a file with a token, found .*: No such file"):
+        chosen(f"--metrics-token-file {file}")
+    file.write_text("short\n")
+    with pytest.raises(BadSetting, match="must have a token of 16 or more printable"):
+        chosen(ELASTICJOB_METRICS_TOKEN_FILE=str(file))
+    file.write_text("x" * 16 + "\n")
+    assert chosen(f"--metrics-token-file {file}").metrics.token_file == file
