@@ -3,7 +3,7 @@
 With the rights of a namespace's editor, and what any pod can reach. For that many seconds, all at once:
 
 * jobs with the largest templates that are accepted, and with some that are not;
-* Leases with the label of jobs that exist and of jobs that do not, full of what is read, changed all the time;
+* Leases with the label of jobs that exist and of jobs that do not, full of text, changing all the time;
 * GETs of the metrics and of the probes of each operator (the URLs), forty at a time, connections that say
   nothing, half a request, a thousand requests in one packet.
 
@@ -88,7 +88,7 @@ class Tenant:
     def _job(self, number: int, too_large: bool) -> dict[str, object]:
         letters = string.ascii_letters + string.digits
         noise = [{"name": "NOISE", "value": "".join(self._random.choices(letters, k=_TEMPLATE_BYTES))}]
-        short = [{"name": f"A{n}", "value": "1"} for n in range(40_000)]
+        short = [{"name": f"A{n}", "value": "1"} for n in range(15_000)]
         container = {"name": "train", "image": "none", "env": short if too_large else noise}
         return {
             "apiVersion": names.API_VERSION,

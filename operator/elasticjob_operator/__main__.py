@@ -53,6 +53,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="how many jobs have metrics of their own (default: 1000)",
     )
     parser.add_argument(
+        "--metrics-token-file",
+        metavar="FILE",
+        help="answer /metrics only with the bearer token in this file, which is read again when it changes "
+        "(default: to everybody)",
+    )
+    parser.add_argument(
         "--handler-image",
         metavar="IMAGE",
         help=f"image from which pods get the handler (default: ${HANDLER_IMAGE_ENV}, or {HANDLER_IMAGE})",
@@ -76,6 +82,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--default-failure-policy",
         metavar="JSON",
         help='limits for jobs that set none, such as {"application": {"maxRestarts": 3}} (default: none)',
+    )
+    parser.add_argument(
+        "--namespace-defaults",
+        metavar="JSON",
+        help='defaults for the jobs of one namespace, such as {"team-a": {"ttlSecondsAfterFinished": 3600, '
+        '"failurePolicy": {"idleDeadlineSeconds": 600}}} (default: none)',
     )
     parser.add_argument(
         "--node-notice-taints",
@@ -127,12 +139,14 @@ def choose(arguments: argparse.Namespace, environ: Mapping[str, str] = os.enviro
         value = getattr(arguments, name)
         flags[name] = None if value is None else str(value).lower()
     flags["metrics_bind_address"] = arguments.metrics_bind_address
+    flags["metrics_token_file"] = arguments.metrics_token_file
     flags["metrics_max_jobs"] = arguments.metrics_max_jobs
     flags["health_probe_bind_address"] = arguments.health_probe_bind_address
     flags["namespaces"] = ",".join(arguments.namespace)
     flags["default_ttl_seconds_after_finished"] = arguments.default_ttl_seconds_after_finished
     flags["default_active_deadline_seconds"] = arguments.default_active_deadline_seconds
     flags["default_failure_policy"] = arguments.default_failure_policy
+    flags["namespace_defaults"] = arguments.namespace_defaults
     flags["log_level"], flags["log_format"] = arguments.log_level, arguments.log_format
     flags["node_notice_taints"] = arguments.node_notice_taints
     flags["handler_image"] = arguments.handler_image

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hmac
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ from elasticjob_operator.observe.client import Client
 from elasticjob_operator.observe.spec import JobView
 from elasticjob_operator.own_thread import in_own_thread
 from elasticjob_operator.probe_server import Answer, serve
-from elasticjob_operator.settings import MetricsSettings
+from elasticjob_operator.settings import MetricsSettings, read_token
 from elasticjob_operator.shared_answer import SharedAnswer
 
 _LAG_SECONDS = 1.0
@@ -37,6 +39,9 @@ _FASTEST = 1
 _KEPT_SECONDS = 1.0
 _MOST, _MOST_OF_ONE = 8, 3
 """Answers that are being made or sent: to all, and to one address."""
+
+
+log = logging.getLogger("elasticjob.operator")
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ class Scrape:
         self._settings = settings
         self._rendered = SharedAnswer(self.render, _KEPT_SECONDS)
         self._answering: Counter[str] = Counter()
+        self._complained = False
 
     def look(self) -> Seen:
         """What is to be seen now."""
@@ -137,6 +143,10 @@ class Scrape:
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """To a GET of /metrics."""
+        if not self._allowed(request.headers.get("Authorization", "")):
+            return web.Response(
+                status=401, headers={"WWW-Authenticate": "Bearer"}, text="send the token of the metrics\n"
+            )
         address = request.remote or ""
         if self._answering.total() >= _MOST or self._answering[address] >= _MOST_OF_ONE:
             return web.Response(
@@ -157,6 +167,24 @@ class Scrape:
         finally:
             self._answering[address] -= 1
             self._answering += Counter()  # drops zeros
+
+    def _allowed(self, authorization: str) -> bool:
+        """Whether the token is in it. The file is on a volume in memory: reading it takes microseconds."""
+        path = self._settings.token_file
+        if path is None:
+            return True
+        try:
+            token = read_token(path)
+        except (OSError, ValueError) as error:
+            if not self._complained:
+                log.warning("nobody may read the metrics: %s", error)
+            self._complained = True
+            return False
+        self._complained = False
+        scheme, _, given = authorization.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(
+            given.strip().encode("utf-8", "surrogateescape"), token.encode()
+        )
 
     async def serve(self, host: str, port: int) -> web.BaseRunner:
         """Answer at an address of its own; ``cleanup`` of what is returned ends it."""

@@ -25,6 +25,7 @@ PROBES_ENV = "ELASTICJOB_HEALTH_PROBE_BIND_ADDRESS"
 METRICS_ENV = "ELASTICJOB_METRICS_BIND_ADDRESS"
 METRICS_PER_JOB_ENV = "ELASTICJOB_METRICS_PER_JOB"
 METRICS_MAX_JOBS_ENV = "ELASTICJOB_METRICS_MAX_JOBS"
+METRICS_TOKEN_FILE_ENV = "ELASTICJOB_METRICS_TOKEN_FILE"
 NOTICE_TAINTS_ENV = "ELASTICJOB_NODE_NOTICE_TAINTS"
 LOG_LEVEL_ENV = "ELASTICJOB_LOG_LEVEL"
 LOG_FORMAT_ENV = "ELASTICJOB_LOG_FORMAT"
@@ -50,6 +51,8 @@ _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 DEFAULT_TTL_ENV = "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED"
 DEFAULT_DEADLINE_ENV = "ELASTICJOB_DEFAULT_ACTIVE_DEADLINE_SECONDS"
 DEFAULT_LIMITS_ENV = "ELASTICJOB_DEFAULT_FAILURE_POLICY"
+NAMESPACE_DEFAULTS_ENV = "ELASTICJOB_NAMESPACE_DEFAULTS"
+_OF_A_NAMESPACE = {"ttlSecondsAfterFinished": 0, "activeDeadlineSeconds": 1}
 _MAX_NUMBER = 2**31 - 1
 """As the resource definition has it."""
 _ACCOUNTS = ("application", "infrastructure", "preemption")
@@ -58,6 +61,8 @@ _OTHER_LIMITS = {"maxRoundsWithoutProgress": 1, "hangTimeoutSeconds": 1, "idleDe
 """Fields of a failure policy, and the least of each."""
 _PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
 _TAINT_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LEAST_TOKEN = 16
+_TOKEN = re.compile(rf"[!-~]{{{_LEAST_TOKEN},4096}}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0}
 
@@ -77,6 +82,8 @@ class MetricsSettings:
     """Whether jobs have series of their own,"""
     max_jobs: int = 1_000
     """and how many."""
+    token_file: Path | None = None
+    """Where the token is that who asks has to send; None: everybody may ask."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +148,7 @@ def from_environment(
             ttl_after_finished=_number(given, DEFAULT_TTL_ENV, 0),
             active_deadline=_number(given, DEFAULT_DEADLINE_ENV, 1),
             limits=_limits(given.get(DEFAULT_LIMITS_ENV, "").strip()),
+            namespaces=_namespace_defaults(given.get(NAMESPACE_DEFAULTS_ENV, "").strip()),
         ),
         notice_taints=_notice_taints(given.get(NOTICE_TAINTS_ENV, "").strip()),
         election=_election(given) if elect else None,
@@ -177,7 +185,31 @@ def _metrics(given: Mapping[str, str]) -> MetricsSettings:
         address=_address(given, METRICS_ENV) if served else None,
         per_job=_truth(given, METRICS_PER_JOB_ENV, default=MetricsSettings.per_job),
         max_jobs=int(text),
+        token_file=_token_file(given.get(METRICS_TOKEN_FILE_ENV, "").strip()),
     )
+
+
+def _token_file(text: str) -> Path | None:
+    if not text:
+        return None
+    path = Path(text)
+    try:
+        read_token(path)
+    except OSError as error:
+        raise BadSetting(
+            f"{METRICS_TOKEN_FILE_ENV} must be a file with a token, found {text!r}: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise BadSetting(f"{METRICS_TOKEN_FILE_ENV}: {error}") from error
+    return path
+
+
+def read_token(path: Path) -> str:
+    """The token in the file. Raises OSError, or ValueError where there is no usable one."""
+    token = path.read_text(encoding="utf-8").strip()
+    if not _TOKEN.fullmatch(token):
+        raise ValueError(f"{path} must have a token of {_LEAST_TOKEN} or more printable ASCII characters")
+    return token
 
 
 def _notice_taints(text: str) -> tuple[str, ...]:
@@ -211,16 +243,43 @@ def _limits(text: str) -> dict[str, Any]:
     """The limits of a failure policy, as JSON. Rules and fencing are each job's own."""
     if not text:
         return {}
+    found = _json(text, DEFAULT_LIMITS_ENV, '{"application": {"maxRestarts": 3}}')
+    return _checked_limits(found, DEFAULT_LIMITS_ENV)
+
+
+def _namespace_defaults(text: str) -> dict[str, JobDefaults]:
+    """By namespace, as JSON in the words of the chart's ``jobDefaults``."""
+    if not text:
+        return {}
+    found = _json(text, NAMESPACE_DEFAULTS_ENV, '{"team-a": {"ttlSecondsAfterFinished": 3600}}')
+    if not isinstance(found, dict):
+        raise BadSetting(f"{NAMESPACE_DEFAULTS_ENV} must be an object, found {found!r}")
+    made = {}
+    for namespace, fields in found.items():
+        where = f"{NAMESPACE_DEFAULTS_ENV}: {namespace}"
+        if isinstance(fields, dict):  # the chart's way to say that it is not set
+            fields = {name: value for name, value in fields.items() if value != ""}
+        _check_fields(fields, where, _OF_A_NAMESPACE, ("failurePolicy",))
+        made[namespace] = JobDefaults(
+            fields.get("ttlSecondsAfterFinished"),
+            fields.get("activeDeadlineSeconds"),
+            _checked_limits(fields.get("failurePolicy", {}), f"{where}: failurePolicy"),
+        )
+    return made
+
+
+def _json(text: str, name: str, example: str) -> Any:
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except ValueError as error:
-        raise BadSetting(
-            f'{DEFAULT_LIMITS_ENV} must be JSON, such as {{"application": {{"maxRestarts": 3}}}}: {error}'
-        ) from error
-    _check_fields(found, DEFAULT_LIMITS_ENV, _OTHER_LIMITS, _ACCOUNTS)
+        raise BadSetting(f"{name} must be JSON, such as {example}: {error}") from error
+
+
+def _checked_limits(found: Any, where: str) -> dict[str, Any]:
+    _check_fields(found, where, _OTHER_LIMITS, _ACCOUNTS)
     for account in _ACCOUNTS:
         if account in found:
-            _check_fields(found[account], f"{DEFAULT_LIMITS_ENV}: {account}", _ACCOUNT_FIELDS)
+            _check_fields(found[account], f"{where}: {account}", _ACCOUNT_FIELDS)
     return dict(found)
 
 

@@ -13,6 +13,7 @@ import yaml
 from charts.generate import NAMESPACE, ROOT
 from devcluster.cluster import Cluster
 from devcluster.wait import wait_for
+from elasticjob.contract import names
 from elasticjob_operator.act.access import Access, rules
 from elasticjob_operator.act.round_publisher import LeaseRoundPublisher
 from elasticjob_operator.plan.model import Job, JobSpec
@@ -46,7 +47,9 @@ def test_a_job_can_be_no_larger_than_the_cluster_allows(release: Release[Cluster
     release.install({**NO_POD, "watchNamespaces": ["team-a"]})
     job = _Size(release.cluster, "team-a")
     assert job.apply(replicas=5, spares=4) == ""
-    release.install({**NO_POD, "watchNamespaces": ["team-a"], "limits": {"maxReplicas": 3, "maxSpares": 1}})
+    own = {"namespaces": {"team-a": {"maxReplicas": 3}, "team-b": {"maxReplicas": 9}}}
+    limits = {"maxReplicas": 64, "maxSpares": 1, **own}
+    release.install({**NO_POD, "watchNamespaces": ["team-a"], "limits": limits})
     other = _Size(release.cluster, "team-a", "other")
     wait_for(
         lambda: "denied" in other.apply("--dry-run=server", replicas=4),
@@ -55,10 +58,12 @@ def test_a_job_can_be_no_larger_than_the_cluster_allows(release: Release[Cluster
         interval=0.2,
     )
     assert (
-        "spec.replicas is 4, and a job here may have at most 3 replicas: set 3 or fewer, or ask those who "
-        "run the cluster to raise limits.maxReplicas"
+        "spec.replicas is 4, and a job in team-a may have at most 3 replicas: set 3 or fewer, or ask those "
+        "who run the cluster to raise limits.maxReplicas"
     ) in other.apply(replicas=4)
-    assert "spec.spares is 2, and a job here may have at most 1 spares" in other.apply(replicas=3, spares=2)
+    assert "spec.spares is 2, and a job in team-a may have at most 1 spares" in other.apply(
+        replicas=3, spares=2
+    )
     assert other.apply(replicas=3, spares=1) == ""
     assert "spec.replicas is 4" in other.apply(replicas=4, spares=1)
     # Also an autoscaler's way.
@@ -80,6 +85,26 @@ def test_a_job_can_be_no_larger_than_the_cluster_allows(release: Release[Cluster
 
     elsewhere = _Size(release.cluster, "team-b")  # another release may serve it, with a limit of its own
     assert elsewhere.apply(replicas=4, spares=4) == ""
+
+
+def test_jobs_are_kept_as_manifests_and_come_back_suspended(release: Release[Cluster]) -> None:
+    release.install({**NO_POD, "watchNamespaces": ["team-a"]})
+    assert _Size(release.cluster, "team-a", "kept").apply(replicas=2) == ""
+    path = f"/apis/{names.API_VERSION}/namespaces/team-a/{names.PLURAL}/kept"
+    before = release.cluster.api.request("GET", path).json()
+    release.words("docs/operate/backup.md", "backup")
+    try:
+        found = json.loads((ROOT / "build" / "elasticjobs.json").read_text())["items"]
+    finally:
+        for file in ("elasticjobs.json", "suspended.json"):
+            (ROOT / "build" / file).unlink(missing_ok=True)
+    (kept,) = [job for job in found if job["metadata"]["name"] == "kept"]
+    assert kept["metadata"] == {"name": "kept", "namespace": "team-a"}
+    assert "status" not in kept
+    assert kept["spec"] == before["spec"]
+    after = release.cluster.api.request("GET", path).json()
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["spec"] == {**before["spec"], "suspend": True}
 
 
 class _Size:

@@ -124,12 +124,15 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
         ({"metrics": {"prometheusRule": {"runbookUrl": "docs"}}}, "at '/metrics/prometheusRule/runbookUrl'"),
         ({"metrics": {"dashboard": {"namespace": "Monitoring"}}}, "at '/metrics/dashboard/namespace'"),
         ({"metrics": {"dashboard": {"labels": {"a": 1}}}}, "at '/metrics/dashboard/labels/a'"),
+        ({"metrics": {"tokenSecret": {"name": "No Name"}}}, "at '/metrics/tokenSecret/name'"),
         ({"handler": {"image": {"pullPolicy": "never"}}}, "at '/handler/image/pullPolicy': value must be"),
         ({"jobDefaults": {"ttlSecondsAfterFinished": "7d"}}, "at '/jobDefaults/ttlSecondsAfterFinished'"),
         ({"jobDefaults": {"activeDeadlineSeconds": 0}}, "at '/jobDefaults/activeDeadlineSeconds'"),
         ({"jobDefaults": {"failurePolicy": {"rules": []}}}, "additional properties 'rules' not allowed"),
         ({"limits": {"maxReplicas": 0}}, "at '/limits/maxReplicas'"),
         ({"limits": {"maxSpares": "many"}}, "at '/limits/maxSpares'"),
+        ({"limits": {"namespaces": {"a": {"maxReplicas": 0}}}}, "at '/limits/namespaces/a/maxReplicas'"),
+        ({"jobDefaults": {"namespaces": {"a": {"ttl": 1}}}}, "additional properties 'ttl' not allowed"),
         ({"nodeNotices": {"taints": ["a=b:NoSchedule"]}}, "at '/nodeNotices/taints/0'"),
         ({"extraArgs": ["verbose"]}, "at '/extraArgs/0': 'verbose' does not match"),
         ({"podDisruptionBudget": {"minAvailable": "half"}}, "at '/podDisruptionBudget/minAvailable'"),
@@ -265,6 +268,63 @@ def test_sizes_are_judged_on_request(helm: Helm, limits: dict[str, int], judged:
     assert len(validations) == len(judged)
     for said, (field, limit) in zip(validations, judged.items(), strict=True):
         assert said.startswith(f"variables.{field} {limit} ")
+
+
+@pytest.mark.parametrize(
+    ("limits", "replicas", "spares"),
+    [
+        (
+            {"maxReplicas": 64, "namespaces": {"a": {"maxReplicas": 128}, "b": {"maxSpares": 0}}},
+            ('{"a":128,"b":64}', 64),
+            ('{"a":128,"b":0}', 64),
+        ),
+        ({"namespaces": {"a": {"maxReplicas": 8}}}, ('{"a":8}', 5000), ('{"a":8}', 5000)),
+        ({"maxSpares": 2, "namespaces": {"a": {"maxReplicas": ""}}}, ('{"a":5000}', 5000), ('{"a":2}', 2)),
+    ],
+    ids=str,
+)
+def test_a_namespace_has_limits_of_its_own(
+    helm: Helm, limits: dict[str, Any], replicas: tuple[str, int], spares: tuple[str, int]
+) -> None:
+    policies = _of(helm, {"limits": limits}, "ValidatingAdmissionPolicy")
+    (found,) = [one["spec"] for one in policies if one["metadata"]["name"] == "elasticjob-limits"]
+    variables = {one["name"]: one["expression"] for one in found["variables"]}
+    for name, (own, most) in {"mostReplicas": replicas, "mostSpares": spares}.items():
+        assert variables[name] == f"request.namespace in {own} ? {own}[request.namespace] : {most}"
+    assert [one["expression"].partition(" ||")[0] for one in found["validations"]] == [
+        "variables.replicas <= variables.mostReplicas",
+        "variables.spares <= variables.mostSpares",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
+def test_the_token_of_the_metrics_reaches_both_sides(helm: Helm, kind: str) -> None:
+    secret = {"name": "metrics", "key": "bearer"}
+    values = {"metrics": {"tokenSecret": secret, kind: {"enabled": True}}}
+    (made,) = _of(helm, values, "Deployment")
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--metrics-token-file=/etc/elasticjob/metrics/token" in container["args"]
+    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+    assert (mount["name"], mount["mountPath"]) == (volume["name"], "/etc/elasticjob/metrics")
+    assert volume["secret"] == {"secretName": "metrics", "items": [{"key": "bearer", "path": "token"}]}
+    (monitor,) = _of(helm, values, kind[0].upper() + kind[1:])
+    (endpoint,) = monitor["spec"].get("endpoints") or monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["authorization"] == {"credentials": secret}
+
+
+def test_who_may_reach_the_operators_ports(helm: Helm) -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    nodes = {"ipBlock": {"cidr": "10.0.0.0/16"}}
+    policy = {"enabled": True, "metricsFrom": [prometheus], "probesFrom": [nodes]}
+    made, *_ = _of(helm, {"metrics": {"port": 9091}, "networkPolicy": policy}, "NetworkPolicy")
+    assert made["spec"]["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": 8080}], "from": [nodes]},
+        {"ports": [{"protocol": "TCP", "port": 9091}], "from": [prometheus]},
+    ]
+    assert "set metrics.port" in helm.refusal({"networkPolicy": policy})
+    off = {"metrics": {"port": 9091}, "networkPolicy": {**policy, "enabled": False}}
+    assert "nothing would be limited; set it to true" in helm.refusal(off)
 
 
 def test_what_is_no_jobs_never_meets_the_leader_only_policy(helm: Helm) -> None:

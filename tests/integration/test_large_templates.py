@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.devcluster, pytest.mark.slow]
 
 DEADLINE = 300.0
 TOO_LARGE, LARGEST = 60, 60
-SHORT_ENTRIES = 42_000
+SHORT_ENTRIES = 15_000
+"""Of an environment. The API server takes half a minute for 42,000 on a busy machine."""
 
 
 def limit_bytes() -> int:
@@ -55,7 +56,7 @@ def test_jobs_with_the_largest_templates_do_not_exceed_the_memory_limit(
     jobs = f"/apis/elasticjob.dev/v1alpha1/namespaces/{namespace}/elasticjobs"
 
     def create(job: dict[str, Any]) -> None:
-        answer = installed.api.request("POST", jobs, job, timeout=60.0)
+        answer = installed.api.request("POST", jobs, job, timeout=120.0)
         assert answer.ok, answer.text[:1000]
 
     short = [{"name": f"A{number}", "value": "1"} for number in range(SHORT_ENTRIES)]

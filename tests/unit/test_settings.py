@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -177,3 +178,51 @@ def test_how_many_jobs_have_metrics_of_their_own() -> None:
 def test_what_makes_no_sense_is_said(flags: str, environ: dict[str, str], message: str) -> None:
     with pytest.raises(BadSetting, match=message):
         chosen(flags, **environ)
+
+
+def test_a_namespace_has_defaults_of_its_own() -> None:
+    given = {
+        "team-a": {"ttlSecondsAfterFinished": 0, "activeDeadlineSeconds": ""},
+        "team-b": {"failurePolicy": {"application": {"maxRestarts": 1}, "idleDeadlineSeconds": 600}},
+    }
+    defaults = chosen(
+        "--default-active-deadline-seconds 60",
+        ELASTICJOB_DEFAULT_FAILURE_POLICY='{"application": {"maxRestarts": 9}, "hangTimeoutSeconds": 5}',
+        ELASTICJOB_NAMESPACE_DEFAULTS=json.dumps(given),
+    ).job_defaults
+    a, b, c = (defaults.of(f"team-{name}") for name in "abc")
+    assert (a.ttl_after_finished, b.ttl_after_finished, c.ttl_after_finished) == (0, None, None)
+    assert (a.active_deadline, b.active_deadline, c.active_deadline) == (60, 60, 60)
+    assert a.limits == c.limits == {"application": {"maxRestarts": 9}, "hangTimeoutSeconds": 5}
+    assert b.limits == {
+        "application": {"maxRestarts": 1},
+        "idleDeadlineSeconds": 600,
+        "hangTimeoutSeconds": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("[]", r"NAMESPACE_DEFAULTS must be an object, found \[\]"),
+        ('{"a": 3}', "NAMESPACE_DEFAULTS: a must be an object, found 3"),
+        ('{"a": {"ttl": 3}}', "a has ttl; expected some of activeDeadlineSeconds, failurePolicy, ttlSeconds"),
+        ('{"a": {"activeDeadlineSeconds": 0}}', "activeDeadlineSeconds must be a whole number from 1"),
+        ('{"a": {"failurePolicy": {"rules": []}}}', "a: failurePolicy has rules"),
+    ],
+)
+def test_defaults_of_a_namespace_that_no_job_could_have(wrong: str, says: str) -> None:
+    with pytest.raises(BadSetting, match=says):
+        chosen(ELASTICJOB_NAMESPACE_DEFAULTS=wrong)
+
+
+def test_the_token_of_the_metrics(tmp_path: Path) -> None:
+    assert chosen().metrics.token_file is None
+    file = tmp_path / "token"
+    with pytest.raises(BadSetting, match=r"must be a file with a token, found .*: No such file"):
+        chosen(f"--metrics-token-file {file}")
+    file.write_text("short\n")
+    with pytest.raises(BadSetting, match="must have a token of 16 or more printable"):
+        chosen(ELASTICJOB_METRICS_TOKEN_FILE=str(file))
+    file.write_text("x" * 16 + "\n")
+    assert chosen(f"--metrics-token-file {file}").metrics.token_file == file

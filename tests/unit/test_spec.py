@@ -55,6 +55,13 @@ def test_what_a_job_does_not_say_holds_as_the_operator_has_it() -> None:
     assert (said.idle_deadline, said.active_deadline) == (60, 5)
 
 
+def test_what_holds_in_its_namespace_holds_for_the_job() -> None:
+    defaults = JobDefaults(ttl_after_finished=60, namespaces={"a": JobDefaults(ttl_after_finished=5)})
+    assert read_job(raw(), defaults=defaults).job.spec.ttl_after_finished == 5
+    elsewhere = raw(meta={"namespace": "b"})
+    assert read_job(elsewhere, defaults=defaults).job.spec.ttl_after_finished == 60
+
+
 def test_full_spec() -> None:
     template: dict[str, Any] = {"spec": {"containers": []}}
     spec = read_spec(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
@@ -233,3 +234,28 @@ def test_the_oldest_of_the_address_that_has_the_most_has_to_leave() -> None:
     door.left("kubelet")
     assert door.entered("kubelet", "10.0.0.9") is None
     assert len(door) == MOST
+
+
+async def test_only_who_has_the_token_reads_the_metrics(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    scrape = Scrape(Meter(), MetricsSettings(token_file=file))
+    server = await scrape.serve("127.0.0.1", 0)
+    host, port = server.addresses[0]
+
+    async def status(authorization: str | None) -> int:
+        headers = {} if authorization is None else {"Authorization": authorization}
+        async with session.get(f"http://{host}:{port}/metrics", headers=headers) as answer:
+            return answer.status
+
+    async with asyncio.timeout(DEADLINE), ClientSession() as session:
+        assert await status("Bearer 0123456789abcdef") == 200
+        assert await status("bearer 0123456789abcdef") == 200
+        for wrong in (None, "", "0123456789abcdef", "Basic 0123456789abcdef", "Bearer x", "Bearer \u00e4"):
+            assert await status(wrong) == 401, wrong
+        file.write_text("another-token-of-the-secret")
+        assert await status("Bearer 0123456789abcdef") == 401
+        assert await status("Bearer another-token-of-the-secret") == 200
+        file.unlink()
+        assert await status("Bearer another-token-of-the-secret") == 401
+    await server.cleanup()

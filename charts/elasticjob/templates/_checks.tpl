@@ -14,7 +14,7 @@
 {{- end }}
 {{- end }}
 {{- range .Values.extraEnv }}
-{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "ELASTICJOB_HANDLER_IMAGE" "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY" "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED" "ELASTICJOB_DEFAULT_ACTIVE_DEADLINE_SECONDS" "ELASTICJOB_DEFAULT_FAILURE_POLICY") }}
+{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "ELASTICJOB_HANDLER_IMAGE" "ELASTICJOB_HANDLER_IMAGE_PULL_POLICY" "ELASTICJOB_DEFAULT_TTL_SECONDS_AFTER_FINISHED" "ELASTICJOB_DEFAULT_ACTIVE_DEADLINE_SECONDS" "ELASTICJOB_DEFAULT_FAILURE_POLICY" "ELASTICJOB_NAMESPACE_DEFAULTS") }}
 {{- fail (printf "extraEnv has %s, which the chart sets itself: use its own value for that (handler.image, jobDefaults)" .name) }}
 {{- end }}
 {{- end }}
@@ -23,6 +23,12 @@
 {{- end }}
 {{- if and .Values.metrics.serviceMonitor.enabled .Values.metrics.podMonitor.enabled }}
 {{- fail "metrics.serviceMonitor.enabled and metrics.podMonitor.enabled are true: each pod would be scraped twice; choose one" }}
+{{- end }}
+{{- if and .Values.networkPolicy.metricsFrom (not (and .Values.metrics.enabled .Values.metrics.port)) }}
+{{- fail "networkPolicy.metricsFrom needs a port of its own for the metrics, because the kubelet must reach the probes: set metrics.port" }}
+{{- end }}
+{{- if and (or .Values.networkPolicy.metricsFrom .Values.networkPolicy.probesFrom) (not .Values.networkPolicy.enabled) }}
+{{- fail "networkPolicy.metricsFrom or probesFrom is set, but networkPolicy.enabled is false: nothing would be limited; set it to true" }}
 {{- end }}
 {{- if eq .Values.serviceAccount.name "default" }}
 {{- fail "serviceAccount.name is default, the account of every pod in the namespace that names none: they would all have the operator's rights; take another" }}

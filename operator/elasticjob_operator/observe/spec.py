@@ -39,11 +39,24 @@ T = TypeVar("T", int, str)
 class JobDefaults:
     """What holds for a job that does not say it. ``ttl_after_finished`` and ``active_deadline`` are seconds;
     None: it is kept, there is none. ``limits`` are fields of ``spec.failurePolicy``; one that the job has
-    replaces the whole field here."""
+    replaces the whole field here. ``namespaces``: what is set for one namespace, before what is set here."""
 
     ttl_after_finished: int | None = None
     active_deadline: int | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
+    namespaces: Mapping[str, JobDefaults] = field(default_factory=dict)
+
+    def of(self, namespace: str) -> JobDefaults:
+        """What holds there."""
+        own = self.namespaces.get(namespace)
+        if own is None:
+            return self
+        ttl, deadline = own.ttl_after_finished, own.active_deadline
+        return JobDefaults(
+            self.ttl_after_finished if ttl is None else ttl,
+            self.active_deadline if deadline is None else deadline,
+            {**self.limits, **own.limits},
+        )
 
 
 _NO_DEFAULTS = JobDefaults()
@@ -98,7 +111,7 @@ def read_job(
     else:
         namespace, name = str(meta["namespace"]), str(meta["name"])
         try:
-            job = Job(namespace, name, uid, generation, read_spec(spec, defaults))
+            job = Job(namespace, name, uid, generation, read_spec(spec, defaults.of(namespace)))
         except TemplateTooLarge as error:
             raise TemplateTooLargeJob(
                 f"{namespace}/{name}: {error}; the job is left alone. Put long scripts and lists into a "
