@@ -100,6 +100,8 @@ class Memory:
     """The pods whose names this process last wrote into the Role."""
     claims: Claims = field(default_factory=dict)
     """The ResourceClaimTemplates that its pods were made by."""
+    modesty_refused: bool = False
+    """A LimitRange takes the handler's container only as large as the one that trains."""
     uncounted: str = ""
     """What is to be said of GPUs that are not counted."""
     protected: bool = False
