@@ -104,6 +104,8 @@ class Memory:
     """A LimitRange takes the handler's container only as large as the one that trains."""
     uncounted: str = ""
     """What is to be said of GPUs that are not counted."""
+    counted_generation: int = -1
+    """The generation whose template was last looked at for that."""
     protected: bool = False
     """Whether the job's pods have the network policy that they should have."""
     max_status_bytes: int = MAX_STATUS_BYTES
