@@ -94,6 +94,7 @@ def test_the_operator_reads_what_it_is_given(helm: Helm, number: int) -> None:
             assert port in served | {one["name"] for one in container["ports"]}
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.devcluster
 def test_the_server_takes_every_pair_and_warns_of_nothing(cluster_without_nodes: Cluster, helm: Helm) -> None:
