@@ -11,7 +11,8 @@ can't be applied client-side. So:
 - A key of a map list must have a value: it gets its default if that is not empty (a port's protocol is TCP),
   else it is required (OpenAPI calls a pull secret's name optional "due to backwards compatibility").
 - Quantities and ports are "int or string"; quantities have a pattern, so that `1GB` is refused at once.
-- Embedded metadata is labels and annotations, all that a template may set.
+- Embedded metadata is labels and annotations, all that a template may set. That of the pod template has what
+  people bring from a Job's, too: finalizers, and names and a time that mean nothing there.
 - `ephemeralContainers` are left out: no pod can be created with them.
 - Of the pod, what a queue injects when it admits a suspended job may change (the rule at `spec` says when);
   every other field is immutable, each by a rule of its own, so that the message names it.
@@ -69,6 +70,21 @@ _METADATA: Schema = {
 }
 
 
+_STRING: Schema = {"type": "string"}
+_TEMPLATE_METADATA: Schema = {
+    "type": "object",
+    "properties": {
+        **_METADATA["properties"],
+        # `kubectl create --dry-run=client -o yaml` writes null.
+        "creationTimestamp": {"type": "string", "format": "date-time", "nullable": True},
+        "finalizers": {"type": "array", "items": _STRING, "x-kubernetes-list-type": "set"},
+        "generateName": _STRING,
+        "name": _STRING,
+        "namespace": _STRING,
+    },
+}
+
+
 def template_properties(openapi: Schema) -> Schema:
     """The structural schemas of a pod template's fields, from the document at /openapi/v3/api/v1.
 
@@ -76,6 +92,7 @@ def template_properties(openapi: Schema) -> Schema:
     """
     template = _Converter(openapi["components"]["schemas"]).convert({"$ref": _PREFIX + _POD_TEMPLATE})
     properties: Schema = template["properties"]
+    properties["metadata"] = _TEMPLATE_METADATA
     # Kubernetes asks for this when the pod is made; here the message comes when the job is applied.
     containers = properties["spec"]["properties"]["containers"]
     containers["minItems"] = 1

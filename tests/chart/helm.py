@@ -173,7 +173,7 @@ class Helm:
 
     def values_file(self, values: dict[str, Any]) -> str:
         """The path of a file with these values, and with ``IMAGES`` where they name none."""
-        values = _merged(IMAGES, values)
+        values = merged(IMAGES, values)
         self._home.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=self._home, suffix=".yaml", delete=False) as file:
             yaml.safe_dump(values, file)
@@ -197,11 +197,12 @@ class Helm:
         return [*command, "--values", self.values_file(values)]
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both, as helm merges values: of what is in both, ``above``."""
     both = {**below, **above}
     for key in below.keys() & above.keys():
         if isinstance(below[key], dict) and isinstance(above[key], dict):
-            both[key] = _merged(below[key], above[key])
+            both[key] = merged(below[key], above[key])
     return both
 
 

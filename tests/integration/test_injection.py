@@ -93,7 +93,9 @@ def test_the_container_that_a_limit_range_refuses_is_named(cluster: ClusterAcces
         made = pod(namespace, containers=[{**CONTAINER, "resources": resources}])
         with pytest.raises(KubectlError) as error:
             cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-f", "-", input=made)
-        return whose(str(error.value), json.loads(made)["spec"])
+        said = str(error.value)
+        print(said)
+        return whose(said, json.loads(made)["spec"])
 
     limits = {"min": {"cpu": "500m"}, "max": {"memory": "1Gi"}, "maxLimitRequestRatio": {"memory": "2"}}
     limit_range(cluster, namespace, **limits)

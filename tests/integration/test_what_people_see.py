@@ -153,6 +153,23 @@ def test_workers_are_counted_by_a_claim_or_the_condition_says_that_they_are_not(
     assert job.told("GPUsNotCounted")[0] in text
 
 
+@pytest.mark.parametrize("least", [{"cpu": "500m"}, {"memory": "100Mi"}, {"ephemeral-storage": "1Gi"}])
+def test_a_limit_range_that_takes_the_template_takes_the_pods(job: PlayedJob, least: dict[str, str]) -> None:
+    """Also where it demands more of each container than the handler's needs."""
+    limits = [{"type": "Container", "min": least, "maxLimitRequestRatio": {"cpu": "2"}}]
+    meta = {"name": "limits"}
+    job.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": {"limits": limits}})
+    asked = {"cpu": "1", "memory": "200Mi", "ephemeral-storage": "2Gi"}
+    resources = {"requests": asked, "limits": asked}
+    container = {"name": "train", "image": "elasticjob-test", "resources": resources}
+    job.apply(handlerSource="Injected", pod={"containers": [container]})
+    job.wait_for(lambda: len(job.pods()) == 2, "the pods are made")
+    for pod in job.pods().values():
+        assert pod["spec"]["initContainers"][0]["resources"] == resources
+    whose = "init container elasticjob-handler, which the operator adds"
+    assert any(whose in said for said in job.told("PodRejected"))
+
+
 def test_a_job_from_its_first_round_to_its_end(job: PlayedJob, tmp_path: Path) -> None:
     job.apply(f"trap 'exit 143' TERM; while [ ! -e {tmp_path}/stop ]; do sleep 0.2; done")
     job.runs("job-0-0", "job-1-0")

@@ -129,6 +129,17 @@ def test_init_container_asks_for_no_more_than_the_one_that_trains(
     assert container["resources"] == ours
 
 
+def test_where_less_is_refused_it_asks_for_the_same() -> None:
+    theirs = {
+        "requests": {"cpu": 2, "memory": "1Gi", "ephemeral-storage": "1Gi", "nvidia.com/gpu": 1},
+        "limits": {"nvidia.com/gpu": 1},
+    }
+    template = {"spec": {"containers": [{"name": "main", "resources": theirs}]}}
+    (container,) = pod_of(a_job(template), 0, 0, IMAGE, is_modest=False)["spec"]["initContainers"]
+    asked = {"requests": {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "1Gi"}}
+    assert container["resources"] == asked
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [

@@ -32,6 +32,11 @@ HANDLER = " (init container elasticjob-handler, which the operator adds)"
             "Container is 512Mi, but limit is 1Gi]",
             f"{HANDLER[:-1]}, container train)",
         ),
+        (
+            "[cpu max limit to request ratio per Container is 2, but provided ratio is 9.000000, minimum "
+            "memory usage per Container is 128Mi, but request is 64Mi]",
+            f"{HANDLER[:-1]}, container train)",
+        ),
         ("maximum cpu usage per Pod is 1, but request is 2", ""),
         ('exceeded quota: q, requested: pods=1', ""),
     ],

@@ -146,7 +146,9 @@ class Applier:
         for target, write in self._pods.writes(job, due, memory):
             then.add(target, write, gated=True)
         await then.wait()
-        warnings = () if plan.status.finished else self._warnings(job, memory)
+        warnings: tuple[Event, ...] = ()
+        if not plan.status.finished:
+            warnings = (*self._warnings(job, memory), *_uncounted(job, memory))
         events = (*warnings, *before.events, *then.events)
         if memory.write_backoff.failing_writes() != failing_writes:
             postponed.append(FAILING_WRITES_SHOWN_SECONDS)
@@ -291,21 +293,31 @@ class Applier:
 
     def _warnings(self, job: Job, memory: Memory) -> tuple[Event, ...]:
         """What is wrong with the spec, said once for each generation."""
-        if memory.warned_generation == job.generation or claims.unread(job, memory):
+        if memory.warned_generation == job.generation:
             return ()
         memory.warned_generation = job.generation
-        memory.uncounted = accelerators.uncounted(job, memory.claims)
-        uncounted = filter(None, [memory.uncounted])
         found = (
             *(Event("FlagOverridesEnvironment", text, warning=True) for text in template.warnings(job)),
             *(Event("PythonPathReplaced", text, warning=True) for text in template.path_warnings(job)),
             *(Event("NoSuchContainer", text, warning=True) for text in template.misnamed_container(job)),
-            *(Event("GPUsNotCounted", text, warning=True) for text in uncounted),
             *(Event("InvalidRule", text, warning=True) for text in rules.problems(job.spec.rules)),
         )
         for event in found:
             log_event(job, event)
         return found
+
+
+def _uncounted(job: Job, memory: Memory) -> tuple[Event, ...]:
+    """That GPUs are not counted, said when that changes."""
+    if memory.counted_generation == job.generation or claims.unread(job, memory):
+        return ()
+    before, memory.uncounted = memory.uncounted, accelerators.uncounted(job, memory.claims)
+    memory.counted_generation = job.generation
+    if memory.uncounted in ("", before):
+        return ()
+    event = Event("GPUsNotCounted", memory.uncounted, warning=True)
+    log_event(job, event)
+    return (event,)
 
 
 def earliest(*delays: float | None) -> float | None:

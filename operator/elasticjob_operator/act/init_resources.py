@@ -14,6 +14,8 @@ from typing import Any
 
 from elasticjob_operator.plan.quantity import parse
 
+ALL = ("cpu", "memory", "ephemeral-storage")
+"""What a LimitRange may demand of every container."""
 LEAST = {"cpu": Decimal("0.05"), "memory": Decimal(16 * 1024**2)}
 MOST = {"cpu": "250m", "memory": "64Mi"}
 
@@ -28,6 +30,18 @@ def modest(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         if asked:
             result[kind] = asked
     return _with_limits(result)
+
+
+def same(container: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """What the one that trains has: for a namespace whose LimitRange refuses less. Not what is tried first: a
+    kubelet that gives whole CPUs to containers would choose them for this one, and reuse them."""
+    given = container.get("resources") or {}
+    kept = {
+        kind: {name: str(theirs[name]) for name in ALL if name in theirs}
+        for kind in ("requests", "limits")
+        if (theirs := given.get(kind) or {})
+    }
+    return {kind: asked for kind, asked in kept.items() if asked}
 
 
 def _with_limits(asked: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:

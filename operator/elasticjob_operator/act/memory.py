@@ -100,8 +100,12 @@ class Memory:
     """The pods whose names this process last wrote into the Role."""
     claims: Claims = field(default_factory=dict)
     """The ResourceClaimTemplates that its pods were made by."""
+    modesty_refused: bool = False
+    """A LimitRange takes the handler's container only as large as the one that trains."""
     uncounted: str = ""
     """What is to be said of GPUs that are not counted."""
+    counted_generation: int = -1
+    """The generation whose template was last looked at for that."""
     protected: bool = False
     """Whether the job's pods have the network policy that they should have."""
     max_status_bytes: int = MAX_STATUS_BYTES

@@ -30,6 +30,7 @@ from elasticjob_operator.observe.errors import (
     Invalid,
     NotFound,
 )
+from elasticjob_operator.plan.containers import HANDLER_CONTAINER
 from elasticjob_operator.plan.model import (
     Action,
     CreatePod,
@@ -77,14 +78,17 @@ class PodWriter:
     async def _create(self, job: Job, action: CreatePod, memory: Memory) -> None:
         name = pod_name(job.name, action.slot, action.attempt)
         memory.podless = False
-        pod = pod_of(job, action.slot, action.attempt, self._handler_image, action.avoid, memory.claims)
+        image, is_modest = self._handler_image, not memory.modesty_refused
+        pod = pod_of(job, action.slot, action.attempt, image, action.avoid, memory.claims, is_modest)
         try:
             answer = await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", pod)
         except AlreadyExists:
             await self._look_at(job, name)
         except (Forbidden, Invalid, NotFound) as error:
             memory.access = None  # it may have been the service account that is missing
-            error.message += whose(error.message, pod["spec"])
+            refused = whose(error.message, pod["spec"])
+            error.message += refused
+            memory.modesty_refused = memory.modesty_refused or HANDLER_CONTAINER in refused
             raise
         else:
             self._cache.saw_pod(answer)

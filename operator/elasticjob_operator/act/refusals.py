@@ -16,7 +16,7 @@ _SAID = r"(?:minimum|maximum) (\S+) usage per Container is"
 _USAGE = re.compile(rf"{_SAID} [^,]+, but (request|limit) is ([^\s,.\]]+(?:\.\d+)?)")
 _MISSING = re.compile(rf"{_SAID} [^,.]+\.\s+No (request|limit) is specified")
 _RATIO = re.compile(
-    r"(\S+) max limit to request ratio per Container is [^,]+, but provided ratio is ([0-9.]+)"
+    r"([^\s\[]+) max limit to request ratio per Container is [^,]+, but provided ratio is ([0-9.]+)"
 )
 _NEARLY = Decimal("0.00001")
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from crds import generate
-from devcluster.access import ClusterAccess
+from devcluster.access import ClusterAccess, KubectlError
 from devcluster.build import default_kubernetes
 from devcluster.cluster import Cluster
 from tests.integration.crd.jobs import CONTAINER, apply, get, manifest
@@ -142,6 +142,59 @@ def test_the_rich_template_is_a_pod_that_kubernetes_accepts(cluster: ClusterAcce
     pod = {"apiVersion": "v1", "kind": "Pod", **copy.deepcopy(RICH_TEMPLATE)}
     pod["metadata"]["name"] = "rich"
     cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-f", "-", input=json.dumps(pod))
+
+
+def test_metadata_that_a_job_takes_is_taken(cluster: ClusterAccess, namespace: str) -> None:
+    """As `kubectl create job --dry-run=client -o yaml` and people write it; the pods get the finalizers."""
+    meta = {
+        "name": "digits",
+        "generateName": "digits-",
+        "namespace": "elsewhere",
+        "creationTimestamp": None,
+        "finalizers": ["example.com/accounting"],
+        "labels": {"app": "digits"},
+    }
+    template = {"metadata": meta, "spec": {"containers": [CONTAINER]}}
+    a_job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "digits"}}
+    job_template = copy.deepcopy(template)
+    job_template["spec"]["restartPolicy"] = "Never"  # type: ignore[index]
+    body = json.dumps({**a_job, "spec": {"template": job_template}})
+    cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-f", "-", input=body)
+    apply(cluster, namespace, manifest(template=template))
+    kept = get(cluster, namespace)["spec"]["template"]["metadata"]
+    assert kept["finalizers"] == meta["finalizers"]
+    assert kept["name"] == "digits"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a number with a fraction": ({"resources": {"requests": {"cpu": 0.5}}}, "requests.cpu"),
+    "the same variable twice": (
+        {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
+        "env.1.: Duplicate value: ",
+    ),
+    "the same port twice": (
+        {"ports": [{"containerPort": 80}, {"containerPort": 80}]},
+        "ports.1.: Duplicate value: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_though_a_job_takes_it_is_in_the_fields_text(
+    cluster: ClusterAccess, namespace: str, name: str
+) -> None:
+    """The schema cannot take it: CEL would not compare a quantity of any type, and lists have keys."""
+    fields, why = REFUSED[name]
+    container = {**CONTAINER, **fields}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    a_job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "digits"}}
+    body = json.dumps({**a_job, "spec": {"template": {"spec": pod}}})
+    cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-f", "-", input=body)
+    with pytest.raises(KubectlError, match=why) as refused:
+        apply(cluster, namespace, manifest(template={"spec": {"containers": [container]}}))
+    print(refused.value)
+    said = cluster.kubectl("explain", "elasticjob.spec.template").stdout
+    assert "quantity with a fraction" in " ".join(said.split())
 
 
 def test_a_port_without_protocol_is_tcp(cluster: ClusterAccess, namespace: str) -> None:
