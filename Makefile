@@ -8,7 +8,7 @@ PACKAGES := handler operator client devcluster
 ARGS ?=
 APT_INSTALL = $(if $(filter 0,$(shell id -u)),,sudo) sh -c 'apt-get update --quiet && apt-get install --yes --no-install-recommends "$$@"' apt
 
-.PHONY: help demo test test-slow test-guides test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos oncall controlplane format clean
+.PHONY: help demo test test-slow test-guides test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos oncall images controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -83,6 +83,10 @@ bench-jobs: $(READY) controlplane ## one operator and 10 to 1,000 jobs of 8: sta
 
 chaos: $(READY) controlplane ## 8 torchruns under a fault every 10-20 s for 10 minutes (20 minutes in all; ARGS="--seed 7 --minutes 10 --pods 8")
 	@$(BIN)/python -m tests.chaos.run $(ARGS)
+
+images: ## both images, built without Docker and pushed: make images REGISTRY=registry.example/ml (2 minutes; ARGS="--platform linux/arm64")
+	@test -n "$(REGISTRY)" || { echo "where are they to go? make images REGISTRY=registry.example/ml"; exit 1; }
+	@PYTHONPATH=handler:devcluster/src $(PYTHON) -m charts.images "$(REGISTRY)" $(ARGS)
 
 controlplane: $(READY) # etcd, kube-apiserver and the rest from their Go modules; cached
 	@$(BIN)/python -m devcluster build >/dev/null

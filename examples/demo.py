@@ -52,7 +52,7 @@ def main() -> int:
             show(YourCluster(options.kubeconfig, options.example))
             return 0
         shutil.rmtree(CHECKPOINTS, ignore_errors=True)
-        say("starting a control plane and 3 nodes (its first start on a machine builds it: about 5 minutes)")
+        say("starting a control plane and 3 nodes (its first start on a machine builds it: 5 to 12 minutes on two cores)")
         with Cluster(nodes=3) as cluster:
             show(OurCluster(cluster))
             if options.keep:
@@ -207,7 +207,7 @@ class Story:
             raise Failure(f"the drill failed: {told}")
         return told
 
-    def follow(self, until: Any, what: str) -> None:
+    def follow(self, until: Any, what: str, seconds: float = TRAIN_SECONDS, interval: float = 0.1) -> None:
         """Tell what the status says until something is so."""
 
         def look() -> bool:
@@ -218,7 +218,7 @@ class Story:
                 raise Failure(self.status["currentRound"].get("end", {}).get("message", "the job has failed"))
             return bool(until())
 
-        wait_for(look, TRAIN_SECONDS, what, interval=0.1)
+        wait_for(look, seconds, what, interval=interval)
 
     def _tell(self) -> None:
         training = next((c for c in self.status.get("conditions", ()) if c["type"] == "Training"), None)

@@ -1,4 +1,5 @@
-"""The steps of a Dockerfile, run in a folder: what stands for an image where none can be built.
+"""The steps of a Dockerfile, run in a folder: what stands for an image where none can be built, and what
+`charts.images` puts on a base image.
 
 The base image and its user are not there: `python` is the one that is named, else the one that runs this,
 with pip and nothing else. Needs the package index, as a build does.
@@ -13,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
@@ -30,12 +32,17 @@ class BuildError(Exception):
 class Build:
     """The stages of a Dockerfile, each a folder. Only instructions that ours use; others are an error.
 
-    ``arguments`` are what `--build-arg` gives. The context is that of a checkout that only its owner
-    can read.
+    ``arguments`` are what `--build-arg` gives, and ``pip`` are settings of pip. The context is that of a
+    checkout that only its owner can read.
     """
 
     def __init__(
-        self, dockerfile: Path, folder: Path, python: str = sys.executable, **arguments: str
+        self,
+        dockerfile: Path,
+        folder: Path,
+        python: str = sys.executable,
+        pip: Mapping[str, str] | None = None,
+        **arguments: str,
     ) -> None:
         self.env: dict[str, str] = {}
         self.entrypoint: list[str] = []
@@ -43,6 +50,7 @@ class Build:
         self.labels: dict[str, str] = {}
         self._stages: dict[str, Path] = {}
         self._folder = folder
+        self._pip = pip or {}
         self._given = arguments
         self._defaults: dict[str, str] = {}
         self._arguments: dict[str, str] = {}
@@ -74,12 +82,13 @@ class Build:
                 "PATH": f"{self.python}/bin:/usr/bin:/bin",
                 "HOME": str(self._folder),
                 "PIP_CACHE_DIR": _CACHE,
+                **self._pip,
                 **{key: self._here(value, self.home) for key, value in self.env.items()},
                 **env,
             },
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=1200,
             check=False,
             umask=0o022,
         )

@@ -1,20 +1,28 @@
-"""Pictures of the command line for the documents: `python -m tests.pictures` (3 minutes).
+"""Pictures of the command line for the documents, of one job that has lost a node and gone on.
 
-examples/digits trains on devcluster with two pods, loses rank 0 and grows to three. What `elasticjob top`
-shows on a terminal is drawn. Chromium takes the picture of `elasticjob report` if it is installed
-(`apt-get install chromium`); otherwise that one is left as it is.
+    python -m tests.pictures            # half an hour: trains, kills a node, draws all of them
+    python -m tests.pictures --again    # the report again, from what that run has left in docs/pictures
+
+examples/digits trains on devcluster with three pods and a spare, held back so that two cores do. The node of
+rank 0 loses its power, and comes back later. When little of the job's time was lost, compared with all of it,
+`elasticjob report` draws it, and what `elasticjob top` shows on a terminal is drawn.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
+import time
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import yaml
 from rich.color import Color
 from rich.console import Console
 from rich.style import Style
@@ -22,46 +30,137 @@ from rich.text import Text
 
 from devcluster import crd
 from devcluster.cluster import Cluster
+from elasticjob_client import Jobs
+from elasticjob_client.cli import picture
+from elasticjob_client.pods import Pod
+from elasticjob_client.resource import ElasticJob
+from elasticjob_client.tell.report import report
 from examples.demo import CHECKPOINTS, CRD, JOB, ROOT, OurCluster, Story, operator, say
-from tests.screens.browser import program
 from tests.terminal import COLUMNS, Terminal, terminal
 
 FOLDER = ROOT / "docs" / "pictures"
+RUN = FOLDER / "lost-node.json"
+"""The job and its pods at the end of the run, as the API server has them, and when that was."""
 PROGRAM = Path(sys.executable).with_name("elasticjob")
+PACED = ROOT / "tests" / "chaos" / "paced_train.py"
+STEP_SECONDS = 0.2
+BEFORE_SECONDS, AWAY_SECONDS = 600, 240
+"""Of training before the loss; until the node is back."""
+PERCENT = 96
+"""Goodput that convinces."""
 _FONT_FROM_ELSEWHERE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def main() -> None:
     """Entry point."""
-    shutil.rmtree(CHECKPOINTS, ignore_errors=True)
+    parser = argparse.ArgumentParser(prog="python -m tests.pictures", description=__doc__)
+    parser.add_argument("--again", action="store_true", help="draw what the last run has left")
     FOLDER.mkdir(exist_ok=True)
-    with Cluster(nodes=3) as cluster:
-        stage = OurCluster(cluster)
+    if not parser.parse_args().again:
+        lose_a_node()
+    draw_report(json.loads(RUN.read_text()), FOLDER / "report.png")
+
+
+def lose_a_node() -> None:
+    """The run. Leaves `RUN`, and draws top."""
+    shutil.rmtree(CHECKPOINTS, ignore_errors=True)
+    CHECKPOINTS.mkdir()
+    (CHECKPOINTS / "pace").write_text(str(STEP_SECONDS))
+    with Cluster(nodes=4) as cluster:
         crd.install(cluster, CRD)
         with operator(cluster.kubeconfig):
-            cluster.kubectl("apply", "-k", str(ROOT / "examples" / stage.example))
+            cluster.kubectl(
+                "apply",
+                "-f",
+                "-",
+                input=json.dumps({"kind": "List", "apiVersion": "v1", "items": job(cluster)}),
+            )
+            stage = OurCluster(cluster)
             story = Story(stage)
-            story.follow(lambda: stage.steps_done() >= 100, "100 steps of training")
-            story.drill()
-            before = stage.steps_done()
-            story.follow(lambda: stage.steps_done() >= before + 200, "200 steps more")
-            cluster.kubectl("scale", f"ej/{JOB}", "--replicas=3")
-            grown = {"members": 3, "phase": "Active"}
-            story.follow(lambda: grown.items() <= story.status["currentRound"].items(), "a round of three")
-            before = stage.steps_done()
-            story.follow(lambda: stage.steps_done() >= before + 100, "100 steps of three")
-            draw_all({**os.environ, "KUBECONFIG": str(cluster.kubeconfig)})
+            wait(story, lambda: stage.steps_done() >= 10, "training")
+            wait(story, after(BEFORE_SECONDS), "some training")
+            node = node_of(cluster, story.rank_0())
+            say(f"{node} loses its power")
+            cluster.nodes.kill_node(node)
+            wait(story, lambda: established(story, 2), "the next round")
+            wait(story, after(AWAY_SECONDS), "training without the node")
+            cluster.nodes.start_node(node)
+            wait(story, lambda: goodput(story) >= PERCENT, f"a goodput of {PERCENT} %")
+            environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+            RUN.write_text(json.dumps(left(cluster), indent=1) + "\n")
+            with terminal([str(PROGRAM), "top", JOB, "--interval", "0.5"], environment) as shown:
+                shown.wait(lambda text: "q: quit" in text)
+                draw(shown, FOLDER / "top.svg", f"elasticjob top {JOB}")
 
 
-def draw_all(environment: dict[str, str]) -> None:
-    """All pictures, of the job as it is now."""
-    with terminal([str(PROGRAM), "top", JOB, "--interval", "0.5"], environment) as shown:
-        shown.wait(lambda text: "q: quit" in text)
-        draw(shown, FOLDER / "top.svg", f"elasticjob top {JOB}")
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
-        subprocess.run([PROGRAM, "report", JOB, "--file", str(page)], env=environment, check=True)
-        photograph(page, FOLDER / "report.png")
+def job(cluster: Cluster) -> list[dict[str, Any]]:
+    """What examples/digits-devcluster applies, with a spare, warm workers, and a node for each pod."""
+    made = cluster.kubectl("kustomize", str(ROOT / "examples" / OurCluster.example)).stdout
+    found: list[dict[str, Any]] = list(yaml.safe_load_all(made))
+    for one in found:
+        if one["kind"] == "ElasticJob":
+            spec = one["spec"]
+            spec |= {"replicas": 3, "minReplicas": 2, "spares": 1, "warmWorkers": {}}
+            pod = spec["template"]["spec"]
+            apart = {
+                "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": JOB}},
+                "topologyKey": "kubernetes.io/hostname",
+            }
+            pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+            (container,) = pod["containers"]
+            container["command"] = ["torchrun", str(PACED), str(CHECKPOINTS / "pace")]
+            container["args"] = ["--checkpoint-dir=/checkpoints", "--step-log=/checkpoints/steps.jsonl"]
+            container["args"] += ["--epochs=100000", "--width=64", "--depth=2", "--log-every=1000"]
+            container["env"] += [{"name": "OMP_NUM_THREADS", "value": "1"}]
+    return found
+
+
+def after(seconds: float) -> Any:
+    """Whether this time is over."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+def node_of(cluster: Cluster, pod: str) -> str:
+    """The node of a pod."""
+    return cluster.kubectl("get", "pod", pod, "-o", "jsonpath={.spec.nodeName}").stdout
+
+
+def established(story: Story, number: int) -> bool:
+    """Whether this round trains."""
+    rounds = story.status.get("roundHistory", ())
+    return any(one["number"] == number and "firstStep" in one for one in rounds)
+
+
+def goodput(story: Story) -> int:
+    """In percent of the time so far."""
+    return int(story.status.get("progress", {}).get("goodputPercent", 0))
+
+
+def wait(story: Story, until: Any, what: str) -> None:
+    """Look each second, and tell what the status says. Raises Failure if the job fails."""
+    story.follow(until, what, seconds=7200.0, interval=1.0)
+
+
+def left(cluster: Cluster) -> dict[str, Any]:
+    """What a report is drawn of, without what is of this machine."""
+    found = {
+        "now": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "job": json.loads(cluster.kubectl("get", "ej", JOB, "-o", "json").stdout),
+        "pods": [msgspec.to_builtins(pod) for pod in Jobs(kubeconfig=str(cluster.kubeconfig)).pods(JOB)],
+    }
+    found["job"]["spec"].pop("template")
+    found["job"]["metadata"].pop("managedFields", None)
+    found["job"]["metadata"].pop("annotations", None)
+    return found
+
+
+def draw_report(run: dict[str, Any], target: Path) -> None:
+    """What `elasticjob report digits -f report.png` would have drawn then."""
+    pods = [msgspec.convert(pod, Pod) for pod in run["pods"]]
+    found = report(msgspec.convert(run["job"], ElasticJob), pods, datetime.fromisoformat(run["now"]))
+    picture.write(found, target)
+    say(f"drew {target.name}")
 
 
 def draw(shown: Terminal, target: Path, title: str) -> None:
@@ -92,23 +191,6 @@ def _colour(name: str) -> Color | None:
     if name == "default":
         return None
     return Color.parse("yellow" if name == "brown" else name if name.isalpha() else f"#{name}")
-
-
-def photograph(page: Path, target: Path) -> None:
-    """The page as a browser shows it."""
-    try:
-        browser = program()
-    except FileNotFoundError as error:
-        say(f"{target.name} is left as it is: {error}")
-        return
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    subprocess.run(
-        [*command, "--window-size=1150,1180", f"--screenshot={target}", page.as_uri()],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    say(f"took {target.name}")
 
 
 if __name__ == "__main__":

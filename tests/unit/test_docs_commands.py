@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,12 +72,12 @@ def test_the_plan_of_a_chaos_run_is_printed() -> None:
 
 
 def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    """And says so, without any set-up of logging."""
     example = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "use" / "writing.md").read_text(), re.DOTALL)
     assert example is not None
     shorter = example[1].replace("STEPS = 1000", "STEPS = 200")
     assert shorter != example[1]
     (tmp_path / "train.py").write_text(shorter)
-    shutil.copy(ROOT / "examples" / "digits" / "checkpoint.py", tmp_path)
     alone = {
         "RANK": "0",
         "WORLD_SIZE": "1",
@@ -87,8 +86,8 @@ def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> N
         "MASTER_PORT": "0",
     }
 
-    def train(number: int) -> str:
-        return subprocess.run(
+    def train(number: int) -> tuple[str, str]:
+        done = subprocess.run(
             [sys.executable, "train.py"],
             cwd=tmp_path,
             env={**os.environ, **alone, "ELASTICJOB_ROUND": str(number), "OMP_NUM_THREADS": "1"},
@@ -96,14 +95,17 @@ def test_the_script_of_the_page_resumes_from_its_checkpoint(tmp_path: Path) -> N
             text=True,
             check=True,
             timeout=200,
-        ).stdout
+        )
+        return done.stdout, done.stderr
 
-    assert train(1) == "round 1: rank 0 of 1 begins after step 0\n"
-    last = tmp_path / "checkpoints" / "checkpoint-g0001-r000001-s00000200.pt"
-    last.unlink()
-    assert train(2) == "round 2: rank 0 of 1 begins after step 100\n"
+    assert train(1)[0] == "rank 0 of 1 begins after step 0\n"
+    last = tmp_path / "checkpoints" / "checkpoint-g0001-r000001-s00000200"
+    (last / "complete.json").unlink()
+    printed, told = train(2)
+    assert printed == "rank 0 of 1 begins after step 100\n"
+    assert re.search(r"elasticjob\.checkpoint: resumed from .*s00000100: step 100,", told)
     assert not last.exists()
-    assert (last.parent / "checkpoint-g0001-r000002-s00000200.pt").exists()
+    assert (last.parent / "checkpoint-g0001-r000002-s00000200").exists()
 
 
 def test_the_versions_of_a_chaos_run_are_read(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class _Program:
     links: tuple[str, ...] = ()
 
 
-_CONTROL_PLANE = _Program(BINARY, "the control plane", "some 5 minutes", SOURCE_DIR, (KUBECTL,))
+_CONTROL_PLANE = _Program(BINARY, "the control plane", "5 to 12 minutes", SOURCE_DIR, (KUBECTL,))
 _NODE = _Program(NODE_BINARY, "kubelet and kube-proxy", "some 2 minutes", SOURCE_DIR / "node")
 
 

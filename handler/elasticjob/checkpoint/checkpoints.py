@@ -30,8 +30,9 @@ from elasticjob.checkpoint.decide import (
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
 from elasticjob.checkpoint.state import check, copied
 from elasticjob.checkpoint.storage import open_storage
+from elasticjob.script_log import ScriptLog
 
-log = logging.getLogger("elasticjob.checkpoint")
+log = ScriptLog("elasticjob.checkpoint")
 
 VISIBLE_SECONDS = 90
 """How long rank 0 waits until it sees the other ranks' files: NFS keeps listings for up to a minute."""

@@ -13,7 +13,6 @@ theirs, and ``last_checkpoint`` takes no folder without it.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import torch.distributed as dist
 
 from elasticjob.progress import report_progress
+from elasticjob.script_log import ScriptLog
 from elasticjob.stopping import should_stop, stop_here
 from elasticjob.trainers.agreement import agreed
 
@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
         name="transformers",
     ) from None
 
-log = logging.getLogger("elasticjob.trainers")
+log = ScriptLog("elasticjob.trainers")
 
 MARKER = "elasticjob.json"
 """The file that says that a checkpoint is complete."""

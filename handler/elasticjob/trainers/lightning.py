@@ -9,7 +9,6 @@ It works with ``lightning`` and with ``pytorch_lightning``: if only the latter i
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import re
 import signal
@@ -20,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from elasticjob.progress import report_progress
+from elasticjob.script_log import ScriptLog
 from elasticjob.stopping import should_stop, stop_here
 from elasticjob.trainers.agreement import agreed
 
-log = logging.getLogger("elasticjob.trainers")
+log = ScriptLog("elasticjob.trainers")
 
 PLANNED = "planned-step={step}.ckpt"
 """What is saved before a planned change."""

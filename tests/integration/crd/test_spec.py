@@ -174,6 +174,11 @@ def test_explain(cluster: ClusterAccess) -> None:
 
 
 def test_the_job_of_your_script_is_accepted(cluster: ClusterAccess, namespace: str) -> None:
-    (job,) = documented("writing.md")
-    answer = cluster.kubectl("apply", "-n", namespace, "--dry-run=server", "-f", "-", input=job)
-    assert "elasticjob.elasticjob.dev/mnist created" in answer.stdout
+    claim, job = documented("writing.md")
+    answer = cluster.kubectl(
+        "apply", "-n", namespace, "--dry-run=server", "-f", "-", input=f"{claim}---\n{job}"
+    )
+    assert answer.stdout.splitlines() == [
+        "persistentvolumeclaim/mnist created (server dry run)",
+        "elasticjob.elasticjob.dev/mnist created (server dry run)",
+    ]
