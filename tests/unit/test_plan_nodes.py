@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from elasticjob.rounds.waits import WaitKey, Waits
 from elasticjob_operator.plan import nodes
 from elasticjob_operator.plan.model import DeletePod, Job, JobSpec, Now, Observed, Pod
 from elasticjob_operator.plan.pass_state import Pass
-from elasticjob_operator.plan.status import Account, Charge, JobStatus
+from elasticjob_operator.plan.placement import nodes_left
+from elasticjob_operator.plan.status import Account, Charge, ExcludedNode, JobStatus
 from elasticjob_operator.plan.waits import JobWait
 
 WALL = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -124,3 +126,47 @@ def test_force_only_where_the_node_is_dead_for_sure() -> None:
     for pod in dead:
         assert [(action.name, action.uid) for action in forced(pod)] == [("job-0-0", "uid-0")], pod
         assert forced(pod, template=False) == [], "pods of others are their controller's"
+
+
+def test_a_kubelets_rejection_lifts_the_exclusion_of_its_node_alone() -> None:
+    until = WALL + timedelta(hours=1)
+    status = JobStatus(
+        min_replicas=1, excluded_nodes=(ExcludedNode("a", until, "bad"), ExcludedNode("b", until, "bad"))
+    )
+    pod = Pod("job-0-0", "uid-0", slot=0, node="b", ended=True, reason="NodeAffinity", avoids=("a", "b"))
+    p = a_pass(status, Observed((pod,)), minutes=1)
+    nodes.keep_nodes(p)
+    assert nodes.excluded(p) == ("a",)
+    p = a_pass(p.status, Observed((pod,)), minutes=2)
+    nodes.keep_nodes(p)
+    assert nodes.excluded(p) == ("a",), "it is still there, and says nothing of other nodes"
+    p = a_pass(status, Observed((replace(pod, reason="OutOfcpu"),)), minutes=1)
+    nodes.keep_nodes(p)
+    assert nodes.excluded(p) == ("a", "b"), "nor does the node's own trouble"
+
+
+def test_nodes_that_the_template_names() -> None:
+    def term(key: str, *values: str, kind: str = "matchExpressions") -> dict[str, Any]:
+        return {kind: [{"key": key, "operator": "In", "values": list(values)}]}
+
+    def required(*terms: dict[str, Any]) -> dict[str, Any]:
+        key = "requiredDuringSchedulingIgnoredDuringExecution"
+        return {"affinity": {"nodeAffinity": {key: {"nodeSelectorTerms": list(terms)}}}}
+
+    label = "kubernetes.io/hostname"
+    for spec, left in (
+        ({"nodeName": "a"}, set()),
+        ({"nodeName": "b"}, {"b"}),
+        ({"nodeSelector": {label: "a"}}, set()),
+        ({"nodeSelector": {"gpu": "a"}}, None),
+        (required(term(label, "a", "b")), {"b"}),
+        (required(term(label, "a")), set()),
+        (required(term("metadata.name", "a", kind="matchFields")), set()),
+        (required(term(label, "a"), term(label, "b")), {"b"}),
+        (required(term(label, "a"), term("zone", "b")), None),
+        (required(), None),
+        ({"affinity": "?"}, None),
+        ({}, None),
+    ):
+        found = nodes_left({"spec": spec}, {"a"})
+        assert (found if found is None else set(found)) == left, spec

@@ -6,6 +6,7 @@ import pytest
 
 from elasticjob.core.torchrun_command import Workers, environment, serves, torchruns_own, workers
 from elasticjob.core.warm import Start
+from elasticjob_operator.plan import launch_command
 
 PET = {"PET_RDZV_BACKEND": "k8s", "PET_RDZV_CONF": "warm=on", "PET_NPROC_PER_NODE": "2"}
 
@@ -41,6 +42,12 @@ def test_the_workers_are_those_that_torchrun_starts() -> None:
     found = workers(["train.py", "--rank=${local_rank}"], PET)
     assert found is not None
     assert found.of(1) == ("-u", "train.py", "--rank=1")
+
+
+def test_what_the_operator_sets_keeps_no_worker_from_being_made_early() -> None:
+    set_by_operator = launch_command.environment("team/job", "uid", 4)
+    assert workers(["train.py"], {**PET, **set_by_operator}) == Workers(("-u", "train.py"), 2)
+    assert workers(["train.py"], {**PET, **set_by_operator, "PET_STANDALONE": "1"}) is None
 
 
 @pytest.mark.parametrize(

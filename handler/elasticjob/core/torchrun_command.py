@@ -55,6 +55,8 @@ UNKNOWN_VARIABLES = (
     "PET_VIRTUAL_LOCAL_RANK",
 )
 """torchrun starts its workers in another way if one of these is set."""
+UNSET = ("", "0")
+"""The operator sets PET_STANDALONE to 0, so that an image or a ConfigMap cannot set it."""
 LOCAL_RANK_MACRO = "${local_rank}"
 SET_LATER = "TORCHELASTIC_"
 """Beginning of variables that torchrun adds to its own environment. No import of torch reads them."""
@@ -88,7 +90,7 @@ def torchruns_own(command: Sequence[str]) -> Sequence[str] | None:
 
 def workers(args: Sequence[str], environ: Mapping[str, str]) -> Workers | None:
     """The workers of a torchrun with these arguments, if it has our backend and warm workers; else None."""
-    if any(environ.get(name) for name in UNKNOWN_VARIABLES):
+    if any(environ.get(name, "") not in UNSET for name in UNKNOWN_VARIABLES):
         return None
     found = _options(args)
     if found is None:

@@ -186,7 +186,7 @@ def _lift_oldest(p: Pass) -> None:
     ):
         return
     p.waits.restart(JobWait.EXCLUSION_LIFTED)
-    in_the_way = {name for pod in stuck for name in pod.avoids}
+    in_the_way = {stuck[0].node} if rejected else {name for pod in stuck for name in pod.avoids}
     first = next(n for n in p.status.excluded_nodes if n.lifted_time is None and n.name in in_the_way)
     text = (
         f"only {placed} of {counted(p.status.min_replicas, 'required pod')} {'is' if placed == 1 else 'are'} "
@@ -226,8 +226,10 @@ def _pending(p: Pass, pod: Pod) -> bool:
 
 
 def _rejected(p: Pass, pod: Pod) -> bool:
-    """Whether a kubelet has found that the pod does not belong there, as a scheduler finds of all nodes."""
-    return bool(pod.avoids) and pod.of_this_job and termination.misplaced(pod) and not p.is_replaced(pod)
+    """Whether the kubelet of a node that the pod avoids has found that it does not belong there, as a
+    scheduler finds of all nodes."""
+    avoids = pod.node in pod.avoids and pod.node in excluded(p)
+    return avoids and pod.of_this_job and termination.misplaced(pod) and not p.is_replaced(pod)
 
 
 def _why(pod: Pod) -> str:
