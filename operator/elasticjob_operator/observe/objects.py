@@ -6,6 +6,7 @@ A change of anything else is ignored (``==`` ignores the version) and starts no 
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,7 @@ _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
 Texts = tuple[str | None, str | None, str | None, str | None, str | None, str | None]
 _MAX_AVOIDS = 100
+_MAX_TOLERATIONS = 100
 _MAX_NAME = 253
 _ROUND_SUFFIX = round_lease("")
 _ROUND_TEXT = 3
@@ -242,15 +244,16 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
 
 
 def _tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:
-    """Without those that every pod has. One with ``tolerationSeconds`` counts, too: schedulers go by it."""
+    """Without those that every pod has. One with ``tolerationSeconds`` counts, too: schedulers go by it. Of
+    more than ``_MAX_TOLERATIONS`` the first are kept: a pod may have fifty thousand."""
+    found = (raw for raw in _maps(spec, "tolerations") if raw.get("key") not in _TOLERATED_BY_ALL)
     return tuple(
         Toleration(
             _text(raw.get("key")),
             None if raw.get("operator") == "Exists" else _text(raw.get("value")),
             _text(raw.get("effect")),
         )
-        for raw in _maps(spec, "tolerations")
-        if raw.get("key") not in _TOLERATED_BY_ALL
+        for raw in itertools.islice(found, _MAX_TOLERATIONS)
     )
 
 
@@ -268,7 +271,7 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
     meta, spec = _map(raw, "metadata"), _map(raw, "spec")
     annotations = _map(meta, "annotations")
     name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
-    holder = str(spec.get("holderIdentity") or "")
+    holder = _kept(str(spec.get("holderIdentity") or "")) or ""
     job = str(_map(meta, "labels").get(JOB_LABEL, ""))
     is_round = name.endswith(_ROUND_SUFFIX)
     given = (
@@ -365,7 +368,8 @@ def version_of(meta: Mapping[str, Any]) -> int:
 
 def controller_of(meta: Mapping[str, Any]) -> str:
     """UID of the controlling owner, or empty."""
-    return next((str(o.get("uid", "")) for o in _maps(meta, "ownerReferences") if o.get("controller")), "")
+    owners = (str(o.get("uid", "")) for o in _maps(meta, "ownerReferences") if o.get("controller"))
+    return _kept(next(owners, "")) or ""
 
 
 def _elasticjob_of(meta: Mapping[str, Any]) -> str:
@@ -376,7 +380,7 @@ def _elasticjob_of(meta: Mapping[str, Any]) -> str:
 
 def first_owner_of(meta: Mapping[str, Any]) -> str:
     """UID of the first owner, or empty."""
-    return next((str(o.get("uid", "")) for o in _maps(meta, "ownerReferences")), "")
+    return _kept(next((str(o.get("uid", "")) for o in _maps(meta, "ownerReferences")), "")) or ""
 
 
 def _participant(name: str, holder: str, texts: Texts) -> Participant:
