@@ -205,7 +205,11 @@ def test_a_worker_that_leaves_training_to_children_speaks_by_the_first_that_live
     agent = agent_worker(one)
     assert one.stdout is not None
     tell(one)
-    speaks = lambda step: (found := reader.read()) is not None and found.step in (step, step + 2000)  # noqa: E731
+
+    def speaks(step: int) -> bool:
+        found = reader.read()
+        return found is not None and found.step in (step, step + 2000)
+
     wait_for(lambda: speaks(100), 60, "the first child reports")
     tell(one)
     assert one.stdout.readline() == "ended\n"

@@ -20,6 +20,7 @@ from elasticjob import stack_dump, warm_workers
 from elasticjob.core.warm import Starts
 from elasticjob.core.warm_count import MIB, Memory
 from elasticjob.stack_dump import StackDump
+from elasticjob.torch_agent import AgentWorkers
 from elasticjob.warm_interpreter import WarmInterpreter
 from elasticjob.warm_workers import WarmWorkers
 from elasticjob.worker_failures import RoundWorkers
@@ -383,8 +384,11 @@ def test_a_stack_dump_knows_warm_workers_and_leaves_those_that_wait_alone(
     worker = scene.start(1, *args)
     wait_for(lambda: scene.out(1) == "here\n", SECONDS, "the worker runs")
     (waits,) = scene.warm.idle_pids()
-    dump = StackDump(scene.worker_processes)
-    dump.freeze(3, lambda: True)
+    agent: Any = Agent(2)
+    listed = AgentWorkers(agent)
+    agent.start({1: worker.pid})
+    dump = StackDump()
+    dump.freeze(3, listed() or (), lambda: True)
     assert Path(f"/proc/{waits}/stat").read_text().rpartition(")")[2].split()[0] != "T"
     dump.dump()
     assert worker.wait(SECONDS) == -6
