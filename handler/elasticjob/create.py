@@ -15,6 +15,7 @@ from elasticjob.api.connection import ConfigurationError, Connection, connect
 from elasticjob.api.leases import HttpLeaseApi
 from elasticjob.contract import names
 from elasticjob.handler import K8sRendezvousHandler
+from elasticjob.local_addr import LocalAddrError, check_local_addr
 from elasticjob.open_files import raise_limit
 from elasticjob.resolver import shorten_lookups
 from elasticjob.settings import Settings, SettingsError, read_settings
@@ -57,6 +58,11 @@ def make_handler(params: RendezvousParameters) -> K8sRendezvousHandler:
     shorten_lookups()
     config = {key: value for key, value in params.config.items() if value is not None}
     settings = read_settings(params.endpoint, config, params.local_addr)
+    if settings.local_addr:
+        try:
+            check_local_addr(settings.local_addr)
+        except LocalAddrError as error:
+            raise SettingsError(str(error)) from None
     try:
         connection = connect(settings.kubeconfig)
     except ConfigurationError as error:

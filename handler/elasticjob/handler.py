@@ -55,6 +55,7 @@ from elasticjob.core.warm import Starts
 from elasticjob.drain import Drain
 from elasticjob.establish import Establishment
 from elasticjob.lease_writer import LeaseWriter
+from elasticjob.leftovers import Ending
 from elasticjob.member_watch import MemberWatch
 from elasticjob.newcomer import has_no_lease, wait_until_warm
 from elasticjob.pod_hook import PodHook
@@ -71,7 +72,6 @@ from elasticjob.torch_version import workers_may_share_agent_store
 from elasticjob.warm_workers import WarmWorkers
 from elasticjob.worker_failures import RoundWorkers, oom_kills
 from elasticjob.worker_terminator import WorkerTerminator
-from elasticjob.workers import WorkerProcesses
 
 logger = logging.getLogger(__name__)
 
@@ -127,9 +127,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._worker_steps = StepReader("")
         self._agent_call = AgentCall()
         self._warm = WarmWorkers(settings.warm_imports) if settings.warm else None
-        self._terminator = WorkerTerminator(
-            self._core, settings.worker_stop, self._round_workers, WorkerProcesses(self._warm)
-        )
+        self._terminator = WorkerTerminator(self._core, settings.worker_stop, self._round_workers)
+        self._ending: Ending | None = None
         if self._warm is not None:
             self._warm.install()
         else:
@@ -171,7 +170,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         active = self._round
         if active is not None and self._core.end_reason():
             active.workers.mark_stopping()
-            self._terminator.dump()
+            with _told("the stacks of the workers are not written"):
+                self._terminator.dump()
             return 1
         return 0
 
@@ -189,7 +189,8 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._agent_call = calling_agent(sys._getframe(1))
             if self._warm is not None:
                 _set_worker_environment()
-                self._warm.arm(self._agent_call.agent)
+                with _told("the next workers start cold"):
+                    self._warm.arm(self._agent_call.agent)
             failure = self._leave_round(self._agent_call.failures)
             deadline = time.monotonic() + (self._settings.join_timeout or float("inf"))
             try:
@@ -214,7 +215,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         failures = final_failures(sys.exc_info()[1])
         if active is not None and failures and (report := active.failure(failures)) is not None:
             self._lease.write(failure=report.dump())
+        if active is not None and not active.store.passed:
+            self._end_leftovers(active)
         self._lease.flush(FLUSH_SECONDS)
+        if self._ending is not None:
+            self._ending.join()
         self._stop_threads()
         if self._warm is not None:
             self._warm.close()
@@ -233,6 +238,7 @@ class K8sRendezvousHandler(RendezvousHandler):
             end_reason = self._core.end_reason() or ("its store is gone" if report is None else "")
             if end_reason:
                 logger.info("round %d is over: %s", active.membership.number, end_reason)
+            self._end_leftovers(active)
         self._watch.attach_progress()
         if active is not None:
             self._watch.leave(active.membership)
@@ -419,8 +425,10 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.job_complete,
         )
         steps = self._worker_steps
+        workers = RoundWorkers(self._agent_call.agent, steps.folder)
+        steps.follow(workers.listed)
         hook = PodHook(os.environ.get(names.POD_UID_ENV, ""))
-        board = StopBoard(steps.folder, local_world_size(self._agent_call.agent), hook)
+        board = StopBoard(steps.folder, local_world_size(self._agent_call.agent), hook, workers.listed)
         drain = Drain(
             m,
             board,
@@ -428,18 +436,19 @@ class K8sRendezvousHandler(RendezvousHandler):
             self._core.end_reason,
             lambda step, ranks: self._waits(m, step, ranks),
         )
-        active = ActiveRound(m, store, done.connection, RoundWorkers(self._agent_call.agent), drain)
+        active = ActiveRound(m, store, done.connection, workers, drain)
         self._round = active
         if self._core.end_reason():
             active.workers.round_ended()
         os.environ[names.ROUND_ENV] = str(m.number)
         _set_worker_environment()
         if self._warm is not None:
-            self._warm.begin(
-                lambda: steps.read() is not None,
-                lambda starts: self._started(m.nonce, starts),
-                leads=leads,
-            )
+            with _told("later workers start cold"):
+                self._warm.begin(
+                    lambda: steps.read() is not None,
+                    lambda starts: self._started(m.nonce, starts),
+                    leads=leads,
+                )
         host, _ = parse_endpoint(m.leader_endpoint)
         logger.info(
             "round %d: group rank %d of %d, led by %s%s",
@@ -454,6 +463,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         if leads:
             self._lease.write(report=RoundReport(m.nonce, established=True).dump())
         self._watch.begin(m, steps, lambda: store.passed, board, self._warm)
+        if self._ending is not None:
+            self._ending.join()
         return RendezvousInfo(
             store,  # type: ignore[arg-type]  # torch calls methods, it does not look at the type
             m.group_rank,
@@ -516,10 +527,12 @@ class K8sRendezvousHandler(RendezvousHandler):
             drains = self._core.drain_asked()
             self._changed.notify_all()
         if active is not None and drains:
-            active.drain.start()
+            with _told("the round does not drain here"):
+                active.drain.start()
         if active is not None and over:
             active.workers.round_ended()
-            self._terminator.freeze()
+            with _told("the stacks of the workers may be missing"):
+                self._terminator.freeze()
             self._terminator.kill_in_time()
 
     def _detach_round(self) -> None:
@@ -533,6 +546,11 @@ class K8sRendezvousHandler(RendezvousHandler):
         left, self._left_round = self._left_round, None
         if left is not None:
             left.close()
+
+    def _end_leftovers(self, active: ActiveRound) -> None:
+        """What the round's workers have left behind is no more when the next ones start."""
+        spared = self._warm.idle_pids() if self._warm is not None else frozenset()
+        self._ending = active.workers.end_leftovers(active.membership.number, spared)
 
     def _round_workers(self) -> RoundWorkers | None:
         active = self._round
@@ -573,6 +591,17 @@ class K8sRendezvousHandler(RendezvousHandler):
         if record is not None:
             self._lease.write(participant=record.dump())
             self._lease.flush(1.0)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What a helper raises is told, and goes no further: training and rounds do without it."""
+    try:
+        yield
+    except SignalException:
+        raise
+    except Exception:
+        logger.warning("%s", what, exc_info=True)
 
 
 def _set_worker_environment() -> None:

@@ -5,8 +5,8 @@ The leader watches all members, each member watches the leader. Heartbeats have 
 their own, because a store call can block for ever. A broken connection is reopened before anything is
 reported. ``elasticjob.core.heartbeats`` decides what follows from a missing heartbeat.
 
-With its heartbeat, a member stores the highest step that its workers have reported, if it has grown, and what
-it has to say once (``Word``). The leader passes the highest step of all members to
+With its heartbeat, a member stores the highest step that its workers report, if it is another, and what it
+has to say once (``Word``). The leader passes the highest step of all members to
 ``elasticjob.core.progress``. In a round of one member there are no heartbeats, and only the steps are read.
 """
 
@@ -56,11 +56,13 @@ CONFIRM_SECONDS = 2.0, 4.0
 
 class Answer(NamedTuple):
     """What the store has answered: counters by rank and, to the leader, the highest step of the others (None
-    while it is not known) and the keys of what all of them have said."""
+    while it is not known), whether any of theirs is another than before, and the keys of what all of them
+    have said."""
 
     counts: dict[int, int]
     step: int | None = None
     said: frozenset[str] = frozenset()
+    moved: bool = False
 
 
 class Word:
@@ -130,6 +132,7 @@ class Heartbeats:
         self._progress_lock = threading.Lock()
         self._progress = ProgressMonitor(membership.nonce, now, membership.limits)
         self._own_step = self._stored_step = NO_STEP
+        self._others_steps: list[int] = []
         self._thread = threading.Thread(target=self._run, name="elasticjob-heartbeats", daemon=True)
 
     def start(self) -> None:
@@ -219,7 +222,7 @@ class Heartbeats:
                 if word.due and word.key in answer.said:
                     word.done = True
                     word.all_said()
-            self._follow_progress(answer.step)
+            self._follow_progress(answer)
         now = time.monotonic()
         suspects = self._monitor.tick(now, answer.counts)
         self._check_unconfirmed(now, bool(suspects))
@@ -238,11 +241,11 @@ class Heartbeats:
         elif now - self._unconfirmed_since > self._confirm_seconds and not self._stop.is_set():
             self._verify_source(self._unconfirmed_since)
 
-    def _follow_progress(self, others: int | None) -> None:
+    def _follow_progress(self, others: Answer) -> None:
         """On the leader: judge the steps, and tell what is new."""
         with self._progress_lock:
             before = self._progress.report
-            hang = self._progress.tick(time.monotonic(), self._steps.read(), others)
+            hang = self._progress.tick(time.monotonic(), self._steps.read(), others.step, others.moved)
             report = self._progress.report
         if self._stop.is_set():
             return
@@ -265,7 +268,8 @@ class Heartbeats:
                 self._changed.wait_for(lambda: call.done, ANSWER_SECONDS)
             after = self._answer()
             step = before.step if after.step is None else after.step
-            return Answer(before.counts | after.counts, step, before.said | after.said)
+            moved = before.moved or after.moved
+            return Answer(before.counts | after.counts, step, before.said | after.said, moved)
         return before
 
     def _answer(self) -> Answer:
@@ -310,7 +314,9 @@ class Heartbeats:
             for word in self._words
             if word.due and store.check([f"{word.key}{rank}" for rank in ranks])
         )
-        return Answer(counts, max(int(value) for value in values[len(ranks) :]), said)
+        steps = [int(value) for value in values[len(ranks) :]]
+        moved, self._others_steps = steps != self._others_steps, steps
+        return Answer(counts, max(steps), said, moved)
 
     def _probe(self, suspects: list[int]) -> None:
         endpoints = {rank: self._endpoints[rank] for rank in suspects[:MAX_PROBED] if rank in self._endpoints}

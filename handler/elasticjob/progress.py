@@ -1,9 +1,11 @@
 """``report_progress``: the worker says at each step how far training has come.
 
-The step goes into a file of 40 bytes that is mapped into memory, ``$ELASTICJOB_PROGRESS_DIR/<LOCAL_RANK>``;
-the agent reads it once a second (``elasticjob.step_files``). A call is a few stores to memory: no system
-call, no lock, no network. This module is imported with the package, hence by every worker and by torchrun: it
-is light.
+The step goes into a file of 40 bytes that is mapped into memory, in ``$ELASTICJOB_PROGRESS_DIR``; the agent
+reads it once a second (``elasticjob.step_files``). A call is a few stores to memory: no system call, no lock,
+no network. This module is imported with the package, hence by every worker and by torchrun: it is light.
+
+The file is named after the process. The agent knows which of its workers that is, or from which it descends;
+LOCAL_RANK does not tell, because scripts change it.
 
 The file has five 64-bit numbers: the step and the time of the first report, those of the last, and a check
 over the four. The times are nanoseconds of the system's monotonic clock, which worker and agent share: the
@@ -32,9 +34,10 @@ def report_progress(step: int) -> None:
     """Say that training has come to ``step``, a number that grows; call it at each step, on any or all ranks.
 
     A call costs 0.4 us, one that does nothing 0.1 us (docs/reference/backend.md has the command that measures
-    it). It does nothing outside an ElasticJob, for a step that is negative or not above the last one of this
-    round, and in processes that a worker has forked. Raises TypeError if ``step`` is not a whole number,
-    and never anything else: training goes on whatever becomes of the report.
+    it). It does nothing outside an ElasticJob, and for a step that is negative or not above the last one of
+    this process. A worker may leave training to processes that it starts, one after the other: then these
+    report. Raises TypeError if ``step`` is not a whole number, and never anything else: training goes on
+    whatever becomes of the report.
     """
     global _file
     if type(step) is not int:
@@ -46,7 +49,7 @@ def report_progress(step: int) -> None:
 
 
 class StepFile:
-    """The file of one worker. Without a ``path``, or where it can't be made, steps go nowhere."""
+    """The file of one process. Without a ``path``, or where it can't be made, steps go nowhere."""
 
     def __init__(self, path: str) -> None:
         self.highest = MAX_STEP
@@ -55,9 +58,7 @@ class StepFile:
         if not path:
             return
         try:
-            # The first process that reports for this local rank is the worker: another one that has inherited
-            # the environment (a data loader's, say) finds the file there and keeps silent.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = create(path)
             try:
                 # Written, not only made longer: a store to a page without a block behind it may be a SIGBUS.
                 os.write(descriptor, bytes(LAYOUT.size))
@@ -82,14 +83,30 @@ class StepFile:
         numbers[4] = self._salt ^ step ^ now
 
 
+def create(path: str) -> int:
+    """Make a file and open it. One that is there already is of a process that had this one's pid, or of a
+    program that has called ``exec``. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o644)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, 0o644)
+
+
 _file: StepFile | None = None
 
 
 def _open() -> StepFile:
     if os.environ.get(PROGRESS_DIR_ENV):
         answer_stacks()  # a warm worker that has imported this module before it had a rank
-    folder, local_rank = os.environ.get(PROGRESS_DIR_ENV, ""), os.environ.get("LOCAL_RANK", "")
-    return StepFile(os.path.join(folder, local_rank) if folder and local_rank.isdigit() else "")
+    folder = os.environ.get(PROGRESS_DIR_ENV, "")
+    return StepFile(os.path.join(folder, own_name()) if folder else "")
+
+
+def own_name() -> str:
+    """This process, for the agent: its pid, that of its parent, and its session."""
+    return f"{os.getpid()}.{os.getppid()}.{os.getsid(0)}"
 
 
 def whole(step: object, caller: str) -> int:
@@ -106,10 +123,9 @@ def whole(step: object, caller: str) -> int:
 
 
 def _forked() -> None:
-    """A process that a worker has forked shares the mapping, but its steps are not the worker's."""
+    """A process that was forked shares the mapping: its own steps go into a file of its own."""
     global _file
-    if _file is not None:
-        _file = StepFile("")
+    _file = None
 
 
 if hasattr(os, "register_at_fork"):

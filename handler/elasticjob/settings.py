@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from elasticjob.contract import names
 from elasticjob.contract.limits import Limits
-from elasticjob.contract.records import RecordError, format_endpoint, parse_endpoint
+from elasticjob.local_addr import LocalAddrError, read_local_addr
 
 KEYS = {
     "join_timeout": "seconds to wait for a round before giving up; default: no limit",
@@ -89,11 +89,9 @@ def read_settings(endpoint: str, config: Mapping[str, object], local_addr: str |
         raise SettingsError(f"--rdzv-conf: unknown key {', '.join(unknown)}. Known keys: {known}")
     if local_addr:
         try:
-            parse_endpoint(format_endpoint(local_addr, 1))
-        except RecordError:
-            raise SettingsError(
-                f"--local-addr is {local_addr[:80]!r}, expected an address or a host name"
-            ) from None
+            local_addr = read_local_addr(local_addr)
+        except LocalAddrError as error:
+            raise SettingsError(str(error)) from None
     warm = _on(config, os.environ)
     return Settings(
         namespace=namespace,

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from elasticjob.workers import WorkerProcesses
+from elasticjob import processes
+from elasticjob.torch_agent import AgentWorker
 
 if sys.platform == "linux":
     import resource
@@ -38,48 +37,40 @@ POLL_SECONDS = 0.01
 
 
 class Worker:
-    """A child that leads its own process group (torch starts each worker so) and catches SIGABRT."""
+    """One of the agent's workers, with the ranks that the agent gave it."""
 
-    def __init__(self, pid: int, ranks: tuple[str, str] | None = None) -> None:
-        self.pid = pid
-        self._born = _stat(pid)[1]
-        environ = dict(
-            entry.split("=", 1) for entry in _read(pid, "environ").split("\0") if entry.count("=") > 0
-        )
-        rank, local_rank = ranks or (environ.get("RANK", "?"), environ.get("LOCAL_RANK", "?"))
-        self.text = f"rank {rank} (local rank {local_rank}, pid {pid})"
+    def __init__(self, worker: AgentWorker) -> None:
+        self.pid, self._born = worker.pid, worker.born
+        self.text = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
 
     def alive(self) -> bool:
         """Whether it is still there, and still the same process."""
-        state, born = _stat(self.pid)
-        return state not in ("", "Z", "X") and born == self._born
+        one = processes.find(self.pid)
+        return one is not None and one.alive and one.born == self._born
 
     def signal(self, *numbers: signal.Signals) -> None:
         """Send it signals, if it is still there."""
         for number in numbers:
-            if self.alive():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(self.pid, number)
+            with contextlib.suppress(OSError):
+                processes.send(self.pid, self._born, number)
 
 
 class StackDump:
     """The dumps of one agent, one for each round that hung. ``freeze`` and ``dump`` come from any thread."""
 
-    def __init__(self, processes: WorkerProcesses | None = None) -> None:
-        self._processes = processes or WorkerProcesses()
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._number = 0
         self._frozen: list[Worker] = []
         self._since = 0.0
 
-    def freeze(self, number: int, still: Callable[[], bool]) -> None:
-        """Stop this agent's workers, once for the round ``number``; ``still`` says whether it is still this
-        round, hence whether the workers that were found before the question belong to it."""
+    def freeze(self, number: int, workers: Sequence[AgentWorker], still: Callable[[], bool]) -> None:
+        """Stop the workers, once for the round ``number``; ``still`` says whether it is still this round.
+        Raises OSError if this process has no descriptors left."""
         with self._lock:
-            if self._number == number or sys.platform != "linux":
+            if self._number == number or not workers or sys.platform != "linux":
                 return
-            ours = self._processes
-            found = [Worker(pid, ours.ranks(pid)) for pid in ours.pids() if _dumps(pid)]
+            found = [Worker(one) for one in workers if _dumps(one.pid)]
             if not still():
                 return
             self._number, self._frozen, self._since = number, found, time.monotonic()
@@ -115,14 +106,13 @@ class StackDump:
 
 
 def _dumps(pid: int) -> bool:
-    """Whether it is a worker, and does something at SIGABRT (faulthandler's dump, or what its user chose)."""
-    try:
-        if os.getpgid(pid) != pid:
-            return False
-    except ProcessLookupError:
+    """Whether it leads its process group (torch starts each script so) and does something at SIGABRT
+    (faulthandler's dump, or what its user chose)."""
+    one = processes.find(pid)
+    if one is None or one.group != pid:
         return False
-    for line in _read(pid, "status").splitlines():
-        if line.startswith("SigCgt:"):
+    for line in processes.read(pid, "status").splitlines():
+        if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (signal.SIGABRT - 1) & 1)
     return False
 
@@ -140,16 +130,3 @@ def _forbid_core(pid: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _stat(pid: int) -> tuple[str, str]:
-    """State and time of birth of a process, ("", "") if there is none."""
-    fields = _read(pid, "stat").rpartition(")")[2].split()
-    return (fields[0], fields[19]) if len(fields) > 19 else ("", "")
-
-
-def _read(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
-    except OSError:
-        return ""

@@ -20,6 +20,10 @@ SIGNAL = 50
 """A real-time signal (SIGRTMIN+16 where glibc takes two): scripts use SIGUSR1 and SIGUSR2 themselves."""
 PREFIX = "elasticjob-stacks"
 """The file's name begins so; then follow the process's id, RANK and LOCAL_RANK."""
+FOLDER_PREFIX = "elasticjob-steps-"
+"""Beginning of the name of a round's folder."""
+WORKERS_FILE = "workers"
+"""In the round's folder: which processes are the agent's workers, and their ranks."""
 
 
 _ready = False

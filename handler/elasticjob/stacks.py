@@ -12,11 +12,13 @@ import fcntl
 import json
 import os
 import signal
+import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticjob.stack_signal import PREFIX, SIGNAL
+from elasticjob.stack_signal import FOLDER_PREFIX, PREFIX, SIGNAL, WORKERS_FILE
 
 WAIT_SECONDS = 3.0
 """How long all workers together may take to answer."""
@@ -36,7 +38,11 @@ class Worker:
 
 def find() -> list[Worker]:
     """The workers that are seen from here, by rank. A process that a worker has forked has its file, too, but
-    not its id."""
+    not its id.
+
+    Which processes are workers, and their ranks, is what their agent says; what a process says of itself
+    counts only where no agent does."""
+    said = listed()
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         status = _status(int(name))
@@ -47,13 +53,36 @@ def find() -> list[Worker]:
                 file = f"/proc/{name}/fd/{number}"
                 words = os.readlink(file).removeprefix("/memfd:").split(" ")[0].split(":")
                 if len(words) == 4 and words[0] == PREFIX and int(words[1]) == status.own_pid:
-                    found.append(Worker(int(name), int(words[2]), int(words[3]), file))
+                    ranks = said.get(_worker_above(int(name), said)) or (int(words[2]), int(words[3]))
+                    found.append(Worker(int(name), *ranks, file))
                     break
     # A process that a worker has started with its environment came later.
-    first: dict[int, Worker] = {}
+    first: dict[tuple[int, int], Worker] = {}
     for worker in sorted(found, key=lambda one: _born(one.pid)):
-        first.setdefault(worker.rank, worker)
-    return sorted(first.values(), key=lambda one: one.rank)
+        ours = _worker_above(worker.pid, said)
+        first.setdefault((ours, -1) if ours else (0, worker.rank), worker)
+    return sorted(first.values(), key=lambda one: (one.rank, one.local_rank, one.pid))
+
+
+def listed() -> dict[int, tuple[int, int]]:
+    """RANK and LOCAL_RANK by pid, as the agents on this machine have written them down for their rounds."""
+    found: dict[int, tuple[int, int]] = {}
+    for parent in ("/dev/shm", tempfile.gettempdir()):
+        for file in Path(parent).glob(f"{FOLDER_PREFIX}*/{WORKERS_FILE}"):
+            for line in _read(str(file)):
+                words = line.split()
+                if len(words) == 3 and all(word.isdecimal() for word in words):
+                    pid, rank, local_rank = map(int, words)
+                    found[pid] = rank, local_rank
+    return found
+
+
+def _worker_above(pid: int, said: Mapping[int, object]) -> int:
+    """The worker that this process is or descends from; 0 if there is none."""
+    while pid > 0 and pid not in said:
+        fields = "".join(_read(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
+    return max(pid, 0)
 
 
 def ask(worker: Worker) -> int | None:

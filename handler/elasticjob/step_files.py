@@ -7,20 +7,26 @@ has left behind is removed by the next one on the same file system.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import shutil
 import tempfile
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from elasticjob.contract.names import PROGRESS_DIR_ENV
 from elasticjob.core.progress import Steps
 from elasticjob.progress import LAYOUT, MAX_STEP
+from elasticjob.speakers import Speakers
+from elasticjob.stack_signal import FOLDER_PREFIX
+from elasticjob.torch_agent import AgentWorker
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "elasticjob-steps-"
+PREFIX = FOLDER_PREFIX
 READS = 3
 """How often a file is read when its writer comes between; then what was read before stands."""
 
@@ -77,28 +83,49 @@ class StepFiles:
 class StepReader:
     """The steps of one round's workers on this agent. Without a folder there are none."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, workers: Callable[[], Sequence[AgentWorker]] = tuple) -> None:
         self.folder = folder
-        self._seen: dict[str, Steps] = {}
+        self._speakers = Speakers(folder, "", workers)
+        self._steps: Steps | None = None
+        self._lock = threading.Lock()
+
+    def follow(self, workers: Callable[[], Sequence[AgentWorker]]) -> None:
+        """These are the round's workers."""
+        self._speakers = Speakers(self.folder, "", workers)
 
     def read(self) -> Steps | None:
-        """The earliest first report and the highest step of all workers; None before the first."""
+        """The earliest first report of all workers, and the highest step of those that speak for them now;
+        None before the first. The step is lower than before where a process that has ended was further."""
         if not self.folder:
             return None
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> Steps | None:
         try:
-            with os.scandir(self.folder) as entries:
-                names = [entry.name for entry in entries if entry.name.isdigit()]
-        except OSError:
-            names = []
-        for name in names:
-            found = read_file(os.path.join(self.folder, name))
-            if found is not None:
-                self._seen[name] = found
-        if not self._seen:
-            return None
-        first = min(self._seen.values(), key=lambda one: one.first_at)
-        last = max(self._seen.values(), key=lambda one: (one.step, -one.at))
-        return Steps(first.first_step, first.first_at, last.step, last.at)
+            look = self._speakers.look()
+        except OSError:  # the folder is gone, or there are no descriptors left
+            return self._steps
+        self._steps = merge(self._steps, _read_files(look.speaking), _read_files([*look.silent, *look.ended]))
+        for path in look.ended:
+            with contextlib.suppress(OSError):
+                self._speakers.forget(path)
+        return self._steps
+
+
+def merge(known: Steps | None, speaking: Sequence[Steps], others: Sequence[Steps]) -> Steps | None:
+    """What was ``known`` with what is read now. Of ``others`` it counts that they have reported, and when."""
+    if not speaking:
+        return known
+    everything = [*([known] if known else []), *speaking, *others]
+    first = min(everything, key=lambda one: one.first_at)
+    last = max(speaking, key=lambda one: (one.step, -one.at))
+    moved_at = max(max(one.at, one.moved_at) for one in everything)
+    return Steps(first.first_step, first.first_at, last.step, last.at, moved_at)
+
+
+def _read_files(paths: Sequence[str]) -> list[Steps]:
+    return [steps for path in paths if (steps := read_file(path)) is not None]
 
 
 def read_file(path: str) -> Steps | None:

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import mmap
 import os
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from elasticjob.contract.names import HOOK_DRAINING, HOOK_READY
 from elasticjob.pod_hook import PodHook
+from elasticjob.speakers import Speakers
 from elasticjob.stopping import ASKED_FILE, HELD, HOLD, STOP_SUFFIX, STOPPED, WORD_BYTES, map_word
+from elasticjob.torch_agent import AgentWorker
 
 logger = logging.getLogger(__name__)
+
+FEW_SECONDS = 60.0
+"""How long some workers may call ``should_stop`` and others not before that is said."""
 
 
 class StopBoard:
     """One round of one agent with this many ``workers``. Without a ``folder``, or where their number is not
-    known, no worker takes part. The pod's preStop ``hook`` is told."""
+    known, no worker takes part. The pod's preStop ``hook`` is told. ``listed`` gives the workers, none while
+    they are not known."""
 
-    def __init__(self, folder: str, workers: int | None, hook: PodHook | None = None) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: str,
+        workers: int | None,
+        hook: PodHook | None = None,
+        listed: Callable[[], Sequence[AgentWorker]] = tuple,
+    ) -> None:
+        self._speakers = Speakers(folder, STOP_SUFFIX, listed)
+        self._few_since: float | None = None
         self._hook = hook or PodHook("")
         self._workers = workers or 0
         self._take_part = False
@@ -37,9 +53,12 @@ class StopBoard:
     def take_part(self) -> bool:
         """Whether all workers have called ``should_stop``."""
         if not self._take_part:
-            self._take_part = self._workers > 0 and all(self._words())
+            words = self._words()
+            self._take_part = self._workers > 0 and all(words)
             if self._take_part:
                 self._hook.say(HOOK_READY)
+            elif any(words):
+                self._say_few(sum(map(bool, words)))
         return self._take_part
 
     def ask(self, number: int) -> None:
@@ -71,7 +90,30 @@ class StopBoard:
         return max(word >> 2 for word in words)
 
     def _words(self) -> list[int]:
-        return [_read(f"{self._folder}/{rank}{STOP_SUFFIX}") for rank in range(self._workers)]
+        """A number for each worker: that of the process that speaks for it."""
+        try:
+            look = self._speakers.look()
+        except OSError:  # the folder is gone, or there are no descriptors left
+            return [0] * self._workers
+        for path in look.ended:
+            with contextlib.suppress(OSError):
+                self._speakers.forget(path)
+        found = [_read(path) for path in look.speaking[: self._workers]]
+        return found + [0] * (self._workers - len(found))
+
+    def _say_few(self, number: int) -> None:
+        """Once: some call ``should_stop``, and others have not for a long time."""
+        now = time.monotonic()
+        if self._few_since is None:
+            self._few_since = now
+        if 0 <= self._few_since < now - FEW_SECONDS:
+            self._few_since = math.inf
+            logger.warning(
+                "%d of %d local workers call should_stop, so no planned change waits for a checkpoint: "
+                "call it on every rank",
+                number,
+                self._workers,
+            )
 
 
 def _read(path: str) -> int:

@@ -2,8 +2,9 @@
 
 Two files in ``$ELASTICJOB_PROGRESS_DIR`` are mapped into memory, each a single number of 64 bits, aligned, so
 that it is stored and loaded in one piece. ``asked`` is written by the agent: 0 while nothing is asked,
-``HOLD`` while the members agree on a step, then that step plus 1. ``<LOCAL_RANK>.stop`` is written by the
-worker: the step of its last call, and whether it went on from there, is held there, or has stopped.
+``HOLD`` while the members agree on a step, then that step plus 1. ``<own_name>.stop`` is written by the
+worker, or by the process to which it leaves training (``elasticjob.speakers``): the step of its last call,
+and whether it went on from there, is held there, or has stopped.
 
 A worker stores its step before it looks at what is asked, so whatever it goes on from after the agent has
 asked for a hold is known to the agent a moment later (``elasticjob.drain``). This module is imported with
@@ -18,7 +19,7 @@ import os
 import sys
 import time
 
-from elasticjob.progress import MAX_STEP, PROGRESS_DIR_ENV, report_progress, whole
+from elasticjob.progress import MAX_STEP, PROGRESS_DIR_ENV, create, own_name, report_progress, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers take it for True; the import of typing would take a millisecond
@@ -119,14 +120,14 @@ _link: Link | None = None
 
 
 def _open() -> Link:
-    folder, local_rank = os.environ.get(PROGRESS_DIR_ENV, ""), os.environ.get("LOCAL_RANK", "")
-    if not folder or not local_rank.isdigit():
+    folder = os.environ.get(PROGRESS_DIR_ENV, "")
+    if not folder:
         return Link([0], [0])
     try:
         asked = map_word(os.path.join(folder, ASKED_FILE), os.O_RDWR)
-        # Only the first process that calls for this local rank is the worker, as with its step file.
-        own = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        return Link(map_word(os.path.join(folder, local_rank + STOP_SUFFIX), own), asked)
+        own = os.path.join(folder, own_name() + STOP_SUFFIX)
+        os.close(create(own))
+        return Link(map_word(own, os.O_RDWR | os.O_CREAT), asked)
     except (OSError, ValueError):
         return Link([0], [0])
 
@@ -143,11 +144,11 @@ def map_word(path: str, flags: int) -> memoryview[int]:
 
 
 def _forked() -> None:
-    """A process that a worker has forked shares the mapping, but it is not the worker."""
+    """A process that was forked shares the mapping: its own steps go into a file of its own."""
     global _link
     if _link is not None:
         atexit.unregister(_link._at_exit)
-        _link = Link([0], [0])
+        _link = None
 
 
 if hasattr(os, "register_at_fork"):

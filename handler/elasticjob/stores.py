@@ -160,7 +160,7 @@ def connect(endpoint: str) -> TCPStore:
     if found is None:
         raise CannotConnect("this process cannot open more connections", passing=True)
     if found is not ProbeResult.ACCEPTED:
-        raise Unreachable(f"{endpoint}: {found.value}")
+        raise Unreachable(f"{endpoint}: {_unresolved(host) or found.value}")
     try:
         return TCPStore(
             host,
@@ -174,6 +174,15 @@ def connect(endpoint: str) -> TCPStore:
         raise Unreachable(f"{endpoint}: {error}") from None
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no peer's fault
         raise CannotConnect(f"{type(error).__name__}: {error}") from None
+
+
+def _unresolved(host: str) -> str:
+    """Why the name cannot be resolved, "" if it can."""
+    try:
+        socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return f"the name {host} cannot be resolved ({error.strerror})"
+    return ""
 
 
 LOCAL_ERRORS = frozenset(

@@ -10,13 +10,15 @@ while its ChildFailedError propagates. The classes and ``get_worker_group`` are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
 
 from torch.distributed.elastic.agent.server.api import ElasticAgent, RunResult
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from elasticjob import processes
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,17 @@ class FailedWorker:
     text: str
     noticed: int
     """Seconds since the epoch, whole ones: from the error file, else when torch looked."""
+
+
+@dataclass(frozen=True)
+class AgentWorker:
+    """A worker that the agent has started. ``born`` as in ``Process``, -1 if it had ended before it was
+    seen."""
+
+    local_rank: int
+    rank: int
+    pid: int
+    born: int
 
 
 @dataclass(frozen=True)
@@ -91,16 +104,32 @@ def local_world_size(agent: ElasticAgent | None) -> int | None:
     return size if isinstance(size, int) and size > 0 else None
 
 
-def next_pids(agent: ElasticAgent) -> Callable[[], dict[int, int] | None]:
-    """A function that gives the pids, by local rank, of the workers that the agent starts next, else None."""
-    before = agent.get_worker_group().workers
+class AgentWorkers:
+    """The workers that the agent starts next, as it lists them itself: whatever else runs below torchrun is
+    none, and whatever a worker makes of its environment changes nothing. Without an agent there are none."""
 
-    def find() -> dict[int, int] | None:
-        workers = agent.get_worker_group().workers
-        pids = {worker.local_rank: worker.id for worker in workers if isinstance(worker.id, int)}
-        return None if workers is before or len(pids) < len(workers) else pids
+    def __init__(self, agent: ElasticAgent | None) -> None:
+        self._agent = agent
+        self._before = None if agent is None else agent.get_worker_group().workers
+        self._found: tuple[AgentWorker, ...] | None = None
 
-    return find
+    def __call__(self) -> tuple[AgentWorker, ...] | None:
+        """All of them, None before they are started. Raises OSError if this process has no descriptors
+        left."""
+        if self._found is None and self._agent is not None:
+            workers = self._agent.get_worker_group().workers
+            pids = [worker.id for worker in workers if isinstance(worker.id, int)]
+            if workers is not self._before and len(pids) == len(workers):
+                self._found = tuple(
+                    AgentWorker(worker.local_rank, worker.global_rank, pid, one.born if one else -1)
+                    for worker, pid in zip(workers, pids, strict=True)
+                    for one in [processes.find(pid)]
+                )
+        return self._found
+
+    def close(self) -> None:
+        """The agent starts others from now on."""
+        self._agent = self._before = None
 
 
 def _failed_workers(failures: Iterable[ProcessFailure]) -> tuple[FailedWorker, ...]:

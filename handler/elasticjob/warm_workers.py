@@ -54,7 +54,6 @@ class WarmWorkers:
         self._changed = threading.Condition()
         self._idle: dict[int, WarmInterpreter] = {}
         self._started: dict[int, WarmInterpreter] = {}
-        self._ranks: dict[int, tuple[str, str]] = {}
         self._last: dict[int, Start] = {}
         self._wanted: dict[int, Start] = {}
         self._due = 0.0
@@ -152,10 +151,6 @@ class WarmWorkers:
         with self._changed:
             return frozenset(one.process.pid for one in self._idle.values())
 
-    def ranks(self, pid: int) -> tuple[str, str] | None:
-        """RANK and LOCAL_RANK of a worker that was started warm: ``/proc`` does not tell them."""
-        return self._ranks.get(pid)
-
     def close(self) -> None:
         """End those that wait, and give torch its own function back."""
         with self._changed:
@@ -193,7 +188,6 @@ class WarmWorkers:
                 ready = not one.importing()
                 process = one.become(wanted, *(_descriptor(handler, n) for n in ("stdout", "stderr")))
                 self._started[rank] = one
-                self._ranks[process.pid] = env.get("RANK", "?"), env.get("LOCAL_RANK", "?")
                 self.counts["warm"] += 1
                 self._count(Starts.with_warm)
                 logger.info(

@@ -29,6 +29,8 @@ POLL_SECONDS = 0.05
 """How often it looks without pidfds."""
 IDLE_SECONDS = 1.0
 """How often it checks whether it has to end."""
+LOOK_SECONDS = 5.0
+"""How often it looks at what the workers have started."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,15 @@ class WorkerExit:
 
 
 class WorkerExitWatcher:
-    """Watches the workers of one round. ``find`` gives their pids by local rank, None before they start."""
+    """Watches the workers of one round. ``find`` gives their pids by local rank, None before they start;
+    ``look`` is called while they run, now and then, and when one has ended."""
 
-    def __init__(self, find: Callable[[], Mapping[int, int] | None]) -> None:
+    def __init__(
+        self, find: Callable[[], Mapping[int, int] | None], look: Callable[[], None] = lambda: None
+    ) -> None:
         self._find = find
+        self._look = look
+        self._look_at = 0.0
         self._stop = threading.Event()
         self._changed = threading.Condition()
         self._exits: list[WorkerExit] = []
@@ -68,11 +75,11 @@ class WorkerExitWatcher:
 
     def _run(self) -> None:
         try:
-            pids = self._find()
+            pids = self._find_once()
             while pids is None:
                 if self._stop.wait(START_POLL_SECONDS):
                     return
-                pids = self._find()
+                pids = self._find_once()
             restore_limit(pids.values())
             with self._changed:
                 self._running = dict(pids)
@@ -84,6 +91,24 @@ class WorkerExitWatcher:
             with self._changed:
                 self._running = {}
                 self._changed.notify_all()
+
+    def _find_once(self) -> Mapping[int, int] | None:
+        try:
+            return self._find()
+        except OSError as error:  # short of descriptors: they are asked for again
+            logger.debug("cannot find the workers; retrying: %s", error)
+            return None
+
+    def _look_below(self, at_once: bool = False) -> None:
+        """Never raises: the ends of workers are what this thread is for."""
+        now = time.monotonic()
+        if now < self._look_at and not at_once:
+            return
+        self._look_at = now + LOOK_SECONDS
+        try:
+            self._look()
+        except Exception:
+            logger.debug("cannot look at what the workers have started", exc_info=True)
 
     def _watch(self, files: contextlib.ExitStack) -> None:
         by_file: dict[int, int] = {}
@@ -108,6 +133,7 @@ class WorkerExitWatcher:
                 found_at_once.append((by_file[file], exit_status(os.P_PIDFD, file)))
             for rank, found in sorted(found_at_once, key=_stopped):
                 self._record_exit(rank, found)
+            self._look_below(at_once=bool(found_at_once))
             for rank in sorted(unseen):
                 found = exit_status(os.P_PID, self._running[rank])
                 if found is not ExitStatus.RUNNING:

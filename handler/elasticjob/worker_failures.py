@@ -11,10 +11,11 @@ A worker that was stopped must not look like a failure: whatever ends after
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from torch.distributed.elastic.agent.server.api import ElasticAgent
@@ -22,7 +23,9 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT
-from elasticjob.torch_agent import FailedWorker, next_pids
+from elasticjob.leftovers import Ending, Leftovers
+from elasticjob.stack_signal import WORKERS_FILE
+from elasticjob.torch_agent import AgentWorker, AgentWorkers, FailedWorker
 from elasticjob.worker_exits import WorkerExit, WorkerExitWatcher
 
 logger = logging.getLogger(__name__)
@@ -34,26 +37,41 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 class RoundWorkers:
-    """The workers that ``agent`` starts for one round; made when its barrier has been passed.
+    """The workers that ``agent`` starts for one round; made when its barrier has been passed. ``folder`` is
+    the round's own.
 
     None of its methods raises, and none but ``failure`` waits.
     """
 
-    def __init__(self, agent: ElasticAgent | None) -> None:
+    def __init__(self, agent: ElasticAgent | None, folder: str = "") -> None:
         self._barrier_at = time.monotonic()
         self._round_ended_at: float | None = None
         self._stopping_since: float | None = None
         self._oom_kills = oom_kills()
         self._exits: WorkerExitWatcher | None = None
+        self._listed = AgentWorkers(None)
+        self._folder = folder
+        self._leftovers = Leftovers(folder)
         try:
             if agent is not None:
-                self._exits = WorkerExitWatcher(next_pids(agent))
+                self._listed = AgentWorkers(agent)
+                self._exits = WorkerExitWatcher(self._pids, self._look)
                 self._exits.start()
         except SignalException:
             raise
         except Exception:
             logger.debug("cannot watch the workers", exc_info=True)
             self._exits = None
+
+    def listed(self) -> tuple[AgentWorker, ...]:
+        """The workers, none before they are started."""
+        try:
+            return self._listed() or ()
+        except SignalException:
+            raise
+        except Exception:
+            logger.debug("cannot list the workers", exc_info=True)
+            return ()
 
     def round_ended(self) -> None:
         """The record says that the round is over: what fails from now on explains nothing."""
@@ -63,10 +81,33 @@ class RoundWorkers:
         """From now on torch, or we, stop the workers: what ends is no failure."""
         self._stopping_since = self._stopping_since or time.monotonic()
 
+    def end_leftovers(self, number: int, spared: Collection[int]) -> Ending | None:
+        """Begin to end what the workers have left behind in round ``number``; None if that is nothing. torch
+        has stopped them."""
+        try:
+            found = self._leftovers.find(self.listed(), spared)
+            return Ending(number, found) if found else None
+        except SignalException:
+            raise
+        except Exception:
+            logger.warning("cannot look for what the workers have left behind", exc_info=True)
+            return None
+
     def close(self) -> None:
         """Watch no longer."""
+        self._listed.close()
         if self._exits is not None:
             self._exits.stop()
+
+    def _pids(self) -> dict[int, int] | None:
+        workers = self._listed()
+        if workers is None:
+            return None
+        write_list(self._folder, workers)
+        return {worker.local_rank: worker.pid for worker in workers}
+
+    def _look(self) -> None:
+        self._leftovers.look(self.listed())
 
     def failure(self, number: int, group_rank: int, failures: Sequence[FailedWorker]) -> FailureReport | None:
         """The report on the first worker that failed, None if none did before they were stopped."""
@@ -117,6 +158,15 @@ class RoundWorkers:
     def _new_oom_kills(self) -> int:
         now = oom_kills()
         return 0 if now is None or self._oom_kills is None else now - self._oom_kills
+
+
+def write_list(folder: str, workers: Sequence[AgentWorker]) -> None:
+    """Say in the round's folder which processes are the workers, for ``elasticjob.stacks``: a line for each,
+    with pid, RANK and LOCAL_RANK."""
+    lines = (f"{worker.pid} {worker.rank} {worker.local_rank}\n" for worker in workers)
+    with contextlib.suppress(OSError):
+        if folder:
+            Path(folder, WORKERS_FILE).write_text("".join(lines))
 
 
 def first_noticed(failures: Sequence[FailedWorker]) -> FailedWorker | None:

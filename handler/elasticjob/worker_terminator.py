@@ -7,40 +7,38 @@ round waits for all of them, so those that are left after a while are killed.
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Callable
 
+from elasticjob import processes
 from elasticjob.core.participant import Participant
 from elasticjob.stack_dump import StackDump
+from elasticjob.torch_agent import AgentWorker
 from elasticjob.worker_failures import RoundWorkers
-from elasticjob.workers import WorkerProcesses, kill_process_groups
 
 logger = logging.getLogger(__name__)
 
 DUMP_SECONDS = 2.0
 """How long torch has to ask before the stacks of a hung round are written without it."""
-LIST_AGAIN_SECONDS = 0.5
+AGAIN_SECONDS = 0.5
+"""When it is tried again, if the workers are not there yet or this process is short of descriptors."""
 
 
 class WorkerTerminator:
     """Sees to it that the workers of a round that is over end within ``grace_seconds`` seconds.
 
-    ``workers`` tells what is known of the workers, None while this agent is in no round; ``processes`` which
-    they may be.
+    ``workers`` tells what is known of the workers, None while this agent is in no round. Only those that
+    torch's agent lists are touched.
     """
 
     def __init__(
-        self,
-        core: Participant,
-        grace_seconds: float,
-        workers: Callable[[], RoundWorkers | None],
-        processes: WorkerProcesses,
+        self, core: Participant, grace_seconds: float, workers: Callable[[], RoundWorkers | None]
     ) -> None:
         self._core = core
         self._grace_seconds = grace_seconds
         self._workers = workers
-        self._processes = processes
-        self._stacks = StackDump(processes)
+        self._stacks = StackDump()
         self._terminating = 0
 
     def freeze(self) -> None:
@@ -49,62 +47,75 @@ class WorkerTerminator:
         The stacks are written when torch next asks whether nodes are waiting. If that takes too long (a long
         ``--monitor-interval``), it is done here, and torch takes it for a failure.
         """
-        m = self._core.membership
-        if m is None or not self._core.round_hung():
+        m, workers = self._core.membership, self._workers()
+        if m is None or workers is None or not self._core.round_hung():
             return
-        self._stacks.freeze(m.number, lambda: self._workers() is not None and self._core.round_hung())
+        self._stacks.freeze(m.number, workers.listed(), lambda: self._hung_in(workers))
 
         def dump() -> None:
-            if self._core.round_hung():
-                self._mark_stopping()
+            if self._hung_in(workers):
+                workers.mark_stopping()
             self._stacks.dump()
 
         _later(DUMP_SECONDS, dump)
 
     def dump(self) -> None:
         """In the main thread: if the round hung, let the workers write their stacks and end."""
-        m = self._core.membership
-        if m is not None and self._core.round_hung():
-            self._stacks.freeze(m.number, lambda: True)
+        m, workers = self._core.membership, self._workers()
+        if m is not None and workers is not None and self._core.round_hung():
+            self._stacks.freeze(m.number, workers.listed(), lambda: True)
             self._stacks.dump()
 
     def kill_in_time(self) -> None:
         """The round is over: if torch has not come back in time, kill what is left of its workers."""
-        m = self._core.membership
-        if m is None or self._terminating == m.number:
+        m, workers = self._core.membership, self._workers()
+        if m is None or workers is None or self._terminating == m.number:
             return
         self._terminating = m.number
 
         def kill() -> None:
-            # First the list, then the question: if this is still the round, none listed is of a newer one.
-            try:
-                pids = self._processes.pids()
-            except OSError as error:
-                logger.debug("cannot list the workers; retrying: %s", error)
-                if self._workers() is not None:
-                    _later(LIST_AGAIN_SECONDS, kill)
+            if self._workers() is not workers:
                 return
-            still = self._core.membership
-            if self._workers() is not None and still is not None and still.number == m.number:
-                self._mark_stopping()
-                self._stacks.dump()
-                killed = kill_process_groups(pids)
-                if killed:
-                    logger.warning(
-                        "round %d is over, but its workers did not stop: killed process groups %s",
-                        m.number,
-                        killed,
-                    )
+            listed = workers.listed()
+            try:
+                if listed:
+                    workers.mark_stopping()
+                    self._stacks.dump()
+                    killed = [one for one in listed if _kill(one)]
+                    if killed:
+                        logger.warning(
+                            "round %d is over, but its workers did not stop: killed %s",
+                            m.number,
+                            ", ".join(f"rank {one.rank} (pid {one.pid})" for one in killed),
+                        )
+            except OSError as error:
+                logger.debug("cannot kill the workers; retrying: %s", error)
+                listed = ()
+            if not listed:
+                _later(AGAIN_SECONDS, kill)
 
         _later(self._grace_seconds, kill)
 
-    def _mark_stopping(self) -> None:
-        workers = self._workers()
-        if workers is not None:
-            workers.mark_stopping()
+    def _hung_in(self, workers: RoundWorkers) -> bool:
+        return self._workers() is workers and self._core.round_hung()
+
+
+def _kill(worker: AgentWorker) -> bool:
+    """Kill it and its process group, if it still runs. Raises OSError."""
+    one = processes.find(worker.pid)
+    running = one is not None and one.alive
+    return running and processes.send(worker.pid, worker.born, signal.SIGKILL, group=True)
 
 
 def _later(seconds: float, what: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, what)
+    """Do it in a thread of its own."""
+
+    def run() -> None:
+        try:
+            what()
+        except Exception:
+            logger.warning("the workers of a round that is over may not be ended", exc_info=True)
+
+    timer = threading.Timer(seconds, run)
     timer.daemon = True
     timer.start()

@@ -19,7 +19,7 @@ from elasticjob.contract.records import ProgressReport, RoundRecord
 from elasticjob.handler import K8sRendezvousHandler
 from elasticjob.resolver import shorten_lookups
 from elasticjob.settings import Settings
-from tests.unit.handler.joining import Joining, form
+from tests.unit.handler.joining import Joining, ListedAgent, form
 from tests.unit.memory_api import Leases, MemoryApi, broken
 
 WORKER = """
@@ -87,8 +87,10 @@ def workers() -> Iterator[list[Worker]]:
         worker.process.communicate()
 
 
-def join(handler: K8sRendezvousHandler, leases: Leases, hang_timeout: int = 0) -> RoundRecord:
-    joining = Joining(handler)
+def join(
+    handler: K8sRendezvousHandler, leases: Leases, hang_timeout: int = 0, agent: ListedAgent | None = None
+) -> RoundRecord:
+    joining = Joining(handler, agent)
     record = form(leases, 1, "a", limits=Limits(hang_timeout=hang_timeout))
     joining.result()
     leases.wait_for(lambda: leases.report("a"), "the leader's report")
@@ -219,20 +221,21 @@ waits_for_ever()
 
 
 @contextmanager
-def stuck(log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A worker as torch starts it, which hangs."""
+def stuck(log: Path, agent: ListedAgent) -> Iterator[subprocess.Popen[str]]:
+    """A worker as torch's agent starts it, which hangs."""
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-c", STUCK],
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env={**os.environ, "RANK": "3", "LOCAL_RANK": "1"},
+            env={**os.environ, "RANK": "0", "LOCAL_RANK": "0"},
             start_new_session=True,
         )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
+        agent.start(process.pid)
         yield process
     finally:
         process.kill()
@@ -242,8 +245,8 @@ def stuck(log: Path) -> Iterator[subprocess.Popen[str]]:
 def test_the_stacks_are_in_the_log_before_torch_ends_the_workers(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    record = join(handler, leases)
-    with stuck(tmp_path / "log") as process:
+    record = join(handler, leases, agent=(agent := ListedAgent()))
+    with stuck(tmp_path / "log", agent) as process:
         leases.publish(broken(record, "Hang"))
         wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
         # When it is known to torch it is done.
@@ -251,9 +254,9 @@ def test_the_stacks_are_in_the_log_before_torch_ends_the_workers(
         assert "Fatal Python error: Aborted" in text
         assert "waits_for_ever" in text
         assert process.wait(60) == -6
-        assert f"round 1 hung; the stack of rank 3 (local rank 1, pid {process.pid}):" in caplog.text
+        assert f"round 1 hung; the stack of rank 2 (local rank 0, pid {process.pid}):" in caplog.text
         assert list(tmp_path.iterdir()) == [tmp_path / "log"], "and no core file"
-    again = Joining(handler)
+    again = Joining(handler, agent)
     leases.announced("a", but=record.member_ids[0])
     assert leases.failure("a") is None, "what we have ended is no failure"
     form(leases, 2, "a")
@@ -263,8 +266,8 @@ def test_the_stacks_are_in_the_log_before_torch_ends_the_workers(
 def test_another_cause_leaves_the_workers_to_torch(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path
 ) -> None:
-    record = join(handler, leases)
-    with stuck(tmp_path / "log") as process:
+    record = join(handler, leases, agent=(agent := ListedAgent()))
+    with stuck(tmp_path / "log", agent) as process:
         leases.publish(broken(record, "PodLost"))
         wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
         assert process.poll() is None
@@ -278,8 +281,8 @@ def test_an_agent_that_torch_does_not_ask_dumps_by_itself(
 ) -> None:
     """A long --monitor-interval: the workers are not left stopped."""
     monkeypatch.setattr("elasticjob.worker_terminator.DUMP_SECONDS", 0.1)
-    record = join(handler, leases)
-    with stuck(tmp_path / "log") as process:
+    record = join(handler, leases, agent=(agent := ListedAgent()))
+    with stuck(tmp_path / "log", agent) as process:
         leases.publish(broken(record, "Hang"))
         assert process.wait(60) == -6
         assert "waits_for_ever" in (tmp_path / "log").read_text()
@@ -290,14 +293,14 @@ def test_only_the_round_that_hung_is_ended(
     handler: K8sRendezvousHandler, leases: Leases, tmp_path: Path
 ) -> None:
     """A late look at the record must not touch the workers of the next round."""
-    record = join(handler, leases)
+    record = join(handler, leases, agent=(agent := ListedAgent()))
     leases.publish(broken(record, "Hang"))
     wait_for(handler.num_nodes_waiting, 60, "the end is seen", interval=0.01)
-    again = Joining(handler)
+    again = Joining(handler, agent)
     leases.announced("a", but=record.member_ids[0])
     second = form(leases, 2, "a")
     again.result()
-    with stuck(tmp_path / "log") as process:
+    with stuck(tmp_path / "log", agent) as process:
         handler._observed(replace(broken(record, "Hang"), message="again"))
         assert handler.num_nodes_waiting() == 0
         assert process.poll() is None

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 import elasticjob
-from elasticjob import progress
+from devcluster.wait import wait_for
+from elasticjob import processes, progress
 from elasticjob.contract.names import PROGRESS_DIR_ENV
 from elasticjob.core.progress import Steps
 from elasticjob.progress import LAYOUT, MAX_STEP, StepFile
 from elasticjob.step_files import PREFIX, StepFiles, StepReader, read_file
+from elasticjob.torch_agent import AgentWorker
 
 Worker = Callable[..., "subprocess.Popen[str]"]
 
@@ -124,11 +126,13 @@ def test_every_round_has_a_new_folder(files: StepFiles, worker: Worker) -> None:
 def test_only_the_worker_itself_reports(files: StepFiles, worker: Worker) -> None:
     """Neither a process that it has forked, nor one that has inherited its environment."""
     reader = files.renew()
-    done(
-        worker(
-            0,
-            """
+    reader.follow(lambda: started)
+    started: list[AgentWorker] = []
+    one = worker(
+        0,
+        """
             import subprocess
+            sys.stdin.readline()
             report_progress(1)
             child = os.fork()
             if child == 0:
@@ -138,10 +142,93 @@ def test_only_the_worker_itself_reports(files: StepFiles, worker: Worker) -> Non
             other = "from elasticjob import report_progress; report_progress(2000)"
             subprocess.run([sys.executable, "-c", other], check=True)
             report_progress(2)
+            print("here", flush=True)
+            sys.stdin.readline()
             """,
-        )
     )
+    started.append(agent_worker(one))
+    tell(one)
+    assert one.stdout is not None
+    assert one.stdout.readline() == "here\n"
     assert steps_of(reader) == (1, 2)
+    tell(one)
+    done(one)
+
+
+def agent_worker(process: subprocess.Popen[str], local_rank: int = 0) -> AgentWorker:
+    """As torch's agent lists it."""
+    found = processes.find(process.pid)
+    assert found is not None
+    return AgentWorker(local_rank, local_rank, process.pid, found.born)
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    """Let it go on."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_a_worker_that_leaves_training_to_children_speaks_by_the_first_that_lives(
+    files: StepFiles, worker: Worker
+) -> None:
+    """One after the other: what has ended says nothing more, and the step may begin again below."""
+    reader = files.renew()
+    one = worker(
+        0,
+        """
+        import subprocess
+        os.environ["LOCAL_RANK"] = "7"
+        child = (
+            "import sys; from elasticjob import report_progress; report_progress(int(sys.argv[1])); input()"
+        )
+        for step in (100, 3):
+            sys.stdin.readline()
+            beside = [
+                subprocess.Popen([sys.executable, "-c", child, str(one)], stdin=subprocess.PIPE, **options)
+                for one, options in ((step, {"start_new_session": True}), (2000 + step, {}))
+            ]
+            sys.stdin.readline()
+            for process in beside:
+                process.communicate(b"\\n")
+            print("ended", flush=True)
+        child = os.fork()
+        if child == 0:
+            report_progress(4)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("forked", flush=True)
+        sys.stdin.readline()
+        """,
+    )
+    reader.follow(lambda: [agent])
+    agent = agent_worker(one)
+    assert one.stdout is not None
+    tell(one)
+
+    def speaks(step: int) -> bool:
+        found = reader.read()
+        return found is not None and found.step in (step, step + 2000)
+
+    wait_for(lambda: speaks(100), 60, "the first child reports")
+    tell(one)
+    assert one.stdout.readline() == "ended\n"
+    before = reader.read()
+    tell(one)
+    wait_for(lambda: speaks(3), 60, "the next one reports, and the first no more")
+    found = reader.read()
+    assert before is not None
+    assert found is not None
+    assert found.moved_at > before.moved_at
+    tell(one)
+    assert one.stdout.readline() == "ended\n"
+    assert one.stdout.readline() == "forked\n"
+    wait_for(lambda: speaks(4), 60, "a process that was forked reports, too")
+    assert len([path for path in Path(reader.folder).iterdir() if "." in path.name]) == 1, (
+        "files of the dead are removed"
+    )
+    tell(one)
+    done(one)
 
 
 @pytest.mark.parametrize("step", ["7", 1.5, None, [1]])
@@ -273,4 +360,8 @@ def test_steps_beyond_all_measure_are_ignored(tmp_path: Path) -> None:
     assert MAX_STEP > 10**15
     file = StepFile(str(tmp_path / "0"))
     assert file.highest == -1
-    assert StepFile(str(tmp_path / "0")).highest == MAX_STEP, "a second one of the same rank keeps silent"
+    again = StepFile(str(tmp_path / "0"))
+    again.write(7)
+    found = read_file(str(tmp_path / "0"))
+    assert found is not None
+    assert found.step == 7, "a program that has called exec, or a process with a pid that was another's"

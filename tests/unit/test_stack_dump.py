@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from devcluster.wait import wait_for
-from elasticjob import stack_dump
+from elasticjob import processes, stack_dump
 from elasticjob.stack_dump import StackDump
+from elasticjob.torch_agent import AgentWorker
 
 STUCK = """
 import sys, threading
@@ -65,6 +66,16 @@ def dump(monkeypatch: pytest.MonkeyPatch) -> StackDump:
     return StackDump()
 
 
+def listed(*started: subprocess.Popen[str]) -> list[AgentWorker]:
+    """As torch's agent lists its workers."""
+    found = []
+    for local_rank, process in enumerate(started):
+        one = processes.find(process.pid)
+        assert one is not None
+        found.append(AgentWorker(local_rank, local_rank + 4, process.pid, one.born))
+    return found
+
+
 def state(process: subprocess.Popen[str]) -> str:
     """As in /proc: T is stopped."""
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -73,8 +84,8 @@ def state(process: subprocess.Popen[str]) -> str:
 def test_the_dumps_come_one_after_the_other_with_all_threads(
     dump: StackDump, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workers = [start(f"hangs_{rank}", RANK=str(rank + 4), LOCAL_RANK=str(rank)) for rank in range(2)]
-    dump.freeze(7, lambda: True)
+    workers = [start(f"hangs_{rank}", RANK="0", LOCAL_RANK="0") for rank in range(2)]
+    dump.freeze(7, listed(*workers), lambda: True)
     wait_for(lambda: [state(one) for one in workers] == ["T", "T"], 60, "they stand still")
     dump.dump()
     assert [one.wait(60) for one in workers] == [-6, -6]
@@ -102,24 +113,26 @@ def test_the_dumps_come_one_after_the_other_with_all_threads(
         pytest.param(
             {"command": ["sh", "-c", "echo here; sleep 1000 & wait"]}, id="a shell around the worker"
         ),
-        pytest.param({"leads": False}, id="a helper of torchrun's own"),
+        pytest.param({"leads": False}, id="a function, in torchrun's process group"),
     ],
 )
 def test_who_would_not_dump_is_left_alone(dump: StackDump, start: Start, options: dict[str, object]) -> None:
     other = start(**options)
-    worker = start()
-    dump.freeze(1, lambda: True)
+    worker, uploader = start(), start()
+    dump.freeze(1, listed(other, worker), lambda: True)
     assert state(other) != "T"
+    assert state(uploader) != "T", "it is not in the agent's list"
     dump.dump()
     assert worker.wait(60) == -6
     assert other.poll() is None
+    assert uploader.poll() is None
     if options.get("command"):
         os.killpg(other.pid, 9)
 
 
 def test_a_round_that_has_gone_meanwhile_is_left_alone(dump: StackDump, start: Start) -> None:
     worker = start()
-    dump.freeze(1, lambda: False)
+    dump.freeze(1, listed(worker), lambda: False)
     dump.dump()
     assert worker.poll() is None
     assert state(worker) != "T"
@@ -127,14 +140,15 @@ def test_a_round_that_has_gone_meanwhile_is_left_alone(dump: StackDump, start: S
 
 def test_each_round_is_dumped_once(dump: StackDump, start: Start) -> None:
     first = start()
-    dump.freeze(1, lambda: True)
+    dump.freeze(1, listed(first), lambda: True)
     dump.dump()
     assert first.wait(60) == -6
     second = start()
-    dump.freeze(1, lambda: True)
+    dump.freeze(1, listed(second), lambda: True)
     dump.dump()
     assert second.poll() is None
-    dump.freeze(2, lambda: True)
+    dump.freeze(2, [], lambda: True)
+    dump.freeze(2, listed(second), lambda: True)
     dump.dump()
     assert second.wait(60) == -6
 
@@ -148,7 +162,7 @@ def test_nobody_stays_stopped_when_the_dump_is_broken_off(
         raise KeyboardInterrupt(seconds)
 
     worker = start()
-    dump.freeze(1, lambda: True)
+    dump.freeze(1, listed(worker), lambda: True)
     with monkeypatch.context() as patch:
         patch.setattr("time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -6,6 +6,9 @@ healthy jobs: a rank may report only every hundredth step, may only evaluate, or
 others. False alarms are worse than late ones: a hang costs some minutes, needless restarts cost them again
 and again. Jobs that report no step are not judged, and a round may take any time until its first step
 (compiling, loading data, finding the right batch).
+
+A round does not hang while any rank reports anything new, also of a lower step: one that lags behind gets on,
+and a script that trains its folds one after the other may count each from 0.
 """
 
 from __future__ import annotations
@@ -18,12 +21,17 @@ from elasticjob.core.heartbeats import OWN_STALL_SECONDS
 
 
 class Steps(NamedTuple):
-    """What the workers of one agent have said; the times are the caller's monotonic seconds."""
+    """What the workers of one agent have said; the times are the caller's monotonic seconds.
+
+    ``moved_at`` is when any of them has reported last, of whatever step: later than ``at`` where one lags
+    behind, or begins again in another process.
+    """
 
     first_step: int
     first_at: float
     step: int
     at: float
+    moved_at: float = 0.0
 
 
 class Hang(NamedTuple):
@@ -59,20 +67,27 @@ class ProgressMonitor:
             round((steps.at - steps.first_at) * 1000),
         )
 
-    def update(self, now: float, own: Steps | None, others: int) -> None:
-        """Take in what the leader's own workers have said, and the highest step of all others (-1: none).
+    def update(self, now: float, own: Steps | None, others: int, others_moved: bool = False) -> None:
+        """Take in what the leader's own workers have said, the highest step of all others (-1: none), and
+        whether any of these has another step than before.
 
         The moments of the own ones are known; a step of the others counts from when it has come in.
         """
         if own is not None:
             first_at = min(max(own.first_at, self._began), now)
-            own = Steps(own.first_step, first_at, own.step, min(max(own.at, first_at), now))
+            at = min(max(own.at, first_at), now)
+            step = max(own.step, own.first_step)
+            own = Steps(own.first_step, first_at, step, at, min(max(own.moved_at, at), now))
         if self._steps is None:
             first = own or (Steps(others, now, others, now) if others >= 0 else None)
             if first is None:
                 return
             self._steps, self._quiet_since = first, max(self._quiet_since, first.at)
         steps = self._steps
+        if own is not None:
+            self._quiet_since = max(self._quiet_since, own.moved_at)
+        if others_moved:
+            self._quiet_since = now
         if own is not None and own.step > steps.step:
             steps = steps._replace(step=own.step, at=max(own.at, steps.at))
         if others > steps.step:
@@ -80,7 +95,9 @@ class ProgressMonitor:
         if steps.step > self._steps.step:
             self._steps, self._quiet_since = steps, max(self._quiet_since, steps.at)
 
-    def tick(self, now: float, own: Steps | None, others: int | None) -> Hang | None:
+    def tick(
+        self, now: float, own: Steps | None, others: int | None, others_moved: bool = False
+    ) -> Hang | None:
         """``update``, and judge: the evidence if the round hangs, once.
 
         ``others`` None means that the others' steps are not known at this time: nothing is judged. After a
@@ -89,7 +106,7 @@ class ProgressMonitor:
         if now - self._last_tick > self._limits.heartbeat_period + OWN_STALL_SECONDS:
             self._quiet_since = now
         self._last_tick = now
-        self.update(now, own, -1 if others is None else others)
+        self.update(now, own, -1 if others is None else others, others_moved)
         silent = now - self._quiet_since
         if self._steps is None or self._reported or not self._limits.hang_timeout or others is None:
             return None

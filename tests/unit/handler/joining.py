@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+from torch.distributed.elastic.agent.server.api import ElasticAgent
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 
 from elasticjob.contract import names
@@ -16,11 +19,37 @@ from tests.unit.memory_api import Leases
 Start = Callable[..., K8sRendezvousHandler]
 
 
+class ListedAgent(ElasticAgent):
+    """An agent of torch's kind, whose workers the test starts."""
+
+    def __init__(self) -> None:
+        self._workers: list[Any] = []
+
+    def run(self, role: str = "default") -> Any:
+        """It does not run: the test does."""
+        raise NotImplementedError(role)
+
+    def get_worker_group(self, role: str = "default") -> Any:
+        """What the handler asks of it."""
+        del role
+        return SimpleNamespace(spec=SimpleNamespace(local_world_size=1), workers=self._workers)
+
+    def join(self, handler: K8sRendezvousHandler) -> RendezvousInfo:
+        """Call the handler as torch's agent does."""
+        return handler.next_rendezvous()
+
+    def start(self, *pids: int) -> None:
+        """These are its workers from now on."""
+        self._workers = [
+            SimpleNamespace(local_rank=n, global_rank=n + 2, id=pid) for n, pid in enumerate(pids)
+        ]
+
+
 class Joining:
     """A call of ``next_rendezvous`` in a thread of its own; ``result`` re-raises what it raised."""
 
-    def __init__(self, handler: K8sRendezvousHandler) -> None:
-        self._handler = handler
+    def __init__(self, handler: K8sRendezvousHandler, agent: ListedAgent | None = None) -> None:
+        self._join = handler.next_rendezvous if agent is None else partial(agent.join, handler)
         self._info: RendezvousInfo | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -28,7 +57,7 @@ class Joining:
 
     def _run(self) -> None:
         try:
-            self._info = self._handler.next_rendezvous()
+            self._info = self._join()
         except BaseException as error:  # noqa: BLE001 - SystemExit is one of the answers
             self._error = error
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +20,11 @@ from elasticjob import stack_dump, warm_workers
 from elasticjob.core.warm import Starts
 from elasticjob.core.warm_count import MIB, Memory
 from elasticjob.stack_dump import StackDump
+from elasticjob.torch_agent import AgentWorkers
 from elasticjob.warm_interpreter import WarmInterpreter
 from elasticjob.warm_workers import WarmWorkers
 from elasticjob.worker_failures import RoundWorkers
 from elasticjob.worker_terminator import WorkerTerminator
-from elasticjob.workers import WorkerProcesses, children
 from tests.unit.test_participant import ROUND, joined
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm workers are for Linux")
@@ -39,20 +39,16 @@ class Agent:
 
     def __init__(self, workers: int, *args: str) -> None:
         self._spec = SimpleNamespace(entrypoint=sys.executable, args=("-u", *args), local_world_size=workers)
+        self._workers: list[SimpleNamespace] = []
 
     def get_worker_group(self) -> SimpleNamespace:
-        return SimpleNamespace(spec=self._spec)
+        return SimpleNamespace(spec=self._spec, workers=self._workers)
 
-
-class OfThisTest(WorkerProcesses):
-    """Without the processes that other tests have started in this one and still need, such as a cluster's."""
-
-    def __init__(self, warm: WarmWorkers) -> None:
-        super().__init__(warm)
-        self._others = frozenset(children(os.getpid()))
-
-    def pids(self) -> list[int]:
-        return [pid for pid in super().pids() if pid not in self._others]
+    def start(self, pids: Mapping[int, int]) -> None:
+        """Workers with these pids, by local rank, are there."""
+        self._workers = [
+            SimpleNamespace(local_rank=rank, global_rank=rank + 4, id=pid) for rank, pid in pids.items()
+        ]
 
 
 class Scene:
@@ -63,7 +59,6 @@ class Scene:
         self.memory: Memory | None = PLENTY
         self.warm = WarmWorkers(memory=lambda: self.memory)
         self.warm.install()
-        self.worker_processes = OfThisTest(self.warm)
         self.stepped = False
         self.told = Starts()
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -137,7 +132,6 @@ def test_each_worker_is_made_of_the_interpreter_of_its_rank(scene: Scene, said: 
     for rank in (1, 0):
         one = scene.start(rank, args[0], f"--rank={rank}")
         assert one.pid in pids
-        assert scene.warm.ranks(one.pid) == (str(rank + 4), str(rank))
         assert one.wait(SECONDS) == 0
         assert scene.out(rank) == f"{rank + 4} ['script.py', '--rank={rank}']\n"
     assert scene.warm.counts == {"warm": 2}
@@ -163,7 +157,6 @@ def test_the_next_are_made_after_the_first_step_one_by_one(
     scene.stepped = True
     pids = scene.idle(3)
     assert not pids & {one.pid for one in first}
-    assert not [pid for pid in scene.worker_processes.pids() if pid in pids]
     assert beside == [0, 0, 0], "each when the one before had done its imports"
     scene.arm(3, *args)
     scene.begin()
@@ -195,13 +188,16 @@ def test_a_guard_that_kills_what_is_left_of_the_workers_leaves_those_that_wait_a
     worker = scene.start(1, *args)
     wait_for(lambda: scene.out(1) == "here\n", SECONDS, "the worker runs")
     (waits,) = scene.warm.idle_pids()
-    core, left = joined(ROUND), RoundWorkers(None)
+    agent: Any = Agent(2)
+    core, left = joined(ROUND), RoundWorkers(agent)
     core.take_step()
-    guard = WorkerTerminator(core, 0.1, lambda: left, scene.worker_processes)
+    agent.start({1: worker.pid})
+    guard = WorkerTerminator(core, 0.1, lambda: left)
     guard.kill_in_time()
     assert worker.wait(SECONDS) == -9
     wait_for(lambda: "its workers did not stop" in said(), SECONDS, "it says whom it has killed")
-    assert f"killed process groups [{worker.pid}]" in said()
+    assert f"killed rank 5 (pid {worker.pid})" in said()
+    left.close()
     assert scene.idle(1) == {waits}
 
 
@@ -388,8 +384,11 @@ def test_a_stack_dump_knows_warm_workers_and_leaves_those_that_wait_alone(
     worker = scene.start(1, *args)
     wait_for(lambda: scene.out(1) == "here\n", SECONDS, "the worker runs")
     (waits,) = scene.warm.idle_pids()
-    dump = StackDump(scene.worker_processes)
-    dump.freeze(3, lambda: True)
+    agent: Any = Agent(2)
+    listed = AgentWorkers(agent)
+    agent.start({1: worker.pid})
+    dump = StackDump()
+    dump.freeze(3, listed() or (), lambda: True)
     assert Path(f"/proc/{waits}/stat").read_text().rpartition(")")[2].split()[0] != "T"
     dump.dump()
     assert worker.wait(SECONDS) == -6

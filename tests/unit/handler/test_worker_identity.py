@@ -1,0 +1,351 @@
+"""Which processes are an agent's workers, and what becomes of all others: torch's own agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devcluster.wait import wait_for
+from elasticjob.contract import names
+from elasticjob.contract.limits import Limits
+from elasticjob.contract.records import DrainReport, ProgressReport
+from elasticjob.handler import K8sRendezvousHandler
+from tests.unit.handler.joining import Start
+from tests.unit.handler.real_agent import Rounds, run_agent
+from tests.unit.memory_api import Leases
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux knows whose children processes are"),
+    pytest.mark.timeout(120),
+]
+
+SECONDS = 60.0
+HALF_A_LETTER = "import ctypes; ctypes.CDLL(None).prctl(15, ('é' * 8).encode(), 0, 0, 0)\n"
+"""As setproctitle does it: the kernel cuts the name after 15 bytes, in the middle of a letter."""
+PROLOGUE = """
+import faulthandler, os, signal, subprocess, sys, time
+from pathlib import Path
+folder, rank, number = Path(sys.argv[1]), os.environ["RANK"], os.environ["ELASTICJOB_ROUND"]
+
+faulthandler.enable()
+
+def say(what, text=""):
+    part = folder / f".{what}-{rank}-{number}"
+    part.write_text(str(text))
+    part.rename(folder / f"{what}-{rank}-{number}")
+
+def wait_for_ever():
+    while True:
+        time.sleep(600)
+
+def started(*code, **options):
+    # A child that says that it is there.
+    command = [sys.executable, "-u", "-c", "\\n".join([*code, "print()", "import time; time.sleep(600)"])]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
+    child.stdout.readline()
+    return child.pid
+"""
+
+
+@pytest.fixture
+def handler(start: Start) -> Callable[..., K8sRendezvousHandler]:
+    return lambda **settings: start("a", **settings)
+
+
+@pytest.fixture
+def rounds(leases: Leases) -> Rounds:
+    return Rounds(leases)
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Processes that torchrun's process has, and that are no workers; as ``setsid uploader & exec torchrun``
+    leaves them there. They dump their stacks at SIGABRT."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def one(code: str = "") -> subprocess.Popen[bytes]:
+        made.append(
+            subprocess.Popen(
+                [sys.executable, "-u", "-c", f"{code}\nprint()\nimport time; time.sleep(600)"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+            )
+        )
+        output = made[-1].stdout
+        assert output is not None
+        output.readline()
+        return made[-1]
+
+    yield one
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def said(folder: Path, what: str, rank: int = 0, number: int = 1) -> str:
+    """What a worker has said, as soon as it has."""
+    path = folder / f"{what}-{rank}-{number}"
+    wait_for(path.exists, SECONDS, f"{path.name} is there")
+    return path.read_text()
+
+
+def test_a_process_name_that_ends_in_half_a_letter_ends_nothing(
+    handler: Callable[..., K8sRendezvousHandler],
+    rounds: Rounds,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    beside: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    beside(HALF_A_LETTER)
+
+    def operator() -> None:
+        rounds.next()
+        said(tmp_path, "here")
+        rounds.end("Hang")
+        rounds.next()
+        said(tmp_path, "here", number=2)
+        rounds.end()
+        rounds.complete()
+
+    run_agent(
+        handler(), tmp_path, PROLOGUE + HALF_A_LETTER + "say('here')\nwait_for_ever()", operator, nproc=1
+    )
+    assert "round 1 hung; the stack of rank 0 (local rank 0, pid" in caplog.text
+
+
+def test_the_timer_that_ends_slow_workers_survives_such_a_name(
+    handler: Callable[..., K8sRendezvousHandler],
+    rounds: Rounds,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    beside: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    uploader = beside(HALF_A_LETTER)
+    script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('here', os.getpid())\nwait_for_ever()"
+
+    def operator() -> None:
+        rounds.next()
+        pids = [said(tmp_path, "here", rank) for rank in range(2)]
+        rounds.end()
+        wait_for(lambda: "its workers did not stop" in caplog.text, SECONDS, "they are killed")
+        text = f"killed rank 0 (pid {pids[0]}), rank 1 (pid {pids[1]})"
+        assert text in caplog.text
+        rounds.complete()
+
+    run_agent(handler(worker_stop=0.5), tmp_path, PROLOGUE + HALF_A_LETTER + script, operator, nproc=2)
+    assert uploader.poll() is None, "it is no worker"
+
+
+def test_what_is_no_worker_neither_dumps_its_stack_nor_ends(
+    handler: Callable[..., K8sRendezvousHandler],
+    rounds: Rounds,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    beside: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    uploader = beside()
+
+    def operator() -> None:
+        rounds.next()
+        said(tmp_path, "here")
+        rounds.end("Hang")
+        rounds.complete()
+
+    run_agent(handler(), tmp_path, PROLOGUE + "say('here')\nwait_for_ever()", operator)
+    assert caplog.text.count("hung; the stack of") == 1
+    assert f"pid {uploader.pid}" not in caplog.text
+    assert uploader.poll() is None
+
+
+STEPS_WITH_RANK_0 = """
+from elasticjob import should_stop, stop_here
+os.environ["LOCAL_RANK"] = "0"
+step = 0
+while True:
+    step += 1
+    if should_stop(step):
+        say("stopped", step)
+        stop_here()
+    time.sleep(0.01)
+"""
+
+
+def test_workers_that_all_call_themselves_local_rank_0_stop_at_one_step(
+    handler: Callable[..., K8sRendezvousHandler], leases: Leases, rounds: Rounds, tmp_path: Path
+) -> None:
+    """--virtual-local-rank of torchrun, and scripts that set CUDA_VISIBLE_DEVICES."""
+
+    def drain() -> DrainReport | None:
+        text = leases.annotation("a", names.DRAIN_ANNOTATION)
+        return None if text is None else DrainReport.parse(text)
+
+    def operator() -> None:
+        record = rounds.next()
+        leases.wait_for(drain, "both workers take part")
+        leases.publish(replace(record, phase="Draining"))
+        leases.wait_for(lambda: (found := drain()) and found.stopped, "both have stopped")
+        steps = {said(tmp_path, "stopped", rank) for rank in range(2)}
+        assert len(steps) == 1
+        found = drain()
+        assert found is not None
+        assert steps == {str(found.step)}
+        rounds.end()
+        rounds.complete()
+
+    run_agent(handler(), tmp_path, PROLOGUE + STEPS_WITH_RANK_0, operator, nproc=2)
+
+
+ASKED = """
+import elasticjob
+os.environ["LOCAL_RANK"] = "0"
+elasticjob.report_progress(1)
+say("here", os.getpid())
+wait_for_ever()
+"""
+
+
+def test_stacks_have_the_ranks_that_the_agent_gave(
+    handler: Callable[..., K8sRendezvousHandler], rounds: Rounds, tmp_path: Path
+) -> None:
+    def operator() -> None:
+        rounds.next()
+        pids = [int(said(tmp_path, "here", rank)) for rank in range(2)]
+        asked = subprocess.run([sys.executable, "-m", "elasticjob.stacks"], capture_output=True, check=True)
+        found = [json.loads(line) for line in asked.stdout.splitlines()]
+        told = {one["pid"]: (one["rank"], one["localRank"]) for one in found if one["pid"] in pids}
+        assert told == {pids[0]: (0, 0), pids[1]: (1, 1)}
+        rounds.end()
+        rounds.complete()
+
+    early = "os.environ['LOCAL_RANK'] = '0'\nos.environ['RANK'] = '0'\n"
+    run_agent(handler(), tmp_path, PROLOGUE + early + ASKED, operator, nproc=2)
+
+
+FOLDS = """
+code = '''
+import sys, time
+from elasticjob import report_progress
+for step in range(30):
+    report_progress(step)
+    time.sleep(0.1)
+'''
+for fold in range(3):
+    subprocess.run([sys.executable, "-c", code], check=True)
+    say(f"fold{fold}")
+    if fold == 1:
+        child = os.fork()
+        if child == 0:
+            exec(code)
+            os._exit(0)
+        os.waitpid(child, 0)
+        say("forked")
+"""
+
+
+@pytest.mark.parametrize("nproc", [1])
+def test_a_worker_that_trains_each_fold_in_a_child_does_not_hang(
+    handler: Callable[..., K8sRendezvousHandler],
+    leases: Leases,
+    rounds: Rounds,
+    tmp_path: Path,
+    nproc: int,
+) -> None:
+    def operator() -> None:
+        rounds.next(limits=Limits(hang_timeout=2))
+        said(tmp_path, "fold2")
+        report = leases.report("a")
+        assert report is not None
+        assert not report.hung
+        text = leases.annotation("a", names.PROGRESS_ANNOTATION)
+        assert text is not None
+        assert ProgressReport.parse(text).first_step == 0
+        said(tmp_path, "forked")
+        rounds.end()
+        rounds.complete()
+
+    run_agent(handler(), tmp_path, PROLOGUE + FOLDS + "wait_for_ever()", operator, nproc=nproc)
+
+
+LEAVES = """
+def alive(pid):
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except OSError:
+        return False
+
+if number == "1":
+    ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    pids = [
+        started(),
+        started(ignores),
+        started(start_new_session=True),
+        started("import os; os.setpgid(0, 0)"),
+        started(ignores, start_new_session=True),
+    ]
+    say("left", " ".join(map(str, pids)))
+    time.sleep(0.2)
+    {end}
+before = (folder / "left-0-1").read_text().split()
+say("alive", [pid for pid in before if alive(pid)])
+wait_for_ever()
+"""
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)", "wait_for_ever()"])
+def test_what_a_worker_has_left_behind_ends_before_the_next_round(
+    handler: Callable[..., K8sRendezvousHandler],
+    rounds: Rounds,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    beside: Callable[..., subprocess.Popen[bytes]],
+    end: str,
+) -> None:
+    uploader = beside()
+
+    def operator() -> None:
+        rounds.next()
+        pids = said(tmp_path, "left").split()
+        if "wait" in end:
+            rounds.end("Hang")
+        rounds.next()
+        assert said(tmp_path, "alive", number=2) == "[]"
+        wait_for(lambda: "round 1: its workers left" in caplog.text, SECONDS, "it is said")
+        assert [pid for pid in pids if f"{pid} (python" not in caplog.text] == []
+        rounds.end()
+        rounds.complete()
+
+    run_agent(handler(), tmp_path, PROLOGUE + LEAVES.replace("{end}", end), operator)
+    assert uploader.poll() is None
+
+
+def test_no_helper_lets_its_exception_out_of_num_nodes_waiting(
+    handler: Callable[..., K8sRendezvousHandler],
+    rounds: Rounds,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Short of descriptors, say: the round ends, whatever becomes of the stacks."""
+
+    def short(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("elasticjob.stack_dump.StackDump.freeze", short)
+
+    def operator() -> None:
+        rounds.next()
+        said(tmp_path, "here")
+        rounds.end("Hang")
+        rounds.complete()
+
+    run_agent(handler(), tmp_path, PROLOGUE + "say('here')\nwait_for_ever()", operator)
+    assert "the stacks of the workers are not written" in caplog.text
