@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from elasticjob import early_start, messages, open_files
+from elasticjob import early_start, fenced, messages, open_files
 from elasticjob.active_round import ActiveRound
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.api.leases import LeaseApi
@@ -420,7 +420,8 @@ class K8sRendezvousHandler(RendezvousHandler):
         )
         steps = self._worker_steps
         hook = PodHook(os.environ.get(names.POD_UID_ENV, ""))
-        board = StopBoard(steps.folder, local_world_size(self._agent_call.agent), hook)
+        workers = local_world_size(self._agent_call.agent)
+        board = StopBoard(steps.folder, workers, hook)
         drain = Drain(
             m,
             board,
@@ -453,7 +454,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._servers.establish(done.workers_server)
         if leads:
             self._lease.write(report=RoundReport(m.nonce, established=True).dump())
-        self._watch.begin(m, steps, lambda: store.passed, board, self._warm)
+        self._watch.begin(
+            m, steps, lambda: store.passed, board, lambda: fenced.all_say(steps.folder, workers), self._warm
+        )
         return RendezvousInfo(
             store,  # type: ignore[arg-type]  # torch calls methods, it does not look at the type
             m.group_rank,

@@ -21,6 +21,7 @@ from elasticjob.contract.names import (
     DRAIN_ANNOTATION,
     DRAIN_HOOK_ANNOTATION,
     FAILURE_ANNOTATION,
+    FENCED_ANNOTATION,
     FINISHED_ANNOTATION,
     JOB_LABEL,
     KIND,
@@ -69,7 +70,7 @@ _MAX_LAST_WORDS = 300
 _MAX_INDEX = 1_000_000
 _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
-Texts = tuple[str | None, str | None, str | None, str | None, str | None, str | None]
+Texts = tuple[str | None, str | None, str | None, str | None, str | None, str | None, str | None]
 _MAX_AVOIDS = 100
 _MAX_NAME = 253
 _STARTING = ("ContainerCreating", "PodInitializing", "")
@@ -104,10 +105,10 @@ class SeenPod(Seen):
 class SeenLease(Seen):
     """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
     job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished,
-    drain), to know them again: long ones as digests, but for the round's. ``news`` is what starts a pass. One
-    that can't be read and then says something else that can't be read is no news, however often. Progress is
-    none but the first of a round, and of how workers started only whether more is prepared: both ride on
-    other writes (``rider_texts``)."""
+    drain, fenced), to know them again: long ones as digests, but for the round's. ``news`` is what starts a
+    pass. One that can't be read and then says something else that can't be read is no news, however often.
+    Progress is none but the first of a round, and of how workers started only whether more is prepared: both
+    ride on other writes (``rider_texts``)."""
 
     owner: str
     holder: str
@@ -261,8 +262,9 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _optional(annotations.get(ROUND_ANNOTATION)),
         _optional(annotations.get(FINISHED_ANNOTATION)),
         _optional(annotations.get(DRAIN_ANNOTATION)),
+        _optional(annotations.get(FENCED_ANNOTATION)),
     )
-    first, failure, report, written, finished, drain = given
+    first, failure, report, written, finished, drain, fenced = given
     texts = (
         _kept(first),
         _kept(failure),
@@ -270,6 +272,7 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _kept(written, MAX_ROUND_BYTES),
         _kept(finished),
         _kept(drain),
+        _kept(fenced),
     )
     riders = _optional(annotations.get(PROGRESS_ANNOTATION)), _optional(annotations.get(STARTS_ANNOTATION))
     rider_texts = _kept(riders[0]), _kept(riders[1])
@@ -395,9 +398,14 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
         report=report,
         problem=_text("; ".join(problems)),
         report_unreadable=unreadable,
-        finished=texts[4] if texts[4] is not None and is_token(texts[4], MAX_ID) else "",
+        finished=_nonce(texts[4]),
         drain=drain,
+        fenced=_nonce(texts[6]),
     )
+
+
+def _nonce(text: str | None) -> str:
+    return text if text is not None and is_token(text, MAX_ID) else ""
 
 
 def _with_riders(participant: Participant, progress: str | None, starts: str | None) -> Participant:

@@ -141,6 +141,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
         idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
         fencing_after=_fencing(_mapping(policy.get("fencing"))),
+        fencing_needs_proof=_mapping(policy.get("fencing")).get("type") == FencingType.WAIT_FOR_PROOF.value,
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),

@@ -102,7 +102,8 @@ class WarmWorkers:
 @dataclass(frozen=True)
 class JobSpec:
     """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
-    pods, ``warm_workers`` when that is left to the pods. Times are seconds, None is never."""
+    pods, ``warm_workers`` when that is left to the pods. ``fencing_needs_proof``: also of a round whose
+    checkpoints are fenced. Times are seconds, None is never."""
 
     replicas: int = 1
     min_replicas: int | None = None
@@ -123,6 +124,7 @@ class JobSpec:
     max_rounds_without_progress: int | None = None
     idle_deadline: int | None = None
     fencing_after: int | None = None
+    fencing_needs_proof: bool = False
     suspend: bool = False
     active_deadline: int | None = None
     ttl_after_finished: int | None = None
@@ -227,7 +229,8 @@ class Participant:
     """A pod's Lease. ``silent`` is for how many seconds the observer has seen no change of it, counted
     only while its own watch was good; ``problem`` says why a record can't be used, ``report_unreadable`` that
     the report is such a one. ``finished`` is the nonce of the last round that a torchrun of this pod has
-    finished well: also one that has ended since."""
+    finished well: also one that has ended since; ``fenced`` that of the round whose checkpoints are fenced,
+    as its leader says."""
 
     pod: str
     holder: str
@@ -241,6 +244,7 @@ class Participant:
     finished: str = ""
     drain: DrainReport | None = None
     starts: StartsReport | None = None
+    fenced: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from elasticjob_operator.plan import (
     conditions,
     departures,
     error_text,
+    fencing,
     ignored_pods,
     lifecycle,
     nodes,
@@ -122,6 +123,7 @@ def _advance(p: Pass) -> None:
     rounds.renumber_above_leases(p)
     progress.update(p)
     starts.count(p)
+    fencing.note(p)
     departures.drain(p)
     notices.heed(p)
     if p.round.phase == "Active":
