@@ -58,6 +58,11 @@ class SpecCommands:
         )
         self.version += 1
 
+    def do_delete_job(self, finalizer: str) -> None:
+        """Somebody deletes the job, and this finalizer keeps it."""
+        self.job = replace(self.job, generation=self.job.generation + 1, finalizers=(finalizer,))
+        self.version += 1
+
     def do_suspend(self) -> None:
         """``spec.suspend`` becomes true."""
         self._set_spec(suspend=True)

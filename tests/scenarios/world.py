@@ -295,6 +295,12 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         else:
             raise ValueError(what)
 
+    def do_orphan(self, uid: str) -> None:
+        """The job is deleted with ``--cascade=orphan`` and made again: its former pods run on, nobody's."""
+        self.job = replace(self.job, uid=uid, generation=1)
+        self.status, self.record = JobStatus(), None
+        self.pods = {name: replace(pod, of_this_job=False) for name, pod in self.pods.items()}
+
     def do_recreate(self, uid: str) -> None:
         """The job is deleted and made again under the same name; its old pods are still there."""
         self.job = replace(self.job, uid=uid, generation=1)

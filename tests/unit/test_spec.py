@@ -200,6 +200,22 @@ def test_managed_by_others_and_deleting() -> None:
     assert read_job(raw(meta={"deletionTimestamp": "2026-01-01T00:00:00Z"})).deleting
 
 
+@pytest.mark.parametrize(
+    ("finalizers", "kept_by"),
+    [
+        (["a.b/c", "d.e/f"], ("a.b/c", "d.e/f")),
+        (["foregroundDeletion"], ()),
+        (["foregroundDeletion", "a.b/c"], ("a.b/c",)),
+        (["orphan", "a.b/c"], ()),
+    ],
+)
+def test_what_keeps_a_job_that_is_being_deleted(finalizers: list[str], kept_by: tuple[str, ...]) -> None:
+    before = read_job(raw(meta={"finalizers": finalizers}))
+    assert before.job.finalizers == ()
+    deleted = {"finalizers": finalizers, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert read_job(raw(meta=deleted), before).job.finalizers == kept_by
+
+
 def test_foreign_status_is_an_error_with_a_sentence() -> None:
     with pytest.raises(MalformedJob, match="a/j: the status cannot be read"):
         read_job(raw(status={"roundHistory": [{"number": 1}]}))

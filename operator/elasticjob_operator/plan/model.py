@@ -139,13 +139,15 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """Identity and wish."""
+    """Identity and wish. ``finalizers`` are those that keep a job which is being deleted; none for any
+    other."""
 
     namespace: str
     name: str
     uid: str
     generation: int
     spec: JobSpec
+    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
