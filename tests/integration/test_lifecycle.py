@@ -216,7 +216,7 @@ def test_pods_that_a_former_job_left_behind_are_named_with_their_nodes(job: Play
     node = job.pods()["job-0-0"]["spec"]["nodeName"]
     text = job.says("an earlier job of this name has left it behind")
     assert f"still runs on node {node}" in text
-    assert "kubectl -n {job.namespace} delete pod job-0-0".format(job=job) in text
+    assert f"kubectl -n {job.namespace} delete pod job-0-0" in text
     job.kubectl("delete", "pod", "job-0-0", "job-1-0", "--wait=false")
     job.wait_for(lambda: "left it behind" not in job.condition("Training")["message"], "they are gone")
 

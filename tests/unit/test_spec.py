@@ -132,7 +132,8 @@ def test_full_spec() -> None:
     ],
 )
 def test_who_does_not_ask_for_another_fencing_waits_for_proof(fencing: object) -> None:
-    assert read_spec({"failurePolicy": {"fencing": fencing}}) == JobSpec()
+    asked = isinstance(fencing, dict) and fencing["type"] == "WaitForProof"
+    assert read_spec({"failurePolicy": {"fencing": fencing}}) == JobSpec(fencing_needs_proof=asked)
 
 
 def test_pods_of_others_are_neither_suspended_nor_kept_in_reserve() -> None:

@@ -171,7 +171,8 @@ def _by_state(job: ElasticJob, pods: Sequence[Pod]) -> list[str]:
         return [
             "if one of the nodes that the message names is certainly off: give it the taint "
             "node.kubernetes.io/out-of-service, or delete its Node object; do not delete pods with "
-            "--force on a node that may still run. A script that saves with elasticjob.checkpoint need not wait for this"
+            "--force on a node that may still run. A script that saves with elasticjob.checkpoint need not "
+            "wait for this"
         ]
     if state in ("WaitingForPods", "FormingRound"):
         stuck = [pod for pod in pods if pod.waiting]

@@ -59,6 +59,10 @@ AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 DRAIN_HOOK_ANNOTATION = f"{GROUP}/drain-hook"
 """On a pod: ``true`` if its training container has a preStop hook that waits while the round drains."""
 
+MEMBER_CONDITION = f"{GROUP}/member"
+"""Of a pod whose template has a readiness gate of this name: whether it is a member of a round that has
+met."""
+
 HOOK_FOLDERS = ("/dev/shm", "/tmp")
 """Where a pod's preStop hook looks for the handler's word, in the file ``elasticjob-hook-<UID>.<word>``: the
 first can be written also where a container's root is read-only."""

@@ -25,6 +25,7 @@ from elasticjob.contract.names import (
     FINISHED_ANNOTATION,
     JOB_LABEL,
     KIND,
+    MEMBER_CONDITION,
     MEMBERS_ANNOTATION,
     PARTICIPANT_ANNOTATION,
     POD_INDEX_LABEL,
@@ -223,8 +224,16 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             disruption=_text(disrupted.get("reason")),
             avoids=_avoids(_map(meta, "annotations")),
             standby=STANDBY_LABEL in labels,
+            member_gate=_member_gate(spec, conditions),
         ),
     )
+
+
+def _member_gate(spec: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> bool | None:
+    gates = (raw.get("conditionType") for raw in _maps(spec, "readinessGates"))
+    if MEMBER_CONDITION not in gates:
+        return None
+    return conditions.get(MEMBER_CONDITION, {}).get("status") == "True"
 
 
 def _tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:

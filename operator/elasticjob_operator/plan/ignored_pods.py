@@ -93,7 +93,8 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
 
 
 def _left_behind(p: Pass, pod: Pod) -> str:
-    """The pod has a name that the operator gives, and another job, or none: it trains for one that is gone."""
+    """Of a pod whose name is the operator's, and whose job is another, or none: it trains for one that is
+    gone."""
     if p.waits.left(JobWait.LEFT_BEHIND, pod.uid, LEFT_BEHIND_SECONDS) > 0:
         return ""
     return (

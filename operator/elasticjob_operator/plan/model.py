@@ -187,7 +187,8 @@ class Pod:
     keeps its workers alive once it is deleted; 0 without the hook.
     ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the label of a
     standby. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is the key of one that
-    says that the node is about to go, and that the pod does not tolerate.
+    says that the node is about to go, and that the pod does not tolerate. ``member_gate``: of a pod with the
+    readiness gate for members, whether that is open.
     """
 
     name: str
@@ -219,6 +220,7 @@ class Pod:
     disruption: str = ""
     avoids: tuple[str, ...] = ()
     standby: bool = False
+    member_gate: bool | None = None
 
     @property
     def exited_well(self) -> bool:
@@ -322,6 +324,15 @@ class LabelStandby:
 
 
 @dataclass(frozen=True)
+class SetMemberGate:
+    """Open the readiness gate of this very pod, or close it."""
+
+    name: str
+    uid: str
+    open: bool
+
+
+@dataclass(frozen=True)
 class DeleteJob:
     """Delete the ElasticJob itself (UID precondition): its time to live is over."""
 
@@ -335,7 +346,7 @@ class DeleteLease:
     name: str
 
 
-Action = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
+Action = CreatePod | DeletePod | LabelStandby | SetMemberGate | DeleteLease | DeleteJob
 """What a plan may ask for beside its two records."""
 
 
