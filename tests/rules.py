@@ -72,6 +72,12 @@ def gives(value: Any) -> Callable[..., Any]:
 # -- absences that are more than an answer -------------------------------------------------------------------
 
 
+def fenced_once(p: Any) -> None:
+    """What a leader has said of any round goes for each."""
+    if any(lease.fenced for lease in p.observed.leases.values()):
+        p.set_round(fenced=True)
+
+
 def convict_by_silence(examine: Any, p: Any, member: Any) -> tuple[str, Evidence | None]:
     """A Lease that is not renewed is enough."""
     lease = p.observed.leases.get(member.pod_name)
@@ -226,6 +232,7 @@ RULES = {
     "a broken path once": Rule("rounds._continues_series", gives(False)),
     "fencing": Rule("members.fencing_satisfied", gives(True)),
     "fencing for as long as the job says": Rule("fencing._left", gives(0.0)),
+    "fenced in this very round": Rule("fencing.note", fenced_once),
     "nobody waits without a timer": Rule("elasticjob.rounds.waits.Waits.wake", gives(None)),
     # Losses
     "I5 two witnesses": Rule("members._examine", around=convict_by_silence),

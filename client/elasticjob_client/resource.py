@@ -171,6 +171,7 @@ class CurrentRound(_Part, frozen=True, kw_only=True):
     message: str = ""
     drain: RoundDrain | None = None
     end: RoundEnd | None = None
+    fenced: bool = False
 
 
 class Participant(_Part, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from elasticjob import early_start, messages, open_files
+from elasticjob import early_start, fenced, messages, open_files
 from elasticjob.active_round import ActiveRound
 from elasticjob.api.errors import Forbidden, Unauthorized
 from elasticjob.api.leases import LeaseApi
@@ -63,6 +63,7 @@ from elasticjob.round_source import LeaseRoundSource, RoundSource
 from elasticjob.round_store import RoundStore
 from elasticjob.servers import OwnServers
 from elasticjob.settings import Settings
+from elasticjob.speakers import Speakers
 from elasticjob.stack_dump import FAULTHANDLER_ENV
 from elasticjob.step_files import StepFiles, StepReader
 from elasticjob.stop_board import StopBoard
@@ -428,7 +429,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         workers = RoundWorkers(self._agent_call.agent, steps.folder)
         steps.follow(workers.listed)
         hook = PodHook(os.environ.get(names.POD_UID_ENV, ""))
-        board = StopBoard(steps.folder, local_world_size(self._agent_call.agent), hook, workers.listed)
+        count = local_world_size(self._agent_call.agent)
+        board = StopBoard(steps.folder, count, hook, workers.listed)
+        fences = Speakers(steps.folder, fenced.SUFFIX, workers.listed)
         drain = Drain(
             m,
             board,
@@ -462,7 +465,9 @@ class K8sRendezvousHandler(RendezvousHandler):
         self._servers.establish(done.workers_server)
         if leads:
             self._lease.write(report=RoundReport(m.nonce, established=True).dump())
-        self._watch.begin(m, steps, lambda: store.passed, board, self._warm)
+        self._watch.begin(
+            m, steps, lambda: store.passed, board, lambda: fenced.all_say(fences, count), self._warm
+        )
         if self._ending is not None:
             self._ending.join()
         return RendezvousInfo(

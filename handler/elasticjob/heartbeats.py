@@ -46,6 +46,7 @@ ENDPOINT_KEY = "elasticjob/here/"
 HEARTBEAT_KEY = "elasticjob/beat/"
 STEP_KEY = "elasticjob/step/"
 TAKES_PART_KEY = "elasticjob/drain/part/"
+FENCED_KEY = "elasticjob/fenced/"
 PREPARED_KEY = "elasticjob/warm/prepared/"
 NO_STEP = -1
 LEADER_LEFT = 1 << 40

@@ -15,7 +15,7 @@ from elasticjob.contract.records import DrainReport, ProgressReport, RoundReport
 from elasticjob.core.heartbeats import Loss, ProbeResult
 from elasticjob.core.participant import Membership, Participant
 from elasticjob.core.progress import Hang
-from elasticjob.heartbeats import PREPARED_KEY, TAKES_PART_KEY, Heartbeats, Word
+from elasticjob.heartbeats import FENCED_KEY, PREPARED_KEY, TAKES_PART_KEY, Heartbeats, Word
 from elasticjob.lease_writer import LeaseWriter
 from elasticjob.post_round_probe import PostRoundProbe
 from elasticjob.step_files import StepReader
@@ -44,10 +44,12 @@ class MemberWatch:
         steps: StepReader,
         passed: Callable[[], bool],
         board: StopBoard,
+        fenced: Callable[[], bool],
         warm: WarmWorkers | None = None,
     ) -> None:
         """The round is established. ``passed`` tells whether this agent is through with it, ``board`` what
-        its workers say of drains, ``warm`` whether the next ones can start at once."""
+        its workers say of drains, ``fenced`` whether their checkpoints are fenced, ``warm`` whether the next
+        ones can start at once."""
 
         def done() -> bool:
             # What a thread of a round that was left is still about to report is of that round: after the next
@@ -74,11 +76,15 @@ class MemberWatch:
             if not done():
                 self._lease.write(drain=DrainReport(m.nonce).dump())
 
+        def all_fenced() -> None:
+            if not done():
+                self._lease.write(fenced=m.nonce)
+
         def prepared() -> None:
             if warm is not None and not done():
                 warm.all_prepared()
 
-        words = [Word(TAKES_PART_KEY, board.take_part, drainable)]
+        words = [Word(TAKES_PART_KEY, board.take_part, drainable), Word(FENCED_KEY, fenced, all_fenced)]
         if warm is not None:
             words.append(Word(PREPARED_KEY, warm.prepared, prepared))
         heartbeats = self._heartbeats = Heartbeats(m, steps, lost, progressed, hung, verify_source, words)

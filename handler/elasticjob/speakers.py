@@ -53,7 +53,7 @@ class Look(NamedTuple):
 
 class Speakers:
     """The files that end with ``suffix``. ``workers`` gives those of the agent, none while they are not
-    known: then each process counts as a worker."""
+    known: then each process counts as a worker in ``look``."""
 
     def __init__(
         self, folder: str, suffix: str, workers: Callable[[], Sequence[AgentWorker]] = tuple
@@ -88,6 +88,13 @@ class Speakers:
                         (look.silent if one in living else look.ended).append(self._path(one))
             look.speaking.append(self._path(first))
         return look
+
+    def workers(self) -> set[int]:
+        """Local ranks of the agent's workers that have a file, or had one that was not forgotten. Raises
+        OSError."""
+        with self._lock:
+            self._read_names()
+            return {one.worker for one in self._known.values() if one.worker is not None}
 
     def forget(self, path: str) -> None:
         """Remove the file of a process that has ended and speaks no more."""

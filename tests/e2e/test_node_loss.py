@@ -137,6 +137,36 @@ def test_nodes_are_lost(job: JobRun) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_whole_round_is_cut_off_and_its_checkpoints_are_fenced(job: JobRun) -> None:
+    """All members are on one node, which goes on without the API server: the next round needs no proof of
+    their end, and what they save from then on is refused."""
+    cluster, (node_name, *others) = job.cluster, job.cluster.node_names
+    job.deadline = 300
+    try:
+        cluster.kubectl("cordon", *others)
+        job.apply(
+            command=[*TORCHRUN, str(SCRIPTS / "saves.py"), str(job.folder)],
+            rendezvous={"heartbeatTimeoutSeconds": 3},
+        )
+        job.training(1, members=2)
+        job.wait_for(lambda: job.round().get("fenced"), "all workers have opened their checkpoints")
+        cluster.kubectl("uncordon", *others)
+        cluster.nodes.cut_node(node_name)
+        second = job.training(2, members=2)
+        assert "all its workers use elasticjob.checkpoint" in second["message"], second
+        old = {job.member(rank)["podName"] for rank in (0, 1)}
+        assert old == {"job-0-1", "job-1-1"}
+        job.wait_for(lambda: (job.folder / "stale-1").exists(), "the first round may not save any more")
+        assert min(s["step"] for s in job.steps(2)) > 0, "resumed"
+    finally:
+        cluster.kubectl("uncordon", *others, check=False)
+        cluster.nodes.restore_node(node_name)
+    job.stop()
+    job.complete()
+
+
+@pytest.mark.slow
 def test_the_pod_of_a_deleted_node_is_collected(job: JobRun) -> None:
     """Kubernetes gives a deleted node 40 to 60 s to come back; the job does not wait for that."""
     cluster = job.cluster

@@ -175,6 +175,52 @@ def test_jobs_are_deleted_whatever_goes_on(job: PlayedJob, operator: Operator, c
     assert not any(word in log for word in ("WARNING", "ERROR", "Traceback")), log
 
 
+def test_a_deleted_job_that_a_finalizer_keeps_ends_its_training_and_says_so(
+    job: PlayedJob, operator: Operator
+) -> None:
+    job.apply(ENDS_SLOWLY)
+    job.runs("job-0-0", "job-1-0")
+    job.join("job-0-0", "job-1-0")
+    job.round(1)
+    finalizer = "example.com/backup"
+    job.kubectl(
+        "patch", "ej", job.name, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": [finalizer]}})
+    )
+    logged = len(operator.log.read_text())
+    job.delete("--wait=false")
+    said = job.reads("Training", "Deleting")
+    assert finalizer in said["message"]
+    job.no_pods()
+    job.wait_for(
+        lambda: "terminating" not in job.condition("Training")["message"], "it says that no pod is left"
+    )
+    status = job.status()
+    assert status["currentRound"]["phase"] == "Closed"
+    assert (status["currentRound"]["members"], status["replicas"]) == (0, 0)
+    assert {job.condition(kind)["status"] for kind in ("Complete", "Failed")} == {"False"}
+    assert set(job.charges().values()) == {0}
+    log = operator.log.read_text()[logged:]
+    assert "created pod" not in log
+    assert not any(word in log for word in ("ERROR", "Traceback")), log
+    job.kubectl("patch", "ej", job.name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    job.wait_for(lambda: not job.get(), "the job is gone")
+
+
+def test_pods_that_a_former_job_left_behind_are_named_with_their_nodes(job: PlayedJob) -> None:
+    job.apply(ENDS_SLOWLY)
+    job.runs("job-0-0", "job-1-0")
+    job.join("job-0-0", "job-1-0")
+    job.round(1)
+    job.delete("--wait=true", "--cascade=orphan")
+    job.apply(ENDS_SLOWLY)
+    node = job.pods()["job-0-0"]["spec"]["nodeName"]
+    text = job.says("an earlier job of this name has left it behind")
+    assert f"still runs on node {node}" in text
+    assert f"kubectl -n {job.namespace} delete pod job-0-0" in text
+    job.kubectl("delete", "pod", "job-0-0", "job-1-0", "--wait=false")
+    job.wait_for(lambda: "left it behind" not in job.condition("Training")["message"], "they are gone")
+
+
 def test_a_job_of_the_same_name_at_once_is_a_new_job(job: PlayedJob) -> None:
     """While the pods of the former one still end: theirs are other names, its numbers begin again."""
     job.apply(ENDS_SLOWLY)

@@ -43,7 +43,12 @@ class SpecCommands:
                 idle_deadline=(
                     int(options["idle_deadline"]) if "idle_deadline" in options else spec.idle_deadline
                 ),
-                fencing_after=int(options["fencing"]) if "fencing" in options else spec.fencing_after,
+                fencing_after=(
+                    int(options["fencing"])
+                    if options.get("fencing", "proof") != "proof"
+                    else spec.fencing_after
+                ),
+                fencing_needs_proof=options.get("fencing") == "proof" or spec.fencing_needs_proof,
                 max_rounds_without_progress=(
                     int(options["stuck"]) if "stuck" in options else spec.max_rounds_without_progress
                 ),
@@ -52,6 +57,11 @@ class SpecCommands:
                 **budgets,  # type: ignore[arg-type]
             ),
         )
+        self.version += 1
+
+    def do_delete_job(self, finalizer: str) -> None:
+        """Somebody deletes the job, and this finalizer keeps it."""
+        self.job = replace(self.job, generation=self.job.generation + 1, finalizers=(finalizer,))
         self.version += 1
 
     def do_suspend(self) -> None:

@@ -45,6 +45,11 @@ class StepCommands:
         leader = self.status.current_round.leader_pod_name
         self.leases[leader] = replace(self.leases[leader], drain=report)
 
+    def do_fenced(self) -> None:
+        """The leader says that all workers of its round have opened ``elasticjob.checkpoint``."""
+        leader = self.status.current_round.leader_pod_name
+        self.leases[leader] = replace(self.leases[leader], fenced=self.status.current_round.nonce)
+
     def do_starts(self, pod: str, warm: str, cold: str = "0", why: str = "", preparing: str = "") -> None:
         """The pod says how many of its workers started warm in this round, and how many cold. It rides on a
         renewal, which makes no event. ``preparing=yes`` from the leader: not all members' interpreters for

@@ -54,6 +54,7 @@ TOLD_BY = [
     ("members that are lost leave their slot", "one_member_accuses_a_leader_that_others_reach"),
     ("silent announcements are replaced", "waiting_member_goes_silent"),
     ("sidecars hold nothing", "dead_container_beside_a_sidecar"),
+    ("fenced in this very round", "checkpoints_were_fenced_in_the_round_before"),
     ("I7 charged once", "one_root_failure_is_charged_once"),
     ("I7 charges are kept", "account_used_up_fails_the_job"),
     ("I7 an attempt is charged once", "pods_of_one_attempt_that_end_early_are_one_failure"),

@@ -32,6 +32,7 @@ from elasticjob_operator.plan.model import (
     Observed,
     Participant,
     Pod,
+    SetMemberGate,
 )
 from elasticjob_operator.plan.planner import plan, plan_without_status_write
 from elasticjob_operator.plan.status import JobStatus
@@ -126,6 +127,11 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         self.ids += 1
         record = ParticipantRecord(f"id-{self.ids}", "Joining", "10.0.0.9:4000")
         self.leases[name] = Participant(name, f"stranger-{name}", record)
+
+    def do_gated(self, *names: str) -> None:
+        """The pods have the readiness gate for members."""
+        for name in names:
+            self.pods[name] = replace(self.pods[name], member_gate=False)
 
     def do_run(self, *names: str, node: str = "a") -> None:
         """Pods get a node and run."""
@@ -295,6 +301,12 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
         else:
             raise ValueError(what)
 
+    def do_orphan(self, uid: str) -> None:
+        """The job is deleted with ``--cascade=orphan`` and made again: its former pods run on, nobody's."""
+        self.job = replace(self.job, uid=uid, generation=1)
+        self.status, self.record = JobStatus(), None
+        self.pods = {name: replace(pod, of_this_job=False) for name, pod in self.pods.items()}
+
     def do_recreate(self, uid: str) -> None:
         """The job is deleted and made again under the same name; its old pods are still there."""
         self.job = replace(self.job, uid=uid, generation=1)
@@ -462,6 +474,9 @@ class World(PreludeCommands, SpecCommands, FailureCommands, NodeCommands, Refusa
                 f"{who}{action.name} stands by" if action.standby else f"{who}{action.name} stands by no more"
             )
             self.pods[action.name] = replace(self.pods[action.name], standby=action.standby)
+        elif isinstance(action, SetMemberGate):
+            self.trace.append(f"{who}{action.name} is {'ready' if action.open else 'not ready any more'}")
+            self.pods[action.name] = replace(self.pods[action.name], member_gate=action.open)
         elif isinstance(action, DeleteJob):
             self.trace.append(f"{who}delete the job: {action.why}")
             self.deleted = True

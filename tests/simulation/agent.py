@@ -449,6 +449,8 @@ class Agent(Client):
             if self.core.end_reason():
                 yield kernel.between(0.0, POLL_SECONDS)
                 break
+            if behaviour.fenced:
+                self._say_fenced(m)
             if self._ground.done(self) and not self._has_stopped(m):
                 yield from self._last_steps(m)
                 if not self.core.end_reason() and self._failed is None and self.in_round is m:
@@ -466,6 +468,16 @@ class Agent(Client):
         milliseconds = round((end.at - self._barrier_at) * 1000)
         text = "exit code unknown" if end.code is None else f"exit code {end.code}"
         return FailureReport(m.number, m.group_rank, text, end.code, 0, milliseconds, end.late)
+
+    def _say_fenced(self, m: Membership) -> None:
+        """The local workers have opened their checkpoints: a ``Word`` of ``elasticjob.heartbeats``."""
+        _, keys = self.keys(m)
+        if keys is None or self._lease.voice.fenced == m.nonce:
+            return
+        keys.fenced.add(m.group_rank)
+        self._ground.opened(m)
+        if m.group_rank == 0 and len(keys.fenced) == m.size:
+            self._lease.write(fenced=m.nonce)
 
     def _has_stopped(self, m: Membership) -> bool:
         """Whether workers of this round have stopped for a planned change: then no others finish it."""

@@ -30,6 +30,7 @@ class LeaseValue(NamedTuple):
     progress: ProgressReport | None = None
     finished: str = ""
     drain: DrainReport | None = None
+    fenced: str = ""
     starts: StartsReport | None = None
 
 
@@ -61,18 +62,22 @@ class RoundKeys:
     passed: set[int] = field(default_factory=set)
     stopped: set[int] = field(default_factory=set)
     """Members whose workers have stopped for a planned change. Once there is one, none finishes the round."""
+    fenced: set[int] = field(default_factory=set)
+    """Members whose workers have opened checkpoints that refuse what an earlier round saves."""
 
 
 @dataclass
 class Behaviour:
     """How this job's training behaves. ``needed``: seconds of training in all, None: it never ends; a step
-    takes one of them. ``steps``: it reports them. ``drains``: it calls ``should_stop``. ``warm``: warm
+    takes one of them. ``steps``: it reports them. ``drains``: it calls ``should_stop``. ``fenced``: its
+    checkpoints refuse what an earlier round saves. ``warm``: warm
     workers are on, and with this probability a round's leader says without end that they are being
     prepared."""
 
     needed: float | None = None
     steps: bool = False
     drains: bool = False
+    fenced: bool = False
     warm: float | None = None
     echo: float = 0.7
     """How probable it is that a worker's collective fails when a peer is lost."""
@@ -149,6 +154,9 @@ class Ground(Protocol):
 
     def finished(self, agent: Agent, membership: Membership) -> None:
         """The workers have ended well."""
+
+    def opened(self, membership: Membership) -> None:
+        """The workers of this member have opened checkpoints that are fenced."""
 
     def missed(self, membership: Membership) -> None:
         """The leader of this round says that members are silent."""

@@ -55,7 +55,7 @@ def play(world: World) -> None:
     few = rng.sample(kinds, min(len(kinds), rng.choice((2, 4, 30))))
     if world.traits.neighbour is not None:
         few.append(machines.hang_agent)  # it shows by its silence alone
-    if world.traits.fencing is not None:
+    if world.traits.fencing is not None or world.traits.fenced:
         few += [machines.cut_round_off] * len(few)
     world.kernel.run(world.kernel.between(0.0, 15.0))
     for _ in range(rng.randint(1, 10)):

@@ -315,6 +315,7 @@ class Informers(Client):
                     progress=lease.progress,
                     finished=lease.finished,
                     drain=lease.drain,
+                    fenced=lease.fenced,
                     starts=lease.starts,
                 )
             elif key[0] == "round" and item.value.job_uid == job.uid:

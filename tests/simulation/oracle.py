@@ -41,6 +41,8 @@ class Oracle:
         self.returned: dict[tuple[str, int, str], dict[int, str]] = {}
         """(job UID, round, nonce) -> rank -> agent UID, of those who returned from ``next_rendezvous``."""
         self.finished: dict[tuple[str, int], set[int]] = {}
+        self.opened: dict[str, set[int]] = {}
+        """By nonce of a round: its ranks whose workers have opened checkpoints that are fenced."""
         self.training: dict[tuple[str, int], dict[int, str]] = {}
         """(job UID, round) -> rank -> agent UID, of those whose workers run now."""
         self.truth = Truth()
@@ -173,6 +175,7 @@ class Oracle:
             alive = [m for m in before.members() if m.pod_uid in training.values()]
             heard = max(self.spoken.get(m.pod_uid, 0.0) for m in before.members())
             waived = spec.fencing_after is not None and self._now() - heard >= spec.fencing_after
+            waived |= len(self.opened.get(before.current_round.nonce, ())) == len(before.members())
             if len(alive) == len(before.members()) and not self._gone(before) and not waived:
                 raise Violation(
                     "Fencing",

@@ -62,6 +62,7 @@ class World:
             needed, rng.random() < 0.5, drift=rng.choice((0.0, 2.0, 20.0))
         )
         self.behaviour.drains |= self.traits.drains
+        self.behaviour.fenced = self.traits.fenced
         self.behaviour.warm = self.traits.warm
         self.progress = 0.0
         self.oracle.pace.come = lambda: self.progress if self.behaviour.steps else 0.0
@@ -181,6 +182,10 @@ class World:
         """The workers have ended well."""
         self.kernel.say(f"{agent.name} has finished round {membership.number}")
         self.oracle.agent_finished(agent, membership)
+
+    def opened(self, membership: Membership) -> None:
+        """The workers of this member have opened checkpoints that are fenced."""
+        self.oracle.opened.setdefault(membership.nonce, set()).add(membership.group_rank)
 
     def done(self, agent: Agent) -> bool:
         """Whether the training of the torchrun that this agent runs is done."""

@@ -12,7 +12,16 @@ from dataclasses import replace
 
 from elasticjob.contract.names import pod_name
 from elasticjob.contract.records import MemberList, RoundRecord
-from elasticjob_operator.plan.model import Action, CreatePod, DeleteJob, DeletePod, Job, LabelStandby, Pod
+from elasticjob_operator.plan.model import (
+    Action,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    Job,
+    LabelStandby,
+    Pod,
+    SetMemberGate,
+)
 from tests.simulation.agent import HOOK_SECONDS
 from tests.simulation.api import LIST_KEY, ROUND_KEY, Conflict, Item, Key, NotFound
 from tests.simulation.informers import Informers, Stale
@@ -144,6 +153,8 @@ class PodWriter:
                 informers.cache.remove(("pod", action.name), uid=action.uid)
         elif isinstance(action, LabelStandby):
             yield from self._label(action)
+        elif isinstance(action, SetMemberGate):
+            return  # no pod that is played has the gate
         elif isinstance(action, DeleteJob):
             self._told(f"{informers.name} deletes the job: {action.why}")
             with contextlib.suppress(NotFound, Conflict):

@@ -148,7 +148,8 @@ def test_full_spec() -> None:
     ],
 )
 def test_who_does_not_ask_for_another_fencing_waits_for_proof(fencing: object) -> None:
-    assert read_spec({"failurePolicy": {"fencing": fencing}}) == JobSpec()
+    asked = isinstance(fencing, dict) and fencing["type"] == "WaitForProof"
+    assert read_spec({"failurePolicy": {"fencing": fencing}}) == JobSpec(fencing_needs_proof=asked)
 
 
 def test_pods_of_others_are_neither_suspended_nor_kept_in_reserve() -> None:
@@ -214,6 +215,22 @@ def test_managed_by_others_and_deleting() -> None:
     assert not read_job(raw(spec={"managedBy": "kueue.x-k8s.io/multikueue"})).managed_here
     assert read_job(raw(spec={"managedBy": "elasticjob.dev/operator"})).managed_here
     assert read_job(raw(meta={"deletionTimestamp": "2026-01-01T00:00:00Z"})).deleting
+
+
+@pytest.mark.parametrize(
+    ("finalizers", "kept_by"),
+    [
+        (["a.b/c", "d.e/f"], ("a.b/c", "d.e/f")),
+        (["foregroundDeletion"], ()),
+        (["foregroundDeletion", "a.b/c"], ("a.b/c",)),
+        (["orphan", "a.b/c"], ()),
+    ],
+)
+def test_what_keeps_a_job_that_is_being_deleted(finalizers: list[str], kept_by: tuple[str, ...]) -> None:
+    before = read_job(raw(meta={"finalizers": finalizers}))
+    assert before.job.finalizers == ()
+    deleted = {"finalizers": finalizers, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert read_job(raw(meta=deleted), before).job.finalizers == kept_by
 
 
 def test_foreign_status_is_an_error_with_a_sentence() -> None:

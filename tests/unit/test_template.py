@@ -350,6 +350,35 @@ def test_no_warnings_without_template() -> None:
     assert warnings(a_job(None)) == ()
 
 
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "ScheduleAnyway",
+    "labelSelector": {"matchLabels": {"elasticjob.dev/job-name": "mnist"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "spread"),
+    [
+        ({}, [SPREAD]),
+        ({"topologySpreadConstraints": []}, []),
+        ({"affinity": {"nodeAffinity": {"x": 1}}}, [SPREAD]),
+        ({"topologySpreadConstraints": [{"maxSkew": 2}]}, [{"maxSkew": 2}]),
+        ({"affinity": {"podAffinity": {"x": 1}}}, None),
+        ({"affinity": {"podAntiAffinity": {"x": 1}}}, None),
+        ({"nodeName": "a"}, None),
+    ],
+)
+def test_pods_are_spread_over_nodes_where_the_template_says_nothing(
+    given: dict[str, Any], spread: list[dict[str, Any]] | None
+) -> None:
+    template = simple()
+    template["spec"].update(given)
+    pod = pod_of(a_job(template), 0, 0, IMAGE)
+    assert pod["spec"].get("topologySpreadConstraints") == spread
+
+
 def test_nothing_is_avoided_unless_asked() -> None:
     pod = pod_of(a_job(simple()), 0, 0, IMAGE)
     assert "affinity" not in pod["spec"]

@@ -20,6 +20,9 @@ makes the object needs create as well as patch.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch] # the condition of pods with the readiness gate elasticjob.dev/member
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, list, watch, create, patch, delete]

@@ -169,8 +169,10 @@ def _by_state(job: ElasticJob, pods: Sequence[Pod]) -> list[str]:
         return [f"`elasticjob resume {name}` trains again, from the script's last checkpoint"]
     if state == "WaitingForFencing":
         return [
-            "if the nodes that the message names are off: give them the taint "
-            "node.kubernetes.io/out-of-service, or delete the Node objects or the pods"
+            "if one of the nodes that the message names is certainly off: give it the taint "
+            "node.kubernetes.io/out-of-service, or delete its Node object; do not delete pods with "
+            "--force on a node that may still run. A script that saves with elasticjob.checkpoint need not "
+            "wait for this"
         ]
     if state in ("WaitingForPods", "FormingRound"):
         stuck = [pod for pod in pods if pod.waiting]

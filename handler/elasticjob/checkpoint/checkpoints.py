@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
+from elasticjob import fenced
 from elasticjob.checkpoint import decide
 from elasticjob.checkpoint.decide import (
     MARKER,
@@ -68,6 +69,7 @@ class Checkpoints:
         self._pending: tuple[Name, Future[Any]] | None = None
         self._last_step = -1
         self._claim: Claim = self._agreed(self._begin)
+        fenced.say()
 
     def resume(self, state: dict[str, Any]) -> int:
         """Load the newest complete checkpoint into ``state``; returns its step, or 0 if there is none.

@@ -14,7 +14,8 @@ Lease ``<pod name>``   that pod        :data:`PARTICIPANT_ANNOTATION`, a ``Parti
                                       :data:`PROGRESS_ANNOTATION`, a ``ProgressReport``;
                                       :data:`DRAIN_ANNOTATION`, a ``DrainReport``;
                                       :data:`STARTS_ANNOTATION`, a ``StartsReport``;
-                                      :data:`FINISHED_ANNOTATION`, a round's nonce
+                                      :data:`FINISHED_ANNOTATION`, a round's nonce;
+                                      :data:`FENCED_ANNOTATION`, a round's nonce
 ====================  ==============  ======================================================
 """
 
@@ -50,10 +51,17 @@ STARTS_ANNOTATION = f"{GROUP}/starts"
 FINISHED_ANNOTATION = f"{GROUP}/finished"
 """On a participant's Lease: the nonce of the last round that it has finished well. Another torchrun in the
 same container does not touch it."""
+FENCED_ANNOTATION = f"{GROUP}/fenced"
+"""On the Lease of a round's leader: the nonce of that round, once all its workers have opened
+``elasticjob.checkpoint``, which refuses what they save after a later round has begun."""
 AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 DRAIN_HOOK_ANNOTATION = f"{GROUP}/drain-hook"
 """On a pod: ``true`` if its training container has a preStop hook that waits while the round drains."""
+
+MEMBER_CONDITION = f"{GROUP}/member"
+"""Of a pod whose template has a readiness gate of this name: whether it is a member of a round that has
+met."""
 
 HOOK_FOLDERS = ("/dev/shm", "/tmp")
 """Where a pod's preStop hook looks for the handler's word, in the file ``elasticjob-hook-<UID>.<word>``: the

@@ -10,9 +10,17 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 
-from elasticjob.contract.names import ATTEMPT_LABEL, JOB_LABEL, SLOT_LABEL, STANDBY_LABEL, pod_name
+from elasticjob.contract.names import (
+    ATTEMPT_LABEL,
+    JOB_LABEL,
+    MEMBER_CONDITION,
+    SLOT_LABEL,
+    STANDBY_LABEL,
+    pod_name,
+)
 from elasticjob_operator.act.injection import HandlerImage
 from elasticjob_operator.act.memory import Memory
 from elasticjob_operator.act.paths import job_path
@@ -21,7 +29,7 @@ from elasticjob_operator.act.template import pod_of
 from elasticjob_operator.act.write_backoff import VERBS, Target, target_of
 from elasticjob_operator.logs import about
 from elasticjob_operator.observe import objects
-from elasticjob_operator.observe.client import MERGE_PATCH, Api
+from elasticjob_operator.observe.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Api
 from elasticjob_operator.observe.cluster_cache import ClusterCache
 from elasticjob_operator.observe.errors import (
     AlreadyExists,
@@ -39,6 +47,7 @@ from elasticjob_operator.plan.model import (
     DeletePod,
     Job,
     LabelStandby,
+    SetMemberGate,
 )
 
 log = logging.getLogger(__name__)
@@ -70,6 +79,8 @@ class PodWriter:
             await self._delete(job, action)
         elif isinstance(action, LabelStandby):
             await self._label(job, action)
+        elif isinstance(action, SetMemberGate):
+            await self._set_member_gate(job, action)
         elif isinstance(action, DeleteJob):
             await self._delete_job(job)
         else:
@@ -142,6 +153,18 @@ class PodWriter:
             self._cache.saw_pod(
                 await self._api.patch(path, {"metadata": {"uid": action.uid, "labels": labels}}, MERGE_PATCH)
             )
+
+    async def _set_member_gate(self, job: Job, action: SetMemberGate) -> None:
+        path = f"/api/v1/namespaces/{job.namespace}/pods/{action.name}/status"
+        condition = {
+            "type": MEMBER_CONDITION,
+            "status": str(action.open),
+            "reason": "Member" if action.open else "NotMember",
+            "lastTransitionTime": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        change = {"metadata": {"uid": action.uid}, "status": {"conditions": [condition]}}
+        with contextlib.suppress(NotFound, Conflict):
+            self._cache.saw_pod(await self._api.patch(path, change, STRATEGIC_MERGE_PATCH))
 
     async def _delete_job(self, job: Job) -> None:
         with contextlib.suppress(NotFound, Conflict):

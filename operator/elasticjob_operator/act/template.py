@@ -3,8 +3,8 @@
 Everything that the operator changes in a template is here (docs/operate/pods.md): labels, the owner, a name,
 ``restartPolicy: Never``, environment for the training container alone, an identity, a grace period that is
 only ever raised, a preStop hook (``pre_stop``), the end of a failed container's log in the pod's status, a
-folder for temporary files where there would be none, and the handler (``injection``). Everything else is the
-user's, field by field.
+folder for temporary files where there would be none, a wish for different nodes, and the handler
+(``injection``). Everything else is the user's, field by field.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ def pod_of(
     _let_evict(annotations, added)
     if annotations:
         meta["annotations"] = annotations
+    _spread(spec, job)
     _keep_off(spec, avoid)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
@@ -241,6 +242,25 @@ def _let_evict(annotations: dict[str, str], volumes: list[str]) -> None:
     named = [name for name in annotations.get(SAFE_TO_EVICT_VOLUMES, "").split(",") if name]
     if volumes:
         annotations[SAFE_TO_EVICT_VOLUMES] = ",".join(dict.fromkeys([*named, *volumes]))
+
+
+def _spread(spec: dict[str, Any], job: Job) -> None:
+    """Prefer a node for each pod, where the template says nothing of where pods stand to each other: if a
+    node is lost with all members, nothing shows that they have stopped. It is no condition; an empty list
+    keeps it off."""
+    affinity = spec.get("affinity") or {}
+    if spec.get("topologySpreadConstraints") is not None or spec.get("nodeName"):
+        return
+    if affinity.get("podAffinity") or affinity.get("podAntiAffinity"):
+        return
+    spec["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {JOB_LABEL: job.name}},
+        }
+    ]
 
 
 def _keep_off(spec: dict[str, Any], nodes: tuple[str, ...]) -> None:

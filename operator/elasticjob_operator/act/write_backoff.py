@@ -21,6 +21,7 @@ from elasticjob_operator.plan.model import (
     FailingWrite,
     Job,
     LabelStandby,
+    SetMemberGate,
 )
 
 MAX_BACKOFF_SECONDS = 30.0
@@ -47,7 +48,7 @@ READING = Target("the job", "read again")
 CLAIMS = Target("the ResourceClaimTemplates of the template", "read")
 
 
-VERBS = ("created", "deleted", "labelled")
+VERBS = ("created", "deleted", "labelled", "given its condition")
 """What is done with pods and their Leases."""
 
 
@@ -64,6 +65,8 @@ def target_of(job: Job, action: Action) -> Target:
         return Target(action.name, "deleted")
     if isinstance(action, LabelStandby):
         return Target(action.name, "labelled")
+    if isinstance(action, SetMemberGate):
+        return Target(action.name, "given its condition")
     if isinstance(action, DeleteLease):
         return Target(f"Lease {action.name}", "deleted")
     return Target("the ElasticJob", "deleted")

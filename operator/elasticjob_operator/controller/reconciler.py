@@ -95,7 +95,7 @@ class Reconciler:
             entry.memory.stale = False
         for attempt in range(_REREADS):
             view = entry.view
-            if entry.gone or view.deleting or not view.managed_here:
+            if entry.gone or _goes(view) or not view.managed_here:
                 return None
             if view.status != entry.covered_status:
                 # Another operator wrote it: a predecessor, or one that leads or believes so. It may tell of
@@ -189,7 +189,7 @@ class Reconciler:
             memory.timers = decided.timers
             _log(view, decided)
             self.decided(view.status, decided.status)
-        if entry.view.deleting or entry.gone:
+        if entry.gone or (entry.view.deleting and not view.deleting):
             return None  # it was deleted while the status was written: no pod is made from now on
         if self._outdated(entry, view, written, decided):
             self._applier.send_events(job, memory, decided.events)
@@ -305,6 +305,12 @@ class Reconciler:
         except MalformedJob as error:
             raise ApiError(f"GET {job.name}", 0, "Malformed", str(error)) from error
         await self._applier.refresh_round(job)
+
+
+def _goes(view: JobView) -> bool:
+    """Whether the job is being deleted, and nothing is left to do for it: Kubernetes deletes its pods, or
+    leaves them."""
+    return view.deleting and not view.job.finalizers
 
 
 def _log(before: JobView, decided: Plan) -> None:

@@ -57,6 +57,7 @@ WatchBatch = list[tuple[str, Json]]
 """Events (type, object) that arrived together."""
 
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 DRY_RUN = {"dryRun": "All"}
 """Query of a write that is to change nothing."""

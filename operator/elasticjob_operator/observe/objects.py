@@ -23,9 +23,11 @@ from elasticjob.contract.names import (
     DRAIN_ANNOTATION,
     DRAIN_HOOK_ANNOTATION,
     FAILURE_ANNOTATION,
+    FENCED_ANNOTATION,
     FINISHED_ANNOTATION,
     JOB_LABEL,
     KIND,
+    MEMBER_CONDITION,
     MEMBERS_ANNOTATION,
     PARTICIPANT_ANNOTATION,
     POD_INDEX_LABEL,
@@ -72,7 +74,7 @@ _MAX_LAST_WORDS = 300
 _MAX_INDEX = 1_000_000
 _MAX_KEPT = 1_024
 """Characters of an annotation that are kept to know it again; of a longer one a digest is."""
-Texts = tuple[str | None, str | None, str | None, str | None, str | None, str | None]
+Texts = tuple[str | None, str | None, str | None, str | None, str | None, str | None, str | None]
 _MAX_AVOIDS = 100
 _MAX_TOLERATIONS = 100
 _MAX_NAME = 253
@@ -111,9 +113,9 @@ class SeenPod(Seen):
 class SeenLease(Seen):
     """A labelled Lease: a participant's, the round's, or that of its members (``listed`` says of which round:
     job UID, number, nonce). ``texts`` are its annotations (participant, failure, report, round, finished,
-    drain), to know them again: long ones as digests, but for the round's of a round's Lease. ``news`` is what
-    starts a pass, as is another ``round_digest``. One that can't be read and then says something else that
-    can't be read is no news, however often. Progress is none but the first of a round, and of how workers
+    drain, fenced), to know them again: long ones as digests, but for the round's of a round's Lease. ``news``
+    is what starts a pass, as is another ``round_digest``. One that can't be read and then says something else
+    that can't be read is no news, however often. Progress is none but the first of a round, and of how workers
     started only whether more is prepared: both ride on other writes (``rider_texts``).
 
     A tenant may have thousands of Leases, and one whose name is free may say anything. What is kept of one
@@ -239,8 +241,16 @@ def read_pod(raw: Mapping[str, Any], _old: SeenPod | None = None) -> SeenPod:
             disruption=_text(disrupted.get("reason")),
             avoids=_avoids(_map(meta, "annotations")),
             standby=STANDBY_LABEL in labels,
+            member_gate=_member_gate(spec, conditions),
         ),
     )
+
+
+def _member_gate(spec: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> bool | None:
+    gates = (raw.get("conditionType") for raw in _maps(spec, "readinessGates"))
+    if MEMBER_CONDITION not in gates:
+        return None
+    return conditions.get(MEMBER_CONDITION, {}).get("status") == "True"
 
 
 def _tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:
@@ -281,8 +291,9 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _optional(annotations.get(ROUND_ANNOTATION)),
         _optional(annotations.get(FINISHED_ANNOTATION)),
         _optional(annotations.get(DRAIN_ANNOTATION)),
+        _optional(annotations.get(FENCED_ANNOTATION)),
     )
-    first, failure, report, written, finished, drain = given
+    first, failure, report, written, finished, drain, fenced = given
     texts = (
         _kept(first),
         _kept(failure),
@@ -290,6 +301,7 @@ def read_lease(raw: Mapping[str, Any], old: SeenLease | None = None) -> SeenLeas
         _kept(written, MAX_ROUND_BYTES if is_round else _MAX_KEPT),
         _kept(finished),
         _kept(drain),
+        _kept(fenced),
     )
     riders = _optional(annotations.get(PROGRESS_ANNOTATION)), _optional(annotations.get(STARTS_ANNOTATION))
     rider_texts = _kept(riders[0]), _kept(riders[1])
@@ -417,9 +429,14 @@ def _participant(name: str, holder: str, texts: Texts) -> Participant:
         report=report,
         problem=_text("; ".join(problems)),
         report_unreadable=unreadable,
-        finished=texts[4] if texts[4] is not None and is_token(texts[4], MAX_ID) else "",
+        finished=_nonce(texts[4]),
         drain=drain,
+        fenced=_nonce(texts[6]),
     )
+
+
+def _nonce(text: str | None) -> str:
+    return text if text is not None and is_token(text, MAX_ID) else ""
 
 
 def _with_riders(participant: Participant, progress: str | None, starts: str | None) -> Participant:

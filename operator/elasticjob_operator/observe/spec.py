@@ -31,6 +31,9 @@ from elasticjob_operator.plan.status import JobStatus
 from elasticjob_operator.plan.status_json import VERSION, StatusTooNewError
 
 MANAGER = "elasticjob.dev/operator"
+ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+"""The garbage collector's own finalizers: on an object whose dependents are to outlive it, and on one that
+waits until they are gone."""
 
 T = TypeVar("T", int, str)
 
@@ -117,6 +120,9 @@ def read_job(
                 f"{namespace}/{name}: {error}; the job is left alone. Put long scripts and lists into a "
                 "ConfigMap or the image, delete the job, and apply it again"
             ) from error
+    finalizers = _finalizers(meta)
+    if job.finalizers != finalizers:
+        job = replace(job, finalizers=finalizers)
     try:
         status = status_json.parse(_mapping(raw.get("status")))
     except StatusTooNewError as error:
@@ -136,6 +142,13 @@ def read_job(
         managed_here=spec.get("managedBy", MANAGER) == MANAGER,
         deleting=bool(meta.get("deletionTimestamp")),
     )
+
+
+def _finalizers(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those that keep a job which is being deleted, but for the garbage collector's, which deletes its pods
+    or takes them from it (``kubectl delete --cascade=orphan``): until then nothing is done to these."""
+    found = tuple(map(str, meta.get("finalizers") or ())) if meta.get("deletionTimestamp") else ()
+    return () if ORPHAN in found else tuple(one for one in found if one != FOREGROUND)
 
 
 def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> JobSpec:
@@ -163,6 +176,7 @@ def read_spec(spec: Mapping[str, Any], defaults: JobDefaults = _NO_DEFAULTS) -> 
         max_rounds_without_progress=_optional(policy, "maxRoundsWithoutProgress", 1),
         idle_deadline=_optional(policy, "idleDeadlineSeconds", 1),
         fencing_after=_fencing(_mapping(policy.get("fencing"))),
+        fencing_needs_proof=_mapping(policy.get("fencing")).get("type") == FencingType.WAIT_FOR_PROOF.value,
         scale_up_delay=_number(
             _mapping(spec.get("scaling")), "scaleUpDelaySeconds", JobSpec.scale_up_delay, 0
         ),

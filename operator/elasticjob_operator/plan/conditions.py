@@ -13,6 +13,7 @@ from elasticjob.contract.text import counted, one_line
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan import (
     commands,
+    deletion,
     fencing,
     ignored_pods,
     lifecycle,
@@ -79,7 +80,10 @@ def _describe(p: Pass) -> None:
             is_it = outcome == kind
             _set(p, kind, str(is_it), p.reason if is_it else reason, message)
         return
-    status, reason, message = _training(p)
+    if deletion.wanted(p):
+        status, reason, message = "False", deletion.REASON, deletion.sentence(p)
+    else:
+        status, reason, message = _training(p)
     _set(p, "Training", status, reason, message)
     _describe_suspension(p)
     for kind, reason in (("Complete", "NotFinished"), ("Failed", "NotFailed")):

@@ -2,8 +2,12 @@
 
 A round is published once at least one member of the round before is known to have left it: training needs
 all of them. If a whole round is lost with its nodes, or cut off, nothing shows that, and the job waits until
-an administrator says that the machines are off. A job whose checkpoints are fenced by the round's number may
-limit that wait (``failurePolicy.fencing``): then it is enough that every member was silent for so long.
+an administrator says that the machines are off.
+
+A round whose workers all save with ``elasticjob.checkpoint`` needs no such proof: the next round claims the
+folder, and from then on nothing that the one before saves counts. Its leader says so while it runs. A job
+whose checkpoints are fenced in another way may limit the wait (``failurePolicy.fencing``): then it is enough
+that every member was silent for so long.
 """
 
 from __future__ import annotations
@@ -25,6 +29,12 @@ def hold(p: Pass) -> Defer | None:
     """Why the next round may not be published yet; None if it may."""
     if members.fencing_satisfied(p):
         return None
+    if p.round.fenced and not p.job.spec.fencing_needs_proof:
+        p.fenced = (
+            f"nothing proves that round {p.round.number} has stopped, but all its workers use "
+            "elasticjob.checkpoint, which accepts nothing from them once the next round has begun"
+        )
+        return None
     seconds = p.job.spec.fencing_after
     left = _left(p, seconds) if seconds is not None else None
     if left == 0:
@@ -41,6 +51,14 @@ def hold(p: Pass) -> Defer | None:
     return Defer(left, text)
 
 
+def note(p: Pass) -> None:
+    """Take in that the checkpoints of the current round are fenced: its leader says so once."""
+    leader = next(iter(p.status.members()), None)
+    lease = p.lease_of(leader.pod_uid) if leader is not None else None
+    if lease is not None and lease.fenced and lease.fenced == p.round.nonce:
+        p.set_round(fenced=True)
+
+
 def _why(p: Pass) -> str:
     """Which members keep the next round from beginning, each with its node."""
     last = p.status.members()
@@ -55,6 +73,9 @@ def _why(p: Pass) -> str:
 
 def tell(p: Pass, number: int) -> str:
     """Say of the round that is published now that nothing proves the end of the one before, if so."""
+    if p.fenced:
+        p.event("RoundFenced", f"round {number} begins at once: {p.fenced}")
+        return f"; {p.fenced}"
     if not p.unfenced:
         return ""
     silent = {m.pod_name for m in p.status.members()}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from elasticjob.contract.names import slot_and_attempt
 from elasticjob.contract.records import AnnouncedState
-from elasticjob.contract.text import one_line
+from elasticjob.contract.text import node_words, one_line
 from elasticjob.rounds.candidates import listed
 from elasticjob_operator.plan.model import Pod
 from elasticjob_operator.plan.pass_state import Pass
@@ -18,6 +19,8 @@ from elasticjob_operator.plan.waits import JobWait
 
 MAX_IGNORED = 20
 MAX_MESSAGE = 300
+LEFT_BEHIND_SECONDS = 10.0
+"""How long a pod of an earlier job may go on before that is said: the garbage collector takes a moment."""
 REFRESH_SECONDS = 10.0
 """How long an entry stands before another sentence on the same pod replaces it."""
 
@@ -69,7 +72,11 @@ def sentence(p: Pass) -> str:
 
 def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
     lease = p.participant(pod)
-    if lease is None or pod.ended or pod.deleting:
+    if pod.ended or pod.deleting:
+        return ""
+    if not pod.of_this_job and pod.running and slot_and_attempt(p.job.name, pod.name) is not None:
+        return _left_behind(p, pod)
+    if lease is None:
         return ""
     record = lease.record
     if not pod.of_this_job:
@@ -83,3 +90,15 @@ def _why(p: Pass, pod: Pod, members: Mapping[str, ParticipantStatus]) -> str:
     if member is not None and member.pod_uid != pod.uid:
         other = member.pod_name
     return f"participant record: the id {record.id} is already used by {other}" if other else ""
+
+
+def _left_behind(p: Pass, pod: Pod) -> str:
+    """Of a pod whose name is the operator's, and whose job is another, or none: it trains for one that is
+    gone."""
+    if p.waits.left(JobWait.LEFT_BEHIND, pod.uid, LEFT_BEHIND_SECONDS) > 0:
+        return ""
+    return (
+        f"an earlier job of this name has left it behind (kubectl delete --cascade=orphan); it still runs on "
+        f"{node_words(pod.node)}, and may save checkpoints beside this job; to end it: "
+        f"kubectl -n {p.job.namespace} delete pod {pod.name}"
+    )

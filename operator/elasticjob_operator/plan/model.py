@@ -102,7 +102,8 @@ class WarmWorkers:
 @dataclass(frozen=True)
 class JobSpec:
     """``spec``, with what is absent made explicit. ``template`` is None when the operator does not create the
-    pods, ``warm_workers`` when that is left to the pods. Times are seconds, None is never."""
+    pods, ``warm_workers`` when that is left to the pods. ``fencing_needs_proof``: also of a round whose
+    checkpoints are fenced. Times are seconds, None is never."""
 
     replicas: int = 1
     min_replicas: int | None = None
@@ -123,6 +124,7 @@ class JobSpec:
     max_rounds_without_progress: int | None = None
     idle_deadline: int | None = None
     fencing_after: int | None = None
+    fencing_needs_proof: bool = False
     suspend: bool = False
     active_deadline: int | None = None
     ttl_after_finished: int | None = None
@@ -137,13 +139,15 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """Identity and wish."""
+    """Identity and wish. ``finalizers`` are those that keep a job which is being deleted; none for any
+    other."""
 
     namespace: str
     name: str
     uid: str
     generation: int
     spec: JobSpec
+    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -183,7 +187,8 @@ class Pod:
     keeps its workers alive once it is deleted; 0 without the hook.
     ``avoids`` are the nodes that its affinity keeps it off; ``standby`` whether it has the label of a
     standby. ``unreachable`` and ``out_of_service`` are taints of its node; ``notice`` is the key of one that
-    says that the node is about to go, and that the pod does not tolerate.
+    says that the node is about to go, and that the pod does not tolerate. ``member_gate``: of a pod with the
+    readiness gate for members, whether that is open.
     """
 
     name: str
@@ -215,6 +220,7 @@ class Pod:
     disruption: str = ""
     avoids: tuple[str, ...] = ()
     standby: bool = False
+    member_gate: bool | None = None
 
     @property
     def exited_well(self) -> bool:
@@ -227,7 +233,8 @@ class Participant:
     """A pod's Lease. ``silent`` is for how many seconds the observer has seen no change of it, counted
     only while its own watch was good; ``problem`` says why a record can't be used, ``report_unreadable`` that
     the report is such a one. ``finished`` is the nonce of the last round that a torchrun of this pod has
-    finished well: also one that has ended since."""
+    finished well: also one that has ended since; ``fenced`` that of the round whose checkpoints are fenced,
+    as its leader says."""
 
     pod: str
     holder: str
@@ -241,6 +248,7 @@ class Participant:
     finished: str = ""
     drain: DrainReport | None = None
     starts: StartsReport | None = None
+    fenced: str = ""
 
 
 @dataclass(frozen=True)
@@ -318,6 +326,15 @@ class LabelStandby:
 
 
 @dataclass(frozen=True)
+class SetMemberGate:
+    """Open the readiness gate of this very pod, or close it."""
+
+    name: str
+    uid: str
+    open: bool
+
+
+@dataclass(frozen=True)
 class DeleteJob:
     """Delete the ElasticJob itself (UID precondition): its time to live is over."""
 
@@ -331,7 +348,7 @@ class DeleteLease:
     name: str
 
 
-Action = CreatePod | DeletePod | LabelStandby | DeleteLease | DeleteJob
+Action = CreatePod | DeletePod | LabelStandby | SetMemberGate | DeleteLease | DeleteJob
 """What a plan may ask for beside its two records."""
 
 

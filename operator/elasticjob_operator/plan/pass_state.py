@@ -52,6 +52,8 @@ class Pass:
     reason: str = ""
     unfenced: str = ""
     """That the next round is published without proof that the one before has stopped."""
+    fenced: str = ""
+    """The same, and why that is safe."""
     none_starting: bool = False
     """Too few have joined, and no pod is on its way."""
     others_have_finished: bool | None = None

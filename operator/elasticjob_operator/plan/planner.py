@@ -17,8 +17,10 @@ from elasticjob_operator.plan import (
     charge_revision,
     charging,
     conditions,
+    deletion,
     departures,
     error_text,
+    fencing,
     ignored_pods,
     lifecycle,
     nodes,
@@ -67,6 +69,7 @@ def plan(job: Job, status: JobStatus, observed: Observed, now: Now, timers: Mapp
         _advance(p)
     if p.round.phase == "Closed":
         rounds.renumber_closed(p)
+    if p.round.phase == "Closed" and p.status.terminal_state:
         pods.clean_up(p)
         lifecycle.expire(p)
     nodes.clear_dead_nodes(p)
@@ -118,10 +121,14 @@ def plan_without_status_write(
 
 def _advance(p: Pass) -> None:
     """One pass of an unfinished job."""
+    if deletion.wanted(p):
+        deletion.end(p)
+        return
     charging.refresh_accounts(p)
     rounds.renumber_above_leases(p)
     progress.update(p)
     starts.count(p)
+    fencing.note(p)
     departures.drain(p)
     notices.heed(p)
     if p.round.phase == "Active":

@@ -24,6 +24,7 @@ from elasticjob_operator.plan.model import (
     DeletePod,
     LabelStandby,
     Pod,
+    SetMemberGate,
 )
 from elasticjob_operator.plan.pass_state import Pass
 from elasticjob_operator.plan.waits import JobWait
@@ -58,6 +59,7 @@ def keep_pods(p: Pass) -> None:
     _count(p, len(live) + sum(isinstance(a, CreatePod) for a in p.actions))
     if p.job.spec.template is not None and p.round.phase == "Active":
         _label_standbys(p, live)
+    _set_member_gates(p, live)
 
 
 def _count(p: Pass, there: int) -> None:
@@ -89,6 +91,20 @@ def _label_standbys(p: Pass, live: list[Pod]) -> None:
     for pod in live:
         if pod.uid not in going and pod.standby != (pod.uid in standing_by):
             p.actions.append(LabelStandby(pod.name, pod.uid, not pod.standby))
+
+
+def _set_member_gates(p: Pass, live: list[Pod]) -> None:
+    """Of the pods that ask for it: those are ready that are members of a round which has met, until another
+    round is formed without them. So a disruption budget counts neither standbys nor pods that have not
+    joined, and no other pod may be evicted before a replacement trains."""
+    met = p.round.established_time is not None
+    going = {action.uid for action in p.actions if isinstance(action, DeletePod)}
+    for pod in live:
+        if pod.member_gate is None or pod.uid in going:
+            continue
+        member = pod.uid in p.status.member_uids and (met or pod.member_gate)
+        if member != pod.member_gate:
+            p.actions.append(SetMemberGate(pod.name, pod.uid, member))
 
 
 def clean_up(p: Pass) -> None:

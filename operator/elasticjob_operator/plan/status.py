@@ -109,6 +109,8 @@ class RoundStatus:
     ``cause``, ``account`` and ``message`` say why the round was formed, and ``end`` why it has ended.
     A round that drains still runs: its phase is Active and ``drain`` is set. What people and participants
     read is ``published_phase``: Draining.
+    ``fenced``: all its workers have opened ``elasticjob.checkpoint``, which refuses what they save once a
+    later round has begun.
     ``resumed``: the job was resumed after it had ended, and the next round waits like the first.
     ``failure_offset_milliseconds`` is how long after the round's barrier the root failure of its end was, and
     ``charged_time`` when that was charged, if it was. ``quorum_time`` is since when enough have joined for
@@ -141,6 +143,7 @@ class RoundStatus:
     message: str = ""
     drain: RoundDrain | None = None
     end: RoundEnd | None = None
+    fenced: bool = False
     resumed: bool = internal(False)
     failure_offset_milliseconds: int | None = internal(None)
     charged_time: datetime | None = internal(None)

@@ -41,6 +41,7 @@ class JobWait(enum.Enum):
     PODS_END = "for pods to end by themselves"
     SIDECAR = "for the other containers of a pod to end"
     ORPHAN = "for the pod of a Lease to appear"
+    LEFT_BEHIND = "for Kubernetes to delete a pod of an earlier job of this name"
     IGNORED_REFRESH = "to update the reasons why pods are ignored"
     STATUS_THROTTLE = "to write joins and messages to the status"
     PROGRESS_THROTTLE = "to write progress to the status"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from devcluster.wait import wait_for
+from elasticjob import fenced
 from elasticjob.contract import names
 from elasticjob.contract.records import RoundRecord, StartsReport
 from elasticjob.core.heartbeats import ProbeResult
@@ -252,6 +254,54 @@ def test_the_leader_s_lease_says_whether_all_members_can_start_warm(
     prepared.add("a")
     leases.wait_for(lambda: not preparing("a"), "both are prepared")
     assert preparing("b") is None
+
+
+def test_the_leader_s_lease_says_when_the_checkpoints_of_all_workers_are_fenced(
+    leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elasticjob.handler.local_world_size", lambda _: 2)
+    handlers = {pod: start(pod) for pod in "ab"}
+
+    def opens(pod: str, local_rank: int) -> None:
+        monkeypatch.setenv(names.PROGRESS_DIR_ENV, handlers[pod]._worker_steps.folder)
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        fenced.say()
+
+    def said(pod: str) -> str | None:
+        return leases.annotation(pod, names.FENCED_ANNOTATION)
+
+    def heartbeats(number: int) -> None:
+        thread = handlers["a"]._watch._heartbeats
+        assert thread is not None
+        until = thread._monitor._last_tick + number
+        leases.wait_for(lambda: thread._monitor._last_tick > until, "some heartbeats")
+
+    joining = [Joining(handler) for handler in handlers.values()]
+    record = form(leases, 1, "a", "b")
+    for one in joining:
+        one.result()
+    for pod, local_rank in (("a", 0), ("a", 1), ("b", 1)):
+        opens(pod, local_rank)
+    heartbeats(3)
+    assert said("a") is None, "a worker of b has not opened its checkpoints"
+    opens("b", 0)
+    leases.wait_for(lambda: said("a") == record.nonce, "all have")
+    assert said("b") is None
+
+
+def test_without_a_round_a_worker_s_checkpoints_are_not_said_to_be_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(names.PROGRESS_DIR_ENV, str(tmp_path))
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv(names.ROUND_ENV, raising=False)
+    fenced.say()
+    assert not fenced.all_say(str(tmp_path), 1)
+    monkeypatch.setenv(names.ROUND_ENV, "3")
+    fenced.say()
+    assert fenced.all_say(str(tmp_path), 1)
+    assert not fenced.all_say(str(tmp_path), 2)
+    assert not fenced.all_say(str(tmp_path), None)
 
 
 def test_a_newcomer_for_which_others_wait_announces_itself_at_once(

@@ -149,6 +149,8 @@ class PodWorker:
     def update(self, pod: Object) -> None:
         """The pod's object has changed."""
         self.pod = pod
+        if pod["spec"].get("readinessGates"):
+            self._change()  # somebody may have opened or closed one
         if "deletionTimestamp" in pod["metadata"] and not self._deletion.is_set():
             self._delete()
 

@@ -187,7 +187,7 @@ def pod_status(
         "hostIP": addresses.host_ip,
         "hostIPs": [{"ip": addresses.host_ip}],
         "startTime": start_time,
-        "conditions": _conditions(addresses, init, main, state, now, previous, announced),
+        "conditions": _conditions(pod, addresses, init, main, state, now, previous, announced),
         "containerStatuses": [_container_status(container) for container in main],
     }
     if addresses.pod_ip is not None:
@@ -200,7 +200,23 @@ def pod_status(
     return status
 
 
+def _closed_gates(pod: Object) -> tuple[str, str] | None:
+    """The readiness gates that keep the pod from being ready, in kubelet's words."""
+    given = {c["type"]: c["status"] for c in (pod.get("status") or {}).get("conditions") or ()}
+    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
+    closed = [gate for gate in gates if given.get(gate) != "True"]
+    if not closed:
+        return None
+    missing = "; ".join(
+        f'corresponding condition of pod readiness gate "{gate}" '
+        + ("does not exist." if gate not in given else "is not True.")
+        for gate in closed
+    )
+    return "ReadinessGatesNotReady", missing
+
+
 def _conditions(
+    pod: Object,
     addresses: Addresses,
     init: Sequence[Container],
     main: Sequence[Container],
@@ -227,7 +243,7 @@ def _conditions(
         "PodReadyToStartContainers": no_sandbox,
         "Initialized": not_initialized,
         "ContainersReady": not_ready,
-        "Ready": not_ready,
+        "Ready": not_ready or _closed_gates(pod),
     }
     conditions = [_condition(kind, cause, now, previous) for kind, cause in causes.items()]
     if state == "Succeeded":

@@ -1,0 +1,72 @@
+"""A PodDisruptionBudget and the pods of a job, with the real eviction API and disruption controller."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from elasticjob.contract.names import JOB_LABEL, MEMBER_CONDITION
+from tests.integration.lifecycle_job import PlayedJob
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+
+def budget(job: PlayedJob) -> None:
+    """As docs/operate/disruption-budgets.md has it: one pod at a time."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": {JOB_LABEL: job.name}}}
+    made = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": job.name},
+        "spec": spec,
+    }
+    job.kubectl("apply", "-f", "-", input=json.dumps(made))
+
+
+def says(job: PlayedJob, **status: int) -> None:
+    """Wait until the budget's status has these numbers."""
+
+    def found() -> bool:
+        path = f"/apis/policy/v1/namespaces/{job.namespace}/poddisruptionbudgets/{job.name}"
+        there: dict[str, Any] = job.cluster.read(path).get("status", {})
+        return status.items() <= there.items()
+
+    job.wait_for(found, f"the budget says {status}")
+
+
+def evict(job: PlayedJob, pod: str) -> int:
+    """Ask for an eviction, as ``kubectl drain`` does; returns the answer's code."""
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": job.namespace},
+    }
+    path = f"/api/v1/namespaces/{job.namespace}/pods/{pod}/eviction"
+    return int(job.cluster.api.request("POST", path, body).status)
+
+
+def test_one_member_at_a_time_is_evicted_and_the_next_when_its_replacement_trains(job: PlayedJob) -> None:
+    job.apply(pod={"readinessGates": [{"conditionType": MEMBER_CONDITION}]}, replicas=3, spares=1)
+    budget(job)
+    pods = [f"job-{slot}-0" for slot in range(4)]
+    job.runs(*pods)
+    says(job, expectedPods=3, currentHealthy=0, disruptionsAllowed=0)
+    job.join(*pods)
+    job.round(1)
+    says(job, expectedPods=3, currentHealthy=3, disruptionsAllowed=1)
+
+    assert evict(job, "job-0-0") == 201
+    assert evict(job, "job-1-0") == 429, "the spare has not taken over yet"
+    job.join("job-1-0", "job-2-0", "job-3-0")
+    job.round(2)
+    says(job, currentHealthy=3, disruptionsAllowed=1)
+
+    assert evict(job, "job-1-0") == 201
+    job.runs("job-0-1", "job-1-1", "job-2-0", "job-3-0")
+    says(job, currentHealthy=2, disruptionsAllowed=0)
+    assert evict(job, "job-2-0") == 429, "two pods run that have not joined"
+    job.join("job-0-1", "job-2-0", "job-3-0")
+    job.round(3)
+    says(job, expectedPods=3, currentHealthy=3, disruptionsAllowed=1)
