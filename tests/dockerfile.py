@@ -22,6 +22,7 @@ HOME = "/opt/elasticjob"
 """The one folder that our Dockerfiles write to."""
 ROOT = Path(__file__).resolve().parent.parent
 
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _CACHE = os.environ.get("PIP_CACHE_DIR") or str(Path.home() / ".cache" / "pip")
 
 
@@ -77,7 +78,7 @@ class Build:
                 **{
                     key: value
                     for key, value in os.environ.items()
-                    if key.startswith(("PIP_", "SSL_", "REQUESTS_"))
+                    if key.startswith(("PIP_", "SSL_", "REQUESTS_")) or key.upper() in _PROXIES
                 },
                 "PATH": f"{self.python}/bin:/usr/bin:/bin",
                 "HOME": str(self._folder),
