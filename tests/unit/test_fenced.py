@@ -15,7 +15,7 @@ from elasticjob.torch_agent import AgentWorker
 
 def told(folder: Path, *pids: int) -> Speakers:
     """Of workers with these processes, of whom those with a file have said that they are fenced."""
-    workers = [AgentWorker(pid, rank, rank) for rank, pid in enumerate(pids)]
+    workers = [AgentWorker(rank, rank, pid, -1) for rank, pid in enumerate(pids)]
     return Speakers(str(folder), fenced.SUFFIX, lambda: workers)
 
 

@@ -1,4 +1,5 @@
-"""The README is in the order in which a stranger asks: what is it, for whom, how far is it, how do I try it."""
+"""The README is in the order in which a stranger asks: what is it, for whom, in which state, how do I try
+it."""
 
 from __future__ import annotations
 

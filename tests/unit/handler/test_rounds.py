@@ -24,6 +24,7 @@ from elasticjob.contract.records import RoundRecord, StartsReport
 from elasticjob.core.heartbeats import ProbeResult
 from elasticjob.core.warm import Starts
 from elasticjob.stores import probe
+from elasticjob.torch_agent import AgentWorker
 from tests.unit.handler.joining import Joining, Start, form, form_large, two
 from tests.unit.memory_api import Leases, broken
 
@@ -260,12 +261,13 @@ def test_the_leader_s_lease_says_when_the_checkpoints_of_all_workers_are_fenced(
     leases: Leases, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elasticjob.handler.local_world_size", lambda _: 2)
+    workers = AgentWorker(0, 0, 101, -1), AgentWorker(1, 1, 102, -1)
+    monkeypatch.setattr("elasticjob.handler.RoundWorkers.listed", lambda _: workers)
     handlers = {pod: start(pod) for pod in "ab"}
 
     def opens(pod: str, local_rank: int) -> None:
-        monkeypatch.setenv(names.PROGRESS_DIR_ENV, handlers[pod]._worker_steps.folder)
-        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
-        fenced.say()
+        pid = workers[local_rank].pid
+        Path(handlers[pod]._worker_steps.folder, f"{pid}.1.{pid}{fenced.SUFFIX}").touch()
 
     def said(pod: str) -> str | None:
         return leases.annotation(pod, names.FENCED_ANNOTATION)
@@ -287,21 +289,6 @@ def test_the_leader_s_lease_says_when_the_checkpoints_of_all_workers_are_fenced(
     opens("b", 0)
     leases.wait_for(lambda: said("a") == record.nonce, "all have")
     assert said("b") is None
-
-
-def test_without_a_round_a_worker_s_checkpoints_are_not_said_to_be_fenced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(names.PROGRESS_DIR_ENV, str(tmp_path))
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.delenv(names.ROUND_ENV, raising=False)
-    fenced.say()
-    assert not fenced.all_say(str(tmp_path), 1)
-    monkeypatch.setenv(names.ROUND_ENV, "3")
-    fenced.say()
-    assert fenced.all_say(str(tmp_path), 1)
-    assert not fenced.all_say(str(tmp_path), 2)
-    assert not fenced.all_say(str(tmp_path), None)
 
 
 def test_a_newcomer_for_which_others_wait_announces_itself_at_once(
