@@ -88,11 +88,13 @@ def test_nothing_is_said_of_a_round_that_was_left(monkeypatch: pytest.MonkeyPatc
     warm._starts, warm._tell = Starts(preparing=True), told.append
     watch.begin(step.membership, StepReader(""), lambda: False, StopBoard("", None), lambda: False, warm)
     made[0].says_all()
-    assert said.words == ["report", "report", "progress", "drain", "fenced"], "while the round runs, all of it"
+    assert said.words == ["report", "report", "progress", "drain", "fenced"], (
+        "while the round runs, all of it"
+    )
     assert told == [Starts()], "no write is made for this"
 
     watch.stop_heartbeats()
     core.announce("next", "h:2", False, 1)
     made[0].says_all()
-    assert len(said.words) == 4
+    assert len(said.words) == 5
     assert len(told) == 1
