@@ -8,7 +8,7 @@ PACKAGES := handler operator client devcluster
 ARGS ?=
 APT_INSTALL = $(if $(filter 0,$(shell id -u)),,sudo) sh -c 'apt-get update --quiet && apt-get install --yes --no-install-recommends "$$@"' apt
 
-.PHONY: help demo test test-slow test-guides test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories chaos oncall images controlplane format clean
+.PHONY: help demo test test-slow test-guides test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories histories-checkpoints chaos oncall images controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
@@ -74,6 +74,9 @@ oncall: $(READY) controlplane ## 26 faults, and what kubectl shows of each, for 
 
 histories: $(READY) ## 100,000 simulated histories on all cores (20 minutes; ARGS="--trace 7" prints one)
 	@$(BIN)/python -m tests.simulation $(or $(ARGS),--histories 100000)
+
+histories-checkpoints: $(READY) ## 10,000 histories of a directory of checkpoints under kills, errors and full disks (10 minutes; ARGS="--trace 7" prints one)
+	@$(BIN)/python -m tests.checkpoints $(ARGS)
 
 bench-scale: $(READY) controlplane ## joining up to 4,000 participants, c10d and etcd beside it (25 minutes; ARGS="--n 256,1000 --others ''")
 	@$(BIN)/python -m benchmarks.scale $(ARGS)

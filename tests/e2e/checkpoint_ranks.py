@@ -48,8 +48,13 @@ class Plan:
     keep: int = 2
     kill: tuple[str, int, int] | None = None
     """(moment, rank, step): SIGKILL there."""
+    stop: tuple[str, int, int] | None = None
+    """The same with SIGSTOP."""
     hold: tuple[str, int, str] | None = None
     """(moment, step, path): rank 0 makes a file ``path`` there and waits until it is gone."""
+    timeout: float = 600
+    stay: bool = False
+    """Whether a rank whose training has failed stays alive, with its connections."""
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -75,6 +80,8 @@ def run(rank: int, world_size: int, meeting: str, plan: Plan, results: Queue[Any
         outcome["error"] = f"{type(error).__name__}: {error}"
         outcome["traceback"] = traceback.format_exc()
     results.put((rank, outcome))
+    while plan.stay and outcome["error"]:
+        time.sleep(1)
 
 
 class Losses:
@@ -105,7 +112,7 @@ def train(rank: int, world_size: int, plan: Plan, outcome: dict[str, Any]) -> No
     losses = Losses()
     state: dict[str, Any] = {"train": TrainState(model, optimizer), "losses": losses}
     trouble(rank, plan)
-    with Checkpoints(plan.folder, keep=plan.keep) as checkpoints:
+    with Checkpoints(plan.folder, keep=plan.keep, timeout=plan.timeout) as checkpoints:
         done = checkpoints.resume(state)
         outcome["resumed"] = done
         for step in range(done + 1, plan.until + 1):
@@ -126,22 +133,25 @@ def train(rank: int, world_size: int, plan: Plan, outcome: dict[str, Any]) -> No
 
 def trouble(rank: int, plan: Plan) -> None:
     """Patch what writes, to be killed or held there."""
-    if plan.kill and plan.kill[1] == rank:
-        moment, step = plan.kill[0], f"-s{plan.kill[2]:08d}"
-        if moment == "shard":
+    planned, number = (plan.kill, signal.SIGKILL) if plan.kill else (plan.stop, signal.SIGSTOP)
+    if planned and planned[1] == rank:
+        moment, step = planned[0], f"-s{planned[2]:08d}"
+        if moment in AGREEMENTS:
+            before_agreement(AGREEMENTS[moment], lambda: os.kill(os.getpid(), number))
+        elif moment == "shard":
             original_stream = shards._Files.create_stream
 
             def create_stream(self: Any, path: Any, mode: str) -> Any:
                 if mode == "wb" and step in str(path):
                     Path(str(path)).write_bytes(b"PK")  # half of it
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    os.kill(os.getpid(), number)
                 return original_stream(self, path, mode)
 
             shards._Files.create_stream = create_stream  # type: ignore[method-assign]
         else:
-            before_put(moment, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            before_put(moment, step, lambda: os.kill(os.getpid(), number))
     if plan.hold and rank == 0:
-        moment, number, path = plan.hold
+        moment, held_step, path = plan.hold
 
         def wait() -> None:
             Path(path).touch()
@@ -152,13 +162,29 @@ def trouble(rank: int, plan: Plan) -> None:
             original = Checkpoints._complete
 
             def complete(self: Any, name: Any, files: Any) -> None:
-                if name.step == number:
+                if name.step == held_step:
                     wait()
                 original(self, name, files)
 
             Checkpoints._complete = complete  # type: ignore[method-assign]
         else:
-            before_put(moment, f"-s{number:08d}", wait)
+            before_put(moment, f"-s{held_step:08d}", wait)
+
+
+AGREEMENTS = {"begin": 1, "candidates": 2, "forget": 3}
+"""The agreements on the way to a checkpoint, in their order."""
+
+
+def before_agreement(number: int, action: Any) -> None:
+    """Do something when the ranks are about to agree for this time."""
+    original, calls = Checkpoints._agreed, iter(range(1, 1000))
+
+    def agreed(self: Any, look: Any) -> Any:
+        if next(calls) == number:
+            action()
+        return original(self, look)
+
+    Checkpoints._agreed = agreed  # type: ignore[method-assign]
 
 
 def before_put(moment: str, step: str, action: Any) -> None:

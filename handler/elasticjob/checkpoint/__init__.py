@@ -8,14 +8,25 @@ Importing this imports torch; ``elasticjob`` itself does not import it.
 """
 
 from elasticjob.checkpoint.checkpoints import Checkpoints
-from elasticjob.checkpoint.decide import CheckpointError, DamagedError, NotSharedError, StaleRoundError
+from elasticjob.checkpoint.decide import (
+    CheckpointError,
+    DamagedError,
+    LostRankError,
+    NoSpaceError,
+    NotSharedError,
+    StaleRoundError,
+)
 from elasticjob.checkpoint.state import TrainState
+from elasticjob.checkpoint.trust import UntrustedError
 
 __all__ = [
     "CheckpointError",
     "Checkpoints",
     "DamagedError",
+    "LostRankError",
+    "NoSpaceError",
     "NotSharedError",
     "StaleRoundError",
     "TrainState",
+    "UntrustedError",
 ]

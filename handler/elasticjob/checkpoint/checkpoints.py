@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import time
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -16,27 +16,29 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from elasticjob import fenced
-from elasticjob.checkpoint import decide
+from elasticjob.checkpoint import decide, directory, processes
 from elasticjob.checkpoint.decide import (
-    MARKER,
     CheckpointError,
-    Claim,
     DamagedError,
     File,
+    LostRankError,
     Marker,
     Name,
     NotSharedError,
-    StaleRoundError,
 )
+from elasticjob.checkpoint.directory import Directory
 from elasticjob.checkpoint.shards import Reader, Writer, checksum
 from elasticjob.checkpoint.state import check, copied
 from elasticjob.checkpoint.storage import open_storage
+from elasticjob.checkpoint.trust import Planner
 from elasticjob.script_log import ScriptLog
 
 log = ScriptLog("elasticjob.checkpoint")
 
-VISIBLE_SECONDS = 90
-"""How long rank 0 waits until it sees the other ranks' files: NFS keeps listings for up to a minute."""
+WAIT_SECONDS = 600
+"""How long the ranks wait for each other."""
+ENDING_SECONDS = 5
+"""How long a script waits while the claim is given up; a storage that hangs must not hold it."""
 
 T = TypeVar("T")
 
@@ -48,28 +50,63 @@ class Checkpoints:
     order. Making it begins the round in this folder: from then on no earlier round can add a checkpoint that
     counts. ``keep`` is how many complete checkpoints remain (1 or more; with 2 there is one to fall back on).
     ``verify=False`` compares sizes and no checksums when it resumes, which saves reading the files once more.
+    What other jobs have completed in the folder remains, unless ``keep_other_jobs`` is False. ``timeout``, in
+    seconds, is how long ranks wait for one that is lost or slow. ``weights_only=True`` loads no entry of the
+    state that could run code.
 
-    Raises StaleRoundError if a later round has begun in the folder, ValueError for ``keep`` below 1,
-    ModuleNotFoundError if what opens the address is not installed, and what the storage raises.
+    Raises StaleRoundError if a later round has begun in the folder, or another job uses it (which takes 20
+    seconds to find out if that job did not end properly), NoSpaceError if the disk is full, ValueError for
+    ``keep`` below 1, ModuleNotFoundError if what opens the address is not installed, LostRankError as all
+    methods do, and what the storage raises.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, keep: int = 2, verify: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        keep: int = 2,
+        verify: bool = True,
+        keep_other_jobs: bool = True,
+        timeout: float = WAIT_SECONDS,
+        weights_only: bool = False,
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}, expected 1 or more: the number of checkpoints that remain")
+        if not timeout > 0:
+            raise ValueError(f"timeout is {timeout}, expected more than 0: seconds to wait for other ranks")
         self._storage, self._path = open_storage(path)
-        self._keep = keep
         self._verify = verify
+        self._timeout = timeout
+        self._weights_only = weights_only
         # Collectives of a save run in a thread, so they need a group of their own; gloo, as the state is on
         # the host then.
         self._group: dist.ProcessGroup | None = None
         if dist.is_initialized():
-            self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+            made = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+            self._group = cast(dist.ProcessGroup, made)
         self._rank = dist.get_rank() if self._group else 0
         self._world_size = dist.get_world_size() if self._group else 1
         self._pending: tuple[Name, Future[Any]] | None = None
+        self._good: Name | None = None
         self._last_step = -1
-        self._claim: Claim = self._agreed(self._begin)
+        number = os.environ.get("ELASTICJOB_ROUND")
+        run = os.environ.get("TORCHELASTIC_RUN_ID", "")
+        me = decide.holder_of(
+            run if number else None,
+            run,
+            os.environ.get("ELASTICJOB_POD_NAME") or os.uname().nodename,
+            processes.this_process(),
+        )
+        self._directory = Directory(self._storage, self._path, me, keep=keep, keep_other_jobs=keep_other_jobs)
+        self._token = self._agreed(lambda: self._directory.begin(int(number) if number else None).token)
         fenced.say()
+        self._closing = threading.Event()
+        self._beats: threading.Thread | None = None
+        if self._rank == 0:
+            self._beats = threading.Thread(
+                target=_beats, args=(self._directory, self._closing), name="elasticjob-claim", daemon=True
+            )
+            self._beats.start()
 
     def resume(self, state: dict[str, Any]) -> int:
         """Load the newest complete checkpoint into ``state``; returns its step, or 0 if there is none.
@@ -79,12 +116,12 @@ class Checkpoints:
         passed over, with a warning that names it, and does not count any more.
 
         Raises DamagedError if there are complete checkpoints and all are damaged, NotSharedError if a rank
-        does not see the files that rank 0 sees, OSError if a file cannot be read, and what DCP raises if the
-        checkpoint does not fit ``state``.
+        does not see the files that rank 0 sees, OSError if a file cannot be read, UntrustedError if a file
+        would run code, and what DCP raises if the checkpoint does not fit ``state``.
         """
         check(state)
         self.wait()
-        candidates: list[tuple[Name, Marker | str]] = self._agreed(self._candidates)
+        candidates: list[tuple[Name, Marker | str]] = self._agreed(self._directory.candidates)
         damaged: dict[Name, str] = {}
         for name, marker in candidates:
             problem = marker if isinstance(marker, str) else self._damage(name, marker)
@@ -92,11 +129,10 @@ class Checkpoints:
                 damaged[name] = problem
                 self._say(logging.WARNING, f"passed over {self._folder(name)}: {problem}")
                 continue
-            self._agreed(partial(self._forget, frozenset(damaged)))
-            dcp.load(
-                state, storage_reader=Reader(self._storage, self._folder(name)), process_group=self._group
-            )
-            self._last_step = name.step
+            self._agreed(partial(self._directory.forget, frozenset(damaged)))
+            reader = Reader(self._storage, self._folder(name))
+            self._load(state, reader)
+            self._good, self._last_step = name, name.step
             self._say(
                 logging.INFO,
                 f"resumed from {self._folder(name)}: step {name.step}, saved by {marker.world_size} ranks, "
@@ -125,8 +161,13 @@ class Checkpoints:
             raise ValueError(
                 f"step is {step}, expected more than {self._last_step}, the step of the last checkpoint"
             )
-        name = Name(self._claim.token, step)
-        writer = Writer(self._storage, self._folder(name), partial(self._complete, name))
+        name = Name(self._token, step)
+        writer = Writer(
+            self._storage,
+            self._folder(name),
+            partial(self._directory.make_room, name, self._good),
+            partial(self._complete, name),
+        )
         future = dcp.async_save(copied(state), storage_writer=writer, process_group=self._group)
         self._pending = (name, cast("Future[Any]", future))
         self._last_step = step
@@ -135,24 +176,24 @@ class Checkpoints:
         """Wait until the last save is complete.
 
         Raises StaleRoundError if a later round has begun in the folder: nothing was completed then. Raises
-        NotSharedError if rank 0 does not see what the others wrote, and what the storage raised.
+        NotSharedError if rank 0 does not see what the others wrote, NoSpaceError if the disk is full,
+        LostRankError if a rank is lost, and what the storage raised. The checkpoint before remains.
         """
         if self._pending is None:
             return
         (name, future), self._pending = self._pending, None
+        last_step, self._last_step = self._last_step, name.step - 1  # so that it may be tried again
         try:
-            future.result()
+            self._together(future.result)
         except CheckpointException as error:
-            self._last_step = name.step - 1  # so that it may be tried again
-            for failure, _ in error.failures.values():
-                if isinstance(failure, CheckpointError):
-                    raise failure from None
-            self._stop_if_superseded(self._claim)
-            raise CheckpointError(f"{self._folder(name)} was not completed: {error}") from error
+            raise self._failure(name, error) from error
+        self._good, self._last_step = name, last_step
 
     def close(self) -> None:
-        """Wait for the last save. Call it before ``destroy_process_group``."""
+        """Wait for the last save, and let another job use the folder at once. Call it before
+        ``destroy_process_group``."""
         self.wait()
+        self._end()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -160,9 +201,16 @@ class Checkpoints:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._closing.set()
+        if self._beats is not None:
+            self._beats.join(timeout=ENDING_SECONDS)
 
     def _folder(self, name: Name) -> str:
-        return self._storage.join(self._path, str(name))
+        return self._directory.folder(name)
 
     def _say(self, level: int, message: str) -> None:
         if self._rank == 0:
@@ -179,54 +227,63 @@ class Checkpoints:
             except Exception as error:  # noqa: BLE001  # goes to all ranks
                 outcome[1] = error
         if self._group:
-            dist.broadcast_object_list(outcome, src=0, group=self._group)
+            self._together(partial(dist.broadcast_object_list, outcome, src=0, group=self._group))
         if outcome[1] is not None:
             raise outcome[1]
         result: T = outcome[0]
         return result
 
-    def _begin(self) -> Claim:
-        """Claim the folder for this round, then look what is complete, and put that into the claim.
+    def _together(self, collective: Callable[[], T]) -> T:
+        """Raises LostRankError for what a process group raises."""
+        try:
+            return collective()
+        except (CheckpointError, CheckpointException):
+            raise
+        except RuntimeError as error:
+            if self._group is None:
+                raise
+            raise LostRankError(
+                f"rank {self._rank} waits for the others up to {self._timeout:g} s: one of them was lost, or "
+                f"took longer ({error})"
+            ) from error
 
-        In this order: a stale member that saw no claim of ours when it last looked has completed, and kept,
-        what we see now; so it can remove nothing that we would resume from.
-        """
-        self._storage.make_folder(self._path)
-        job = os.environ.get("TORCHELASTIC_RUN_ID", "")
-        number = os.environ.get("ELASTICJOB_ROUND")
-        token = decide.begin(self._claims(), self._found(), job, int(number) if number else None)
-        claim = Claim(token, job)
-        if not any(other.token == token for other in self._claims()):
-            self._put(claim)
-        counts = decide.counting(self._completed(), self._claims(), token)
-        claim = replace(claim, complete=frozenset(counts))
-        self._stop_if_superseded(claim)
-        self._put(claim)
-        return claim
+    def _load(self, state: dict[str, Any], reader: Reader) -> None:
+        planner = Planner(self._weights_only)
+        try:
+            self._together(
+                partial(dcp.load, state, storage_reader=reader, planner=planner, process_group=self._group)
+            )
+        except CheckpointException as error:
+            if reader.untrusted is not None:
+                raise reader.untrusted from None
+            for rank, (failure, _) in error.failures.items():
+                if isinstance(failure, CheckpointError):
+                    raise failure from error
+                if isinstance(failure, OSError):
+                    raise OSError(
+                        failure.errno, f"rank {rank} cannot read {reader.path}: {failure}"
+                    ) from error
+            raise
 
-    def _candidates(self) -> list[tuple[Name, Marker | str]]:
-        """The complete checkpoints that count, newest first, each with its marker or what is wrong."""
-        found, complete = self._found(), self._completed()
-        self._stop_if_superseded(self._claim)
-        counts = decide.counting(complete, self._claims(), self._claim.token)
-        for name in sorted(found, reverse=True):
-            if name not in complete:
-                log.warning(f"passed over {self._folder(name)}: half-written, it has no {MARKER}")
-            elif name not in counts:
-                log.warning(f"passed over {self._folder(name)}: completed after a later round had begun")
-        candidates: list[tuple[Name, Marker | str]] = []
-        for name in counts:
-            folder = self._folder(name)
-            marker = decide.parse_marker(self._storage.read(self._storage.join(folder, MARKER)))
-            if isinstance(marker, Marker):
-                marker = marker.damage(self._storage.sizes(folder)) or marker
-            candidates.append((name, marker))
-        return candidates
+    def _failure(self, name: Name, error: CheckpointException) -> CheckpointError:
+        """What to raise when all ranks know that the save has failed."""
+        failures = [failure for failure, _ in error.failures.values()]
+        for failure in failures:
+            if isinstance(failure, CheckpointError):
+                return failure
+        full = next((failure for failure in failures if directory.is_full(failure)), None)
 
-    def _forget(self, damaged: frozenset[Name]) -> None:
-        if damaged:
-            self._claim = replace(self._claim, complete=(self._claim.complete or frozenset()) - damaged)
-            self._put(self._claim)
+        def look() -> CheckpointError | None:
+            self._directory.stop_if_superseded()
+            found = self._directory.no_space(self._folder(name), full) if full else None
+            self._directory.failed(name)
+            return found
+
+        try:
+            found = self._agreed(look)
+        except (CheckpointError, OSError) as said:
+            return said if isinstance(said, CheckpointError) else CheckpointError(f"{error}; then {said}")
+        return found or CheckpointError(f"{self._folder(name)} was not completed: {error}")
 
     def _damage(self, name: Name, marker: Marker) -> str:
         """What is wrong with the content of the files, of which each rank reads its share."""
@@ -251,7 +308,7 @@ class Checkpoints:
             found = OSError(f"{rank} cannot read {folder}: {error}")
         everywhere: list[Any] = [found] * self._world_size
         if self._group:
-            dist.all_gather_object(everywhere, found, group=self._group)
+            self._together(partial(dist.all_gather_object, everywhere, found, group=self._group))
         for finding in everywhere:
             if isinstance(finding, Exception):
                 raise finding
@@ -259,63 +316,18 @@ class Checkpoints:
 
     def _complete(self, name: Name, files: Mapping[str, File]) -> None:
         """The end of a save, on rank 0, when all ranks have written."""
-        folder = self._folder(name)
-        marker = Marker(files, self._world_size)
-        deadline = time.monotonic() + VISIBLE_SECONDS
-        while damage := marker.damage(self._storage.sizes(folder)):
-            self._stop_if_superseded(self._claim)  # a later round has removed what was half-written
-            if time.monotonic() > deadline:
-                raise NotSharedError(
-                    f"{folder}: the other ranks have written, but rank 0 on {os.uname().nodename} finds that "
-                    f"{damage}. All ranks must share {self._path}."
-                )
-            time.sleep(1)
-        self._stop_if_superseded(self._claim)
-        self._storage.put(self._storage.join(folder, MARKER), marker.to_json())
-        log.info(f"saved {folder}")
+        self._directory.complete(name, Marker(files, self._world_size))
+
+
+def _beats(held: Directory, closing: threading.Event) -> None:
+    """Renew the claim until it is given up, or another round has begun."""
+    while not closing.wait(directory.BEAT_SECONDS):
         try:
-            self._tidy(name)
-        except Exception as error:  # noqa: BLE001  # the next save tries again
-            log.warning(f"{self._path}: older checkpoints could not be removed: {error}")
-
-    def _tidy(self, written: Name) -> None:
-        """Remove what is not kept. The claims are read after the checkpoints: see ``_begin``."""
-        found, complete = self._found(), self._completed()
-        claims = self._claims()
-        if decide.superseded_by(claims, written.token):
-            return
-        counts = decide.counting(complete, claims, written.token)
-        for name in decide.surplus(found, counts, written, self._keep):
-            # The marker first: what is half removed must not look complete.
-            self._storage.remove(self._storage.join(self._folder(name), MARKER))
-            self._storage.remove(self._folder(name))
-        for claim in decide.surplus_claims(claims, self._claim):
-            self._storage.remove(self._storage.join(self._path, claim.file))
-
-    def _stop_if_superseded(self, claim: Claim) -> None:
-        if later := decide.superseded_by(self._claims(), claim.token):
-            raise StaleRoundError(
-                f"round {later.token.round} of job {later.job or '(no id)'} has begun in {self._path}: this "
-                f"process belongs to round {claim.token.round} of job {claim.job or '(no id)'}, and what it "
-                "saves does not count"
-            )
-
-    def _found(self) -> list[Name]:
-        return [name for text in self._storage.names(self._path) if (name := decide.parse_name(text))]
-
-    def _completed(self) -> list[Name]:
-        return [name for name in self._found() if MARKER in self._storage.names(self._folder(name))]
-
-    def _claims(self) -> list[Claim]:
-        claims = []
-        for file in filter(decide.is_claim, self._storage.names(self._path)):
-            try:
-                claims.append(
-                    decide.parse_claim(file, self._storage.read(self._storage.join(self._path, file)))
-                )
-            except FileNotFoundError:
-                continue  # removed since
-        return claims
-
-    def _put(self, claim: Claim) -> None:
-        self._storage.put(self._storage.join(self._path, claim.file), claim.to_json())
+            if not held.beat():
+                return
+        except Exception as error:  # noqa: BLE001  # the next beat tries again
+            log.debug(f"the claim was not renewed: {error}")
+    try:
+        held.end()
+    except Exception as error:  # noqa: BLE001  # a newcomer watches for some seconds then
+        log.debug(f"the claim was not given up: {error}")

@@ -3,19 +3,27 @@
 A checkpoint is a folder, ``checkpoint-g0001-r000007-s00000120``: generation, round, step. Generation and
 round are the fencing token of its writers. The round comes from ``ELASTICJOB_ROUND``, which only grows
 while a job lives; the generation counts the jobs that have used the folder, so that a job that is deleted and
-applied again, whose rounds start at 1, stands above its predecessor.
+applied again, whose rounds start at 1, stands above its predecessor. It stands above every claim and every
+checkpoint that is there, so that no checkpoint of another job has the token of a round that begins.
 
 A checkpoint is complete when it has a *marker*, written last, with the size and checksum of its files.
-A round begins by a *claim*, ``round-g0001-r000008.json``, with the checkpoints that were complete at that
-moment. Of earlier rounds only those count from then on: what a member of an earlier round completes later is
-void, whatever it believes. That needs no lock and no conditional write, only a store where a small file
-appears in one piece and is seen by the next reader.
+A round begins by a *claim*, ``round-g0001-r000008-5f1c9a30.json``, with the checkpoints that were complete at
+that moment. Of earlier rounds only those count from then on: what a member of an earlier round completes
+later is void, whatever it believes. That needs no lock and no conditional write, only a store where a small
+file appears in one piece and is seen by the next reader.
+
+The claim of the highest token says which job *holds* the folder. Its rank 0 renews it; another job may begin
+when it says that it has ended, or when a newcomer has watched for a while and it was not renewed. Two jobs
+that begin at the same moment take the same generation; each sees the other's claim or is seen, and who sees
+another withdraws.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import uuid
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,7 +37,7 @@ class CheckpointError(RuntimeError):
 
 
 class StaleRoundError(CheckpointError):
-    """A later round, or a later job, uses the folder: this process is a leftover and must not write."""
+    """A later round, or another job, holds the folder: this process must not write."""
 
 
 class DamagedError(CheckpointError):
@@ -38,6 +46,14 @@ class DamagedError(CheckpointError):
 
 class NotSharedError(CheckpointError):
     """The ranks do not see the same files."""
+
+
+class NoSpaceError(CheckpointError):
+    """The disk, or the quota, is full."""
+
+
+class LostRankError(CheckpointError):
+    """A rank was lost, or made the others wait too long."""
 
 
 class Token(NamedTuple):
@@ -58,7 +74,8 @@ class Name(NamedTuple):
 
 
 _NAME = re.compile(r"checkpoint-g(\d{4,})-r(\d{6,})-s(\d{8,})")
-_CLAIM = re.compile(r"round-g(\d{4,})-r(\d{6,})\.json")
+_CLAIM = re.compile(r"round-g(\d{4,})-r(\d{6,})(?:-([0-9a-f]{8}))?\.json")
+_UNFINISHED = re.compile(r"round-g(\d{4,})-r(\d{6,})(?:-[0-9a-f]{8})?\.json\.[0-9a-f]+\.tmp")
 
 
 def parse_name(text: str) -> Name | None:
@@ -70,25 +87,77 @@ def parse_name(text: str) -> Name | None:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """Who begins a round.
+
+    ``job`` is the id of an ElasticJob, and empty without one: all starts under plain torchrun have one owner.
+    ``start``, 8 hexadecimal digits, tells the claims of two that begin at the same moment apart. ``run`` is
+    torchrun's run id where it says something, ``pod`` what people look for, ``process`` what
+    ``processes.lives`` knows.
+    """
+
+    job: str
+    start: str
+    run: str = ""
+    pod: str = ""
+    process: str = ""
+
+    def __str__(self) -> str:
+        what = f"job {self.job}" if self.job else "a run without an ElasticJob"
+        return what + (f" (rank 0 in {self.pod})" if self.pod else "")
+
+
+def holder_of(job: str | None, run: str, pod: str, process: str) -> Holder:
+    """``job`` is None without an ElasticJob. All rounds of a job have the same ``start``."""
+    if job is None:
+        return Holder("", uuid.uuid4().hex[:8], "" if run == "none" else run, pod, process)
+    return Holder(job or "(no id)", f"{zlib.crc32(job.encode()):08x}", "", pod, process)
+
+
+@dataclass(frozen=True)
 class Claim:
-    """That a round has begun. ``complete`` is None until it has looked which checkpoints are complete."""
+    """That a round has begun. ``complete`` is None until it has looked which checkpoints are complete.
+
+    ``beat`` grows while rank 0 lives; ``ended`` says that it will not grow any more.
+    """
 
     token: Token
-    job: str
+    holder: Holder
     complete: frozenset[Name] | None = None
+    beat: int = 0
+    ended: bool = False
 
     @property
     def file(self) -> str:
-        return f"round-g{self.token.generation:04d}-r{self.token.round:06d}.json"
+        start = f"-{self.holder.start}" if self.holder.start else ""
+        return f"round-g{self.token.generation:04d}-r{self.token.round:06d}{start}.json"
+
+    @property
+    def round(self) -> str:
+        """For people."""
+        return f"round {self.token.round} of {self.holder}" if self.holder.job else str(self.holder)
 
     def to_json(self) -> bytes:
         seen = None if self.complete is None else sorted(map(str, self.complete))
-        return json.dumps({"job": self.job, "complete": seen}, indent=2).encode() + b"\n"
+        fields = {"job": self.holder.job, "run": self.holder.run, "pod": self.holder.pod}
+        fields |= {"process": self.holder.process}
+        return (
+            json.dumps(
+                {**fields, "beat": self.beat, "ended": self.ended, "complete": seen}, indent=2
+            ).encode()
+            + b"\n"
+        )
 
 
 def is_claim(file: str) -> bool:
     """Whether a file of this name is a claim."""
     return _CLAIM.fullmatch(file) is not None
+
+
+def is_unfinished_claim(file: str, token: Token) -> bool:
+    """Whether a file of this name is what a kill has left of a claim up to ``token``."""
+    match = _UNFINISHED.fullmatch(file)
+    return match is not None and Token(int(match[1]), int(match[2])) <= token
 
 
 def parse_claim(file: str, content: bytes) -> Claim:
@@ -102,11 +171,19 @@ def parse_claim(file: str, content: bytes) -> Claim:
         if names is not None and None in names:
             raise ValueError("it lists a folder that is no checkpoint")
         known = None if names is None else frozenset(name for name in names if name)
-        return Claim(Token(int(match[1]), int(match[2])), str(fields["job"]), known)
-    except (ValueError, KeyError, TypeError) as error:
+        run, pod, process = (str(fields.get(key, "")) for key in ("run", "pod", "process"))
+        return Claim(
+            Token(int(match[1]), int(match[2])),
+            Holder(str(fields["job"]), match[3] or "", run, pod, process),
+            known,
+            int(fields.get("beat", 0)),
+            bool(fields.get("ended", False)),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{file} does not say which round has begun ({error!r}). Remove it if no job uses the folder; "
-            "then every complete checkpoint counts."
+            f"{file} does not say which round has begun ({error!r}). Remove it if no job uses the folder. "
+            "The next start then stands above all checkpoints that are there, and those that no other claim "
+            "excludes count."
         ) from None
 
 
@@ -151,48 +228,91 @@ def parse_marker(content: bytes) -> Marker | str:
         return f"{MARKER} cannot be read: {error!r}"
 
 
-def begin(claims: Iterable[Claim], found: Iterable[Name], job: str, round_number: int | None) -> Token:
-    """The token of round ``round_number`` of ``job``, given the claims and checkpoints of the folder.
+def begin(claims: Iterable[Claim], found: Iterable[Name], me: Holder, round_number: int | None) -> Token:
+    """The token of round ``round_number`` of ``me``, given the claims and checkpoints of the folder.
 
-    Without a number, outside of an ElasticJob, each start stands above all before it.
-    Raises StaleRoundError if a later round of the job has begun here, or a later job.
+    A job stays in its generation until another job has used the folder; then it takes a new one. Without a
+    number, outside of an ElasticJob, each start stands above all before it.
+    Raises StaleRoundError if a later round of the job has begun here.
     """
     claims = list(claims)
     highest = max(
-        (claim.token.generation for claim in claims),
-        default=max((name.token.generation for name in found), default=0),
+        (*(claim.token.generation for claim in claims), *(name.token.generation for name in found)), default=0
     )
     if round_number is None:
         return Token(highest + 1, 0)
-    mine = [claim.token for claim in claims if claim.job == job]
-    if not mine:
-        return Token(highest + 1, round_number)
-    newest = max(mine)
-    if newest.generation < highest:
+    mine = [claim for claim in claims if claim.holder.job == me.job]
+    newest = max(mine, key=lambda claim: claim.token.round, default=None)
+    if newest and newest.token.round > round_number:
         raise StaleRoundError(
-            f"this process belongs to round {round_number} of job {job or '(no id)'}, and another job has "
-            "begun to use the folder since. Stop one of them, or give it a folder of its own."
+            f"{newest.round} has begun here, and this process belongs to round {round_number}, which is over."
+            " If that is another job with the same id, give this one a directory of its own."
         )
-    if newest.round > round_number:
-        raise StaleRoundError(
-            f"round {newest.round} of job {job or '(no id)'} has begun here, and this process belongs to "
-            f"round {round_number}, which is over. If that is another job with the same id, give this one a "
-            "folder of its own."
-        )
-    return Token(newest.generation, round_number)
+    owned = any(claim.token.generation == highest and claim.complete is not None for claim in mine)
+    return Token(highest if owned else highest + 1, round_number)
 
 
-def superseded_by(claims: Iterable[Claim], token: Token) -> Claim | None:
-    """The claim of a later round than ``token``, if there is one: its holder must not complete anything."""
-    return max(
-        (claim for claim in claims if claim.token > token), key=lambda claim: claim.token, default=None
+def rival(claims: Iterable[Claim], token: Token, me: Holder) -> Claim | None:
+    """The claim of who used the folder last, if that is another who has not said that it has ended."""
+    claims = list(claims)
+    if any(claim.token.generation >= token.generation for claim in claims):
+        return None  # this job's own generation, or a contender's
+    last = max(
+        claims,
+        key=lambda claim: (claim.token.generation, claim.complete is not None, claim.token.round),
+        default=None,
     )
+    if last is None or last.ended:
+        return None
+    if me.job or last.holder.job:
+        return None if me.job == last.holder.job else last
+    same = (me.run and me.run == last.holder.run) or (me.process and me.process == last.holder.process)
+    return None if same else last
+
+
+def contenders(claims: Iterable[Claim], mine: Claim) -> list[Claim]:
+    """The claims of others who begin in the same generation."""
+    return [
+        claim
+        for claim in claims
+        if claim.token.generation == mine.token.generation and claim.holder.start != mine.holder.start
+    ]
+
+
+def superseded_by(claims: Iterable[Claim], mine: Claim) -> Claim | None:
+    """The claim of a later round than ``mine``, if there is one: its holder must not complete anything.
+
+    Another job's claim in the same generation is about to be withdrawn.
+    """
+    return max(
+        (
+            claim
+            for claim in claims
+            if claim.token > mine.token
+            and (claim.token.generation > mine.token.generation or claim.holder.start == mine.holder.start)
+        ),
+        key=lambda claim: claim.token,
+        default=None,
+    )
+
+
+def own(claims: Iterable[Claim], me: Holder) -> frozenset[int]:
+    """The generations in which ``me`` has written."""
+    return frozenset(
+        claim.token.generation
+        for claim in claims
+        if claim.holder.job == me.job and claim.complete is not None
+    )
+
+
+def _last_list(claims: Iterable[Claim], token: Token) -> Claim | None:
+    known = [claim for claim in claims if claim.complete is not None and claim.token <= token]
+    return max(known, key=lambda claim: claim.token, default=None)
 
 
 def counting(complete: Iterable[Name], claims: Iterable[Claim], token: Token) -> list[Name]:
     """The complete checkpoints that count for the round of ``token``, newest first."""
-    known = [claim for claim in claims if claim.complete is not None and claim.token <= token]
-    last = max(known, key=lambda claim: claim.token, default=None)
+    last = _last_list(claims, token)
     return sorted(
         (
             name
@@ -204,18 +324,57 @@ def counting(complete: Iterable[Name], claims: Iterable[Claim], token: Token) ->
     )
 
 
-def surplus(found: Iterable[Name], counts: Collection[Name], written: Name, keep: int) -> list[Name]:
-    """What may go once ``written`` is complete: all below it except the ``keep`` newest that count."""
-    kept = set(sorted(counts, reverse=True)[:keep]) | {written}
-    return sorted(name for name in found if name < written and name not in kept)
+def own_first(names: Iterable[Name], mine: Collection[int]) -> list[Name]:
+    """In the order in which to resume from them: another job's only where a job has none of its own."""
+    return sorted(names, key=lambda name: (name.token.generation in mine, name), reverse=True)
 
 
-def surplus_claims(claims: Iterable[Claim], mine: Claim) -> list[Claim]:
-    """Claims that nothing depends on any more; the last of each earlier job marks its leftovers."""
+def never_counts(
+    found: Iterable[Name],
+    complete: Collection[Name],
+    claims: Iterable[Claim],
+    token: Token,
+    mine: Collection[int],
+) -> list[Name]:
+    """What no round from ``token`` on will ever resume from, whatever happens: what was half-written when the
+    last round began, and what ``mine``, the job's own generations, have completed too late.
+
+    Safe to remove at any time, by anybody: a later claim can only exclude more.
+    """
+    last = _last_list(claims, token)
+    if last is None:
+        return []
+    return sorted(
+        name
+        for name in found
+        if name.token < last.token
+        and name not in (last.complete or ())
+        and (name not in complete or name.token.generation in mine)
+    )
+
+
+def surplus(counts: Iterable[Name], mine: Collection[int], newest: Name, keep: int) -> list[Name]:
+    """What counts and may go, as ``newest`` is known to be good: all older ones of ``mine``, the job's own
+    generations, but the ``keep`` newest."""
+    counts = sorted((name for name in counts if name.token.generation in mine), reverse=True)
+    kept = {*counts[:keep], newest}
+    return sorted(name for name in counts if name < newest and name not in kept)
+
+
+def surplus_claims(claims: Iterable[Claim], mine: Claim, found: Iterable[Name]) -> list[Claim]:
+    """Claims that nothing depends on any more. The last one of an earlier generation says whose its
+    checkpoints are, as long as there are any."""
     claims = list(claims)
-    last: dict[int, Token] = {}
-    for claim in claims:
-        last[claim.token.generation] = max(claim.token, last.get(claim.token.generation, claim.token))
+    generations = {name.token.generation for name in found}
+    last: dict[int, Claim] = {}
+    for claim in sorted(claims, key=lambda claim: (claim.complete is not None, claim.token)):
+        if claim.token.generation in generations and claim.token.generation < mine.token.generation:
+            last[claim.token.generation] = claim
+    withdrawn = contenders(claims, mine)
     return [
-        claim for claim in claims if claim.token < mine.token and claim.token != last[claim.token.generation]
+        claim
+        for claim in claims
+        if claim.file != mine.file
+        and (claim.token < mine.token or claim in withdrawn)
+        and claim != last.get(claim.token.generation)
     ]

@@ -23,20 +23,33 @@ from torch.futures import Future
 
 from elasticjob.checkpoint.decide import File
 from elasticjob.checkpoint.storage import Folder, Storage
+from elasticjob.checkpoint.trust import UntrustedError, check_index
 
 _METADATA = ".metadata"
 """What DCP calls its index of all shards."""
 
 
 class Writer(FileSystemWriter):
-    """Writes one checkpoint into ``folder``; ``complete`` gets size and checksum of each file, on rank 0."""
+    """Writes one checkpoint into ``folder``. On rank 0 ``make_room`` is called before anything is written,
+    and ``complete`` gets size and checksum of each file."""
 
-    def __init__(self, storage: Storage, folder: str, complete: Callable[[Mapping[str, File]], None]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        make_room: Callable[[], None],
+        complete: Callable[[Mapping[str, File]], None],
+    ) -> None:
         super().__init__(folder, sync_files=isinstance(storage, Folder))
         self._files = _Files(storage)
         self.fs = self._files  # type: ignore[assignment]  # torch's own FsspecWriter does the same
         self.path = folder
+        self._make_room = make_room
         self._complete = complete
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        self._make_room()
+        return super().prepare_global_plan(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         results = super().write_data(plan, planner).value()
@@ -64,8 +77,14 @@ class Reader(FileSystemReader):
 
     def __init__(self, storage: Storage, folder: str) -> None:
         super().__init__(folder)
-        self.fs = _Files(storage)  # type: ignore[assignment]
+        self._files = _Files(storage)
+        self.fs = self._files  # type: ignore[assignment]
         self.path = folder
+
+    @property
+    def untrusted(self) -> UntrustedError | None:
+        """Why the index was not loaded, if it is not to be trusted."""
+        return self._files.untrusted
 
 
 @dataclass(frozen=True)
@@ -81,6 +100,8 @@ class _Files(FileSystemBase):
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self.written: dict[str, File] = {}
+        self.untrusted: UntrustedError | None = None
+        """Torch 2.15 replaces what is raised while it reads the index."""
 
     def join(self, folder: str, name: str) -> str:
         return self._storage.join(folder, name)
@@ -88,6 +109,15 @@ class _Files(FileSystemBase):
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
         with self._storage.stream(str(path), mode) as file:
+            if mode == "rb" and str(path).endswith(_METADATA):
+                content = file.read()
+                try:
+                    check_index(str(path), content)
+                except UntrustedError as error:
+                    self.untrusted = error
+                    raise
+                yield io.BytesIO(content)
+                return
             if mode == "rb":
                 yield file
                 return

@@ -31,6 +31,10 @@ class Storage(Protocol):
         """Write a small file so that it is there in full or not at all, in place of one that is there."""
         ...
 
+    def space(self, path: str) -> tuple[int, int] | None:
+        """The bytes that are free where the folder is, and all; None where there is no such limit."""
+        ...
+
     def read(self, path: str) -> bytes: ...
     def make_folder(self, path: str) -> None: ...
     def rename(self, old: str, new: str) -> None: ...
@@ -78,9 +82,18 @@ class Folder:
 
     def put(self, path: str, content: bytes) -> None:
         unfinished = f"{path}.{uuid.uuid4().hex}.tmp"
-        with self.stream(unfinished, "wb") as file:
-            file.write(content)
-        self.rename(unfinished, path)
+        try:
+            with self.stream(unfinished, "wb") as file:
+                file.write(content)
+            self.rename(unfinished, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(unfinished)
+            raise
+
+    def space(self, path: str) -> tuple[int, int] | None:
+        usage = shutil.disk_usage(path)
+        return usage.free, usage.total
 
     def read(self, path: str) -> bytes:
         return Path(path).read_bytes()
@@ -97,10 +110,13 @@ class Folder:
             os.close(folder)
 
     def remove(self, path: str) -> None:
-        if os.path.isdir(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
+        if os.path.islink(path) or not os.path.isdir(path):
             Path(path).unlink(missing_ok=True)
+            return
+        for name in self.names(path):
+            self.remove(os.path.join(path, name))
+        with suppress(FileNotFoundError):
+            os.rmdir(path)
 
 
 class Remote:
@@ -132,11 +148,25 @@ class Remote:
 
     @contextmanager
     def stream(self, path: str, mode: str) -> Iterator[IO[bytes]]:
-        with self._files.open(path, mode) as file:
+        file = self._files.open(path, mode)
+        try:
             yield file
+        except BaseException:
+            # Leaving it as a context would upload what is there; so would its end as an object.
+            if mode != "rb":
+                with suppress(Exception):
+                    file.discard()
+                with suppress(Exception):
+                    file.closed = True
+            raise
+        file.close()
 
     def put(self, path: str, content: bytes) -> None:
         self._files.pipe_file(path, content)
+
+    def space(self, path: str) -> tuple[int, int] | None:
+        del path
+        return None
 
     def read(self, path: str) -> bytes:
         content: bytes = self._files.cat_file(path)

@@ -1,0 +1,460 @@
+"""What rank 0 does in the directory of a training run: begin a round, complete checkpoints, make room.
+
+Everything goes through a ``Storage``, and nothing here imports torch, so that tests can stop, fail and
+interleave it at each call. ``decide`` says why it is safe in this order.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from elasticjob.checkpoint import decide, processes
+from elasticjob.checkpoint.decide import (
+    MARKER,
+    Claim,
+    Holder,
+    Marker,
+    Name,
+    NoSpaceError,
+    NotSharedError,
+    StaleRoundError,
+)
+from elasticjob.checkpoint.storage import Storage
+
+log = logging.getLogger("elasticjob.checkpoint")
+
+VISIBLE_SECONDS = 90
+"""How long rank 0 waits until it sees the other ranks' files: NFS keeps listings for up to a minute."""
+BEAT_SECONDS = 5
+"""How often rank 0 renews its claim."""
+WATCH_SECONDS = 20
+"""How long a newcomer watches whether another job's claim is renewed. No two clocks are compared."""
+RESERVE = "reserve"
+RESERVE_BYTES = 64 << 10
+"""A file that gives way to a claim when the disk is full."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether this is an error of a full disk or quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class Directory:
+    """The directory, for one process of one round.
+
+    ``keep`` complete checkpoints remain of this job. What other jobs have completed is left alone, unless
+    ``keep_other_jobs`` is False. ``pause`` and ``clock`` are in seconds;
+    with ``lock`` they are there for tests.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        path: str,
+        me: Holder,
+        *,
+        keep: int,
+        keep_other_jobs: bool = True,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._storage = storage
+        self._path = path
+        self._me = me
+        self._keep = keep
+        self._keep_other_jobs = keep_other_jobs
+        self._pause = pause
+        self._clock = clock
+        self._lock = lock or threading.Lock()  # around changes of the claim: one thread renews it
+        self._claim: Claim | None = None
+        self._doomed: set[Name] = set()
+        """Halves that this process knows of: saves that have failed, and what could not be removed whole."""
+        self._uncertain: Name | None = None
+        """A checkpoint whose marker may yet appear: the store has answered with an error."""
+
+    @property
+    def claim(self) -> Claim:
+        """That of this round, once it has begun."""
+        assert self._claim is not None
+        return self._claim
+
+    def folder(self, name: Name) -> str:
+        return self._storage.join(self._path, str(name))
+
+    def begin(self, round_number: int | None) -> Claim:
+        """Claim the directory for this round, then look what is complete, and put that into the claim.
+
+        In this order: a stale member that saw no claim of ours when it last looked has completed, and kept,
+        what we see now; so it can remove nothing that we would resume from. Then what can never count is
+        removed, before anything else is written.
+
+        Raises StaleRoundError if a later round has begun or another job uses the directory, NoSpaceError if
+        it is full, and what the storage raises.
+        """
+        self._storage.make_folder(self._path)
+        while True:
+            claims, found = self._claims(), self._found()
+            token = decide.begin(claims, found, self._me, round_number)
+            self._wait_for_the_end_of(decide.rival(claims, token, self._me))
+            if self._claims_of(claims) != self._claims_of(self._claims()):
+                continue  # another has begun meanwhile
+            claim = Claim(token, self._me)
+            if not any(other.file == claim.file for other in claims):
+                self._put(claim)
+            now = self._claims()
+            if any(other.token.generation == token.generation for other in claims):
+                break  # this job's generation: who begins here withdraws
+            if not decide.contenders(now, claim):
+                break
+            log.warning(f"another job begins in {self._path} at the same moment: trying again")
+            self._storage.remove(self._storage.join(self._path, claim.file))
+            self._pause(random.uniform(0.5, 3))
+        self._claim = claim
+        self.stop_if_superseded()
+        counts = decide.counting(self._completed(), self._claims(), token)
+        claim = replace(claim, complete=frozenset(counts))
+        self._put(claim)
+        self._claim = claim
+        try:
+            self._sweep()
+            self._clear()
+        except OSError as error:
+            log.warning(f"{self._path}: what does not count could not be removed: {error}")
+        self._keep_reserve()
+        return self._claim
+
+    def candidates(self) -> list[tuple[Name, Marker | str]]:
+        """The complete checkpoints that count, in the order in which to try them, each with its marker or
+        what is wrong."""
+        found, complete = self._found(), self._completed()
+        self.stop_if_superseded()
+        claims = self._claims()
+        counts = decide.counting(complete, claims, self.claim.token)
+        for name in sorted(found, reverse=True):
+            if name not in complete:
+                log.warning(f"passed over {self.folder(name)}: half-written, it has no {MARKER}")
+            elif name not in counts:
+                log.warning(f"passed over {self.folder(name)}: completed after a later round had begun")
+        candidates: list[tuple[Name, Marker | str]] = []
+        for name in decide.own_first(counts, decide.own(claims, self._me)):
+            folder = self.folder(name)
+            try:
+                marker = decide.parse_marker(self._storage.read(self._storage.join(folder, MARKER)))
+            except FileNotFoundError:
+                continue  # an earlier round removes what it does not keep
+            if isinstance(marker, Marker):
+                marker = marker.damage(self._storage.sizes(folder)) or marker
+            candidates.append((name, marker))
+        return candidates
+
+    def forget(self, damaged: Collection[Name]) -> None:
+        """These are damaged, and do not count any more."""
+        if damaged:
+            with self._lock:
+                complete = (self.claim.complete or frozenset()) - frozenset(damaged)
+                self._claim = replace(self.claim, complete=complete)
+                self._put(self._claim)
+
+    def make_room(self, name: Name, good: Name | None) -> None:
+        """Before anything of ``name`` is written: remove what does not count, and what is beyond ``keep``.
+
+        ``good`` is what was resumed from or saved last. Without it no complete checkpoint goes: nobody has
+        looked whether a newer one is damaged. Raises StaleRoundError.
+        """
+        self.stop_if_superseded()
+        self._doomed.discard(name)
+        try:
+            self._clear()
+            if good is not None:
+                self._thin(good)
+        except OSError as error:
+            log.warning(f"{self._path}: what is not kept could not be removed: {error}")
+
+    def complete(self, name: Name, marker: Marker) -> None:
+        """The end of a save, when all ranks have written. When this returns, the checkpoint counts.
+
+        Raises StaleRoundError if a later round has begun, and does not count it; NotSharedError if the
+        ranks' files are not seen here; what the storage raises.
+        """
+        folder = self.folder(name)
+        deadline = self._clock() + VISIBLE_SECONDS
+        while damage := marker.damage(self._storage.sizes(folder)):
+            self.stop_if_superseded()  # a later round has removed what was half-written
+            if self._clock() > deadline:
+                raise NotSharedError(
+                    f"{folder}: the other ranks have written, but rank 0 on {os.uname().nodename} finds that "
+                    f"{damage}. All ranks must share {self._path}."
+                )
+            self._pause(1)
+        self.stop_if_superseded()
+        path = self._storage.join(folder, MARKER)
+        try:
+            self._storage.put(path, marker.to_json())
+        except OSError as error:
+            # A store may have done it and lost its answer, or do it yet: a later round may count on it then.
+            if not is_full(error):
+                self._uncertain = name
+            if not self._is_there(path, marker.to_json()):
+                raise
+            log.warning(f"{path} was written, although {error}")
+        later = decide.superseded_by(self._claims(), self.claim)
+        if later and name not in (later.complete or ()):
+            raise self._stale(later)  # it has not seen it, or cannot say yet
+        log.info(f"saved {folder}")
+        if self._uncertain and self._uncertain != name:
+            self._doomed.add(self._uncertain)
+        self._uncertain = None
+        try:
+            self._clear()
+            self._thin(name)
+            self._keep_reserve()
+        except Exception as error:  # noqa: BLE001  # the next save tries again
+            log.warning(f"{self._path}: older checkpoints could not be removed: {error}")
+
+    def failed(self, name: Name) -> None:
+        """A save has failed on all ranks: remove what they have written, unless it may count."""
+        if name == self._uncertain:
+            return
+        try:
+            self._doomed.add(name)
+            self._remove(name)
+            self._keep_reserve()
+        except OSError as error:
+            log.warning(f"{self.folder(name)} could not be removed: {error}")
+
+    def beat(self) -> bool:
+        """Renew the claim; False if there is nothing to renew any more."""
+        with self._lock:
+            if self.claim.ended or not self._holds():
+                return False
+            self._claim = replace(self.claim, beat=self.claim.beat + 1)
+            self._put(self._claim)
+        return True
+
+    def end(self) -> None:
+        """Let another job begin at once."""
+        with self._lock:
+            if not self.claim.ended and self._holds():
+                self._claim = replace(self.claim, ended=True)
+                self._put(self._claim)
+
+    def stop_if_superseded(self) -> None:
+        """Raises StaleRoundError if a later round or another job has begun, or the claim has been removed."""
+        claims = self._claims()
+        if later := decide.superseded_by(claims, self.claim):
+            raise self._stale(later)
+        if self._is_gone(claims):
+            raise StaleRoundError(
+                f"{self.claim.file} has been removed from {self._path}, so {self.claim.round} does not hold "
+                "the directory any more, and what it saves does not count"
+            )
+
+    def no_space(self, folder: str, error: BaseException) -> NoSpaceError:
+        """A full disk, with what it holds."""
+        return NoSpaceError(f"{folder} was not written: {error}. {self._holdings()}")
+
+    # What others hold.
+
+    def _wait_for_the_end_of(self, rival: Claim | None) -> None:
+        """Raises StaleRoundError if another job renews its claim, or its process lives on this machine."""
+        if rival is None:
+            return
+        alive = processes.lives(rival.holder.process)
+        if alive is None:
+            log.warning(
+                f"{self._path} was last used by {rival.round}, which has not said that it has ended: "
+                f"watching its claim {rival.file} for {WATCH_SECONDS} s"
+            )
+            alive = self._is_renewed(rival)
+        if alive:
+            raise StaleRoundError(
+                f"{self._path} is in use by {rival.round}: it renews {rival.file}. This process belongs to "
+                f"{self._me}. Give each job a directory of its own, or end that one first: its checkpoints "
+                "remain. To take the directory from it by force, remove that file, which stops it."
+            )
+
+    def _is_renewed(self, rival: Claim) -> bool:
+        deadline = self._clock() + WATCH_SECONDS
+        while self._clock() < deadline:
+            self._pause(1)
+            now = next((claim for claim in self._claims() if claim.file == rival.file), None)
+            if now is None or now.ended:
+                return False
+            if now.beat != rival.beat or now.complete != rival.complete:
+                return True
+        return False
+
+    def _holds(self) -> bool:
+        claims = self._claims()
+        return not decide.superseded_by(claims, self.claim) and not self._is_gone(claims)
+
+    def _is_gone(self, claims: Iterable[Claim]) -> bool:
+        """A listing that lags is no proof."""
+        path = self._storage.join(self._path, self.claim.file)
+        return not any(claim.file == self.claim.file for claim in claims) and not self._is_there(path)
+
+    def _stale(self, later: Claim) -> StaleRoundError:
+        advice = (
+            ""
+            if later.holder.start == self._me.start
+            else (". Give each job a directory of its own; when that job has ended, this one may go on")
+        )
+        return StaleRoundError(
+            f"{later.round} has begun in {self._path}: this process belongs to {self.claim.round}, and what "
+            f"it saves does not count{advice}"
+        )
+
+    # Making room. What is read first: checkpoints, then claims; see ``begin``.
+
+    def _clear(self) -> None:
+        """Remove what can never count: halves, what was completed too late, claims that nothing depends on.
+
+        Before this round has claimed the directory, that is what the last claim excludes.
+        """
+        found, complete = self._found(), self._completed()
+        claims = self._claims()
+        token = max((claim.token for claim in claims), default=decide.Token(0, 0))
+        if self._claim is not None:
+            if decide.superseded_by(claims, self._claim):
+                return
+            token = self._claim.token
+            done_with = decide.surplus_claims(claims, self._claim, found)
+            for claim in done_with if self._claim.complete is not None else ():
+                self._storage.remove(self._storage.join(self._path, claim.file))
+        self._doomed -= {*complete}
+        never = decide.never_counts(found, complete, claims, token, self._removable(claims, found))
+        for name in sorted({*never, *(self._doomed & {*found})}):
+            why = "completed after a later round had begun, or damaged"
+            if name not in complete:
+                if self._is_there(self._storage.join(self.folder(name), MARKER)):
+                    continue  # a listing that lags
+                why = f"half-written, it has no {MARKER}"
+            log.warning(f"removing {self.folder(name)}: {why}")
+            self._remove(name)
+
+    def _sweep(self) -> None:
+        """Remove what kills have left of claims up to the last one."""
+        token = max((claim.token for claim in self._claims()), default=decide.Token(0, 0))
+        for file in self._storage.names(self._path):
+            if decide.is_unfinished_claim(file, token):
+                self._storage.remove(self._storage.join(self._path, file))
+
+    def _thin(self, good: Name) -> None:
+        """Remove what is beyond ``keep``."""
+        found, complete = self._found(), self._completed()
+        claims = self._claims()
+        if decide.superseded_by(claims, self.claim):
+            return
+        counts = decide.counting(complete, claims, self.claim.token)
+        for name in decide.surplus(counts, self._removable(claims, found), good, self._keep):
+            self._doomed.add(name)
+            self._remove(name)
+
+    def _removable(self, claims: Iterable[Claim], found: Iterable[Name]) -> frozenset[int]:
+        if not self._keep_other_jobs:
+            return frozenset(name.token.generation for name in found)
+        return decide.own(claims, self._me)
+
+    def _remove(self, name: Name) -> None:
+        # The marker first: what is half removed must not look complete.
+        self._storage.remove(self._storage.join(self.folder(name), MARKER))
+        self._storage.remove(self.folder(name))
+        self._doomed.discard(name)
+
+    def _keep_reserve(self) -> None:
+        try:
+            if self._storage.space(self._path) and RESERVE not in self._storage.names(self._path):
+                self._storage.put(self._storage.join(self._path, RESERVE), os.urandom(RESERVE_BYTES))
+        except OSError as error:
+            log.warning(f"{self._path}: no room could be set aside for the next round's claim: {error}")
+
+    def _put(self, claim: Claim) -> None:
+        """On a full disk the reserve gives way, then what can never count."""
+        path, content = self._storage.join(self._path, claim.file), claim.to_json()
+        ways: list[Callable[[], None]] = [
+            lambda: self._storage.remove(self._storage.join(self._path, RESERVE)),
+            self._sweep,
+            self._clear,
+        ]
+        while True:
+            try:
+                return self._storage.put(path, content)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                if not ways:
+                    raise self.no_space(path, error) from error
+                ways.pop(0)()
+
+    def _holdings(self) -> str:
+        """What the directory holds, in a sentence."""
+        try:
+            complete, claims = self._completed(), self._claims()
+            mine = decide.own(claims, self._me)
+            kinds: dict[str, list[int]] = {}
+            for name in self._found():
+                kind = "complete, of this job" if name.token.generation in mine else "complete, of other jobs"
+                if name not in complete:
+                    kind = "half-written"
+                size = sum(self._storage.sizes(self.folder(name)).values())
+                kinds.setdefault(kind, []).append(size)
+            held = "; ".join(
+                f"{len(sizes)} {kind} ({megabytes(sum(sizes))})" for kind, sizes in sorted(kinds.items())
+            )
+            space = self._storage.space(self._path)
+            free = f"{megabytes(space[0])} of {megabytes(space[1])} are free. " if space else ""
+            advice = (
+                f"This job needs room for {self._keep + 1} (keep={self._keep}, and one while it is saved)"
+            )
+            if any("other jobs" in kind for kind in kinds):
+                advice += "; those of other jobs are yours to remove, or keep_other_jobs=False does it"
+            return f"{free}Checkpoints in {self._path}: {held or 'none'}. {advice}."
+        except Exception as error:  # noqa: BLE001  # the full disk is what has to be said
+            return f"What {self._path} holds could not be read: {error}."
+
+    # Looking.
+
+    def _is_there(self, path: str, content: bytes | None = None) -> bool:
+        try:
+            found = self._storage.read(path)
+        except FileNotFoundError:
+            return False
+        return content is None or found == content
+
+    def _found(self) -> list[Name]:
+        """The checkpoints, complete or not."""
+        names = self._storage.names(self._path)
+        return [name for text in names if (name := decide.parse_name(text))]
+
+    def _completed(self) -> list[Name]:
+        return [name for name in self._found() if MARKER in self._storage.sizes(self.folder(name))]
+
+    def _claims(self) -> list[Claim]:
+        claims: list[Claim] = []
+        for file in self._storage.names(self._path):
+            if not decide.is_claim(file):
+                continue
+            try:
+                path = self._storage.join(self._path, file)
+                claims.append(decide.parse_claim(file, self._storage.read(path)))
+            except FileNotFoundError:
+                continue  # removed since
+        return claims
+
+    @staticmethod
+    def _claims_of(claims: Iterable[Claim]) -> set[str]:
+        return {claim.file for claim in claims}
+
+
+def megabytes(size: int) -> str:
+    """A size for people."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

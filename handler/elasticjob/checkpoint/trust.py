@@ -1,0 +1,78 @@
+"""What is checked of a checkpoint's pickles before they are loaded: otherwise whoever can write into the
+directory could run code in every rank.
+
+DCP's index ``.metadata`` is a pickle, and so is each entry of the state that is no tensor. Of the index all
+classes are known, so nothing else is let in. Entries hold what the script has put there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import pickle
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner
+from torch.distributed.checkpoint.planner import ReadItem
+
+from elasticjob.checkpoint.decide import CheckpointError
+
+_DCP = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+_OTHERS = {("collections", "OrderedDict"), ("torch", "Size"), ("torch.serialization", "_get_layout")}
+
+
+class UntrustedError(CheckpointError):
+    """A file of the checkpoint would run code when it is loaded."""
+
+
+class _Index(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if "." not in name:
+            if (module, name) in _OTHERS or (module == "torch" and _is_type_of_elements(name)):
+                return super().find_class(module, name)
+            if module in _DCP:
+                found = super().find_class(module, name)
+                known = isinstance(found, type) and (
+                    dataclasses.is_dataclass(found) or issubclass(found, enum.Enum)
+                )
+                if known and found.__module__ == module:
+                    return found
+        raise UntrustedError(f"it names {module}.{name}, which is no part of an index of DCP")
+
+
+def _is_type_of_elements(name: str) -> bool:
+    return isinstance(getattr(torch, name, None), (torch.dtype, torch.layout, torch.memory_format))
+
+
+def check_index(path: str, content: bytes) -> None:
+    """Raises UntrustedError if this is no index of DCP, before anything of it has run."""
+    try:
+        _Index(io.BytesIO(content)).load()
+    except Exception as error:
+        raise UntrustedError(
+            f"{path} was not loaded: {error}. Somebody else may have written it: see who can write into the "
+            "directory, and remove this checkpoint."
+        ) from error
+
+
+class Planner(DefaultLoadPlanner):
+    """With ``weights_only`` it loads no entry that could run code, by torch's own list of harmless ones."""
+
+    def __init__(self, weights_only: bool) -> None:
+        super().__init__()
+        self._weights_only = weights_only
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        if self._weights_only:
+            key = read_item.dest_index.fqn
+            try:
+                torch.load(value, weights_only=True)
+            except Exception as error:
+                raise UntrustedError(
+                    f"state[{key!r}] was not loaded, as weights_only is True: {error}. If your script has "
+                    "saved a class of its own there, name it by torch.serialization.add_safe_globals."
+                ) from error
+            value.seek(0)
+        super().load_bytes(read_item, value)

@@ -1,0 +1,1 @@
+"""The directory of checkpoints under kills, pauses, errors and full disks, in virtual time."""

@@ -1,0 +1,67 @@
+"""Some histories of a directory of checkpoints; ``make histories-checkpoints`` plays 10,000."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from elasticjob.checkpoint import decide
+from elasticjob.checkpoint.directory import Directory
+from tests.checkpoints.history import Broken, play
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 25))
+def test_nothing_saved_is_lost_whatever_happens(seed: int) -> None:
+    play_all(seed, 25)
+
+
+def play_all(seed: int, number: int) -> None:
+    for each in range(seed, seed + number):
+        play(each)
+
+
+def removes_what_other_jobs_have_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Directory, "_removable", lambda *_: frozenset(range(100)))
+
+
+def does_not_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "rival", lambda *_: None)
+
+
+def does_not_look_again_after_the_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Any = decide.superseded_by
+    complete: Any = Directory.complete
+
+    def careless(self: Any, *args: Any) -> None:
+        monkeypatch.setattr(decide, "superseded_by", lambda *_: None)
+        try:
+            complete(self, *args)
+        finally:
+            monkeypatch.setattr(decide, "superseded_by", real)
+
+    monkeypatch.setattr(Directory, "complete", careless)
+
+
+def removes_nothing_half_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "never_counts", lambda *_: [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutation", "rule"),
+    [
+        (removes_what_other_jobs_have_completed, "Saved"),
+        (does_not_watch, "Alone"),
+        (does_not_look_again_after_the_marker, "Fenced|Saved"),
+        (removes_nothing_half_written, "Recovers"),
+    ],
+    ids=lambda item: getattr(item, "__name__", item),
+)
+def test_a_mistake_is_found(
+    mutation: Callable[[pytest.MonkeyPatch], None], rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(Broken, match=rf"seed \d+: ({rule}):"):
+        play_all(0, 1000)
