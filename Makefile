@@ -8,13 +8,16 @@ PACKAGES := handler operator client devcluster
 ARGS ?=
 APT_INSTALL = $(if $(filter 0,$(shell id -u)),,sudo) sh -c 'apt-get update --quiet && apt-get install --yes --no-install-recommends "$$@"' apt
 
-.PHONY: help demo test test-slow test-guides test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories histories-checkpoints chaos oncall images controlplane format clean
+.PHONY: help demo sandbox test test-slow test-guides test-nodes test-monitoring test-screens lint matrix matrix-kubernetes bench bench-scale bench-jobs histories histories-checkpoints chaos oncall images controlplane format clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
 
 demo: $(READY) controlplane ## train a real model through an ElasticJob, and kill rank 0 while it trains (90 s)
 	@$(BIN)/python -m examples.demo $(ARGS)
+
+sandbox: $(READY) controlplane ## a cluster on this machine to try your own script on, until Ctrl-C
+	@$(BIN)/python -m examples.sandbox $(ARGS)
 
 test: $(READY) controlplane ## every test that fits into 25 minutes (ARGS="-k name" for some; devcluster's own: ARGS=devcluster/tests)
 	@echo "== tests: pure ones and conformance, then real control planes and real torchruns (20 minutes on 2 cores)"

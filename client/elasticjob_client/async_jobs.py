@@ -98,12 +98,18 @@ class AsyncJobs:
         """The job. Raises NotFound if there is none of this name."""
         return await self._do(self._requests.get(name))
 
+    async def refreshed(self, job: ElasticJob) -> ElasticJob:
+        """The job with the step, the speed and the goodput that its leader has in its Lease, seconds old: the
+        status may be a minute behind. The same job if its Lease cannot be read."""
+        return await self._do(self._requests.refreshed(job))
+
     async def pods(self, name: str) -> list[Pod]:
         """The job's pods, also those that have ended or are going, by slot, the older first."""
         return await self._do(self._requests.pods(name))
 
     async def events(self, name: str, pods: Sequence[Pod] = ()) -> list[Event]:
-        """What Events say of the job, and of these pods of it, oldest first; kept for an hour or so."""
+        """What Events say of the job, and of these pods of it, oldest first; kept for an hour or so. Those of
+        an earlier job or pod of the name are left out."""
         return await self._do(self._requests.events(name, pods))
 
     async def tail(self, pod: Pod, count: int, within: Window | None = None) -> list[str]:

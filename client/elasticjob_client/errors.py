@@ -20,11 +20,14 @@ class NoAccess(ClientError):
 
 
 class NoServer(ClientError):
-    """The API server does not answer. ``reason``: the same in short, without what was being done."""
+    """The API server does not answer, or, if ``answers``, cannot do it now: it may not reach a node, for
+    example. ``reason``: the same in short, without what was being done."""
 
-    def __init__(self, text: str, reason: str = "the API server does not answer") -> None:
+    def __init__(
+        self, text: str, reason: str = "the API server does not answer", answers: bool = False
+    ) -> None:
         super().__init__(text)
-        self.reason = reason
+        self.reason, self.answers = reason, answers
 
 
 class TooOld(NoServer):
@@ -235,7 +238,9 @@ def _refusal(error: httpx2.HTTPStatusError, what: str) -> ClientError:
     answer = f"{code}: {message}" if message else str(code)
     kind = TooOld if code == 410 else NoServer
     return kind(
-        f"cannot {what}: the API server answers {answer}. Try again.", f"the API server answers {answer}"
+        f"cannot {what}: the API server answers {answer}. Try again.",
+        f"the API server answers {answer}",
+        answers=True,
     )
 
 

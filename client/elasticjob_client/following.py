@@ -154,7 +154,7 @@ class Begun:
                 found.append(self._known[key])
         names = ranks(job)
         for log in self._known.values():  # a pod that replaces another begins before it joins
-            log.rank = names.get(log.pod.name)
+            log.rank = names.get(log.pod.name, self._rank)
         for key, end in list(self._again.items()):
             if key not in there or self._over(key, end, job.ended):
                 del self._again[key]

@@ -132,12 +132,18 @@ class Jobs:
         """The job. Raises NotFound if there is none of this name."""
         return self._do(self._requests.get(name))
 
+    def refreshed(self, job: ElasticJob) -> ElasticJob:
+        """The job with the step, the speed and the goodput that its leader has in its Lease, seconds old: the
+        status may be a minute behind. The same job if its Lease cannot be read."""
+        return self._do(self._requests.refreshed(job))
+
     def pods(self, name: str) -> list[Pod]:
         """The job's pods, also those that have ended or are going, by slot, the older first."""
         return self._do(self._requests.pods(name))
 
     def events(self, name: str, pods: Sequence[Pod] = ()) -> list[Event]:
-        """What Events say of the job, and of these pods of it, oldest first; kept for an hour or so."""
+        """What Events say of the job, and of these pods of it, oldest first; kept for an hour or so. Those of
+        an earlier job or pod of the name are left out."""
         return self._do(self._requests.events(name, pods))
 
     def tail(self, pod: Pod, count: int, within: Window | None = None) -> list[str]:
@@ -160,7 +166,9 @@ class Jobs:
         """Lines of the training containers, of one group rank or of all pods, also of pods that have ended as
         long as they are there. With ``follow`` as they come, until the job has ended; otherwise by time.
 
-        Raises ValueError if there is no such rank or round, or no failure.
+        A line's rank is that of its pod now, or the one that was asked for if the pod has none. A pod's log
+        that cannot be read is named in a notice; if that is so of all, the error is raised. Raises ValueError
+        if there is no such rank or round, or no failure.
         """
         shown = self._do(self._requests.to_show(name, rank, round, since_failure))
         if not follow:

@@ -8,7 +8,7 @@ same methods; who drives the generator makes the call, and awaits it if it has t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -25,6 +25,7 @@ from elasticjob_client.decoding import list_ready, ready
 from elasticjob_client.errors import (
     ClientError,
     JobFailed,
+    NoServer,
     NotFound,
     Rejected,
     no_namespace,
@@ -34,7 +35,7 @@ from elasticjob_client.keywords import kind_of
 from elasticjob_client.names import check_name
 from elasticjob_client.pods import JOB_LABEL, Pod
 from elasticjob_client.resource import API_VERSION, KIND, ElasticJob
-from elasticjob_client.tell import lines
+from elasticjob_client.tell import fresh, lines
 from elasticjob_client.tell.lines import Line, Window
 
 if TYPE_CHECKING:
@@ -122,10 +123,25 @@ class Requests:
         what, namespace = f"list ElasticJobs of {where}", "*" if all_namespaces else self.namespace
         with told(what, self.server):
             answer = yield Many(lambda client: client.list(list_ready(RESOURCE), namespace=namespace))
-            found = [ElasticJob.from_dict(one) for one in answer]
+            found = self._readable(answer)
         if not found and not all_namespaces:
             yield from self._must_exist(what)
         return sorted(found, key=lambda job: (job.namespace, job.name))
+
+    def _readable(self, answer: Sequence[Any]) -> list[ElasticJob]:
+        """These jobs; one that cannot be read is named in a notice. Raises ValueError if none can."""
+        found, errors = [], list[tuple[str, ValueError]]()
+        for one in answer:
+            try:
+                found.append(ElasticJob.from_dict(one))
+            except ValueError as error:
+                metadata = one.get("metadata") or {}
+                errors.append((f"{metadata.get('namespace')}/{metadata.get('name')}", error))
+        if errors and not found:
+            raise errors[0][1]
+        for name, unread in errors:
+            self.notice(f"ElasticJob {name} is left out: {unread}")
+        return found
 
     def raw(self, name: str) -> Steps[dict[str, Any]]:
         check_name("a job", name)
@@ -153,6 +169,22 @@ class Requests:
         with told(f"read {self.name_of(name)}", self.server):
             return ElasticJob.from_dict(body)
 
+    def refreshed(self, job: ElasticJob) -> Steps[ElasticJob]:
+        """The same job where the Lease cannot be read."""
+        from lightkube.resources.coordination_v1 import Lease
+
+        if not (pod := fresh.leader(job)):
+            return job
+        check_name("a pod", pod)
+        try:
+            with told(f"read the Lease of pod {pod}", self.server):
+                found = yield One(lambda client: client.get(ready(Lease), pod, namespace=job.namespace))
+        except ClientError:
+            return job
+        annotations = (found.metadata.annotations if found.metadata else None) or {}
+        renewed = found.spec.renewTime if found.spec else None
+        return fresh.with_report(job, annotations.get(fresh.ANNOTATION, ""), renewed)
+
     def pods(self, name: str) -> Steps[list[Pod]]:
         check_name("a job", name)
         with told(f"list the pods of {self.name_of(name)}", self.server):
@@ -163,14 +195,14 @@ class Requests:
             return pods_of.in_order(pods_of.of(one) for one in found)
 
     def events(self, name: str, pods: Sequence[Pod]) -> Steps[list[Event]]:
-        check_name("a job", name)
-        names = {("ElasticJob", name), *(("Pod", pod.name) for pod in pods)}
+        job = yield from self.get(name)
+        uids = {("ElasticJob", name): job.metadata.uid, **{("Pod", pod.name): pod.uid for pod in pods}}
         fields = None if pods else {"involvedObject.name": name}
         with told(f"list the Events of {self.name_of(name)}", self.server):
             found = yield Many(
                 lambda client: client.list(list_ready(CoreEvent), namespace=self.namespace, fields=fields)
             )
-        mine = [one for one in found if (one.involvedObject.kind, one.involvedObject.name) in names]
+        mine = [one for one in found if _is_of(one, uids)]
         mine.sort(key=lambda one: (one.metadata.name or "") if one.metadata else "")  # those of one second
         return sorted(map(_event, mine), key=lambda e: e.time.timestamp() if e.time else 0.0)
 
@@ -196,24 +228,36 @@ class Requests:
 
     def together(self, shown: ToShow, rank: int | None, tail: int | None) -> Steps[list[Line]]:
         """Lines of several pods by time. A kubelet that gives no times: one pod after the other."""
-        names, none = pods_of.ranks(shown.job), Window()
-        pods = lines.chosen(shown.job, shown.pods, rank)
+        none, pods = Window(), lines.chosen(shown.job, shown.pods, rank)
         try:
-            logs = yield from self._logs(pods, names, shown, tail, len(pods) > 1 or shown.window != none)
+            logs = yield from self._logs(pods, rank, shown, tail, len(pods) > 1 or shown.window != none)
         except Rejected as error:
             if shown.window != none or not without_times(error):
                 raise
-            logs = yield from self._logs(pods, names, shown, tail, False)
+            logs = yield from self._logs(pods, rank, shown, tail, False)
             return [*chain.from_iterable(logs)]
         return [*lines.in_time(logs, shown.window)]
 
     def _logs(
-        self, pods: Sequence[Pod], names: dict[str, int], shown: ToShow, tail: int | None, timed: bool
+        self, pods: Sequence[Pod], rank: int | None, shown: ToShow, tail: int | None, timed: bool
     ) -> Steps[list[list[Line]]]:
-        found = []
+        """Those that can be read; a notice names the others. Raises the first error if none can be."""
+        found, errors, names = [], list[ClientError](), pods_of.ranks(shown.job)
         for pod in pods:
-            one = yield from self._log(pod, names.get(pod.name), shown.window.since, tail, timed)
-            found.append(one)
+            try:
+                one = yield from self._log(pod, names.get(pod.name, rank), shown.window.since, tail, timed)
+            except ClientError as error:
+                if isinstance(error, NoServer) and not error.answers:
+                    raise
+                if timed and isinstance(error, Rejected) and without_times(error):
+                    raise
+                errors.append(error)
+            else:
+                found.append(one)
+        if errors and not found:
+            raise errors[0]
+        for unread in errors:
+            self.notice(str(unread))
         return found
 
     def _log(
@@ -370,6 +414,13 @@ def waited(job: ElasticJob, until: str | Callable[[ElasticJob], bool], away: str
     wanted = "what was waited for" if callable(until) else until
     seen = f" (as last seen: {away})" if away else ""
     return NotYet(f"ElasticJob {job.namespace}/{job.name} is not {wanted} yet", f"it is {state}{seen}")
+
+
+def _is_of(event: CoreEvent, uids: Mapping[tuple[str, str], str]) -> bool:
+    """Whether it tells of one of these objects, and not of one that had the name before."""
+    about = event.involvedObject
+    uid = uids.get((about.kind or "", about.name or ""))
+    return uid is not None and (not uid or about.uid in (uid, None, ""))
 
 
 def _event(found: CoreEvent) -> Event:

@@ -10,6 +10,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from elasticjob_client.tell.plain import plain
+
 UNBOUNDED = 100_000
 _GAP = 2
 _LEAST_WRAPPED = 24
@@ -29,7 +31,7 @@ class Columns:
             last = last_wraps and number == len(names) - 1
             self._table.add_column(name, no_wrap=not last, overflow="fold")
         for cells in rows:
-            texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+            texts = [Text(plain(cell)) if isinstance(cell, str) else cell for cell in cells]
             wide = [max(least, text.cell_len) for least, text in zip(wide, texts, strict=True)]
             self._table.add_row(*texts)
         self._least = UNBOUNDED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from elasticjob_client.cli.options import examples
+from elasticjob_client.cli.options import as_json, examples
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ def convert(files: Sequence[TextIO], output: str) -> None:
 
     Fields without a counterpart are named on stderr. A TrainJob also needs the file of its runtime.
     """
-    import msgspec
-    import yaml
-
     from elasticjob_client.convert import trainjob
 
     bodies = [body for file in files for body in _documents(file)]
@@ -67,9 +64,11 @@ def convert(files: Sequence[TextIO], output: str) -> None:
         made += result.bodies
     if output == "json":
         whole = made[0] if len(made) == 1 else {"apiVersion": "v1", "kind": "List", "items": made}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n")
+        as_json(whole)
     else:
-        sys.stdout.write(yaml.safe_dump_all(made, sort_keys=False))
+        from elasticjob_client.cli.manifests import as_yaml
+
+        sys.stdout.write(as_yaml(made))
 
 
 def _converted(body: dict[str, Any], runtimes: dict[tuple[str, Any], dict[str, Any]]) -> Converted:

@@ -10,7 +10,7 @@ import click
 
 from elasticjob_client.cli.operators import operator_namespace
 from elasticjob_client.cli.options import as_json, connected, now, optional_job_name, output
-from elasticjob_client.errors import Forbidden
+from elasticjob_client.errors import ClientError, Forbidden
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -80,11 +80,14 @@ def _job(jobs: Jobs, name: str, operator_namespace: str) -> list[Check]:
 
 
 def _allowed(subject: str, ask: Callable[[], _T]) -> tuple[_T | None, list[Check]]:
-    """The answer; or None, and a check that says that the user has no right to ask."""
+    """The answer; or None, and a check that says why there is none."""
+    from elasticjob_client.cli import partly
     from elasticjob_client.tell.checks import Check
 
     try:
         return ask(), []
     except Forbidden as error:
-        advice = "`elasticjob doctor` lists the rights that you have not"
-        return None, [Check(result="unknown", subject=subject, found=error.reason, advice=advice)]
+        found, advice = error.reason, "`elasticjob doctor` lists the rights that you have not"
+    except ClientError as error:
+        found, advice = partly.reason(error), "its node may be away: `kubectl get nodes`"
+    return None, [Check(result="unknown", subject=subject, found=found, advice=advice)]

@@ -97,7 +97,9 @@ def _members(jobs: Jobs, name: str, kill: str, timeout: float, yes: bool) -> Cos
     for pod in pods:
         jobs.kill(pod)
     click.echo(f"killed {names}; waiting until {name} trains again", err=True)
-    after = _waited(jobs, name, lambda now: told_of.recovered(now, number), timeout, "has not recovered")
+    after = _waited(
+        jobs, name, lambda now: told_of.recovered(now, number, pods), timeout, "has not recovered"
+    )
     return told_of.cost(after, number, pods)
 
 

@@ -38,12 +38,16 @@ def _until(jobs: Jobs, pod: Pod, failure: Failure, count: int) -> list[str]:
 
 
 def of_failure(jobs: Jobs, job: ElasticJob) -> tuple[str, list[str]]:
-    """The pod whose failure ended the job, and the end of its log; nothing if it cannot be read."""
+    """The pod whose failure ended the job, and the end of its log; nothing, and a note, if it cannot be
+    read."""
+    from elasticjob_client.cli import partly
     from elasticjob_client.tell import why
 
     failure = job.status.last_failure if job.status else None
+    pod = why.pod_to_read(failure, partly.pods(jobs, job.name) or ())
     try:
-        pod = why.pod_to_read(failure, jobs.pods(job.name))
         return (pod.name, end_of_log(jobs, pod, failure, LINES)) if pod else ("", [])
-    except ClientError:
+    except ClientError as error:
+        assert pod
+        partly.no_log(pod, error)
         return "", []

@@ -109,7 +109,7 @@ def _first_round(jobs: Jobs, name: str) -> str:
 
 
 def _ended(jobs: Jobs, name: str) -> int:
-    from elasticjob_client.tell.excerpt import excerpt
+    from elasticjob_client.tell.plain import excerpt
     from elasticjob_client.tell.why import exit_status
 
     job = jobs.get(name)

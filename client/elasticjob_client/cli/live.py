@@ -21,6 +21,7 @@ from elasticjob_client.errors import NoServer
 from elasticjob_client.tell.timeline import Slice, captions
 from elasticjob_client.tell.times import duration
 from elasticjob_client.tell.top import TopJob, TopRow
+from elasticjob_client.tell.words import counted
 
 _GLYPHS = {
     Slice.BEFORE: (" ", ""),
@@ -89,7 +90,7 @@ def view(
 
 def _list(rows: list[TopRow], namespace: str | None, terminal: Console) -> RenderableType:
     training = sum(row.job.state in ("Training", "Draining") for row in rows)
-    count = f"{len(rows)} job{'' if len(rows) == 1 else 's'}"
+    count = counted(len(rows), "job")
     where = f"namespace {namespace}" if namespace else "all namespaces"
     head = Text(f"{count} in {where}, {training} training; {now():%H:%M:%S} UTC")
     cells: list[Sequence[str | Text]] = [
@@ -100,7 +101,7 @@ def _list(rows: list[TopRow], namespace: str | None, terminal: Console) -> Rende
             f"{row.job.members}/{row.job.replicas if row.job.replicas is not None else '?'}",
             str(row.job.round),
             str(row.job.restarts),
-            "-" if row.job.step is None else str(row.job.step),
+            screen.step(row.job),
             "-" if row.steps_per_second is None else screen.rate(row.steps_per_second),
             "-" if row.job.goodput_percent is None else f"{row.job.goodput_percent} %",
             _bar(row.rounds),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from elasticjob_client.cli.options import connected, examples, job_name, output
+from elasticjob_client.cli.options import connected, examples, job_name, json_line, output
+from elasticjob_client.cli.printing import log_line
 from elasticjob_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 @click.option("--since-failure", is_flag=True, help="From 30 s before the last failure.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Last N lines of each pod.")
 @click.option("-f", "--follow", is_flag=True, help="Follow until the job ends, including replacement pods.")
+@click.option(
+    "--raw",
+    "as_it_is",
+    is_flag=True,
+    help="Print lines as the pods wrote them, with what they say to the terminal; otherwise colours at most.",
+)
 @output
 @connected
 def logs(
@@ -52,6 +59,7 @@ def logs(
     since_failure: bool,
     tail: int | None,
     follow: bool,
+    as_it_is: bool,
     output: str,
 ) -> None:
     """Print the training log of rank 0, of another rank, or of all pods, including pods that have ended."""
@@ -66,9 +74,9 @@ def logs(
         found = jobs.logs(name, one, round=number, since_failure=since_failure, tail=tail, follow=follow)
         if follow:
             with Silence(jobs, name) as silence:
-                count = show(silence.over(found), everyone, output)
+                count = show(silence.over(found), everyone, output, as_it_is)
         else:
-            count = show(found, everyone, output)
+            count = show(found, everyone, output, as_it_is)
     except ValueError as error:
         raise ClientError(str(error)) from error
     if not count:
@@ -84,25 +92,26 @@ def _check_rank(job: ElasticJob, rank: int) -> None:
         raise ClientError(f"{job.name} has no group rank {rank}: expected 0 to {most - 1}")
 
 
-def show(found: Iterable[Line], prefixed: bool, output: str = "text") -> int:
+def show(found: Iterable[Line], prefixed: bool, output: str = "text", as_it_is: bool = False) -> int:
     """Print lines as they come; as JSON, one object in each line. Returns how many."""
-    import msgspec
     from rich.text import Text
 
     from elasticjob_client.cli import screen
+    from elasticjob_client.tell.plain import coloured
 
     terminal, count = screen.console(), 0
     for line in found:
         count += 1
+        who = f"[{'-' if line.rank is None else line.rank} {line.pod}]" if prefixed else ""
         if output == "json":
-            sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-        elif prefixed:
-            who = f"[{'-' if line.rank is None else line.rank} {line.pod}]"
+            sys.stdout.write(json_line(line))
+        elif as_it_is or not prefixed:
+            log_line(f"{who} {line.text}" if who else line.text, as_it_is)
+        else:
             style = _COLOURS[(line.rank or 0) % len(_COLOURS)] if line.rank is not None else "dim"
             for part in line.text.split("\r"):  # a bar's states, of which rich would show the last
-                terminal.print(Text.assemble((who, style), " ", Text.from_ansi(part)), soft_wrap=True)
-        else:
-            sys.stdout.write(line.text + "\n")
+                text = Text.from_ansi(coloured(part))
+                terminal.print(Text.assemble((who, style), " ", text), soft_wrap=True)
         sys.stdout.flush()
     return count
 

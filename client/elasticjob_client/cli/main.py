@@ -14,10 +14,13 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from elasticjob_client.cli.options import cluster_flags, examples
+from elasticjob_client.cli.printing import guard, raw
 from elasticjob_client.cli.starting import begun, open_streams
 from elasticjob_client.errors import ClientError
 
 PLUGIN = "kubectl-ej"
+_COMPLETE = "_ELASTICJOB_COMPLETE"
+"""The variable by which a shell asks for completions."""
 
 
 _COMMANDS = {
@@ -116,7 +119,7 @@ def completion(shell: str) -> None:
     """Print a shell script that completes commands and names of jobs."""
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(program, {}, "elasticjob", "_ELASTICJOB_COMPLETE").source())
+    click.echo(kind(program, {}, "elasticjob", _COMPLETE).source())
 
 
 def main() -> None:
@@ -127,10 +130,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # where its encoding lacks a letter, the rest still counts
             stream.reconfigure(errors="backslashreplace")
+    if _COMPLETE not in os.environ:  # a shell reads that, and click writes it as bytes
+        guard()
     name = "kubectl ej" if Path(sys.argv[0]).name == PLUGIN else "elasticjob"
     try:
         try:
-            program(prog_name=name, complete_var="_ELASTICJOB_COMPLETE")
+            program(prog_name=name, complete_var=_COMPLETE)
         finally:
             sys.stdout.flush()
     except ClientError as error:
@@ -143,7 +148,7 @@ def main() -> None:
 
 
 def _fail(text: str) -> NoReturn:
-    click.secho("error: ", fg="red", nl=False, err=True)
+    click.secho("error: ", fg="red", nl=False, file=raw(sys.stderr))
     click.echo(text, err=True)
     sys.exit(1)
 
@@ -163,6 +168,7 @@ def complete() -> None:
 
     https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
     """
+    guard()
     *words, begun = sys.argv[1:] or [""]
     found = ShellComplete(program, {}, "kubectl ej", "").get_completions(words, begun)
     for item in found:

@@ -12,6 +12,7 @@ import click
 
 from elasticjob_client.errors import ClientError
 from elasticjob_client.names import check_name, is_name
+from elasticjob_client.tell.plain import escaped
 
 
 def name_of(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
@@ -121,7 +122,14 @@ def json_text(found: Any) -> str:
     """As JSON with line breaks; times are RFC 3339."""
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+    return escaped(msgspec.json.format(msgspec.json.encode(found), indent=2).decode()) + "\n"
+
+
+def json_line(found: Any) -> str:
+    """As JSON on one line."""
+    import msgspec
+
+    return escaped(msgspec.json.encode(found).decode()) + "\n"
 
 
 def as_json(found: Any) -> None:

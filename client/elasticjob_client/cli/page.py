@@ -6,14 +6,21 @@ from collections.abc import Iterable
 from datetime import timedelta
 from html import escape
 
+from elasticjob_client.tell.plain import plain
 from elasticjob_client.tell.report import Bar, Report
 from elasticjob_client.tell.times import duration, milliseconds, ticks
+from elasticjob_client.tell.words import counted
 
 _WIDTH, _LEFT, _ROW = 1000, 90, 24
 PALE = 0.55
 """How much white is over the part of a round that comes before its first step."""
 BEFORE_THE_FIRST_STEP = "paler: before the first step of the round"
-_COLOURS = {"pod": "#9db4c8", "pod that failed": "#d98a7f"}
+_COLOURS = {
+    "pod": "#9db4c8",
+    "pod that failed": "#d98a7f",
+    "pod that was lost": "#c2504a",
+    "no round": "#f3d9d7",
+}
 _CAUSES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _PAGE = """\
 <!doctype html>
@@ -51,7 +58,7 @@ def page(found: Report) -> str:
         rows = [(name, str(count)) for name, count in found.nodes]
         parts += ["<h2>Losses by node</h2>", _table(("node", "charges"), rows)]
     parts += ["<h2>Rounds</h2>", _rounds(found)]
-    return _PAGE.format(name=escape(f"{job.namespace}/{job.name}"), body="\n".join(parts))
+    return plain(_PAGE.format(name=escape(f"{job.namespace}/{job.name}"), body="\n".join(parts)))
 
 
 def facts(found: Report) -> str:
@@ -59,7 +66,7 @@ def facts(found: Report) -> str:
     job = found.status
     facts = [
         f"{found.begin:%Y-%m-%d %H:%M:%S} to {found.end:%Y-%m-%d %H:%M:%S %Z}",
-        f"{job.restarts} restart{'' if job.restarts == 1 else 's'}",
+        counted(job.restarts, "restart"),
     ]
     if job.progress and job.progress.step is not None:
         facts.append(f"step {job.progress.step}")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @connected
 def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
     """List jobs with their state, members, round and progress."""
-    from elasticjob_client.cli import screen
+    from elasticjob_client.cli import partly, screen
     from elasticjob_client.tell import listing
 
     time = now()
-    rows = [listing.row(job, time) for job in jobs.all(all_namespaces)]
+    rows = [listing.row(job, time) for job in partly.refreshed(jobs, jobs.all(all_namespaces))]
     if output == "json":
         as_json({"items": rows})
     elif rows:
@@ -39,10 +39,11 @@ def list_jobs(jobs: Jobs, all_namespaces: bool, output: str) -> None:
 @connected
 def job_status(jobs: Jobs, name: str, output: str) -> None:
     """Show a job's pods, its rounds with cause and cost, its restarts, and what to do next."""
-    from elasticjob_client.cli import screen
+    from elasticjob_client.cli import partly, screen
     from elasticjob_client.tell import status
 
-    found = status.status(jobs.get(name), jobs.pods(name), now())
+    job = jobs.refreshed(jobs.get(name))
+    found = status.status(job, partly.pods(jobs, name) or (), now())
     if output == "json":
         as_json(found)
     else:
@@ -63,18 +64,22 @@ def job_status(jobs: Jobs, name: str, output: str) -> None:
 @connected
 def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str) -> None:
     """Explain the last failure: round, pod, node, charge, cost, and the end of the log."""
-    from elasticjob_client.cli import screen
+    from elasticjob_client.cli import partly, screen
     from elasticjob_client.tell import why
 
-    job, pods = jobs.get(name), jobs.pods(name)
+    job, pods = jobs.get(name), partly.pods(jobs, name)
     try:
         ended = why.ended_round(job, number)
     except ValueError as error:
         raise ClientError(str(error)) from error
     failure = why.failure_of(job, ended, number is not None)
-    pod = why.pod_to_read(failure, pods)
-    log = end_of_log(jobs, pod, failure, lines) if pod and lines else []
-    found = why.why(job, pods, log, now(), number)
+    pod, log, missing = why.pod_to_read(failure, pods or ()), list[str](), list[str]()
+    try:
+        log = end_of_log(jobs, pod, failure, lines) if pod and lines else []
+    except ClientError as error:
+        assert pod
+        missing.append(partly.no_log(pod, error))
+    found = why.why(job, pods, log, now(), number, missing)
     if output == "json":
         as_json(found)
     else:
@@ -88,10 +93,9 @@ def tell_why(jobs: Jobs, name: str, number: int | None, lines: int, output: str)
 @connected
 def show_events(jobs: Jobs, name: str, with_pods: bool, output: str) -> None:
     """List the job's Events, oldest first. Kubernetes keeps them for about an hour."""
-    from elasticjob_client.cli import screen
+    from elasticjob_client.cli import partly, screen
 
-    jobs.get(name)
-    found = jobs.events(name, jobs.pods(name) if with_pods else ())
+    found = jobs.events(name, (partly.pods(jobs, name) if with_pods else None) or ())
     if output == "json":
         as_json({"items": found})
     elif found:

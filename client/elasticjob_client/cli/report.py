@@ -87,13 +87,13 @@ def report(jobs: Jobs, name: str, file: Path | None, output: str | None) -> None
 
     It shows rounds and pods over time, where the time went, and losses by node.
     """
-    from elasticjob_client.cli import files, picture
+    from elasticjob_client.cli import files, partly, picture
     from elasticjob_client.cli.page import page
     from elasticjob_client.tell import report as told
 
     kind, target = _chosen(name, file, output)
     try:
-        found = told.report(jobs.get(name), jobs.pods(name), now())
+        found = told.report(jobs.refreshed(jobs.get(name)), partly.pods(jobs, name) or (), now())
     except ValueError as error:
         raise ClientError(str(error)) from error
     if target is None:

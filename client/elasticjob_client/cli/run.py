@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from elasticjob_client.cli import asked as checked
-from elasticjob_client.cli.options import cluster_flags, examples, note
+from elasticjob_client.cli.options import cluster_flags, examples, json_line, json_text, note
 from elasticjob_client.errors import ClientError, Unfinished
 
 if TYPE_CHECKING:
@@ -188,13 +188,11 @@ def _as_served(job: ElasticJob) -> ElasticJob:
 
 
 def _print(bodies: Iterable[dict[str, Any]], output: str, on_one_line: bool = False) -> None:
-    import msgspec
-    import yaml
-
     if output == "json":
         found = list(bodies)
         whole = found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}
-        found_json = msgspec.json.encode(whole)
-        click.echo((found_json if on_one_line else msgspec.json.format(found_json, indent=2)).decode())
+        click.echo(json_line(whole) if on_one_line else json_text(whole), nl=False)
     else:
-        click.echo(yaml.safe_dump_all(bodies, sort_keys=False), nl=False)
+        from elasticjob_client.cli.manifests import as_yaml
+
+        click.echo(as_yaml(bodies), nl=False)

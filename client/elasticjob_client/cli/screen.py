@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from elasticjob_client.cli.columns import UNBOUNDED, Columns
-from elasticjob_client.resource import Account, Progress, Round, WorkerStarts
-from elasticjob_client.tell.excerpt import excerpt
+from elasticjob_client.cli.printing import raw
+from elasticjob_client.resource import Account, Round, WorkerStarts
+from elasticjob_client.tell.fresh import STALE_SECONDS
 from elasticjob_client.tell.listing import JobRow
 from elasticjob_client.tell.once import once
+from elasticjob_client.tell.plain import excerpt, plain
 from elasticjob_client.tell.status import JobStatus, PodRow
 from elasticjob_client.tell.times import age, duration, milliseconds
 from elasticjob_client.tell.why import Story
+from elasticjob_client.tell.words import counted
 
 if TYPE_CHECKING:
     from elasticjob_client.requests import Event
@@ -37,10 +41,22 @@ SHOWN_ROUNDS = 8
 """Of the twenty that a status has."""
 
 
+class PlainConsole(Console):
+    """Draws with colours and cursor of its own: the text in what it draws cannot add to them."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=plain(segment.text))
+
+
 def console() -> Console:
     """The terminal; what goes into a pipe or file is neither wrapped nor cut."""
-    return Console(
-        highlight=False, emoji=False, width=None if sys.stdout.isatty() else UNBOUNDED, soft_wrap=False
+    return PlainConsole(
+        file=raw(sys.stdout),
+        highlight=False,
+        emoji=False,
+        width=None if sys.stdout.isatty() else UNBOUNDED,
+        soft_wrap=False,
     )
 
 
@@ -69,7 +85,7 @@ def listing(rows: Sequence[JobRow], all_namespaces: bool) -> RenderableType:
             f"{row.members}/{row.replicas if row.replicas is not None else '?'}",
             str(row.round),
             str(row.restarts),
-            "-" if row.step is None else str(row.step),
+            step(row),
             "-" if row.goodput_percent is None else f"{row.goodput_percent} %",
             "-" if row.age_seconds is None else duration(row.age_seconds),
         ]
@@ -111,13 +127,17 @@ def _headline(found: JobStatus) -> Text:
 def _facts(found: JobStatus, steps_per_second: float | None) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if now := found.current_round:
-        size = f"{now.members} of {found.replicas} members" if found.replicas else f"{now.members} members"
+        size = (
+            f"{now.members} of {counted(found.replicas, 'member')}"
+            if found.replicas
+            else counted(now.members, "member")
+        )
         processes = f", {now.world_size} processes" if now.world_size else ""
         lines.append(Text(f"round {now.number} ({now.phase}), {size}{processes}, formed for {now.cause}"))
     active = "" if found.active_seconds is None else f"job active for {duration(found.active_seconds)}; "
-    lines.append(Text(f"{active}{found.restarts} restart{'' if found.restarts == 1 else 's'}"))
+    lines.append(Text(f"{active}{counted(found.restarts, 'restart')}"))
     if found.progress:
-        lines.append(Text(_progress(found.progress, steps_per_second)))
+        lines.append(Text(_progress(found, steps_per_second)))
     return lines
 
 
@@ -126,10 +146,20 @@ def rate(steps_per_second: float) -> str:
     return f"{steps_per_second:.1f}" if steps_per_second < 100 else f"{steps_per_second:.0f}"
 
 
-def _progress(progress: Progress, steps_per_second: float | None) -> str:
-    facts = []
+def step(row: JobRow) -> str:
+    """With its age if it is not of this moment."""
+    return "-" if row.step is None else f"{row.step}{_ago(row.step_age_seconds)}"
+
+
+def _ago(seconds: int | None) -> str:
+    return f" ({duration(seconds)} ago)" if seconds is not None and seconds > STALE_SECONDS else ""
+
+
+def _progress(found: JobStatus, steps_per_second: float | None) -> str:
+    facts, progress = [], found.progress
+    assert progress
     if progress.step is not None:
-        facts.append(f"step {progress.step}")
+        facts.append(f"step {progress.step}{_ago(found.progress_age_seconds)}")
     if progress.milliseconds_per_step is not None:
         speed = "" if steps_per_second is None else f", {rate(steps_per_second)} steps/s"
         facts.append(f"{milliseconds(progress.milliseconds_per_step)} per step{speed}")

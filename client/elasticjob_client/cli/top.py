@@ -40,17 +40,22 @@ def top(jobs: Jobs, name: str | None, all_namespaces: bool, interval: float, out
 
     With -o json, the current state is printed once.
     """
-    from elasticjob_client.cli import live
+    from elasticjob_client.cli import live, partly
     from elasticjob_client.tell import top as told
 
     if name and all_namespaces:
         raise click.UsageError("JOB and --all-namespaces exclude each other")
 
+    looked = False
+
     def look() -> list[TopRow] | TopJob:
+        nonlocal looked
         if name:
             room = get_terminal_size().columns - _BESIDE_BAR
-            return told.one(jobs.get(name), jobs.pods(name), now(), max(1, min(_JOB_BAR, room)))
-        return told.rows(jobs.all(all_namespaces), now(), _LIST_BAR)
+            pods = partly.pods(jobs, name, quiet=looked) or ()
+            looked = True
+            return told.one(jobs.refreshed(jobs.get(name)), pods, now(), max(1, min(_JOB_BAR, room)))
+        return told.rows(partly.refreshed(jobs, jobs.all(all_namespaces)), now(), _LIST_BAR)
 
     if output == "json":
         found = look()

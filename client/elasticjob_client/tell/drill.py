@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -11,6 +12,7 @@ from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob, Round
 from elasticjob_client.tell.steps import redone
 from elasticjob_client.tell.times import milliseconds
+from elasticjob_client.tell.words import counted
 
 _ACCOUNT = "preemption"
 """To which a deleted pod is charged."""
@@ -69,47 +71,69 @@ def must_train(job: ElasticJob) -> None:
         )
 
 
-def _following(history: Sequence[Round], number: int) -> Round | None:
+def _after(job: ElasticJob, number: int) -> list[Round]:
+    """The rounds after this one, oldest first."""
+    history = job.status.round_history if job.status else []
+    return sorted((one for one in history if one.number > number), key=lambda one: one.number)
+
+
+def hit(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Round | None:
+    """The round that the kill has ended, which is not this one if that ended a moment before; None as long as
+    none has. ``number``: the round that ran before the kill."""
+    ended = [one for one in _after(job, number - 1) if one.end]
+    for one in ended:
+        if one.end and any(_names(one.end.message, pod.name) for pod in killed):
+            return one
+    left = {pod.name for pod in killed} & {member.pod_name for member in job.members}
+    return ended[0] if ended and not left else None
+
+
+def _names(text: str, pod: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(pod)}(?![\w-])", text) is not None
+
+
+def _met(job: ElasticJob, number: int) -> Round | None:
     """The first round after this one whose members have met: one may end before that."""
-    met = [r for r in history if r.number > number and r.rendezvous_milliseconds is not None]
-    return min(met, key=lambda r: r.number) if met else None
+    return next((one for one in _after(job, number) if one.rendezvous_milliseconds is not None), None)
 
 
-def recovered(job: ElasticJob, number: int) -> bool:
-    """Whether a round after this one is established, and has made a step if the job reports steps."""
-    if job.status is None:
-        return False
-    following = _following(job.status.round_history, number)
-    if following is None:
-        return False
-    ended = next((r for r in job.status.round_history if r.number == number), None)
-    reports = ended is not None and ended.last_step is not None
-    return following.first_step_milliseconds is not None or not reports or following.end is not None
+def _trained(job: ElasticJob, ended: Round) -> Round | None:
+    """The first round after it that trained: that made a step, if the job reports steps."""
+    if ended.last_step is None:
+        return _met(job, ended.number)
+    stepped = (one for one in _after(job, ended.number) if one.first_step_milliseconds is not None)
+    return next(stepped, _met(job, ended.number) if job.ended else None)
+
+
+def recovered(job: ElasticJob, number: int, killed: Sequence[Pod]) -> bool:
+    """Whether the job trains again after the round that these pods' end has ended."""
+    ended = hit(job, number, killed)
+    return ended is not None and _trained(job, ended) is not None
 
 
 def cost(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Cost:
-    """What the loss has cost a job that has recovered from the end of this round."""
-    assert job.status
-    ended = next(r for r in job.status.round_history if r.number == number)
-    following = _following(job.status.round_history, number)
-    assert following
+    """What the loss has cost a job that has recovered."""
+    ended = hit(job, number, killed)
+    assert ended
     assert ended.end
-    again = redone(ended, following)
+    met, trained = _met(job, ended.number), _trained(job, ended)
+    assert met
+    assert trained
+    again = redone(ended, trained)
     noticed = ended.end.detect_milliseconds
     lines = [
-        f"Round {number} ended: {ended.end.message}",
+        f"Round {ended.number} ended: {ended.end.message}",
         *([f"Noticed after {milliseconds(noticed)}."] if noticed is not None else []),
-        f"Round {following.number}: {following.members} members (before: {ended.members}) had met after "
-        f"{milliseconds(following.rendezvous_milliseconds)}.",
+        f"Round {met.number}: {counted(met.members, 'member')} (before: {ended.members}) had met after "
+        f"{milliseconds(met.rendezvous_milliseconds)}.",
+        *_first_step(job, ended, met, trained),
     ]
-    if following.first_step_milliseconds is not None:
-        lines.append(f"The first step came after {milliseconds(following.first_step_milliseconds)}.")
     if again is not None:
-        lines.append(f"{again} {'step was' if again == 1 else 'steps were'} trained again.")
-    elif ended.last_step is not None and following.first_step is not None:
+        lines.append(f"{counted(again, 'step')} {'was' if again == 1 else 'were'} trained again.")
+    elif ended.last_step is not None and trained.first_step is not None:
         lines.append(
             f"How many steps were trained again is not known: step {ended.last_step} was the last to be "
-            f"reported, and training resumed from {following.first_step}."
+            f"reported, and training resumed from {trained.first_step}."
         )
     else:
         lines.append("Steps are not reported: elasticjob.report_progress(step) would tell what was redone.")
@@ -122,10 +146,24 @@ def cost(job: ElasticJob, number: int, killed: Sequence[Pod]) -> Cost:
         name=job.name,
         killed=[pod.name for pod in killed],
         ended=ended,
-        following=following,
+        following=trained,
         steps_redone=again,
         sentences=lines,
     )
+
+
+def _first_step(job: ElasticJob, ended: Round, met: Round, trained: Round) -> list[str]:
+    """When it came, counted from the end of the round that was hit."""
+    if trained.first_step_milliseconds is None:
+        return []
+    if trained.number == met.number:
+        return [f"The first step came after {milliseconds(trained.first_step_milliseconds)}."]
+    before = next((one for one in reversed(_after(job, ended.number)) if one.number < trained.number), ended)
+    after = ""
+    if before.end and before.end.time and ended.end and ended.end.time:
+        between = (before.end.time - ended.end.time).total_seconds() * 1000
+        after = f" after {milliseconds(int(between) + trained.first_step_milliseconds)}"
+    return [f"Round {trained.number}, with {counted(trained.members, 'member')}, made the first step{after}."]
 
 
 class Takeover(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from elasticjob_client.resource import ElasticJob
+from elasticjob_client.tell.fresh import age_seconds
 from elasticjob_client.tell.status import NO_STATUS
 
 
@@ -21,6 +22,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     round: int = 0
     restarts: int = 0
     step: int | None = None
+    step_age_seconds: int | None = None
     goodput_percent: int | None = None
     age_seconds: int | None = None
 
@@ -39,6 +41,7 @@ def row(job: ElasticJob, now: datetime) -> JobRow:
         round=seen.current_round.number if seen else 0,
         restarts=seen.restarts if seen else 0,
         step=progress.step if progress else None,
+        step_age_seconds=age_seconds(job, now),
         goodput_percent=progress.goodput_percent if progress else None,
         age_seconds=int((now - created).total_seconds()) if created else None,
     )

@@ -6,9 +6,11 @@ their own times, slot by slot, as long as they are there.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,7 +19,15 @@ from elasticjob_client.resource import ElasticJob, LostTime, Round
 from elasticjob_client.tell.status import JobStatus, status
 from elasticjob_client.tell.steps import with_steps
 from elasticjob_client.tell.times import duration, milliseconds
-from elasticjob_client.tell.words import node_words
+from elasticjob_client.tell.words import counted, node_words
+
+_LOST = "Lost"
+"""The state of a member that was lost."""
+_OF_PODS = ("infrastructure", "preemption")
+"""Accounts of what befalls pods."""
+_WAS_LOST = "pod that was lost"
+_OF_A_SLOT = re.compile(r"(\d+)-\d+")
+"""The end of the name of a pod that the operator made: slot and attempt."""
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,19 +65,22 @@ def report(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> Report:
     if not history:
         raise ValueError(f"{job.name} has had no round: there is nothing to draw yet")
     assert job.status
-    last = _end(job, history[-1], now)
+    last = job.status.completion_time or (_end(job, history[-1], now) if job.ended else now)
     ends = [None, *(one.end.time if one.end else None for one in history)]
     bars = [_round(job, one, before, now) for one, before in zip(history, ends, strict=False)]
-    bars += [_pod(pod, last) for pod in pods if pod.started]
+    bars += _standstill(job, history[-1], last)
+    lost = _lost_members(job)
+    bars += [_pod(pod, last, lost.get(pod.name)) for pod in pods if pod.started]
+    bars += _gone(job, history, {**_charged(job), **lost}, {pod.name for pod in pods})
     told = status(job, pods, now)
-    lost = job.status.progress.lost_by_cause if job.status.progress else []
+    lost_time = job.status.progress.lost_by_cause if job.status.progress else []
     return Report(
         status=told,
         begin=min(bar.begin for bar in bars),
         end=max(bar.end for bar in bars),
         bars=bars,
         progress=_progress(job, history, now),
-        lost=sorted(lost, key=lambda one: -one.milliseconds),
+        lost=sorted(lost_time, key=lambda one: -one.milliseconds),
         active_seconds=told.active_seconds or 0,
         nodes=_nodes(job),
     )
@@ -77,6 +90,70 @@ def _end(job: ElasticJob, one: Round, now: datetime) -> datetime:
     if one.end and one.end.time:
         return one.end.time
     return (job.status.completion_time if job.status else None) or now
+
+
+def _standstill(job: ElasticJob, last: Round, end: datetime) -> list[Bar]:
+    """From the end of the last round until now, of a job that has not ended."""
+    if job.ended or not last.end or not last.end.time or last.end.time >= end:
+        return []
+    training = job.condition("Training")
+    why = f": {training.reason}: {training.message}" if training else ""
+    return [
+        Bar(
+            row="rounds",
+            begin=last.end.time,
+            end=end,
+            kind="no round",
+            label=job.state or "no round",
+            text=f"no round for {duration((end - last.end.time).total_seconds())}{why}",
+        )
+    ]
+
+
+class _Loss(NamedTuple):
+    """When and how a pod was lost; ``round`` is the one that it was a member of."""
+
+    time: datetime
+    message: str
+    round: int | None
+
+
+def _charged(job: ElasticJob) -> dict[str, _Loss]:
+    """Pods whose own loss was charged, and not that of their workers, by name."""
+    assert job.status
+    return {
+        charge.pod_name: _Loss(charge.time, charge.message or charge.cause, charge.round)
+        for account in job.status.accounts
+        for charge in account.charges
+        if charge.pod_name and charge.time and account.name in _OF_PODS
+    }
+
+
+def _lost_members(job: ElasticJob) -> dict[str, _Loss]:
+    """Those that were lost with the last round, by the names of their pods."""
+    assert job.status
+    last = max(job.status.round_history, key=lambda one: one.number)
+    if not last.end or not last.end.time:
+        return {}
+    lost = (one for one in job.status.participants if one.state == _LOST)
+    return {one.pod_name: _Loss(last.end.time, one.message or last.end.message, last.number) for one in lost}
+
+
+def _gone(job: ElasticJob, history: Sequence[Round], lost: Mapping[str, _Loss], there: Set[str]) -> list[Bar]:
+    """Pods that were lost and whose objects are gone: from the beginning of their round, since no more is
+    known."""
+    starts = {one.number: one.start_time for one in history}
+    found = []
+    for name, loss in lost.items():
+        slot = _OF_A_SLOT.fullmatch(name.removeprefix(f"{job.name}-"))
+        begin = starts.get(loss.round) if loss.round is not None else None
+        if name in there or slot is None:
+            continue
+        begin = min(begin or loss.time, loss.time)
+        text = f"{name}; was lost: {loss.message}"
+        row = f"slot {slot[1]}"
+        found.append(Bar(row=row, begin=begin, end=loss.time, kind=_WAS_LOST, label=name, text=text))
+    return found
 
 
 def _first_step(one: Round, before: datetime | None) -> datetime | None:
@@ -92,7 +169,7 @@ def _round(job: ElasticJob, one: Round, before: datetime | None, now: datetime) 
     end = max(_end(job, one, now), one.start_time)
     first = _first_step(one, before) or (end if one.first_step is None else one.start_time)
     facts = [
-        f"round {one.number}: formed for {one.cause}, {one.members} members",
+        f"round {one.number}: formed for {one.cause}, {counted(one.members, 'member')}",
         f"lasted {duration((end - one.start_time).total_seconds())}",
         f"rendezvous after {milliseconds(one.rendezvous_milliseconds)}",
         f"first step after {milliseconds(one.first_step_milliseconds)}",
@@ -112,16 +189,18 @@ def _round(job: ElasticJob, one: Round, before: datetime | None, now: datetime) 
     )
 
 
-def _pod(pod: Pod, last: datetime) -> Bar:
+def _pod(pod: Pod, last: datetime, loss: _Loss | None) -> Bar:
     assert pod.started
     end = max(pod.ended or last, pod.started)
-    failed = pod.exit_code not in (None, 0)
+    kind = "pod" if pod.exit_code in (None, 0) else "pod that failed"
     how = f"ended with exit code {pod.exit_code}" if pod.exit_code is not None else "runs"
+    if loss and pod.exit_code is None:
+        kind, how, end = _WAS_LOST, f"was lost: {loss.message}", max(loss.time, pod.started)
     return Bar(
         row="-" if pod.slot is None else f"slot {pod.slot}",
         begin=pod.started,
         end=end,
-        kind="pod that failed" if failed else "pod",
+        kind=kind,
         label=pod.name,
         text=f"{pod.name} on {node_words(pod.node)}; {how}",
     )

@@ -9,6 +9,8 @@ import msgspec
 
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import Account, CurrentRound, ElasticJob, Progress, Round
+from elasticjob_client.tell import unscheduled
+from elasticjob_client.tell.fresh import age_seconds
 from elasticjob_client.tell.steps import with_steps
 from elasticjob_client.tell.times import duration
 from elasticjob_client.tell.words import PLAIN_TORCHRUN
@@ -43,6 +45,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     active_seconds: int | None = None
     current_round: CurrentRound | None = None
     progress: Progress | None = None
+    progress_age_seconds: int | None = None
     pods: list[PodRow] = []
     rounds: list[Round] = []
     accounts: list[Account] = []
@@ -69,6 +72,7 @@ def status(job: ElasticJob, pods: Sequence[Pod], now: datetime) -> JobStatus:
         active_seconds=active_seconds(job, now),
         current_round=seen.current_round if seen and seen.current_round.number else None,
         progress=seen.progress if seen else None,
+        progress_age_seconds=age_seconds(job, now),
         pods=_pods(job, pods),
         rounds=with_steps(seen.round_history) if seen else [],
         accounts=list(seen.accounts) if seen else [],
@@ -176,7 +180,10 @@ def _by_state(job: ElasticJob, pods: Sequence[Pod]) -> list[str]:
         ]
     if state in ("WaitingForPods", "FormingRound"):
         stuck = [pod for pod in pods if pod.waiting]
-        if any("Unschedulable" in pod.waiting for pod in stuck):
+        found = [unscheduled.advice(job, pod.waiting) for pod in stuck if unscheduled.REASON in pod.waiting]
+        if other := [one.text for one in found if not one.room]:
+            return other[:1]
+        if found:
             return [
                 "no node has room for all pods: wait, ask for less in the template, or continue with fewer: "
                 f"`elasticjob scale {name} N`, or spec.minReplicas"

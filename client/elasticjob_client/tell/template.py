@@ -13,9 +13,12 @@ from typing import Any, Literal
 from elasticjob_client import digits
 from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
+from elasticjob_client.tell import sensible, unscheduled
 from elasticjob_client.tell.checks import Check
 from elasticjob_client.tell.launch_command import Judgement, environment, judge
 
+_LONGEST = 800
+"""Letters of what is found, or of advice: templates and images may have any names."""
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 4)
 ENTRY_POINT_TORCH = (2, 5)
@@ -23,8 +26,8 @@ ENTRY_POINT_TORCH = (2, 5)
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915")
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _OWN_RUN = "elasticjob.run"
-_PYTHON_VERSION = re.compile(r"(?:python[-:]?|py)(3)\.?(\d+)")
-_TORCH_VERSION = re.compile(r"torch[-:]v?(\d)\.(\d+)")
+_PYTHON_VERSION = re.compile(r"(?:python[-:]?|py)(3)\.?(\d{1,3})(?!\d)")
+_TORCH_VERSION = re.compile(r"torch[-:]v?(\d)\.(\d{1,3})(?!\d)")
 _HANDLER_CONTAINER = "elasticjob-handler"
 """The operator's init container, which brings the handler."""
 _INSTALLER = f"init container {_HANDLER_CONTAINER} "
@@ -59,7 +62,7 @@ def checks(job: ElasticJob, pods: Sequence[Pod] | None, logs: Sequence[str] = ()
             f"`elasticjob status {job.name}` shows which have joined; what they need: docs/use/own-pods.md"
         )
         return [_told("template", "unknown", text, advice)]
-    container = training_container(template)
+    container = training_container(sensible.template(template))
     joined = job.status is not None and bool(job.status.participants or job.status.round_history)
     return [
         _command(job, container, joined),
@@ -67,7 +70,7 @@ def checks(job: ElasticJob, pods: Sequence[Pod] | None, logs: Sequence[str] = ()
         _handler(job, joined, logs),
         *_resources(job, container),
         *_images(container, pods, joined),
-        *_waiting(pods or ()),
+        *_waiting(job, pods or ()),
     ]
 
 
@@ -240,19 +243,16 @@ def _not_pulled(stuck: Sequence[Pod]) -> Check:
     return _told("image", "failed", f"{_names(stuck)}{whose}: {first.waiting}", advice)
 
 
-def _waiting(pods: Sequence[Pod]) -> list[Check]:
+def _waiting(job: ElasticJob, pods: Sequence[Pod]) -> list[Check]:
     """Pods that do not start, and not because of their image."""
     found = []
     waiting = [pod for pod in pods if pod.waiting and "Image" not in pod.waiting and pod.started is None]
     for reason in dict.fromkeys(pod.waiting for pod in waiting):
         mine = [pod for pod in waiting if pod.waiting == reason]
-        room = "Unschedulable" in reason
-        advice = (
-            "wait, ask for less, or continue with fewer: spec.minReplicas"
-            if room
-            else "`elasticjob events JOB --pods` tells more"
-        )
-        found.append(_told("pods", "unknown" if room else "failed", f"{_names(mine)}: {reason}", advice))
+        waits, advice = False, "`elasticjob events JOB --pods` tells more"
+        if reason.startswith(unscheduled.REASON):
+            waits, advice, _ = unscheduled.advice(job, reason)
+        found.append(_told("pods", "unknown" if waits else "failed", f"{_names(mine)}: {reason}", advice))
     return found
 
 
@@ -262,4 +262,8 @@ def _names(pods: Sequence[Pod]) -> str:
 
 
 def _told(subject: str, result: Literal["ok", "failed", "unknown"], found: str, advice: str = "") -> Check:
-    return Check(result=result, subject=subject, found=found, advice=advice)
+    return Check(result=result, subject=subject, found=_cut(found), advice=_cut(advice))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

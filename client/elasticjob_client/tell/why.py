@@ -13,7 +13,7 @@ from elasticjob_client.tell.once import once
 from elasticjob_client.tell.status import next_steps
 from elasticjob_client.tell.steps import redone
 from elasticjob_client.tell.times import age, duration, milliseconds
-from elasticjob_client.tell.words import node_words
+from elasticjob_client.tell.words import counted, node_words
 
 _PLANNED = ("ScaledUp", "ScaledDown", "Suspended", "Resumed", "StartedAgain", "Started")
 
@@ -29,6 +29,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
     following: Round | None = None
     log: list[str] = []
     log_pod: str = ""
+    missing: list[str] = []
+    """What could not be read, and why."""
     next: list[str] = []
 
 
@@ -72,13 +74,19 @@ def pod_to_read(failure: Failure | None, pods: Sequence[Pod]) -> Pod | None:
 
 
 def why(
-    job: ElasticJob, pods: Sequence[Pod], log: Sequence[str], now: datetime, number: int | None = None
+    job: ElasticJob,
+    pods: Sequence[Pod] | None,
+    log: Sequence[str],
+    now: datetime,
+    number: int | None = None,
+    missing: Sequence[str] = (),
 ) -> Story:
-    """Tell it. ``log``: the last lines of the pod that ``pod_to_read`` names."""
+    """Tell it. ``pods``: None if they cannot be seen. ``log``: the last lines of the pod that ``pod_to_read``
+    names."""
     ended = ended_round(job, number)
     failure = failure_of(job, ended, number is not None)
     following = _following(job, ended)
-    read = pod_to_read(failure, pods)
+    read = pod_to_read(failure, pods or ())
     sentences = [
         *_outcome(job),
         *_end(job, ended, now),
@@ -97,7 +105,8 @@ def why(
         following=following,
         log=list(log),
         log_pod=read.name if read else "",
-        next=[step for step in next_steps(job, pods, now) if "elasticjob why" not in step],
+        missing=list(missing),
+        next=[step for step in next_steps(job, pods or (), now) if "elasticjob why" not in step],
     )
 
 
@@ -146,7 +155,9 @@ def _used(account: Account) -> str:
     return f": {account.used}{limit} used{within}" + ("" if limit else ", no limit")
 
 
-def _first(failure: Failure | None, ended: Round | None, pods: Sequence[Pod], now: datetime) -> list[str]:
+def _first(
+    failure: Failure | None, ended: Round | None, pods: Sequence[Pod] | None, now: datetime
+) -> list[str]:
     if failure is None:
         return []
     rank = f" (group rank {failure.group_rank})" if failure.group_rank is not None else ""
@@ -157,7 +168,7 @@ def _first(failure: Failure | None, ended: Round | None, pods: Sequence[Pod], no
         lines[0] = f"{failure.pod_name}{node} ended {age(failure.time, now)} ago while no round ran{code}."
     if failure.message and not (ended and ended.end and failure.message in ended.end.message):
         lines.append(_sentence(failure.message))
-    if failure.pod_name and pod_to_read(failure, pods) is None:
+    if failure.pod_name and pods is not None and pod_to_read(failure, pods) is None:
         lines.append(f"The pod {failure.pod_name} is gone, and its log with it.")
     return lines
 
@@ -196,14 +207,14 @@ def _following(job: ElasticJob, ended: Round | None) -> Round | None:
 def _cost(ended: Round | None, following: Round | None) -> list[str]:
     if ended is None or following is None:
         return []
-    text = f"Round {following.number} followed with {following.members} members"
+    text = f"Round {following.number} followed with {counted(following.members, 'member')}"
     if following.rendezvous_milliseconds is not None:
         text += f"; all had met after {milliseconds(following.rendezvous_milliseconds)}"
     if following.first_step_milliseconds is not None:
         text += f", the first step came after {milliseconds(following.first_step_milliseconds)}"
     again = redone(ended, following)
     if again:
-        text += f"; {again} {'step was' if again == 1 else 'steps were'} trained again"
+        text += f"; {counted(again, 'step')} {'was' if again == 1 else 'were'} trained again"
     return [f"{text}."]
 
 

@@ -7,7 +7,6 @@ interleave it at each call. ``decide`` says why it is safe in this order.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import random
 import threading
@@ -28,8 +27,9 @@ from elasticjob.checkpoint.decide import (
     StaleRoundError,
 )
 from elasticjob.checkpoint.storage import Storage
+from elasticjob.script_log import ScriptLog
 
-log = logging.getLogger("elasticjob.checkpoint")
+log = ScriptLog("elasticjob.checkpoint")
 
 VISIBLE_SECONDS = 90
 """How long rank 0 waits until it sees the other ranks' files: NFS keeps listings for up to a minute."""

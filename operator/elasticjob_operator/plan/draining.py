@@ -135,7 +135,7 @@ def _waiting(p: Pass) -> str:
     pods = listed([m.pod_name for m in p.status.members() if m.group_rank in ranks])
     if not report.step:
         return f"; no answer from torchrun in {pods}"
-    return f"; not stopped at step {report.step}: {pods}"
+    return f"; not stopped at step {report.step}, nor ended before it: {pods}"
 
 
 def _left(p: Pass) -> float:

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from click.testing import Result
 
+from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.drill import cost, recovered, victims
-from tests.unit.client.made import LOST, after_a_loss, conditions, pod
+from tests.unit.client.made import LOST, after_a_loss, ago, conditions, pod
 from tests.unit.client.server import JOBS, Server, refusal
 from tests.unit.client.server import PODS as PATH
 
@@ -67,17 +68,17 @@ def test_a_round_whose_members_never_met_is_passed_over() -> None:
         "startTime": seen[0]["startTime"],
         "end": seen[1]["end"],
     }
-    assert not recovered(after_a_loss(roundHistory=[unmet, seen[1]]), 1)
+    assert not recovered(after_a_loss(roundHistory=[unmet, seen[1]]), 1, [])
     job = after_a_loss(roundHistory=[third, unmet, seen[1]])
-    assert recovered(job, 1)
+    assert recovered(job, 1, [])
     found = cost(job, 1, [])
     assert found.following.number == 3
     assert "Round 3: 2 members (before: 2) had met after 85 ms." in found.sentences
 
 
 def test_the_cost_is_told() -> None:
-    assert recovered(after_a_loss(), 1)
-    assert not recovered(after_a_loss(), 2)
+    assert recovered(after_a_loss(), 1, [])
+    assert not recovered(after_a_loss(), 2, [])
     found = cost(after_a_loss(), 1, [pod("mnist-1-0")])
     assert found.sentences == [
         f"Round 1 ended: {LOST}",
@@ -88,6 +89,48 @@ def test_the_cost_is_told() -> None:
         "Charged to the account infrastructure (PodLost).",
     ]
     assert (found.killed, found.steps_redone) == (["mnist-1-0"], 50)
+
+
+def history(*rounds: dict[str, Any]) -> ElasticJob:
+    """Newest first; the newest runs, and the job trains in it."""
+    current = {"number": rounds[0]["number"], "phase": "Active", "members": rounds[0]["members"]}
+    return after_a_loss(roundHistory=list(rounds), currentRound=current)
+
+
+def a_round(number: int, members: int = 2, end: str = "", **fields: Any) -> dict[str, Any]:
+    ended = {"end": {"time": ago(50 - number), "cause": "PodDeleted", "message": end}} if end else {}
+    start = {"startTime": ago(51 - number), "rendezvousMilliseconds": 50}
+    return {"number": number, "cause": "PodDeleted", "members": members, **start, **ended, **fields}
+
+
+KILLED = "mnist-0-0 (group rank 0) was lost: the pod was deleted"
+
+
+def test_a_round_that_follows_at_once_is_not_the_one_that_is_judged() -> None:
+    """One trains on alone until the replacement is there a moment later: the first step is in the third."""
+    first = a_round(1, end=KILLED, firstStep=1, lastStep=90)
+    alone = a_round(2, members=1, end="mnist-0-1 has joined")
+    killed = [pod("mnist-0-0")]
+    assert not recovered(history(a_round(2, members=1), first), 1, killed)
+    assert not recovered(history(a_round(3), alone, first), 1, killed), "it reports steps, and made none yet"
+    job = history(a_round(3, firstStep=81, lastStep=99, firstStepMilliseconds=900), alone, first)
+    assert recovered(job, 1, killed)
+    found = cost(job, 1, killed)
+    assert (found.ended.number, found.following.number, found.steps_redone) == (1, 3, 10)
+    assert "Round 2: 1 member (before: 2) had met after 50 ms." in found.sentences
+    assert "Round 3, with 2 members, made the first step after 1.9 s." in found.sentences
+
+
+def test_a_round_that_ends_just_before_the_kill_is_not_the_one_that_was_hit() -> None:
+    before = a_round(1, end="mnist-1-0 has joined", firstStep=1, lastStep=50)
+    hit = a_round(2, end=KILLED, firstStep=51, lastStep=60, firstStepMilliseconds=1)
+    killed = [pod("mnist-0-0")]
+    running = a_round(2, firstStep=51, lastStep=60, firstStepMilliseconds=1)
+    assert not recovered(history(running, before), 1, killed), "the killed pod is still a member of it"
+    job = history(a_round(3, firstStep=56, lastStep=56, firstStepMilliseconds=7), hit, before)
+    assert recovered(job, 1, killed)
+    assert cost(job, 1, killed).ended.number == 2
+    assert cost(job, 1, killed).steps_redone == 5
 
 
 def test_without_a_terminal_a_drill_names_the_flag(server: Server, run: Callable[..., Result]) -> None:

@@ -12,8 +12,8 @@ from click.testing import Result
 from elasticjob_client import Jobs
 from elasticjob_client.cli.follow import follow
 from elasticjob_client.tell.ending import without_torchruns
-from elasticjob_client.tell.excerpt import excerpt
 from elasticjob_client.tell.once import once
+from elasticjob_client.tell.plain import excerpt
 from tests.unit.client.conftest import body, container
 from tests.unit.client.made import ago, conditions
 from tests.unit.client.server import PODS, Server
@@ -118,7 +118,7 @@ EVIL = "evil \x1b]0;PWNED\x07\x1b[31m red\x1b[2J\x1b[m\x9bm\u2028 \x1b]0;open"
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        (EVIL, "evil  red m   ]0;open"),
+        (EVIL, "evil  red    ]0;open"),
         ("  \x1b[1mFile\x1b[0m\t\u00e9 \u4e00", "  File\t\u00e9 \u4e00"),
         ("\r10%\r20%Traceback\r", "20%Traceback"),
         ("\r", ""),

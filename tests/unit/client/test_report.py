@@ -11,6 +11,7 @@ from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import Result
 from matplotlib.image import imread
@@ -18,9 +19,10 @@ from matplotlib.image import imread
 from elasticjob_client.cli import picture
 from elasticjob_client.cli.page import colours, page
 from elasticjob_client.errors import ClientError
+from elasticjob_client.resource import Charge, ElasticJob
 from elasticjob_client.tell.report import report
 from elasticjob_client.tell.times import ticks
-from tests.unit.client.made import LOST, NOW, after_a_loss, job, pod
+from tests.unit.client.made import LOST, NOW, after_a_loss, ago, conditions, job, pod
 from tests.unit.client.server import Server
 
 STARTED = NOW - timedelta(seconds=2450)
@@ -74,6 +76,73 @@ def test_rounds_and_pods_are_bars_over_time() -> None:
         (0.0, 2000),
     ]
     assert found.nodes == [("b", 1)]
+
+
+def stuck() -> ElasticJob:
+    """A node was lost with all members, and nothing has been known of it since."""
+    seen = msgspec.to_builtins(after_a_loss().status)
+    now, before = seen["roundHistory"]
+    lost = "mnist-0-0 (group rank 0) and mnist-1-1 (group rank 1) were lost: their node a does not answer"
+    end = {"time": ago(100), "cause": "NodeLost", "account": "infrastructure", "message": lost}
+    members = [{**one, "state": "Lost", "message": lost} for one in seen["participants"]]
+    charge = {"time": ago(100), "cause": "NodeLost", "round": 2, "podName": "mnist-1-1", "nodeName": "a"}
+    infrastructure = {**seen["accounts"][1], "charges": [*seen["accounts"][1]["charges"], charge]}
+    return after_a_loss(
+        conditions=conditions("WaitingForFencing", "node a may still train"),
+        currentRound={**seen["currentRound"], "phase": "Broken"},
+        roundHistory=[{**now, "end": end}, before],
+        participants=members,
+        accounts=[seen["accounts"][0], infrastructure],
+    )
+
+
+def test_a_job_that_stands_still_is_drawn_standing_still_until_now() -> None:
+    pods = [pod("mnist-0-0", started=STARTED), pod("mnist-2-0", started=STARTED)]
+    found = report(stuck(), pods, NOW)
+    assert found.end == NOW, "not the end of the last round"
+    waits = found.bars[2]
+    assert (waits.row, waits.kind, waits.label) == ("rounds", "no round", "WaitingForFencing")
+    assert waits.text == "no round for 100s: WaitingForFencing: node a may still train"
+    assert ((NOW - waits.begin).total_seconds(), waits.end) == (100.0, NOW)
+    drawn = {bar.label: bar for bar in found.bars[3:]}
+    lost = drawn["mnist-0-0"]
+    assert (lost.row, lost.kind, (NOW - lost.end).total_seconds()) == ("slot 0", "pod that was lost", 100.0)
+    assert lost.text == "mnist-0-0 on node a; was lost: " + lost.text.partition("lost: ")[2]
+    assert "their node a does not answer" in lost.text
+    gone = drawn["mnist-1-1"]  # its object was deleted, and it was charged
+    assert (gone.row, gone.kind) == ("slot 1", "pod that was lost")
+    assert ((NOW - gone.begin).total_seconds(), (NOW - gone.end).total_seconds()) == (118.0, 100.0)
+    assert (drawn["mnist-2-0"].kind, drawn["mnist-2-0"].end) == ("pod", NOW)
+    assert [((NOW - time).total_seconds(), step) for time, step in found.progress][-1] == (100.0, 2000)
+    text = page(found)
+    assert "no round for 100s: WaitingForFencing" in text
+    assert text.count("<title>") == 1 + len(found.bars)
+
+
+def test_a_suspended_job_and_one_that_has_ended() -> None:
+    job = stuck()
+    assert job.status
+    suspended = msgspec.structs.replace(
+        job.status, conditions=after_a_loss(conditions=conditions("Suspended", "by spec")).status.conditions
+    )
+    found = report(msgspec.structs.replace(job, status=suspended), [], NOW)
+    assert [bar.label for bar in found.bars if bar.kind == "no round"] == ["Suspended"]
+    ended = msgspec.structs.replace(
+        job.status, terminal_state="Failed", completion_time=NOW - timedelta(seconds=99)
+    )
+    found = report(msgspec.structs.replace(job, status=ended), [], NOW)
+    assert [bar for bar in found.bars if bar.kind == "no round"] == []
+    assert found.end == NOW - timedelta(seconds=100), "all is over"
+
+
+def test_a_pod_whose_worker_failed_and_that_goes_on_was_not_lost() -> None:
+    job = after_a_loss()
+    assert job.status
+    charge = msgspec.convert({"time": ago(120), "round": 1, "podName": "mnist-0-0"}, Charge)
+    account = msgspec.structs.replace(job.status.accounts[0], charges=[charge])
+    status = msgspec.structs.replace(job.status, accounts=[account])
+    found = report(msgspec.structs.replace(job, status=status), PODS, NOW)
+    assert {bar.label: bar.kind for bar in found.bars}["mnist-0-0"] == "pod"
 
 
 def test_the_page_is_whole_and_loads_nothing() -> None:

@@ -61,4 +61,4 @@ def test_what_was_trained_again_is_then_not_known() -> None:
     assert (
         "How many steps were trained again is not known: step 4 was the last to be reported, and training "
         "resumed from 101."
-    ) in cost(seen, 1, [pod("mnist-0-0")]).sentences
+    ) in cost(seen, 1, [pod("mnist-1-0")]).sentences

@@ -14,9 +14,10 @@ from elasticjob_client.pods import Pod
 from elasticjob_client.resource import ElasticJob
 from elasticjob_client.tell.checks import Check
 from elasticjob_client.tell.launch_command import environment, judge
+from elasticjob_client.tell.status import next_steps
 from elasticjob_client.tell.template import checks, judged, training_container
 from tests.unit.client.conftest import container, core_pod
-from tests.unit.client.made import after_a_loss, ago, conditions, job, pod
+from tests.unit.client.made import NOW, after_a_loss, ago, conditions, job, pod
 from tests.unit.client.server import JOBS, PODS, Server, refusal
 
 GPU = "nvidia.com/gpu"
@@ -192,6 +193,41 @@ def test_pods_say_whether_the_image_was_pulled() -> None:
     assert (check.result, check.found) == ("unknown", "mnist-0-0 and 1 more: Unschedulable: 0/2 nodes")
     wrong = pod("mnist-0-0", "Pending", waiting="CreateContainerConfigError: secret is missing")
     assert told(checks(made(), [wrong]), "pods").result == "failed"
+
+
+UNBOUND = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+MISSING = '0/3 nodes are available: persistentvolumeclaim "checkpoints" not found. preemption: 0/3'
+ELSEWHERE = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict."
+NO_VOLUME = "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind."
+TAINTED = "0/3 nodes are available: 3 node(s) had untolerated taint(s)."
+SELECTED = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+FULL = "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient nvidia.com/gpu."
+
+
+@pytest.mark.parametrize(
+    ("words", "result", "advice"),
+    [
+        (UNBOUND, "unknown", "a claim is not bound to a volume: `kubectl describe pvc checkpoints` says why"),
+        (MISSING, "failed", "create the PersistentVolumeClaim checkpoints"),
+        (ELSEWHERE, "unknown", "claim storage that all nodes share"),
+        (NO_VOLUME, "unknown", "a claim is not bound to a volume"),
+        (TAINTED, "unknown", "see its nodeSelector, affinity and tolerations"),
+        (SELECTED, "unknown", "see its nodeSelector, affinity and tolerations"),
+        (FULL, "unknown", "ask for less"),
+    ],
+)
+def test_a_pod_may_have_no_node_for_other_reasons_than_room(words: str, result: str, advice: str) -> None:
+    claim = {"name": "c", "persistentVolumeClaim": {"claimName": "checkpoints"}}
+    asked = made()
+    assert asked.spec.template
+    asked.spec.template["spec"]["volumes"] = [{"name": "shm", "emptyDir": {}}, claim]
+    waits = [pod("mnist-0-0", "Pending", waiting=f"Unschedulable: {words}")]
+    check = told(checks(asked, waits), "pods")
+    assert (check.result, advice in check.advice) == (result, True), check
+    status = {"conditions": conditions("WaitingForPods", "0 of 2 pods")}
+    (step,) = next_steps(job(status, template=asked.spec.template), waits, NOW)
+    assert ("no node has room for all pods" in step) == (words == FULL), step
+    assert advice in step or words == FULL
 
 
 def test_the_training_container_is_the_one_that_is_named() -> None:

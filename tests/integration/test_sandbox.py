@@ -1,0 +1,69 @@
+"""``make sandbox``: a newcomer's first commands in it, in the words of the quickstart, and its clean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import docs_commands
+from tests.docs_commands import ROOT
+
+pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
+
+PAGE = ROOT / "docs" / "use" / "quickstart.md"
+FOLDER = ROOT / "build" / "sandbox"
+START_SECONDS, END_SECONDS = 180.0, 90.0
+"""Generous: the machine may be busy."""
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """One that is up, in the folder that the page names."""
+    with (tmp_path / "sandbox.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "examples.sandbox"], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while "the sandbox is up" not in (tmp_path / "sandbox.log").read_text():
+            assert process.poll() is None, (tmp_path / "sandbox.log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "sandbox.log").read_text()
+            time.sleep(0.2)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(END_SECONDS)
+        print((tmp_path / "sandbox.log").read_text())
+
+
+@pytest.mark.timeout(900)
+def test_the_quickstarts_first_commands(sandbox: subprocess.Popen[bytes]) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+    said = docs_commands.run(PAGE, "sandbox", environment, timeout=600)
+    print(said)
+    assert "FAILED" not in said, "doctor finds an installation"
+    assert "mine is Training: round 1 with 2 members" in said
+    assert "rank 1 (mine-1-0 on node-" in said, "stacks"
+    assert "in main" in said
+    assert "Round 1 ended: mine-0-0 (group rank 0) was deleted" in said, "drill"
+    assert "mine: deleted" in said
+    another = subprocess.run(
+        [sys.executable, "-m", "examples.sandbox"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert another.returncode == 1
+    assert "another sandbox runs" in another.stderr
+    started = psutil.Process(sandbox.pid).children(recursive=True)
+    assert len(started) > 5
+    sandbox.send_signal(signal.SIGINT)
+    assert sandbox.wait(END_SECONDS) == 0
+    _, alive = psutil.wait_procs(started, timeout=END_SECONDS)
+    assert alive == []
+    assert not FOLDER.exists()
