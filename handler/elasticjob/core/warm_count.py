@@ -35,8 +35,8 @@ def count(
 
     ``memory`` is None where it can't be known: then there is one for each worker. ``highest`` is the most
     that all else has used before (``used_by_others``): a save that copies the model needs it again.
-    ``falling`` is by how much the available memory has fallen since the last look: it may fall as much again until the
-    next one, and what is given back must be free by then.
+    ``falling`` is by how much the available memory has fallen since the last look: it may fall as much again
+    until the next one, and what is given back must be free by then.
     """
     if memory is None:
         return Count(workers)
