@@ -89,6 +89,8 @@ NO_JOB_SECONDS = 10.0
 """How long there may be no round record before the handler asks whether the job exists at all."""
 LINGER_SECONDS = 30.0
 FLUSH_SECONDS = 5.0
+OUT_OF_MEMORY = "OutOfMemory"
+"""The cause of a round that ended because a container's memory was used up."""
 ALONE_SECONDS = 0.5
 """How long to wait for the next round before the members of the last are looked after."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -529,8 +531,11 @@ class K8sRendezvousHandler(RendezvousHandler):
             if not self._core.observe(record):
                 return
             active, over = self._round, bool(self._core.end_reason())
+            out_of_memory = record.cause == OUT_OF_MEMORY
             drains = self._core.drain_asked()
             self._changed.notify_all()
+        if out_of_memory and self._warm is not None:
+            self._warm.out_of_memory("a container of this job")
         if active is not None and drains:
             with _told("the round does not drain here"):
                 active.drain.start()

@@ -140,3 +140,14 @@ def send(pid: int, born: int, number: signal.Signals, group: bool = False) -> bo
     finally:
         if file >= 0:
             os.close(file)
+
+
+def error_file(pid: int) -> str:
+    """The file in which this process's error output ends, "" if it goes where this process's own goes, or to
+    no file."""
+    try:
+        path, own = (os.readlink(f"/proc/{one}/fd/2") for one in (pid, "self"))
+    except OSError:
+        return ""
+    is_file = path.startswith("/") and not path.startswith(("/dev/", "/memfd:"))
+    return os.fsencode(path).decode("utf-8", "replace") if is_file and path != own else ""

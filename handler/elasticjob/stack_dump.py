@@ -42,6 +42,7 @@ class Worker:
     def __init__(self, worker: AgentWorker) -> None:
         self.pid, self._born = worker.pid, worker.born
         self.text = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
+        self.file = processes.error_file(worker.pid)
 
     def alive(self) -> bool:
         """Whether it is still there, and still the same process."""
@@ -97,7 +98,8 @@ class StackDump:
         if not _forbid_core(worker.pid):
             logger.warning("not dumping the stack of %s: a core file could not be prevented", worker.text)
             return
-        logger.warning("round %d hung; the stack of %s:", self._number, worker.text)
+        where = f" is in {worker.file}" if worker.file else ":"
+        logger.warning("round %d hung; the stack of %s%s", self._number, worker.text, where)
         worker.signal(signal.SIGABRT, signal.SIGCONT)
         while worker.alive() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)

@@ -26,18 +26,19 @@ from torch.distributed.elastic.utils import macros
 from elasticjob import early_start
 from elasticjob.contract.text import counted
 from elasticjob.core.warm import Start, Starts, can_be_left_out, imports, mismatch, refusal
-from elasticjob.core.warm_count import SIZE, Memory, count
+from elasticjob.core.warm_count import SIZE, Memory, count, used_by_others
 from elasticjob.early_start import script_text
 from elasticjob.memory import private_bytes, read_memory
 from elasticjob.warm_boot import COLD, MODULE, READY, SCRIPT, UNUSABLE
 from elasticjob.warm_interpreter import WarmInterpreter, works
+from elasticjob.worker_failures import oom_kills
 
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 30.0
 """After a start: when the next ones are made, if no first step is reported before."""
 POLL_SECONDS = 0.2
-MEMORY_SECONDS = 5.0
+"""How often the thread looks, at memory, too: a save may copy gigabytes within a second."""
 HOOK = "_popen"
 """The function of torch's SubprocessHandler that starts a worker."""
 
@@ -64,7 +65,9 @@ class WarmWorkers:
         self._works: bool | None = None
         self._given_up = ""
         self._size = SIZE
-        self._memory_due = 0.0
+        self._available: int | None = None
+        self._highest = 0
+        self._oom_kills = oom_kills()
         self._said: set[str] = set()
         self._left_out: set[str] = set()
         self._ready_said = 0
@@ -259,13 +262,7 @@ class WarmWorkers:
             self._ready_said = ready
             if ready:
                 logger.info("warm workers: ready, %s", counted(ready, "interpreter"))
-        if self._idle and now >= self._memory_due:
-            self._memory_due = now + MEMORY_SECONDS
-            found = count(self._memory(), len(self._idle), len(self._idle), self._size)
-            for rank in sorted(self._idle)[found.number :]:
-                self._drop(rank)
-                self._wanted.pop(rank, None)
-                self._say(f"memory is short: {found.why}")
+        self._look_at_memory()
         if self._due and (now >= self._due or self._first_step()):
             self._due = 0.0
             self._wanted = dict(self._last)
@@ -276,8 +273,35 @@ class WarmWorkers:
         if missing and (self._together or not any(one.importing() for one in self._idle.values())):
             self._make(missing)
 
+    def _look_at_memory(self) -> None:
+        """Give back what training needs, and remember how much that was at most."""
+        kills = oom_kills()
+        if kills is not None and self._oom_kills is not None and kills > self._oom_kills:
+            self._give_up("a process of this container was killed because its memory was used up")
+            return
+        memory, before, idle = self._memory(), self._available, len(self._idle)
+        if memory is None:
+            return
+        self._available = memory.available
+        importing = any(one.importing() for one in self._idle.values())
+        falling = 0 if before is None or importing else before - memory.available
+        found = count(memory, idle, idle, self._size, self._highest, falling)
+        self._highest = max(self._highest, used_by_others(memory, idle, self._size))
+        for rank in sorted(self._idle)[found.number :]:
+            self._drop(rank)
+            self._wanted.pop(rank, None)
+            self._available = None  # what follows says nothing of training
+            self._say(f"memory is short: {found.why}")
+
+    def out_of_memory(self, whose: str) -> None:
+        """A container of the job was out of memory: training needs all of it from now on. May be said
+        again."""
+        with self._changed:
+            if not (self._given_up or self._stop):
+                self._give_up(f"{whose} was out of memory")
+
     def _make(self, missing: Sequence[int]) -> None:
-        found = count(self._memory(), len(self._wanted), len(self._idle), self._size)
+        found = count(self._memory(), len(self._wanted), len(self._idle), self._size, self._highest)
         if found.why:
             self._say(f"{found.number} of {len(self._wanted)} workers can be warm: {found.why}")
         room = max(0, found.number - len(self._idle))

@@ -21,6 +21,7 @@ from pathlib import Path
 from torch.distributed.elastic.agent.server.api import ElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
+from elasticjob import processes
 from elasticjob.contract.records import MAX_MESSAGE, FailureReport
 from elasticjob.contract.text import NO_ERROR_TEXT
 from elasticjob.leftovers import Ending, Leftovers
@@ -51,6 +52,7 @@ class RoundWorkers:
         self._exits: WorkerExitWatcher | None = None
         self._listed = AgentWorkers(None)
         self._folder = folder
+        self._error_files: dict[int, str] = {}
         self._leftovers = Leftovers(folder)
         try:
             if agent is not None:
@@ -104,10 +106,28 @@ class RoundWorkers:
         if workers is None:
             return None
         write_list(self._folder, workers)
+        self._find_error_files(workers)
         return {worker.local_rank: worker.pid for worker in workers}
 
     def _look(self) -> None:
-        self._leftovers.look(self.listed())
+        workers = self.listed()
+        self._find_error_files(workers)
+        self._leftovers.look(workers)
+
+    def _find_error_files(self, workers: Sequence[AgentWorker]) -> None:
+        """A warm worker has its own only after a while."""
+        found = {
+            worker.local_rank: path
+            for worker in workers
+            if worker.local_rank not in self._error_files and (path := processes.error_file(worker.pid))
+        }
+        if found and not self._error_files:
+            logger.info(
+                "the workers' output goes into files, such as %s. torch removes them when the next round "
+                "starts: to keep them, let the script write to a file with ELASTICJOB_ROUND in its name",
+                next(iter(found.values())),
+            )
+        self._error_files |= found
 
     def failure(self, number: int, group_rank: int, failures: Sequence[FailedWorker]) -> FailureReport | None:
         """The report on the first worker that failed, None if none did before they were stopped."""
@@ -135,13 +155,15 @@ class RoundWorkers:
         elif failed is not None:
             code = failed.exit_code
         text = failed.text if failed is not None else ""
+        local_rank = failed.local_rank if failed is not None else end.local_rank if end is not None else None
+        path = "" if local_rank is None else self._error_files.get(local_rank, "")
         after_round_end = self._round_ended_at is not None and (end is None or end.at >= self._round_ended_at)
         return FailureReport(
             number,
             group_rank,
-            describe(code, text, self._new_oom_kills()),
+            describe(code, text, self._new_oom_kills(), path),
             code,
-            failed.local_rank if failed is not None else end.local_rank if end is not None else None,
+            local_rank,
             None if end is None else round((end.at - self._barrier_at) * 1000),
             after_round_end,
         )
@@ -178,8 +200,9 @@ def first_noticed(failures: Sequence[FailedWorker]) -> FailedWorker | None:
     )
 
 
-def describe(code: int | None, text: str, new_oom_kills: int = 0) -> str:
-    """The failure in words: what is known of the exception, else how the process ended."""
+def describe(code: int | None, text: str, new_oom_kills: int = 0, error_file: str = "") -> str:
+    """The failure in words: what is known of the exception, else how the process ended, and the file that has
+    its output, if it is not in the pod's log."""
     if code is None:
         end = UNKNOWN
     elif code < 0:
@@ -190,6 +213,8 @@ def describe(code: int | None, text: str, new_oom_kills: int = 0) -> str:
         end = f"exit code {code}"
     if new_oom_kills > 0 and code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         end += ": out of memory (the container's count of OOM kills increased)"
+    if error_file and not text:
+        end += f"; its output is in {error_file} of the pod"
     if text:
         # An exit code of 1 is what an exception always gives: nothing to say beside it.
         whole = text if code in (None, 1) else f"{end}: {text}"

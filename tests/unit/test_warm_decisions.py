@@ -9,7 +9,7 @@ import pytest
 
 from elasticjob.contract import names
 from elasticjob.core.warm import PER_ROUND, Start, can_be_left_out, fixed, imports, mismatch, refusal
-from elasticjob.core.warm_count import MIB, SIZE, Memory, count
+from elasticjob.core.warm_count import MIB, SIZE, Memory, count, used_by_others
 from elasticjob.memory import private_bytes, read_memory
 from elasticjob.settings import Settings, SettingsError, read_settings
 
@@ -96,6 +96,46 @@ def test_training_comes_first() -> None:
 def test_those_that_wait_have_their_memory_already() -> None:
     assert count(Memory(16 * GIB, 1639 * MIB + SIZE), 8, 3).number == 4
     assert count(Memory(16 * GIB, GIB), 8, 3).number == 3, "between half of the reserve and all of it"
+
+
+def test_room_is_left_for_the_highest_use_seen() -> None:
+    memory = Memory(16 * GIB, 7 * GIB)
+    assert count(memory, 8, 0).number == 8
+    few = count(memory, 8, 0, highest=14 * GIB - 800 * MIB)
+    assert few.number == 3
+    assert few.why.startswith("13536 MiB of 16384 MiB were in use before, as in a save, each takes 400 MiB")
+    assert count(memory, 8, 0, highest=15 * GIB).number == 0
+    assert count(memory, 8, 5, highest=14 * GIB - 800 * MIB).number == 5, "and half of the reserve is kept"
+    assert count(memory, 8, 8, highest=14 * GIB - 800 * MIB).number == 5
+
+
+def test_what_falls_fast_falls_on() -> None:
+    assert count(Memory(16 * GIB, 3 * GIB), 8, 8).number == 8
+    assert count(Memory(16 * GIB, 3 * GIB), 8, 8, falling=GIB // 4).number == 8
+    assert count(Memory(16 * GIB, 3 * GIB), 8, 8, falling=2 * GIB).number == 1
+
+
+@pytest.mark.parametrize("copied", [1, 3, 5, 6])
+def test_a_save_that_copies_the_model_finds_its_memory(copied: int) -> None:
+    """A container of 16 GiB, training takes 9, eight that wait 3.1; a save copies 5 GiB within a second, five
+    looks long, and does so again and again."""
+    limit, highest, idle, before = 16 * GIB, 0, 8, None
+    numbers = []
+    for _ in range(4):
+        for copy in [0, 0, 0, *(copied * GIB * part // 5 for part in range(1, 6)), 0, 0]:
+            training = 9 * GIB + copy
+            assert training + idle * SIZE <= limit, "the kernel would kill the container"
+            memory = Memory(limit, limit - training - idle * SIZE)
+            falling = 0 if before is None else before - memory.available
+            number = count(memory, idle, idle, SIZE, highest, falling).number
+            highest = max(highest, used_by_others(memory, idle, SIZE))
+            before = memory.available if number == idle else None
+            idle = number
+        numbers.append(idle)
+        memory = Memory(limit, limit - 9 * GIB - idle * SIZE)
+        idle, before = count(memory, 8, idle, SIZE, highest).number, None
+    assert numbers[-1] == idle, "and no more are made than stay"
+    assert idle == {1: 8, 3: 6, 5: 1, 6: 0}[copied]
 
 
 def test_they_are_given_back_when_memory_is_short() -> None:

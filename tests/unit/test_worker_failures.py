@@ -17,7 +17,7 @@ import pytest
 from torch.distributed import HashStore
 from torch.distributed.elastic.agent.server import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
@@ -184,13 +184,19 @@ class OneAgent(RendezvousHandler):
 
 
 def run_agent(
-    handler: OneAgent, folder: Path, entrypoint: Any, *args: str, nproc: int = 1, start: str = "spawn"
+    handler: OneAgent,
+    folder: Path,
+    entrypoint: Any,
+    *args: str,
+    nproc: int = 1,
+    start: str = "spawn",
+    specs: DefaultLogsSpecs | None = None,
 ) -> None:
     """Run the agent until it comes back to the handler; in the main thread, which torch 2.4 needs."""
     spec = WorkerSpec(
         "default", nproc, handler, entrypoint=entrypoint, args=args, max_restarts=3, monitor_interval=0.1
     )
-    agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=str(folder)), start_method=start)
+    agent = LocalElasticAgent(spec, specs or DefaultLogsSpecs(log_dir=str(folder)), start_method=start)
     taken_over = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.getsignal(number) for number in taken_over}
     try:
@@ -242,6 +248,28 @@ def test_one_worker(tmp_path: Path, line: str, code: int, message: str, blind: b
     else:
         assert report.offset_milliseconds is not None
         assert 0 <= report.offset_milliseconds < DEADLINE * 1000
+
+
+def test_where_the_output_is_when_it_is_not_in_the_pods_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """--redirects 3 --log-dir FOLDER: torch removes the files of the round before."""
+    caplog.set_level("INFO", "elasticjob")
+    handler = OneAgent()
+    line = f"until grep -q {tmp_path} {tmp_path}/said 2>/dev/null; do sleep 0.05; done; exit 3"
+    specs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL)
+
+    def say() -> None:
+        while "goes into files" not in caplog.text:
+            time.sleep(0.02)
+        (tmp_path / "said").write_text(caplog.text)
+
+    threading.Thread(target=say, daemon=True).start()
+    run_agent(handler, tmp_path, "bash", script(tmp_path, line), specs=specs)
+    (path,) = (tmp_path / "logs").glob("*/attempt_0/0/stderr.log")
+    assert handler.report is not None
+    assert handler.report.message.startswith(f"exit code 3; its output is in {path} of the pod; see its log")
+    assert f"the workers' output goes into files, such as {path}." in caplog.text
 
 
 @pytest.mark.parametrize("ends", ["exit 7", "kill -9 $$", "kill -TERM $$"])

@@ -340,10 +340,7 @@ def test_as_many_as_memory_allows(scene: Scene, said: Callable[[], str]) -> None
     assert "2 of 4 workers can be warm: 1900 MiB of 10000 MiB are free" in said()
 
 
-def test_they_are_given_back_when_memory_gets_short(
-    scene: Scene, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(warm_workers, "MEMORY_SECONDS", 0.0)
+def test_they_are_given_back_when_memory_gets_short(scene: Scene, said: Callable[[], str]) -> None:
     scene.arm(2, scene.script(PRINTS))
     scene.idle(2)
     scene.memory = Memory(10_000 * MIB, 10 * MIB)
@@ -352,6 +349,28 @@ def test_they_are_given_back_when_memory_gets_short(
     scene.memory = PLENTY
     scene.arm(2, "script.py")
     scene.idle(2)
+
+
+@pytest.mark.parametrize("where", ["here", "in another pod"])
+def test_after_a_container_was_out_of_memory_none_wait_and_why_is_said(
+    scene: Scene, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    args = (scene.script(PRINTS),)
+    scene.arm(2, *args)
+    scene.idle(2)
+    if where == "here":
+        monkeypatch.setattr(warm_workers, "oom_kills", lambda: (scene.warm._oom_kills or 0) + 1)
+        monkeypatch.setattr(scene.warm, "_oom_kills", 0)
+        why = "a process of this container was killed because its memory was used up"
+    else:
+        for _ in range(2):
+            scene.warm.out_of_memory("a container of this job")
+        why = "a container of this job was out of memory"
+    wait_for(lambda: not scene.warm.idle_pids(), SECONDS, "they are given back")
+    scene.begin()
+    assert scene.start(0, *args).wait(SECONDS) == 0
+    assert scene.told == Starts(0, 1, why)
+    assert said().count(f"no more warm workers: {why}") == 1
 
 
 def test_a_torch_that_starts_workers_in_another_way_is_left_alone(
