@@ -42,6 +42,7 @@ COMMANDS: list[tuple[str, str, str]] = [
     ("python3.11 -u -m elasticjob.run train.py", "joins", ""),
     ("python -m torch.distributed.launch --use-env --rdzv-id=a t.py", "overridden", "--rdzv-id=a"),
     ("python -I -m torch.distributed.run train.py", "isolated", ""),
+    ("python -E /usr/bin/torchrun train.py", "isolated", ""),
     ("python train.py", "python", ""),
     ("/bin/python3.11 -u train.py", "python", ""),
     ("python -m package.train", "unknown", ""),

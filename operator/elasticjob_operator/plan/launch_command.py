@@ -124,7 +124,7 @@ def judge(
     words = [*command, *args]
     launches = list(_launches(words, environ))
     if not launches and not command and words and words[0].startswith("-"):
-        launches = [_Launch(_options(words, {}))]  # the image's own command may be torchrun
+        launches = [_Launch(_options(words, environ))]  # the image's own command may be torchrun
     if not command and not launches:
         return Judgement("image")
     if not launches and (launch := _accelerate(words, environ)):
@@ -206,13 +206,12 @@ def _launch(
                 given[found[1]] = Setting(_option_of(found[1]), _resolved(found[2], environ), one)
             elif found and found[1] == "PYTHONPATH" and not _KEEPS_PATH.search(found[2]):
                 path_replaced = True
-        isolated = next((one for one in before if module and one in _ISOLATED), "")
-        python = next((one for one in before if _PYTHON.fullmatch(PurePosixPath(one).name)), "")
-        text = f"{python} {isolated}".strip() if isolated else ""
+        python = next((n for n, one in enumerate(before) if _PYTHON.fullmatch(PurePosixPath(one).name)), at)
+        isolated = next((f"{before[python]} {one}" for one in before[python:] if one in _ISOLATED), "")
         flags = _options(words[at + 1 :], environ)
         named = {one.option for one in flags}
         return _Launch(
-            [*(one for one in given.values() if one.option not in named), *flags], text, path_replaced
+            [*(one for one in given.values() if one.option not in named), *flags], isolated, path_replaced
         )
     return None
 
