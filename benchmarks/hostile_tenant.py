@@ -13,11 +13,11 @@ Prints what it has done as JSON.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import random
 import ssl
-import string
 import sys
 import time
 from collections import Counter
@@ -31,6 +31,8 @@ LARGE_JOBS, TOO_LARGE_JOBS, LEASES = 200, 40, 1_000
 ASKING, SILENT = 40, 300
 _AT_ONCE = 8
 _TEMPLATE_BYTES = 127 * 1024
+_WORDS = 200_000
+"""Of a command: 12 MB as Python objects."""
 _PAUSE_SECONDS = 0.05
 _HALF = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 
@@ -72,10 +74,12 @@ class Tenant:
                         await answer.read()
                         self.done[f"{what} {answer.status}"] += 1
 
-        jobs = [self._job(n, n < TOO_LARGE_JOBS) for n in range(LARGE_JOBS + TOO_LARGE_JOBS)]
-        await asyncio.gather(*(send("jobs", "POST", self._jobs, job) for job in jobs))
-        leases = [self._lease(n) for n in range(LEASES)]
-        await asyncio.gather(*(send("leases", "POST", self._leases, lease) for lease in leases))
+        for first in range(0, LEASES, _AT_ONCE):
+            some = [self._lease(n) for n in range(first, first + _AT_ONCE)]
+            await asyncio.gather(*(send("leases", "POST", self._leases, lease) for lease in some))
+        for first in range(0, LARGE_JOBS + TOO_LARGE_JOBS, _AT_ONCE):
+            them = [self._job(n, n < TOO_LARGE_JOBS) for n in range(first, first + _AT_ONCE)]
+            await asyncio.gather(*(send("jobs", "POST", self._jobs, job) for job in them))
         while time.monotonic() < self._until:
             changed = (self._lease(self._random.randrange(LEASES)) for _ in range(4 * _AT_ONCE))
             await asyncio.gather(
@@ -86,10 +90,8 @@ class Tenant:
             )
 
     def _job(self, number: int, too_large: bool) -> dict[str, object]:
-        letters = string.ascii_letters + string.digits
-        noise = [{"name": "NOISE", "value": "".join(self._random.choices(letters, k=_TEMPLATE_BYTES))}]
-        short = [{"name": f"A{n}", "value": "1"} for n in range(15_000)]
-        container = {"name": "train", "image": "none", "env": short if too_large else noise}
+        noise = [self._noise(_TEMPLATE_BYTES)]
+        container = {"name": "train", "image": "none", "args": ["ab"] * _WORDS if too_large else noise}
         return {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
@@ -97,10 +99,14 @@ class Tenant:
             "spec": {"replicas": 1, "suspend": True, "template": {"spec": {"containers": [container]}}},
         }
 
+    def _noise(self, characters: int) -> str:
+        """Nothing makes it smaller."""
+        return base64.b64encode(self._random.randbytes(characters * 3 // 4)).decode()
+
     def _lease(self, number: int) -> dict[str, dict[str, object]]:
         ranks = f"0-{self._random.randrange(1000, 5000)}"
         report = {"version": 1, "nonce": "n", "unarrivedRanks": ranks, "silentRanks": ranks}
-        rubbish = "".join(self._random.choices(string.printable, k=30_000))
+        rubbish = self._noise(30_000)
         annotations = {
             names.REPORT_ANNOTATION: json.dumps(report),
             names.PARTICIPANT_ANNOTATION: rubbish,

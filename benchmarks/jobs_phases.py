@@ -258,7 +258,9 @@ class Run:
                     HostileTenant, self.plane, self._urls[-2:], self.options.hostile, log
                 )
                 broken, missed = await self._lose_while(tenant)
-            figures["what the tenant did"] = await tenant.done()
+            figures["what the tenant did"] = done = await tenant.done()
+            if not any(what.startswith("changes") for what in done):
+                raise Missed(f"the tenant had no time to be hostile: {done}; give it more with --hostile")
         finally:
             looking.cancel()
             other.kill()

@@ -56,7 +56,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--metrics-token-file",
         metavar="FILE",
         help="answer /metrics only with the bearer token in this file, which is read again when it changes "
-        "(default: to everybody)",
+        "(default: to all)",
     )
     parser.add_argument(
         "--handler-image",

@@ -34,7 +34,7 @@ from elasticjob_operator.scrape import Scrape
 from elasticjob_operator.settings import Settings, from_environment
 
 _RETRY_SECONDS = 2.0
-_CHUNK = 2
+_CHUNK = 4
 """How many jobs kopf lists at a time: it holds them as Python objects, and one may take 30 MiB as such. Our
 own lists hold bytes."""
 _IDLE_SECONDS = 0.05

@@ -177,7 +177,7 @@ class Scrape:
             token = read_token(path)
         except (OSError, ValueError) as error:
             if not self._complained:
-                log.warning("nobody may read the metrics: %s", error)
+                log.warning("the metrics are closed to all: %s", error)
             self._complained = True
             return False
         self._complained = False

@@ -83,7 +83,7 @@ class MetricsSettings:
     max_jobs: int = 1_000
     """and how many."""
     token_file: Path | None = None
-    """Where the token is that who asks has to send; None: everybody may ask."""
+    """Where the token is that who asks has to send; None: all may ask."""
 
 
 @dataclass(frozen=True)
