@@ -54,9 +54,9 @@ def plot(breakdown: Breakdown, path: Path) -> None:
             _stack(whole, bars, list(PHASES), 1.0)
             whole.set(title=f"{title(breakdown, n)}: from kill -9 to the first step", xlabel="seconds")
             _stack(ours, [bar for bar in bars if bar.backend == "k8s"], list(OURS), 1000.0)
-            ours.set(title="of that, what our code is waited for", xlabel="milliseconds")
+            ours.set(title="of that, what ElasticJob's code takes", xlabel="milliseconds")
         handles = [Rectangle((0, 0), 1, 1, color=_COLOURS[phase]) for phase in PHASES]
-        labels = [f"{phase} (the backend)" if phase in OURS else phase for phase in PHASES]
+        labels = [f"{phase} (ElasticJob or c10d)" if phase in OURS else phase for phase in PHASES]
         figure.legend(handles, labels, loc="lower center", ncol=5, fontsize=9, frameon=False)
         figure.tight_layout(rect=(0, 0.9 / figure.get_figheight(), 1, 1))
 
@@ -84,7 +84,7 @@ def _stack(axes: Any, bars: list[Bar], phases: list[str], scale: float) -> None:
             left += length
         text = _figure(left) if medians else bar.total().ended
         axes.text(left + longest * 0.01, position, text, va="center", fontsize=9, fontweight="bold")
-    axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
+    axes.set_yticks(range(len(bars)), [bar.name.replace("k8s", "ElasticJob") for bar in bars])
     axes.set_xlim(0, longest * 1.12)
     axes.invert_yaxis()
     axes.grid(alpha=0.3, axis="x")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import plot, scale_plot, trace_plot
+from benchmarks import breakdown_plot, plot, scale_plot, trace_plot
+from benchmarks.breakdown import Breakdown
 from benchmarks.results import Results
 from benchmarks.scale_results import Samples
 from benchmarks.trace import Traces
@@ -24,6 +25,8 @@ def draw(out: Path) -> None:
     """Write all of them into a folder."""
     plot.plot(Results.read(RESULTS / "results.json"), out / "plot.png")
     scale_plot.plot(Samples.read(RESULTS / "scale.json"), out / "scale.png")
+    for name in ("breakdown", "breakdown-without-optimizer"):
+        breakdown_plot.plot(Breakdown.read(RESULTS / f"{name}.json"), out / f"{name}.png")
     trace_plot.plot(Traces.read(RESULTS / "trace.json"), out / "trace.png")
 
 

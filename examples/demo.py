@@ -52,10 +52,7 @@ def main() -> int:
             show(YourCluster(options.kubeconfig, options.example))
             return 0
         shutil.rmtree(CHECKPOINTS, ignore_errors=True)
-        say(
-            "starting a control plane and 3 nodes (its first start on a machine builds it: "
-            "5 to 12 minutes on two cores)"
-        )
+        say("starting a control plane and 3 nodes (the first time it builds them: 5 to 12 minutes)")
         with Cluster(nodes=3) as cluster:
             show(OurCluster(cluster))
             if options.keep:

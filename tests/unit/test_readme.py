@@ -1,5 +1,4 @@
-"""The README is in the order in which a stranger asks: what is it, for whom, in which state, how do I try
-it."""
+"""The README is in the order in which a stranger asks: what it is, for whom, how far it is, how to try it."""
 
 from __future__ import annotations
 
