@@ -125,6 +125,95 @@ def test_workers_go_on_where_a_member_does_not_say_its_step(
     meet.abort()
 
 
+class Member:
+    """A member of a drain whose workers are words in memory, so that a test says what they do and when."""
+
+    def __init__(self, folder: Path, port: int, rank: int, size: int, workers: int = 1) -> None:
+        folder.mkdir()
+        self.ended: set[int] = set()
+        self.said: list[int] = []
+        self.over = ""
+        board = StopBoard(str(folder), workers, None, self.ended.__contains__)
+        names = (f"{n}{STOP_SUFFIX}" for n in range(workers))
+        self.words = [map_word(str(folder / name), os.O_RDWR | os.O_CREAT) for name in names]
+        self.asked = board._asked
+        self.drain = Drain(member(port, rank, size), board, self.said.append, lambda: self.over)
+
+    def say(self, step: int, what: int) -> None:
+        """All workers."""
+        for word in self.words:
+            word[0] = step << 2 | what
+
+
+def members(folder: Path, size: int, workers: int = 1) -> list[Member]:
+    """All of a round, at step 7; the first of them leads."""
+    server = serve()
+    found = [Member(folder / str(n), server.port, n, size, workers) for n in range(size)]
+    found[0].__dict__["server"] = server
+    for one in found:
+        one.say(7, GOES_ON)
+    return found
+
+
+def over(*drains: Member) -> bool:
+    """Whether the threads of these have ended."""
+    return not any(one.drain._thread.is_alive() for one in drains)
+
+
+@pytest.mark.parametrize("ends", [(2,), (0,), (0, 1)])
+@pytest.mark.parametrize("when", ["before", "held", "after"])
+def test_a_drain_ends_when_all_that_have_not_stopped_have_ended_well(
+    tmp_path: Path, ends: tuple[int, ...], when: str
+) -> None:
+    """Some had fewer batches: they end with 0, before they were asked, while they are held, or on their way to the
+    step. The others stop at a step that they all come to."""
+    ranks = members(tmp_path, 3)
+
+    def end() -> None:
+        for n in ends:
+            ranks[n].say(1000, GOES_ON)  # far ahead: nobody comes to its next step
+            ranks[n].ended.add(0)
+
+    if when == "before":
+        end()
+    for one in ranks:
+        one.drain.start()
+    if when == "held":
+        wait_for(lambda: all(one.asked[0] for one in ranks), 30, "all are asked")
+        end()
+    wait_for(lambda: all(one.asked[0] > 0 for one in ranks), 30, "they have agreed")
+    step = ranks[2 if 2 not in ends else 1].asked[0] - 1
+    if when == "after":
+        end()
+    for n in {0, 1, 2} - set(ends):
+        ranks[n].say(step, STOPPED)
+    wait_for(lambda: over(*ranks), 30, "the drain has ended")
+    assert ranks[0].said == [step]
+    assert when != "before" or step == 8, "the step is one that those who train on come to"
+
+
+def test_a_drain_says_nothing_where_all_have_ended_well(tmp_path: Path) -> None:
+    """Training is complete: nothing has stopped for the change."""
+    ranks = members(tmp_path, 2)
+    for one in ranks:
+        one.drain.start()
+        one.ended.add(0)
+    wait_for(lambda: over(*ranks), 30, "the drain has ended")
+    assert ranks[0].said == []
+
+
+def test_one_of_the_workers_of_a_torchrun_ends_well_while_the_other_stops(tmp_path: Path) -> None:
+    ranks = members(tmp_path, 2, workers=2)
+    for one in ranks:
+        one.drain.start()
+    ranks[1].ended.add(1)
+    wait_for(lambda: all(one.asked[0] > 0 for one in ranks), 30, "they have agreed")
+    ranks[0].say(8, STOPPED)
+    ranks[1].words[0][0] = 8 << 2 | STOPPED
+    wait_for(lambda: over(*ranks), 30, "the drain has ended")
+    assert ranks[0].said == [8]
+
+
 def test_the_leader_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First two of four torchruns do not answer. Then one worker does not come to the step."""
     monkeypatch.setattr(drain_module, "TELL_SECONDS", 0.2)
