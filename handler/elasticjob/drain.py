@@ -6,8 +6,8 @@ leader takes the highest of all members as the step to stop at. No rank has gone
 comes to it: those that are held before it are let go, and none waits for a collective that another leaves
 out. What happens at which moment makes no difference, nor how fast steps are, nor how far ranks are apart.
 
-A worker that has ended well, because it had fewer batches, is waited for no more: it enters no step that others
-could miss. If all have, training is complete, and nothing is said.
+A worker that has ended well, because it had fewer batches, is waited for no more: it enters no step that
+others could miss. If all have, training is complete, and nothing is said.
 
 The step is decided once, in the store. An agent that waits too long for the decision decides that there is
 none, and all go on training until the operator ends the round.

@@ -1,10 +1,9 @@
 """With which exit code the script ends, for what runs at its exit.
 
-Python calls what is registered with ``atexit`` before it ends with the code of a SystemExit, and tells it nothing
-of that. So the main thread's outermost frame is traced, from the moment when the workers are asked to stop: a
-SystemExit that leaves it has the code. Until then nothing is traced, and from then on only the save is slower, by
-a fraction of a microsecond for each call of a function.
-"""
+Python calls what is registered with ``atexit`` before it ends with the code of a SystemExit, and tells it
+nothing of that. So the main thread's outermost frame is traced, from the moment when the workers are asked to
+stop: a SystemExit that leaves it has the code. Until then nothing is traced, and from then on only the save
+is slower, by a fraction of a microsecond for each call of a function."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from typing import Any
 
 
 class ScriptEnd:
-    """Looks at how the script ends from now on. Where a debugger traces, or in another thread than the main one,
-    only exceptions that Python reports are known."""
+    """Looks at how the script ends from now on. Where a debugger traces, or in another thread than the main
+    one, only exceptions that Python reports are known."""
 
     def __init__(self) -> None:
         self._raised: BaseException | None = None

@@ -23,15 +23,15 @@ ENDED = -1
 
 class StopBoard:
     """One round of one agent with this many ``workers``. Without a ``folder``, or where their number is not
-    known, no worker takes part. The pod's preStop ``hook`` is told. ``has_ended`` says whether the worker of a
-    local rank has ended well: nothing more is asked of it."""
+    known, no worker takes part. The pod's preStop ``hook`` is told. ``has_ended`` says whether the worker of
+    a local rank has ended well: nothing more is asked of it."""
 
     def __init__(
         self,
         folder: str,
         workers: int | None,
         hook: PodHook | None = None,
-        has_ended: Callable[[int], bool] = lambda rank: False,
+        has_ended: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._folder = folder
         self._has_ended = has_ended
@@ -73,8 +73,8 @@ class StopBoard:
             mapping.close()
 
     def first_possible_step(self) -> int:
-        """The first step at which no worker has gone on; to be asked a moment after it was told to hold. Those
-        that have ended well go nowhere: without others it is 0."""
+        """The first step at which no worker has gone on; to be asked a moment after it was told to hold.
+        Those that have ended well go nowhere: without others it is 0."""
         steps = ((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in self._living())
         return max(steps, default=0)
 

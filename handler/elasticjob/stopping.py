@@ -65,10 +65,9 @@ def stop_here() -> NoReturn:
     """Wait until torchrun ends this process; call it when the checkpoint is saved that ``should_stop`` has
     asked for.
 
-    It waits first until the saves of ``elasticjob.checkpoint`` are complete, and raises what they raise. A script
-    that leaves its loop and comes to its end with exit code 0 waits there, too. Raises RuntimeError if
-    ``should_stop`` has not returned True.
-    """
+    It waits first until the saves of ``elasticjob.checkpoint`` are complete, and raises what they raise. A
+    script that leaves its loop and comes to its end with exit code 0 waits there, too. Raises RuntimeError if
+    ``should_stop`` has not returned True."""
     if _link is None or not _link.stopping:
         raise RuntimeError(
             "stop_here: should_stop has not returned True in this process, so nothing would end its wait; "
@@ -78,8 +77,8 @@ def stop_here() -> NoReturn:
 
 
 def finish_first(work: Callable[[], None]) -> None:
-    """Let ``stop_here`` call this before it says that the worker has stopped: it ends what would be cut off, a save
-    in another thread, or raises. ``finished`` takes it back."""
+    """Let ``stop_here`` call this before it says that the worker has stopped: it ends what would be cut off,
+    a save in another thread, or raises. ``finished`` takes it back."""
     _to_finish[work] = None
 
 
@@ -146,7 +145,8 @@ class Link:
 
 
 def _end_when_told() -> None:
-    """A handler of SIGTERM that only sets a flag would be called, and nobody would look at the flag any more."""
+    """A handler of SIGTERM that only sets a flag would be called, and nobody would look at the flag any
+    more."""
     import signal
     import threading
 

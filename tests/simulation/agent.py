@@ -36,7 +36,9 @@ ENDS_FIRST = 0.5
 HOOK_SECONDS = 20
 """For how long a pod's preStop hook waits, of its grace period,"""
 HOOK_ASK_SECONDS = 10
-"""and for how long of that while its round does not drain."""
+"""for how long while its round does not drain,"""
+HOOK_REPLACE_SECONDS = 15
+"""and for how long before that while the next pod starts."""
 
 
 class Agent(Client):
@@ -150,7 +152,8 @@ class Agent(Client):
         m = self.in_round
         if m is None or self._takes_part is not m or self.core.end_reason():
             return False
-        return seconds < (HOOK_SECONDS if self._draining is m else HOOK_ASK_SECONDS)
+        asks = self.pod.replace_seconds + HOOK_ASK_SECONDS
+        return seconds < (asks + HOOK_SECONDS if self._draining is m else asks)
 
     def look(self) -> None:
         """Something in the world has changed that heartbeats may tell."""

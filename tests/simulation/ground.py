@@ -60,8 +60,8 @@ class RoundKeys:
     finished: set[int] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
     stopped: set[int] = field(default_factory=set)
-    """Members whose workers have stopped for a planned change. Once there is one, none finishes the round, but
-    for those that have less to train."""
+    """Members whose workers have stopped for a planned change. Once there is one, none finishes the round,
+    but for those that have less to train."""
 
 
 @dataclass

@@ -79,8 +79,8 @@ class Traits:
     often (seconds), and when a round is broken. ``fencing``: the job waits for proof that a round has stopped
     no longer than for so many seconds, and whole rounds are cut off. ``drains``: the script calls
     ``should_stop``. ``payback``: growth is weighed, and has to pay within so many seconds. ``warm``: warm
-    workers are on, and in a round so many leaders say that their members prepare the next start without
-    end. ``uneven``: the script calls ``should_stop``, and every other slot's workers have so many seconds less to
+    workers are on, and in a round so many leaders say that their members prepare the next start without end.
+    ``uneven``: the script calls ``should_stop``, and every other slot's workers have so many seconds less to
     train."""
 
     sidecars: bool = False

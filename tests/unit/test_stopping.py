@@ -179,8 +179,8 @@ def over(*drains: Member) -> bool:
 def test_a_drain_ends_when_all_that_have_not_stopped_have_ended_well(
     tmp_path: Path, ends: tuple[int, ...], when: str
 ) -> None:
-    """Some had fewer batches: they end with 0, before they were asked, while they are held, or on their way to the
-    step. The others stop at a step that they all come to."""
+    """Some had fewer batches: they end with 0, before they were asked, while they are held, or on their way
+    to the step. The others stop at a step that they all come to."""
     ranks = members(tmp_path, 3)
 
     def end() -> None:
@@ -299,7 +299,8 @@ def test_a_drain_ends_with_its_round(tmp_path: Path) -> None:
 
 
 def worker(folder: Path, then: str, run: str = "main()") -> subprocess.Popen[str]:
-    """A process of its own that calls should_stop; what it does then is ``then``. ``run`` is its last line."""
+    """A process of its own that calls should_stop; what it does then is ``then``. ``run`` is its last
+    line."""
     environment = {**os.environ, "LOCAL_RANK": "0", PROGRESS_DIR_ENV: str(folder)}
     return subprocess.Popen(
         [sys.executable, "-c", LOOP.format(then=then, run=run)],
@@ -344,7 +345,8 @@ def test_a_script_that_fails_while_it_stops_has_failed(tmp_path: Path) -> None:
 
 
 def end_of(folder: Path, then: str, run: str = "main()") -> tuple[int | None, str]:
-    """How a worker ends that is asked to stop, and what it has printed after its step; None: it waits there."""
+    """How a worker ends that is asked to stop, and what it has printed after its step; None: it waits
+    there."""
     board = StopBoard(str(folder), 1)
     process = worker(folder, then, run)
     try:
@@ -362,7 +364,11 @@ def end_of(folder: Path, then: str, run: str = "main()") -> tuple[int | None, st
     ("then", "run", "code"),
     [
         *(("sys.exit(3)", "main()", 3), ("sys.exit('cannot save')", "main()", 1)),
-        *(("raise SystemExit(3)", "main()", 3), ("return 3", "sys.exit(main())", 3), ("exit(3)", "main()", 3)),
+        *(
+            ("raise SystemExit(3)", "main()", 3),
+            ("return 3", "sys.exit(main())", 3),
+            ("exit(3)", "main()", 3),
+        ),
         ("sys.exit(3)", "try:\n  main()\nfinally:\n  print('cleaned up')", 3),
         *(("return", "main()", None), ("return 0", "sys.exit(main())", None), ("sys.exit()", "main()", None)),
         ("return", "raise SystemExit(main())", None),
@@ -421,8 +427,8 @@ def test_a_worker_whose_checkpoint_cannot_be_saved_has_failed(tmp_path: Path) ->
 
 @pytest.mark.parametrize("handler", ["lambda *_: print('asked')", "signal.SIG_IGN"])
 def test_a_worker_that_has_stopped_ends_when_it_is_told_to(tmp_path: Path, handler: str) -> None:
-    """Also where the script's own handler of SIGTERM only sets a flag: nobody would look at it any more, and all
-    would wait until the worker is killed."""
+    """Also where the script's own handler of SIGTERM only sets a flag: nobody would look at it any more, and
+    all would wait until the worker is killed."""
     board = StopBoard(str(tmp_path), 1)
     process = worker(tmp_path, "stop_here()", f"signal.signal(signal.SIGTERM, {handler}); main()")
     try:
