@@ -79,7 +79,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]
         if limit < LEAST_LIMIT:
             raise ValueError(
                 f"save_total_limit is {limit}, expected {LEAST_LIMIT} or more, or None: Trainer removes the "
-                "oldest checkpoint before the new one is known to be complete. If a pod died in between, none "
+                "oldest checkpoint before the new one is known to be complete. If a pod died then, none "
                 "would be left to resume from."
             )
         if state.is_world_process_zero:
