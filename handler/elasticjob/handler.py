@@ -432,7 +432,7 @@ class K8sRendezvousHandler(RendezvousHandler):
         steps.follow(workers.listed)
         hook = PodHook(os.environ.get(names.POD_UID_ENV, ""))
         count = local_world_size(self._agent_call.agent)
-        board = StopBoard(steps.folder, count, hook, workers.listed)
+        board = StopBoard(steps.folder, count, hook, workers.listed, workers.has_ended_well)
         fences = Speakers(steps.folder, fenced.SUFFIX, workers.listed)
         drain = Drain(
             m,
@@ -505,6 +505,8 @@ class K8sRendezvousHandler(RendezvousHandler):
 
     def _succeeded(self) -> None:
         """torch enters its exit barrier: the local workers have finished well."""
+        if self._round is not None:
+            self._round.workers.mark_succeeded()
         with self._changed:
             m = self._core.membership
             record = None if self._core.end_reason() else self._core.succeeded()

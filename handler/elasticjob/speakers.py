@@ -44,9 +44,11 @@ class Speaker:
 
 class Look(NamedTuple):
     """Files, by what their processes do: they speak, those of the agent's workers first; they live, but do
-    not speak; they have ended, and speak no more, so that their files may be removed."""
+    not speak; they have ended, and speak no more, so that their files may be removed. ``ranks`` are the local
+    ranks of those that speak, None where that is not known."""
 
     speaking: list[str]
+    ranks: list[int | None]
     silent: list[str]
     ended: list[str]
 
@@ -76,7 +78,7 @@ class Speakers:
         for one in sorted(self._known.values(), key=lambda one: one.order):
             key: object = one.name if one.worker is None else one.worker
             by_worker.setdefault(key, []).append(one)
-        look = Look([], [], [])
+        look = Look([], [], [], [])
         for key in sorted(by_worker, key=lambda key: (not isinstance(key, int), str(key))):
             found = by_worker[key]
             first = found[0]
@@ -87,6 +89,7 @@ class Speakers:
                     if one is not first:
                         (look.silent if one in living else look.ended).append(self._path(one))
             look.speaking.append(self._path(first))
+            look.ranks.append(first.worker)
         return look
 
     def workers(self) -> set[int]:

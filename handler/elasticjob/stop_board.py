@@ -24,10 +24,15 @@ FEW_SECONDS = 60.0
 """How long some workers may call ``should_stop`` and others not before that is said."""
 
 
+ENDED = -1
+"""Instead of a step: no worker is left that could stop."""
+
+
 class StopBoard:
     """One round of one agent with this many ``workers``. Without a ``folder``, or where their number is not
     known, no worker takes part. The pod's preStop ``hook`` is told. ``listed`` gives the workers, none while
-    they are not known."""
+    they are not known; ``has_ended`` says whether the one of a local rank has ended well, or, for
+    None, all have: nothing more is asked of it."""
 
     def __init__(
         self,
@@ -35,8 +40,10 @@ class StopBoard:
         workers: int | None,
         hook: PodHook | None = None,
         listed: Callable[[], Sequence[AgentWorker]] = tuple,
+        has_ended: Callable[[int | None], bool] = lambda _: False,
     ) -> None:
         self._speakers = Speakers(folder, STOP_SUFFIX, listed)
+        self._has_ended = has_ended
         self._few_since: float | None = None
         self._hook = hook or PodHook("")
         self._workers = workers or 0
@@ -79,27 +86,40 @@ class StopBoard:
             mapping.close()
 
     def first_possible_step(self) -> int:
-        """The first step at which no worker has gone on; to be asked a moment after it was told to hold."""
-        return max((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in self._words())
+        """The first step at which no worker has gone on; to be asked a moment after it was told to hold.
+        Those that have ended well go nowhere: without others it is 0."""
+        steps = ((word >> 2) + (word & 3 not in (HELD, STOPPED)) for word in self._living())
+        return max(steps, default=0)
 
     def stopped_at(self) -> int | None:
-        """The step at which all workers have stopped; None while they have not."""
-        words = self._words()
+        """The step at which all workers have stopped that have not ended well, ENDED if all have; None while
+        one goes on."""
+        words = self._living()
         if not all(word & 3 == STOPPED for word in words):
             return None
-        return max(word >> 2 for word in words)
+        return max((word >> 2 for word in words), default=ENDED)
+
+    def _living(self) -> list[int]:
+        """The numbers of the workers that have not ended well. Asked in this order: one that stops has not
+        ended."""
+        return [word for rank, word in self._by_worker() if not self._has_ended(rank)]
 
     def _words(self) -> list[int]:
-        """A number for each worker: that of the process that speaks for it."""
+        return [word for _, word in self._by_worker()]
+
+    def _by_worker(self) -> list[tuple[int | None, int]]:
+        """Local rank, if it is known, and number of each worker: that of the process that speaks for it, 0
+        without one."""
         try:
             look = self._speakers.look()
         except OSError:  # the folder is gone, or there are no descriptors left
-            return [0] * self._workers
+            return [(None, 0)] * self._workers
         for path in look.ended:
             with contextlib.suppress(OSError):
                 self._speakers.forget(path)
-        found = [_read(path) for path in look.speaking[: self._workers]]
-        return found + [0] * (self._workers - len(found))
+        speaking = list(zip(look.ranks, look.speaking, strict=True))[: self._workers]
+        found = [(rank, _read(path)) for rank, path in speaking]
+        return found + [(None, 0)] * (self._workers - len(found))
 
     def _say_few(self, number: int) -> None:
         """Once: some call ``should_stop``, and others have not for a long time."""

@@ -22,7 +22,7 @@ from elasticjob_operator.plan.model import (
     Pod,
     SetMemberGate,
 )
-from tests.simulation.agent import HOOK_SECONDS
+from tests.simulation.agent import HOOK_REPLACE_SECONDS, HOOK_SECONDS
 from tests.simulation.api import LIST_KEY, ROUND_KEY, Conflict, Item, Key, NotFound
 from tests.simulation.informers import Informers, Stale
 from tests.simulation.kernel import Script
@@ -134,7 +134,8 @@ class PodWriter:
             name = pod_name(job.name, action.slot, action.attempt)
             uid = f"{job.uid}-{informers.kernel.rng.getrandbits(32):08x}"
             pod = Pod(name, uid, slot=action.slot, attempt=action.attempt, avoids=action.avoid)
-            pod = replace(pod, drain_seconds=HOOK_SECONDS if job.spec.drain else 0)
+            if job.spec.drain:
+                pod = replace(pod, drain_seconds=HOOK_SECONDS, replace_seconds=HOOK_REPLACE_SECONDS)
             try:
                 made = yield from informers.send(lambda: informers.api.create(("pod", name), pod, uid))
                 informers.cache.answered(("pod", name), made, informers.kernel.now)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from elasticjob import fenced
+from elasticjob import fenced, stopping
 from elasticjob.checkpoint import decide, directory, processes
 from elasticjob.checkpoint.decide import (
     CheckpointError,
@@ -170,6 +170,7 @@ class Checkpoints:
         )
         future = dcp.async_save(copied(state), storage_writer=writer, process_group=self._group)
         self._pending = (name, cast("Future[Any]", future))
+        stopping.finish_first(self.wait)
         self._last_step = step
 
     def wait(self) -> None:
@@ -183,6 +184,7 @@ class Checkpoints:
             return
         (name, future), self._pending = self._pending, None
         last_step, self._last_step = self._last_step, name.step - 1  # so that it may be tried again
+        stopping.finished(self.wait)
         try:
             self._together(future.result)
         except CheckpointException as error:

@@ -58,6 +58,8 @@ AVOID_NODES_ANNOTATION = f"{GROUP}/avoid-nodes"
 """On a pod: the nodes that the operator keeps it off by its affinity, with commas between."""
 DRAIN_HOOK_ANNOTATION = f"{GROUP}/drain-hook"
 """On a pod: ``true`` if its training container has a preStop hook that waits while the round drains."""
+REPLACE_SECONDS_ANNOTATION = f"{GROUP}/replace-seconds"
+"""On a pod: for how many seconds that hook waits while the next pod starts, before the round drains."""
 
 MEMBER_CONDITION = f"{GROUP}/member"
 """Of a pod whose template has a readiness gate of this name: whether it is a member of a round that has
