@@ -153,13 +153,13 @@ def test_workers_are_counted_by_a_claim_or_the_condition_says_that_they_are_not(
     assert job.told("GPUsNotCounted")[0] in text
 
 
-@pytest.mark.parametrize("least", [{"cpu": "500m"}, {"memory": "100Mi"}, {"ephemeral-storage": "1Gi"}])
+@pytest.mark.parametrize("least", [{"cpu": "500m"}, {"memory": "100Mi"}])
 def test_a_limit_range_that_takes_the_template_takes_the_pods(job: PlayedJob, least: dict[str, str]) -> None:
     """Also where it demands more of each container than the handler's needs."""
     limits = [{"type": "Container", "min": least, "maxLimitRequestRatio": {"cpu": "2"}}]
     meta = {"name": "limits"}
     job.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": {"limits": limits}})
-    asked = {"cpu": "1", "memory": "200Mi", "ephemeral-storage": "2Gi"}
+    asked = {"cpu": "1", "memory": "200Mi"}
     resources = {"requests": asked, "limits": asked}
     container = {"name": "train", "image": "elasticjob-test", "resources": resources}
     job.apply(handlerSource="Injected", pod={"containers": [container]})
