@@ -39,7 +39,7 @@ def read_local_addr(text: str) -> str:
     if address is None and (":" in host or NUMBERS.fullmatch(host)):
         raise LocalAddrError(f"{found}, which is not a valid IP address; {EXPECTED}")
     if address is not None and (address.is_unspecified or address.is_multicast):
-        raise LocalAddrError(f"{found}, to which nobody can connect; {EXPECTED}")
+        raise LocalAddrError(f"{found}, which no other pod can reach; {EXPECTED}")
     return host
 
 

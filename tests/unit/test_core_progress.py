@@ -103,6 +103,24 @@ def test_nothing_is_judged_while_the_others_are_not_known() -> None:
     assert j.tick(200.0, None, 4) is None, "it had grown in the meantime"
 
 
+def test_a_fold_that_begins_again_at_0_is_no_hang() -> None:
+    """Its step is none of the round's: the highest counts. But it shows that training gets on."""
+    j = monitor(5)
+    for t in range(101, 160):
+        assert j.tick(float(t), Steps(0, 100.5, t % 7, float(t), t - 0.5), -1) is None
+    assert j.report is not None
+    assert j.report.step == 6
+    assert len(until(j, 160, 170, Steps(0, 100.5, 2, 159.0, 159.0))) == 1, "until it stands still"
+
+
+def test_a_lower_step_of_another_agent_is_a_sign_of_life() -> None:
+    j = monitor(5)
+    hangs = [j.tick(100.0 + t, None, 50 if t < 10 else 3, others_moved=t % 3 == 0) for t in range(1, 60)]
+    assert not any(hangs)
+    assert j.report is not None
+    assert j.report.step == 50
+
+
 def test_looking_between_ticks_judges_nothing_and_hides_nothing() -> None:
     j = monitor(10)
     j.tick(101.0, Steps(1, 100.5, 2, 100.9), -1)

@@ -83,8 +83,8 @@ JOB_UID_ENV = "ELASTICJOB_JOB_UID"
 ROUND_ENV = "ELASTICJOB_ROUND"
 """Set in the workers' environment: the round's number, a fencing token for checkpoints."""
 PROGRESS_DIR_ENV = "ELASTICJOB_PROGRESS_DIR"
-"""Set in the workers' environment: the folder in which each worker's step stands, in a file named by its
-LOCAL_RANK; new for each round."""
+"""Set in the workers' environment: the folder in which each process that reports has a file with its step;
+new for each round."""
 WARM_ENV = "ELASTICJOB_WARM_WORKERS"
 """``on`` or ``off``: whether the agent makes warm interpreters. ``--rdzv-conf=warm=...`` wins."""
 WARM_IMPORTS_ENV = "ELASTICJOB_WARM_IMPORTS"
