@@ -18,10 +18,14 @@ from tests.docs_commands import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.devcluster]
 
-PAGE = ROOT / "docs" / "use" / "quickstart.md"
 FOLDER = ROOT / "build" / "sandbox"
 START_SECONDS, END_SECONDS = 180.0, 90.0
 """Generous: the machine may be busy."""
+
+
+def words(document: str, name: str, environment: dict[str, str]) -> str:
+    """What the commands of a document print."""
+    return docs_commands.run(ROOT / document, name, environment, timeout=600)
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def sandbox(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.timeout(900)
 def test_the_quickstarts_first_commands(sandbox: subprocess.Popen[bytes]) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
-    said = docs_commands.run(PAGE, "sandbox", environment, timeout=600)
+    said = words("docs/use/quickstart.md", "sandbox", environment)
     print(said)
     assert "FAILED" not in said, "doctor finds an installation"
     assert "mine is Training: round 1 with 2 members" in said

@@ -14,7 +14,7 @@ from elasticjob_client.async_following import AsyncFollower
 from elasticjob_client.following import Begun, Log
 from elasticjob_client.tell.lines import Line
 from tests.unit.client.conftest import body, container
-from tests.unit.client.made import ago
+from tests.unit.client.made import after_a_loss, ago
 from tests.unit.client.server import JOBS, PODS, Server, refusal
 from tests.unit.client.test_lines import Played
 
@@ -61,6 +61,7 @@ def requests(server: Server) -> list[Any]:
         ("all", (), {"all_namespaces": True}),
         ("raw", ("mnist",), {}),
         ("get", ("mnist",), {}),
+        ("refreshed", (after_a_loss(),), {}),
         ("pods", ("mnist",), {}),
         ("events", ("mnist",), {}),
         ("events", ("mnist", [POD]), {}),
