@@ -58,7 +58,7 @@ class Build:
         # A Python with pip and nothing else, as `python` is in the base image.
         self.python = folder / "python"
         """Its virtual environment."""
-        subprocess.run([python, "-m", "venv", str(self.python)], check=True, timeout=120)
+        subprocess.run([python, "-m", "venv", str(self.python)], check=True, timeout=600)
         for line in re.sub(r"\\\n", " ", dockerfile.read_text()).splitlines():
             if line and not line.startswith("#"):
                 word, _, rest = line.partition(" ")
