@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from typing import IO
 
@@ -145,5 +146,8 @@ class Mount:
 
     def remove(self, path: str) -> None:
         for name in [name for name in self._disk.files if name == path or name.startswith(path + "/")]:
-            self._call("remove", lambda name=name: self._disk.files.pop(name, None) and None)  # type: ignore[misc]
+            self._call("remove", partial(self._forget, name))
         self._call("rmdir", lambda: self._disk.folders.discard(path))
+
+    def _forget(self, name: str) -> None:
+        self._disk.files.pop(name, None)

@@ -40,14 +40,14 @@ def train(folder: str, number: int, saves: int) -> int:
 
 
 def killed(folder: str, number: int) -> None:
-    """A round whose process is killed when half of a shard is written."""
+    """A round whose process is killed when nine tenths of a shard are written."""
     child = os.fork()
     if child == 0:
         original = shards._Summed.write
 
         def write(self: Any, content: Any) -> int:
-            if self.size + len(content) > MEGABYTES * 500_000:
-                original(self, bytes(content)[: MEGABYTES * 500_000])
+            if self.size + len(content) > MEGABYTES * 900_000:
+                original(self, bytes(content)[: MEGABYTES * 900_000])
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(self, content)
 

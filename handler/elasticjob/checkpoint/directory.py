@@ -342,10 +342,11 @@ class Directory:
             self._remove(name)
 
     def _sweep(self) -> None:
-        """Remove what kills have left of claims up to the last one."""
+        """Remove what kills have left of claims up to the last one, and of the reserve."""
         token = max((claim.token for claim in self._claims()), default=decide.Token(0, 0))
         for file in self._storage.names(self._path):
-            if decide.is_unfinished_claim(file, token):
+            of_reserve = file.startswith(f"{RESERVE}.") and file.endswith(".tmp")
+            if of_reserve or decide.is_unfinished_claim(file, token):
                 self._storage.remove(self._storage.join(self._path, file))
 
     def _thin(self, good: Name) -> None:
